@@ -1,0 +1,18 @@
+"""Errors that a user can cause: one sentence that says what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake the user can mend; its text is one sentence, the command line prints it and exits with code 2."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that does not exist, with the nearest names that do."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"choose one of {', '.join(choices) or '(none found)'}."
+    return UserError(f"There is no {kind} '{name}': {hint}")

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from contextlab.errors import unknown
+
+
+def test_the_nearest_name_is_suggested():
+    assert (
+        str(unknown("method", "longmen", ["window", "longmem"]))
+        == "There is no method 'longmen': did you mean 'longmem'?"
+    )
+
+
+def test_without_a_near_name_all_are_listed():
+    assert str(unknown("task", "zzz", ["pg22", "chapterbreak"])).endswith("choose one of chapterbreak, pg22.")
