@@ -1,0 +1,295 @@
+"""The interface: a context method is a state machine over tokens.
+
+Tensor names carry their shape. Legend: B batch rows, T tokens of one call, N candidates, M tokens of the longest
+candidate, C width of the model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+import pydantic
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from contextlab.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from contextlab.backbone import Backbone
+
+S = TypeVar("S", bound="State")
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class MethodConfig:
+    """Base of every configuration: a frozen, validated dataclass whose fields are the paper's hyper-parameters."""
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, Any]) -> Self:
+        """Build a configuration from `key=value` settings.
+
+        Raises:
+            UserError: for an unknown key or a value outside the field's range.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        for key in settings:
+            if key not in names:
+                raise unknown("setting", key, names)
+        try:
+            return cls(**settings)
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            message = (
+                f"Setting {where}={first['input']!r} is not valid: {first['msg'].lower()}." if where else first["msg"]
+            )
+            raise UserError(message.removeprefix("Value error, ")) from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain values, as stored with a result."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Capabilities:
+    """What a method can do, as data; the harness asks these and never the type.
+
+    Attributes:
+        exact_streaming: `read(ab)` equals `read(a)` then `read(b)` at every split.
+        trainable: has parameters that `contextlab train` can adapt.
+        needs_gradients: reading differentiates through the backbone.
+        max_context: tokens after which the method starts anew; None when it has no such limit.
+        segment: length of the segments whose local context starts cold; None when there are none. A method that
+            declares one takes `first_segment` in `start`, so that a protocol can place the boundaries.
+        uses_context: False for a method that ignores what it reads before the question.
+    """
+
+    exact_streaming: bool = True
+    trainable: bool = False
+    needs_gradients: bool = False
+    max_context: int | None = None
+    segment: int | None = None
+    uses_context: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a method keeps between calls: a value made of tensors, every one with the batch rows first.
+
+    Subclasses add fields that are tensors, tuples of tensors, or further such dataclasses. Nothing is changed in
+    place, so forks share memory until they are read.
+
+    Attributes:
+        length_B: tokens read so far, int64.
+        pending_BC: the hidden state that predicts the next token; projected onto the vocabulary when needed.
+    """
+
+    length_B: Tensor
+    pending_BC: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor under the dotted name of its field."""
+        found: dict[str, Tensor] = {}
+        _walk(self, "", lambda name, tensor: found.setdefault(name, tensor))
+        return found
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The state with every tensor replaced by `change(tensor)`."""
+        changed: Self = _walk(self, "", lambda _, tensor: change(tensor))
+        return changed
+
+    @property
+    def batch_size(self) -> int:
+        """Number of rows."""
+        return self.length_B.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, as stored."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
+
+    @property
+    def floats(self) -> int:
+        """Floating-point numbers held, whatever their width."""
+        return sum(tensor.numel() for tensor in self.tensors().values() if tensor.is_floating_point())
+
+    def fork(self, n: int) -> Self:
+        """`n` copies of every row, next to each other: row b becomes rows b*n .. b*n+n-1."""
+        return self.map(lambda tensor: tensor.repeat_interleave(n, dim=0))
+
+    def index(self, rows: Sequence[int]) -> Self:
+        """The given rows, in the given order."""
+        return self.map(lambda tensor: tensor[torch.as_tensor(rows, device=tensor.device)])
+
+    def to(self, device: torch.device | str) -> Self:
+        """The state on another device."""
+        return self.map(lambda tensor: tensor.to(device))
+
+    def save(self, path: Path | str) -> None:
+        """Write all tensors to one safetensors file."""
+        save_file({name: tensor.contiguous().clone() for name, tensor in self.tensors().items()}, path)
+
+    def load(self, path: Path | str) -> Self:
+        """A state of this one's structure with the tensors of a file that `save` wrote, on this one's device.
+
+        Raises:
+            UserError: when the file holds the state of another method or backbone.
+        """
+        stored = load_file(path, device=str(self.length_B.device))
+        if stored.keys() != self.tensors().keys():
+            raise UserError(
+                f"{path} holds the state of another method or backbone: load it with the one that saved it."
+            )
+        loaded: Self = _walk(self, "", lambda name, _: stored[name])
+        return loaded
+
+
+def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any]) -> Any:
+    """Rebuild a nest of dataclasses and tuples with `visit(name, tensor)` in place of every tensor."""
+    if isinstance(value, Tensor):
+        return visit(name, value)
+    prefix = f"{name}." if name else ""
+    if isinstance(value, tuple):
+        return tuple(_walk(item, f"{prefix}{i}", visit) for i, item in enumerate(value))
+    changed = {f.name: _walk(getattr(value, f.name), prefix + f.name, visit) for f in dataclasses.fields(value)}
+    return dataclasses.replace(value, **changed)
+
+
+class ContextMethod(ABC):
+    """A way to give a language model more context: starts empty, reads tokens, scores or writes text.
+
+    Causality: a returned log-probability depends on the state and on earlier tokens only. The returned state may
+    depend on all of them. An empty state predicts its first token from the backbone's BOS token alone; BOS is not
+    kept in the context, so that a context of the caller's own tokens is exactly that.
+    """
+
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+
+    def __init__(self, backbone: Backbone, config: MethodConfig | None = None) -> None:
+        self.backbone = backbone
+        self.config = config if config is not None else self.Config()
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What this method can do, with this backbone and configuration."""
+
+    @abstractmethod
+    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> State:
+        """An empty state.
+
+        Args:
+            batch_size: number of rows.
+            first_segment: length of the first segment when it is to be shorter than the others, in tokens; methods
+                without segments ignore it.
+        """
+
+    @abstractmethod
+    def read(
+        self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
+    ) -> tuple[Any, Tensor | None]:
+        """Consume tokens.
+
+        Args:
+            state: a state of this method; left as it was.
+            tokens_BT: int64, right-padded.
+            lengths_B: tokens of each row that count; all of them when None.
+            logprobs: whether log-probabilities are wanted; without them the vocabulary projection is skipped.
+
+        Returns:
+            The state after the tokens, and `logprobs_BT` (float32): log P(token | everything before it), 0 at
+            padding; None when not wanted.
+        """
+
+    def score(self, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
+        """Log-probabilities of several continuations of every row; the state is left as it was.
+
+        Returns:
+            `logprobs_BNM`, float32, 0 after a candidate's end.
+        """
+        tokens_NM, lengths_N = pad(candidates, state.length_B.device)
+        rows, count = state.batch_size, len(candidates)
+        _, logprobs = self.read(state.fork(count), tokens_NM.repeat(rows, 1), lengths_N.repeat(rows))
+        assert logprobs is not None
+        return logprobs.view(rows, count, -1)
+
+    def generate(
+        self,
+        state: Any,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        stop: Sequence[int] = (),
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> list[list[int]]:
+        """Continue every row after its prompt; the state is left as it was.
+
+        Args:
+            state: a state of this method with one row per prompt.
+            prompts: tokens read before writing; may be empty.
+            max_new_tokens: the most tokens written per row.
+            stop: tokens that end a row; they are not part of the answer.
+            temperature: 0 takes the most probable token, otherwise samples.
+            seed: of the sampling.
+        """
+        tokens_BT, lengths_B = pad(prompts, state.length_B.device)
+        state, _ = self.read(state, tokens_BT, lengths_B, logprobs=False)
+        generator = torch.Generator().manual_seed(seed)
+        written: list[list[int]] = [[] for _ in prompts]
+        open_rows = set(range(len(prompts)))
+        for step in range(max_new_tokens):
+            chosen_B = _choose(self.next_logprobs(state).cpu(), temperature, generator)
+            for row in sorted(open_rows):
+                token = int(chosen_B[row])
+                if token in stop:
+                    open_rows.discard(row)
+                else:
+                    written[row].append(token)
+            if not open_rows or step == max_new_tokens - 1:
+                break
+            state, _ = self.read(state, chosen_B[:, None].to(state.length_B.device), logprobs=False)
+        return written
+
+    @torch.no_grad()
+    def next_logprobs(self, state: Any) -> Tensor:
+        """`logprobs_BV`, float32: the distribution of the next token of every row."""
+        return self.backbone.logprobs_of_all(state.pending_BC)
+
+    def baseline(self) -> ContextMethod | None:
+        """The method that this one equals while its memory is empty, where the paper says so."""
+        return None
+
+    def load_state(self, path: Path | str) -> Any:
+        """The state that `State.save` wrote to `path`."""
+        return self.start().load(path)
+
+    @property
+    def added_parameters(self) -> int:
+        """Parameters this method adds to the backbone."""
+        return 0
+
+    @property
+    def trained_parameters(self) -> int:
+        """Parameters of this method that training changes."""
+        return 0
+
+
+def pad(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Right-pad token lists to `tokens_BT` with `lengths_B`, both int64."""
+    lengths = [len(sequence) for sequence in sequences]
+    tokens_BT = torch.zeros(len(sequences), max(lengths, default=0), dtype=torch.int64)
+    for row, sequence in enumerate(sequences):
+        tokens_BT[row, : lengths[row]] = torch.as_tensor(sequence, dtype=torch.int64)
+    return tokens_BT.to(device), torch.tensor(lengths, dtype=torch.int64, device=device)
+
+
+def _choose(logprobs_BV: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    if temperature == 0:
+        return logprobs_BV.argmax(dim=-1)
+    return torch.multinomial((logprobs_BV / temperature).softmax(-1), 1, generator=generator)[:, 0]

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pydantic
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextlab.errors import UserError
+from contextlab.method import Capabilities, ContextMethod, MethodConfig, State, pad
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    x_BS: torch.Tensor
+    layers: tuple[torch.Tensor, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Nested(State):
+    inner: Inner
+    count_B: torch.Tensor
+
+
+def state(rows=3):
+    return Nested(
+        torch.arange(rows),
+        torch.randn(rows, 4),
+        Inner(torch.randn(rows, 5), (torch.randn(rows, 2, 3), torch.randn(rows, 0, 3))),
+        torch.arange(rows) * 10,
+    )
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class ToyConfig(MethodConfig):
+    rate: pydantic.PositiveFloat = 0.5
+    steps: pydantic.NonNegativeInt = 3
+
+
+class Counting(ContextMethod):
+    """Predicts the successor of the last token, with certainty growing with the number of tokens read."""
+
+    Config = ToyConfig
+
+    @property
+    def capabilities(self):
+        return Capabilities()
+
+    def start(self, batch_size=1, *, first_segment=None):
+        return State(torch.zeros(batch_size, dtype=torch.int64), torch.zeros(batch_size, 1))
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        rows, length = tokens_BT.shape
+        lengths_B = lengths_B if lengths_B is not None else torch.full((rows,), length)
+        found = torch.zeros(rows, length)
+        for row in range(rows):
+            last = state.pending_BC[row, 0]
+            for t in range(int(lengths_B[row])):
+                found[row, t] = self.distribution(last)[tokens_BT[row, t]]
+                last = tokens_BT[row, t].float()
+            state = dataclasses.replace(
+                state, pending_BC=state.pending_BC.index_put((torch.tensor(row), torch.tensor(0)), last)
+            )
+        return dataclasses.replace(state, length_B=state.length_B + lengths_B), found if logprobs else None
+
+    def distribution(self, last):
+        scores = torch.zeros(7)
+        scores[(int(last) + 1) % 7] = 2.0
+        return scores.log_softmax(-1)
+
+    def next_logprobs(self, state):
+        return torch.stack([self.distribution(last) for last in state.pending_BC[:, 0]])
+
+
+def test_tensors_are_named_by_their_fields():
+    names = ["length_B", "pending_BC", "inner.x_BS", "inner.layers.0", "inner.layers.1", "count_B"]
+    assert list(state().tensors()) == names
+
+
+def test_fork_puts_copies_next_to_each_other_and_index_picks():
+    original = state()
+    forked = original.fork(2)
+    assert forked.length_B.tolist() == [0, 0, 1, 1, 2, 2]
+    back = forked.index([1, 3, 5])
+    for name, tensor in original.tensors().items():
+        assert torch.equal(back.tensors()[name], tensor)
+
+
+def test_size_counts_every_tensor_once():
+    sizes = {name: tensor.numel() for name, tensor in state().tensors().items()}
+    assert state().floats == sum(n for name, n in sizes.items() if name not in ("length_B", "count_B"))
+    assert state().nbytes == 4 * state().floats + 8 * (sizes["length_B"] + sizes["count_B"])
+
+
+def test_save_and_load_give_the_same_tensors(tmp_path):
+    original = state()
+    original.save(tmp_path / "s.safetensors")
+    loaded = state(1).load(tmp_path / "s.safetensors")
+    assert type(loaded) is Nested
+    assert all(torch.equal(loaded.tensors()[name], tensor) for name, tensor in original.tensors().items())
+
+
+def test_loading_another_methods_state_is_one_sentence(tmp_path):
+    State(torch.zeros(1, dtype=torch.int64), torch.zeros(1, 2)).save(tmp_path / "s.safetensors")
+    with pytest.raises(UserError, match="another method or backbone"):
+        state().load(tmp_path / "s.safetensors")
+
+
+def test_states_are_values():
+    original = state()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        original.length_B = torch.zeros(3)
+    assert original.to("cpu").batch_size == 3
+
+
+def test_configuration_is_parsed_from_text_and_validated():
+    assert ToyConfig.parse({"rate": "0.25", "steps": "7"}).as_dict() == {"rate": 0.25, "steps": 7}
+    with pytest.raises(UserError, match=r"Setting rate='-1' is not valid: input should be greater than 0\."):
+        ToyConfig.parse({"rate": "-1"})
+    with pytest.raises(UserError, match="did you mean 'steps'"):
+        ToyConfig.parse({"step": 1})
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 6), max_size=5), min_size=1, max_size=4))
+def test_default_score_equals_reading_each_candidate(candidates):
+    method = Counting(None)
+    start, _ = method.read(method.start(2), torch.tensor([[1, 2], [5, 5]]))
+    scores = method.score(start, candidates)
+    assert scores.shape == (2, len(candidates), max(len(c) for c in candidates))
+    for row in range(2):
+        for n, candidate in enumerate(candidates):
+            alone = method.read(start.index([row]), torch.tensor([candidate], dtype=torch.int64))[1]
+            assert torch.equal(scores[row, n, : len(candidate)], alone[0])
+            assert (scores[row, n, len(candidate) :] == 0).all()
+    assert start.length_B.tolist() == [2, 2]
+
+
+def test_generate_continues_each_row_and_stops():
+    method = Counting(None)
+    start = method.start(3)
+    written = method.generate(start, [[1], [3, 4], []], max_new_tokens=4, stop=[6])
+    assert written == [[2, 3, 4, 5], [5], [1, 2, 3, 4]]
+    assert method.generate(start, [[1], [1], [1]], max_new_tokens=0) == [[], [], []]
+
+
+def test_sampling_is_seeded():
+    method = Counting(None)
+    options = {"max_new_tokens": 20, "temperature": 2.0}
+    first, again, other = (method.generate(method.start(), [[0]], seed=seed, **options) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=4))
+def test_pad_keeps_tokens_and_lengths(sequences):
+    tokens, lengths = pad(sequences)
+    assert lengths.tolist() == [len(s) for s in sequences]
+    assert [tokens[i, : len(s)].tolist() for i, s in enumerate(sequences)] == sequences
