@@ -1,0 +1,21 @@
+"""Sink attention in plain torch: the truth that faster forms are compared with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def sink_attention(
+    q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, seen_BTS: Tensor, sinks: int, scale: float
+) -> Tensor:
+    """See `contextlab.kernels.sink_attention.sink_attention`."""
+    rows, heads, length, width = q_BHTD.shape
+    grouped = (rows, k_BKSD.shape[1], -1, length, width)
+    k_BK1DS = k_BKSD[:, :, None].transpose(-1, -2)
+    near_BKGTS = q_BHTD.view(grouped) @ k_BK1DS[..., sinks:]
+    sink_BKGTS = q_sink_BHTD.view(grouped) @ k_BK1DS[..., :sinks]
+    logits_BKGTS = torch.cat((sink_BKGTS, near_BKGTS), dim=-1) * scale
+    logits_BKGTS = logits_BKGTS.masked_fill(~seen_BTS[:, None, None], float("-inf"))
+    out_BKGTD = logits_BKGTS.softmax(-1) @ v_BKSD[:, :, None]
+    return out_BKGTD.reshape(rows, heads, length, -1)

@@ -1,0 +1,1 @@
+"""Context methods: one module or small package each."""

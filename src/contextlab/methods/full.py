@@ -1,0 +1,20 @@
+"""Full attention: all of the context, as far as the model's positions reach; then it starts anew."""
+
+from __future__ import annotations
+
+from contextlab.backbone import Backbone
+from contextlab.method import Capabilities, MethodConfig
+from contextlab.methods.segments import SegmentMethod
+
+
+class Full(SegmentMethod):
+    """Attends to the whole context; a context longer than the model's positions is read in blocks of that length."""
+
+    def __init__(self, backbone: Backbone, config: MethodConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        self.segment = backbone.max_positions
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Exact streaming up to the model's positions."""
+        return Capabilities(max_context=self.segment)

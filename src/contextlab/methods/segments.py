@@ -1,0 +1,99 @@
+"""What the baselines share: causal attention over a cache that is cut back at the end of every segment.
+
+A token's position is its slot in the cache, so positions never leave the range the model was trained on. Models that
+learn their positions cannot move cached states; there positions run on, modulo the model's range (circular positions).
+
+Legend: B rows, t tokens of a block, N candidates, M tokens of the longest candidate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contextlab.cache import KV, CacheReader, Layout
+from contextlab.method import State, pad
+from contextlab.methods.blocks import BlockMethod
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentState(State):
+    """A cache and the tokens left until it is cut back.
+
+    Attributes:
+        kv: keys and values of the tokens in view.
+        left_B: tokens until the end of the segment, per row.
+    """
+
+    kv: KV
+    left_B: Tensor
+
+
+class SegmentMethod(BlockMethod):
+    """Attention over a cache of which, after every `segment` tokens, the first and last slots are kept."""
+
+    segment: int
+    keep_first: int = 0
+    keep_last: int = 0
+    band: int | None = None
+
+    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> SegmentState:
+        """An empty cache."""
+        zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
+        pending_BC = self.backbone.bos_hidden_C.expand(batch_size, -1)
+        return SegmentState(
+            zeros_B, pending_BC, self.backbone.empty_kv(batch_size), zeros_B + (first_segment or self.segment)
+        )
+
+    def room(self, state: SegmentState) -> Tensor:
+        """Up to the end of the segment."""
+        return state.left_B
+
+    def step(self, state: SegmentState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[SegmentState, Tensor]:
+        """Attend to the cache and the new tokens; at a segment's end cut the cache back."""
+        steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
+        reader = self.reader(state, Layout(state.kv.used_B[:, None] + steps, None, self.band, self.keep_first))
+        hidden_BtC = self.backbone.forward(tokens_Bt, self._input_positions(state, steps), reader)
+        left_B = state.left_B - lengths_B
+        kv = reader.grown(lengths_B).keep(self.keep_first, self.keep_last, left_B == 0)
+        left_B = torch.where(left_B == 0, self.segment, left_B)
+        return dataclasses.replace(state, kv=kv, left_B=left_B), hidden_BtC
+
+    def skim(self, state: SegmentState, tokens_Bt: Tensor, lengths_B: Tensor) -> SegmentState | None:
+        """A segment of which nothing is kept need not be computed."""
+        if self.keep_first or self.keep_last:
+            return None
+        kv = state.kv.keep(0, 0, torch.ones_like(lengths_B, dtype=torch.bool))
+        return dataclasses.replace(state, kv=kv, left_B=torch.full_like(state.left_B, self.segment))
+
+    def reader(self, state: Any, layout: Layout) -> CacheReader:
+        """The attention of one forward pass."""
+        return CacheReader(self.backbone, state.kv, layout)
+
+    @torch.no_grad()
+    def score(self, state: SegmentState, candidates: Sequence[Sequence[int]]) -> Tensor:
+        """Score all candidates in one pass over the shared cache when no segment ends inside one of them."""
+        tokens_NM, lengths_N = pad(candidates, state.length_B.device)
+        count, longest = tokens_NM.shape
+        rows = state.batch_size
+        if longest == 0 or int(state.left_B.min()) < longest:
+            return super().score(state, candidates)
+        group_T = torch.arange(count, device=tokens_NM.device).repeat_interleave(longest)
+        steps_T = torch.arange(longest, device=tokens_NM.device).repeat(count)
+        layout = Layout(state.kv.used_B[:, None] + steps_T, group_T, self.band, self.keep_first)
+        tokens_BT = tokens_NM.reshape(1, -1).expand(rows, -1)
+        hidden_BTC = self.backbone.forward(tokens_BT, self._input_positions(state, steps_T), self.reader(state, layout))
+        hidden_BNMC = hidden_BTC.view(rows, count, longest, -1)
+        before_BN1C = state.pending_BC[:, None, None].expand(-1, count, 1, -1)
+        previous_BNMC = torch.cat((before_BN1C, hidden_BNMC[:, :, :-1]), dim=2)
+        found_BNM = self.backbone.logprobs(previous_BNMC.flatten(1, 2), tokens_BT).view(rows, count, longest)
+        return found_BNM.masked_fill(torch.arange(longest, device=found_BNM.device) >= lengths_N[:, None], 0.0)
+
+    def _input_positions(self, state: SegmentState, steps: Tensor) -> Tensor:
+        """Positions of models that learn them: slots where a segment starts cold, else running on (circular)."""
+        base_B = state.length_B if self.keep_last else state.kv.used_B
+        return base_B[:, None] + steps

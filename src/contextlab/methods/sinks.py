@@ -1,0 +1,89 @@
+"""Attention sinks and the most recent tokens: StreamingLLM (Xiao et al. 2024).
+
+Legend: B rows, T new tokens, S keys in view, H query heads, K key/value heads, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import torch
+from torch import Tensor
+
+from contextlab.backbone import Backbone
+from contextlab.cache import CacheReader, Layout, rotate
+from contextlab.errors import UserError
+from contextlab.kernels.sink_attention import sink_attention
+from contextlab.method import Capabilities, MethodConfig
+from contextlab.methods.segments import SegmentMethod
+
+CUT_EVERY = 256
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class SinksConfig(MethodConfig):
+    """sinks: first tokens of the text that stay in view; recent: most recent tokens in view, the query's included."""
+
+    sinks: pydantic.NonNegativeInt = 4
+    recent: pydantic.PositiveInt | None = None
+
+
+class Sinks(SegmentMethod):
+    """Attends to the first 4 and the 1,020 most recent tokens, token by token.
+
+    Positions are those inside the cache: once it is full, every query stands at its last position. Recent keys are
+    met at their true distance either way; the sinks are met by the query turned to that last position. How often the
+    cache is cut back changes its size, not the result.
+    """
+
+    Config = SinksConfig
+
+    def __init__(self, backbone: Backbone, config: SinksConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        config = config or SinksConfig()
+        room = backbone.max_positions - config.sinks
+        if (config.recent or 1) > room:
+            raise UserError(
+                f"{config.recent} recent tokens and {config.sinks} sinks do not fit the model: use recent={room}."
+            )
+        if backbone.slopes_H is not None:
+            raise UserError("Attention sinks need rotary or learned positions: use sliding with an ALiBi model.")
+        self.band = self.keep_last = config.recent or min(1024 - config.sinks, room)
+        self.keep_first = config.sinks
+        self.segment = min(CUT_EVERY, self.keep_last)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Exact streaming of any length."""
+        return Capabilities()
+
+    def reader(self, state: Any, layout: Layout) -> CacheReader:
+        """Attention that meets the sinks at their position in a full cache."""
+        if self.backbone.learned_positions or not self.keep_first:
+            return super().reader(state, layout)
+        return SinkReader(self.backbone, state.kv, layout)
+
+
+class SinkReader(CacheReader):
+    """Causal attention in a band, with sinks whose distance stops growing when the cache is full."""
+
+    def __init__(self, backbone: Backbone, kv: Any, layout: Layout) -> None:
+        super().__init__(backbone, kv, layout)
+        assert layout.band is not None
+        self._sink_rotary = self._rotary(layout.position_BT.clamp(max=layout.first + layout.band - 1))
+
+    def __call__(
+        self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
+    ) -> Tensor:
+        """Append the new keys and values of a layer and attend."""
+        k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
+        k_BKSD = rotate(k_BKSD, self._k_rotary)
+        q_near, q_sink = rotate(q_BHTD, self._q_rotary), rotate(q_BHTD, self._sink_rotary)
+        seen_BTS = self._seen(window)
+        out: Tensor = sink_attention(q_near, q_sink, k_BKSD, v_BKSD, seen_BTS, self.layout.first, scale)
+        return out
+
+    def _seen(self, window: int | None) -> Tensor:
+        seen = self.mask(window, torch.float32)
+        return self.visible() if seen is None else seen[:, 0]

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contextlab.backbone import load
+from contextlab.cache import CacheReader, Layout
+from contextlab.errors import UserError
+from contextlab.method import ContextMethod
+from contextlab.methods.closed_book import ClosedBook
+from contextlab.methods.full import Full
+from contextlab.methods.sinks import Sinks, SinksConfig
+from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.window import Window, WindowConfig
+
+FAMILIES = ["tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2"]
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def backbone(request):
+    return load(request.param)
+
+
+def text(length, rows=1, seed=0):
+    return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def read(method, tokens):
+    logprobs = method.read(method.start(len(tokens)), tokens)[1]
+    assert logprobs is not None
+    return logprobs
+
+
+def plain(backbone, tokens):
+    """Log-probabilities of all tokens but the first, by the model's own forward pass."""
+    with torch.no_grad():
+        scores = backbone.model(tokens).logits[:, :-1].log_softmax(-1)
+    return scores.gather(-1, tokens[:, 1:, None])[..., 0]
+
+
+def test_full_equals_the_model_itself(backbone):
+    tokens = text(120, rows=2)
+    torch.testing.assert_close(read(Full(backbone), tokens)[:, 1:], plain(backbone, tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_full_starts_anew_where_the_positions_end(backbone):
+    tokens = text(200)
+    found = read(Full(backbone), tokens)
+    torch.testing.assert_close(found[:, 129:], plain(backbone, tokens[:, 128:]), atol=1e-5, rtol=1e-5)
+
+
+def test_window_equals_the_model_on_every_window_alone(backbone):
+    tokens = text(100)
+    found = read(Window(backbone, WindowConfig(N=32)), tokens)
+    for begin in range(0, 100, 32):
+        piece = tokens[:, begin : begin + 32]
+        torch.testing.assert_close(found[:, begin + 1 : begin + 32], plain(backbone, piece), atol=1e-5, rtol=1e-5)
+
+
+def test_the_first_token_of_a_window_is_predicted_from_the_window_before(backbone):
+    tokens = text(33)
+    found = read(Window(backbone, WindowConfig(N=32)), tokens)
+    torch.testing.assert_close(found[0, 32], plain(backbone, tokens)[0, 31])
+
+
+def test_first_segment_places_the_boundaries(backbone):
+    tokens = text(60)
+    method = Window(backbone, WindowConfig(N=32))
+    _, found = method.read(method.start(first_segment=10), tokens)
+    assert found is not None
+    torch.testing.assert_close(found[:, 11:42], plain(backbone, tokens[:, 10:42]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", [Full, Window, Sliding, Sinks])
+def test_within_the_first_window_all_methods_are_full_attention(backbone, method):
+    tokens = text(60)
+    torch.testing.assert_close(read(method(backbone), tokens)[:, 1:], plain(backbone, tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_two_windows_of_sliding_are_full_attention():
+    backbone = load("tiny-llama")
+    tokens = text(64)
+    found = read(Sliding(backbone, SlidingConfig(N=32)), tokens)
+    torch.testing.assert_close(found, read(Full(backbone), tokens), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sinks", [0, 3])
+def test_sliding_by_hand(sinks):
+    """Every window attends to cached states of the sinks and of the window before, at their slots."""
+    backbone = load("tiny-llama")
+    tokens = text(90, seed=3)
+    method = Sliding(backbone, SlidingConfig(N=20, sinks=sinks))
+    kv, pending, found = backbone.empty_kv(1), backbone.bos_hidden_C[None], []
+    for begin in range(0, 90, 20):
+        piece = tokens[:, begin : begin + 20]
+        position = kv.used_B[:, None] + torch.arange(piece.shape[1])
+        reader = CacheReader(backbone, kv, Layout(position))
+        with torch.no_grad():
+            hidden = backbone.forward(piece, position, reader)
+        found.append(backbone.logprobs(torch.cat((pending[:, None], hidden[:, :-1]), 1), piece))
+        kv, pending = reader.grown(torch.tensor([piece.shape[1]])), hidden[:, -1]
+        kv = kv.keep(sinks, 20, torch.tensor([True]))
+    torch.testing.assert_close(read(method, tokens), torch.cat(found, 1).detach(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sinks", [0, 2])
+def test_sinks_equals_streaming_token_by_token(sinks):
+    """A cache of sinks and recent keys without positions, rotated by their place in it, one token at a time."""
+    backbone = load("tiny-qwen2")
+    tokens = text(70, seed=4)
+    recent = 17
+    kv, pending, found = backbone.empty_kv(1), backbone.bos_hidden_C[None], []
+    for t in range(70):
+        token = tokens[:, t : t + 1]
+        found.append(backbone.logprobs(pending[:, None], token)[0, 0])
+        kv = kv.keep(sinks, recent - 1, torch.tensor([True]))
+        reader = CacheReader(backbone, kv, Layout(kv.used_B[:, None]))
+        with torch.no_grad():
+            pending = backbone.forward(token, kv.used_B[:, None], reader)[:, 0]
+        kv = reader.grown(torch.tensor([1]))
+    ours = read(Sinks(backbone, SinksConfig(sinks=sinks, recent=recent)), tokens)[0]
+    torch.testing.assert_close(ours, torch.stack(found).detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_far_tokens_reach_each_method_as_far_as_it_says():
+    backbone = load("tiny-llama")
+    methods = {
+        "full": (Full(backbone), 127),
+        "window": (Window(backbone, WindowConfig(N=32)), 31),
+    }
+    for method, reach in methods.values():
+        tokens = text(128)
+        changed = tokens.clone()
+        changed[:, 0] = (changed[:, 0] + 1) % 256
+        moved = (read(method, tokens) - read(method, changed)).abs()[0] > 0
+        assert int(moved.nonzero().max()) >= reach - 1
+        assert not moved[reach + 2 :].any()
+
+
+def test_contexts_that_are_not_scored_skip_windows_that_leave_nothing(backbone):
+    method = Window(backbone, WindowConfig(N=32))
+    tokens, tail = text(100), text(20, seed=9)
+    scored, _ = method.read(method.start(), tokens)
+    silent, nothing = method.read(method.start(), tokens, logprobs=False)
+    assert nothing is None
+    assert silent.nbytes == scored.nbytes
+    torch.testing.assert_close(method.read(silent, tail)[1], method.read(scored, tail)[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", [Full, Window, Sliding, Sinks])
+def test_candidates_in_one_pass_equal_forks(backbone, method):
+    made = method(backbone)
+    candidates = [[1, 2, 3, 4], [9], [7, 8]]
+    for length in (0, 50, 61, 126, 200):
+        state, _ = made.read(made.start(2), text(length, rows=2), torch.tensor([length, length // 2]))
+        torch.testing.assert_close(
+            made.score(state, candidates), ContextMethod.score(made, state, candidates), atol=1e-5, rtol=1e-5
+        )
+
+
+def test_closed_book_forgets_what_it_read():
+    backbone = load("tiny-llama")
+    method = ClosedBook(backbone)
+    state, _ = method.read(method.start(), text(50), logprobs=False)
+    assert state.length_B.tolist() == [50]
+    assert torch.equal(method.score(state, [[1, 2, 3]]), method.score(method.start(), [[1, 2, 3]]))
+    assert method.generate(state, [[5]], max_new_tokens=4) == method.generate(method.start(), [[5]], max_new_tokens=4)
+    assert method.capabilities.uses_context is False
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda b: Window(b, WindowConfig(N=500)), "does not fit the model's 128 positions"),
+        (lambda b: Sliding(b, SlidingConfig(N=100)), "use N=62"),
+        (lambda b: Sinks(b, SinksConfig(recent=200)), "use recent=124"),
+    ],
+)
+def test_windows_that_do_not_fit_are_one_sentence(build, message):
+    with pytest.raises(UserError, match=message):
+        build(load("tiny-llama"))
+
+
+def test_defaults_are_the_papers_where_the_model_is_long_enough(monkeypatch):
+    backbone = load("tiny-llama")
+    monkeypatch.setattr(backbone, "max_positions", 8192)
+    assert Window(backbone).segment == 1024
+    sliding, sinks = Sliding(backbone), Sinks(backbone)
+    assert (sliding.segment, sliding.keep_first, sliding.keep_last) == (1024, 4, 1024)
+    assert (sinks.keep_first, sinks.band) == (4, 1020)
+    assert Full(backbone).capabilities.max_context == 8192
