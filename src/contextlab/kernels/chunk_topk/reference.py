@@ -1,0 +1,49 @@
+"""Chunk search in plain torch: the truth that faster forms are compared with.
+
+Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks taken.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
+    """The `take` chunks of highest q . mean(k) for every query and head, in float32; ties go to the lower id.
+
+    Args:
+        q_BHTD: queries, unscaled (a scale would not change the ranking).
+        mean_BKnD: mean key of every chunk; query heads share key heads in consecutive groups.
+        count_B: chunks in use per row, packed to the left.
+        take: chunks wanted.
+
+    Returns:
+        `ids_BHTm` (int64, best first, 0 where there is no chunk) and `score_BHTm` (float32, -inf where there is none).
+    """
+    rows, _, queries, width = q_BHTD.shape
+    chunks = mean_BKnD.shape[2]
+    grouped_BKGTD = q_BHTD.float().view(rows, mean_BKnD.shape[1], -1, queries, width)
+    score_BKGTn = grouped_BKGTD @ mean_BKnD.float()[:, :, None].transpose(-1, -2)
+    free_Bn = torch.arange(chunks, device=q_BHTD.device) >= count_B[:, None]
+    score_BHTn = score_BKGTn.flatten(1, 2).masked_fill(free_Bn[:, None, None], float("-inf"))
+    score_BHTm, ids_BHTm = _top(score_BHTn, min(take, chunks))
+    missing = take - ids_BHTm.shape[-1]
+    score_BHTm = torch.nn.functional.pad(score_BHTm, (0, missing), value=float("-inf"))
+    ids_BHTm = torch.nn.functional.pad(ids_BHTm, (0, missing))
+    return ids_BHTm.masked_fill(score_BHTm == float("-inf"), 0), score_BHTm
+
+
+def _top(score: Tensor, take: int) -> tuple[Tensor, Tensor]:
+    best, ids = score.topk(take, dim=-1)
+    if take == 0:
+        return best, ids
+    # topk promises no order among equals, and repeated text makes equal chunks: then a stable sort decides.
+    tied = (score == best[..., -1:]).sum(-1) > (best == best[..., -1:]).sum(-1)
+    if take > 1:
+        tied |= (best[..., 1:] == best[..., :-1]).any(-1)
+    tied &= best[..., 0] > float("-inf")
+    if bool(tied.any()):
+        ordered = score[tied].sort(dim=-1, descending=True, stable=True)
+        best[tied], ids[tied] = ordered.values[..., :take], ordered.indices[..., :take]
+    return best, ids

@@ -1,0 +1,221 @@
+"""LongMem as a state machine: segments are read with the bank as it stood before them, then enter the bank.
+
+Keys are cached before rotary encoding and met by queries before rotation: a retrieved token has no place in the local
+window, and the paper's memory attention has no distance term either.
+
+Legend: B rows, t tokens of a block, C width, H query heads, K key/value heads, S keys in view, D head width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from contextlab import cache
+from contextlab.backbone import Backbone, weights_digest
+from contextlab.cache import KV, CacheReader, Layout
+from contextlab.errors import UserError
+from contextlab.kernels.joint_memory_attention import fuse, memory_attention
+from contextlab.method import Capabilities, ContextMethod, State
+from contextlab.methods.blocks import BlockMethod
+from contextlab.methods.longmem.bank import Bank
+from contextlab.methods.longmem.config import LongMemConfig
+from contextlab.methods.longmem.side import SideNetwork
+from contextlab.methods.window import Window, WindowConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class LongMemState(State):
+    """The bank, and the caches of the segment that is being read.
+
+    Attributes:
+        kv: backbone keys and values of the current segment.
+        side_kv: side network keys and values of the current segment.
+        bank: chunks of the segments before it.
+        left_B: tokens until the end of the segment, per row.
+    """
+
+    kv: KV
+    side_kv: KV
+    bank: Bank
+    left_B: Tensor
+
+
+class LongMem(BlockMethod):
+    """Reads segments of N tokens; one side layer attends to chunks of earlier segments through a gate per head."""
+
+    Config = LongMemConfig
+
+    def __init__(self, backbone: Backbone, config: LongMemConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        self.settings = config or LongMemConfig()
+        self.segment = self.settings.length(backbone.max_positions)
+        self.parts = cache.anatomy(backbone.model)
+        depth = backbone.layers
+        given = self.settings.memory_layer
+        self.memory_layer = given if given is not None else (3 * depth) // 4 - 1
+        if self.memory_layer >= depth:
+            raise UserError(
+                f"memory_layer={self.memory_layer} does not exist: the backbone has layers 0 to {depth - 1}."
+            )
+        self.memory_block = self.memory_layer // self.settings.reduction
+        self.side = SideNetwork(backbone, self.settings).eval()
+        if self.settings.weights is not None:
+            self._load(self.settings.weights)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Segments start cold but for the bank; trainable."""
+        return Capabilities(trainable=True, segment=self.segment)
+
+    @property
+    def added_parameters(self) -> int:
+        """Parameters of the side network."""
+        return sum(parameter.numel() for parameter in self.side.parameters())
+
+    @property
+    def trained_parameters(self) -> int:
+        """All side parameters train."""
+        return self.added_parameters
+
+    @functools.cached_property
+    def weights_digest(self) -> str:
+        """sha256 of the side network's weights."""
+        return weights_digest(self.side)
+
+    def baseline(self) -> ContextMethod | None:
+        """The window, which an untrained network that starts as the identity equals exactly."""
+        untrained = self.settings.init == "identity" and self.settings.weights is None
+        return Window(self.backbone, WindowConfig(N=self.segment)) if untrained else None
+
+    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> LongMemState:
+        """An empty bank and an empty segment."""
+        backbone = self.backbone
+        zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
+        kv = self._empty_kv(batch_size, backbone.layers)
+        side_kv = self._empty_kv(batch_size, len(self.side.blocks))
+        bank = Bank.empty(batch_size, backbone.kv_heads, backbone.head_width, self.settings, backbone.device)
+        return LongMemState(
+            zeros_B,
+            self._bos_hidden_C.expand(batch_size, -1),
+            kv,
+            side_kv,
+            bank,
+            zeros_B + (first_segment or self.segment),
+        )
+
+    def room(self, state: LongMemState) -> Tensor:
+        """Up to the end of the segment."""
+        return state.left_B
+
+    def step(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[LongMemState, Tensor]:
+        """Backbone, side network, and at a segment's end its entry into the bank."""
+        layout = self._layout(state, tokens_Bt)
+        reader = CacheReader(self.backbone, state.kv, layout)
+        states, final_BtC = self.run_backbone(tokens_Bt, layout, reader)
+        side_reader = MemoryReader(self, state, layout)
+        y_BtC = self.side(states, final_BtC, side_reader)[-1]
+        state = dataclasses.replace(
+            state, kv=reader.grown(lengths_B), side_kv=side_reader.grown(lengths_B), left_B=state.left_B - lengths_B
+        )
+        return self._commit(state), self.side.norm(y_BtC)
+
+    def skim(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> LongMemState:
+        """Read blocks that complete their segments and are not scored: the bank needs the cached layer, no more."""
+        layout = self._layout(state, tokens_Bt)
+        reader = CacheReader(self.backbone, state.kv, layout)
+        self.run_backbone(tokens_Bt, layout, reader, layers=self.memory_layer + 1)
+        segment = reader.grown(lengths_B)
+        bank = state.bank.add(segment.k[-1], segment.v[-1], segment.used_B, self.settings)
+        fresh = self.start(state.batch_size)
+        return dataclasses.replace(fresh, length_B=state.length_B, pending_BC=state.pending_BC, bank=bank)
+
+    def run_backbone(
+        self, tokens_Bt: Tensor, layout: Layout, attend: cache.Attend, layers: int | None = None
+    ) -> tuple[list[Tensor], Tensor]:
+        """Frozen backbone states after every r-th block (the embeddings first), and the last after the final norm."""
+        position_Bt = layout.position_BT.clamp(max=self.backbone.max_positions - 1)
+        hidden_BtC = self.parts.embed(tokens_Bt, position_Bt)
+        states = [hidden_BtC]
+        with torch.no_grad(), cache.seam(self.backbone.config):
+            for i, layer in enumerate(self.parts.layers[:layers], start=1):
+                hidden_BtC = cache.run_layer(layer, hidden_BtC, attend)
+                if i % self.settings.reduction == 0:
+                    states.append(hidden_BtC)
+            return states, self.parts.norm(hidden_BtC)
+
+    def _commit(self, state: LongMemState) -> LongMemState:
+        """Put the finished segments into the bank and empty their caches."""
+        ended_B = state.left_B == 0
+        if not bool(ended_B.any()):
+            return state
+        k, v = state.kv.k[self.memory_layer], state.kv.v[self.memory_layer]
+        bank = state.bank.add(k, v, torch.where(ended_B, state.kv.used_B, 0), self.settings)
+        return dataclasses.replace(
+            state,
+            bank=bank,
+            kv=state.kv.keep(0, 0, ended_B),
+            side_kv=state.side_kv.keep(0, 0, ended_B),
+            left_B=torch.where(ended_B, self.segment, state.left_B),
+        )
+
+    def _layout(self, state: LongMemState, tokens_Bt: Tensor) -> Layout:
+        steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
+        return Layout(state.kv.used_B[:, None] + steps)
+
+    def _empty_kv(self, rows: int, layers: int) -> KV:
+        backbone = self.backbone
+        like = torch.empty(0, dtype=backbone.attention_dtype, device=backbone.device)
+        return cache.empty_kv(layers, (rows, backbone.kv_heads, backbone.head_width), like)
+
+    @functools.cached_property
+    def _bos_hidden_C(self) -> Tensor:
+        """The side network's final state after BOS alone."""
+        tokens = torch.tensor([[self.backbone.bos]], device=self.backbone.device)
+        layout = Layout(torch.zeros_like(tokens))
+        with torch.no_grad():
+            reader = CacheReader(self.backbone, self._empty_kv(1, self.backbone.layers), layout)
+            states, final = self.run_backbone(tokens, layout, reader)
+            side_reader = CacheReader(self.backbone, self._empty_kv(1, len(self.side.blocks)), layout)
+            hidden: Tensor = self.side.norm(self.side(states, final, side_reader)[-1])
+        return hidden[0, 0]
+
+    def _load(self, path: Path) -> None:
+        try:
+            self.side.load_state_dict(load_file(path))
+        except (OSError, RuntimeError) as error:
+            raise UserError(
+                f"{path} does not hold LongMem weights for this backbone and configuration: check weights=."
+            ) from error
+
+
+class MemoryReader(CacheReader):
+    """Local attention of the side network, with memory attention fused in at the memory layer (equations 3 and 4)."""
+
+    def __init__(self, method: LongMem, state: LongMemState, layout: Layout) -> None:
+        super().__init__(method.backbone, state.side_kv, layout)
+        self.method, self.bank = method, state.bank
+        self.ids_BHtm: Tensor | None = None
+
+    def __call__(
+        self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
+    ) -> Tensor:
+        """Attend locally; in the memory layer also to the retrieved chunks."""
+        block = len(self.k)
+        local_BHtD = super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
+        if block != self.method.memory_block or self.bank.mean_BKnD.shape[2] == 0:
+            return local_BHtD
+        self.ids_BHtm, found_BHtm = self.bank.search(q_BHTD, self.method.settings)
+        k_BKncD, v_BKncD, ids_BHtm = self.bank.k_BKncD, self.bank.v_BKncD, self.ids_BHtm
+        any_found_BHt = found_BHtm.any(-1)
+        if self.method.settings.short_bank == "zero_slot":
+            k_BKncD, v_BKncD = self.bank.with_zero_slot()
+            ids_BHtm = ids_BHtm.masked_fill(~found_BHtm, k_BKncD.shape[2] - 1)
+            found_BHtm = torch.ones_like(found_BHtm)
+        memory_BHtD = memory_attention(q_BHTD, k_BKncD, v_BKncD, ids_BHtm, found_BHtm, scale)
+        return fuse(local_BHtD, memory_BHtD, self.method.side.gate_H, any_found_BHt)

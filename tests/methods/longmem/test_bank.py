@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextlab.errors import UserError
+from contextlab.kernels.joint_memory_attention.reference import _gather
+from contextlab.methods.longmem.bank import Bank
+from contextlab.methods.longmem.config import LongMemConfig
+
+CPU = torch.device("cpu")
+
+
+def split_heads(x_BTC, heads):
+    return x_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("name", ["r1_basic", "r2_batch_and_eviction", "r3_too_few_chunks_quirk"])
+def test_replays_the_released_bank(fixture, name):
+    description, arrays = fixture(f"longmem_retrieval/{name}")
+    hyper = description["hyper"]
+    heads, take = hyper["heads"], hyper["n_chunks_retrieved"]
+    config = LongMemConfig(
+        M=hyper["memory_size"],
+        K=hyper["k"],
+        csz=hyper["chunk_size"],
+        bank_scope="shared",
+        eviction="official_two_step",
+    )
+    rows = hyper["segments"][0][0]
+    bank = Bank.empty(rows, heads, hyper["head_dim"], config, CPU)
+    for step, trace in enumerate(description["trace"]):
+        if f"s{step}.query" in arrays:
+            q_BHTD = split_heads(arrays[f"s{step}.query"].transpose(0, 1), heads)
+            ids, found = bank.search(q_BHTD, config)
+            expected = arrays[f"s{step}.chunk_ids"].view(heads, -1, rows, take).permute(2, 0, 1, 3)
+            real = arrays[f"s{step}.scores"].view(heads, -1, rows, take).permute(2, 0, 1, 3).isfinite()
+            assert torch.equal(found, real)
+            assert torch.equal(ids[found], expected[real])
+            kept = found.repeat_interleave(config.csz, -1)
+            for got, name_ in ((bank.k_BKncD, "ret_k"), (bank.v_BKncD, "ret_v")):
+                retrieved = arrays[f"s{step}.{name_}"].unflatten(0, (rows, heads))
+                assert torch.equal(_gather(got, ids)[kept], retrieved[kept])
+                assert (retrieved[~kept] == 0).all()
+        k, v = (split_heads(arrays[f"s{step}.{name_}"], heads) for name_ in ("add_k", "add_v"))
+        bank = bank.add(k, v, torch.full((rows,), k.shape[2]), config)
+        assert bank.count_B.tolist() == [trace["dstore_chunks"]] * rows
+    torch.testing.assert_close(bank.mean_BKnD[0], arrays["final.index"], atol=1e-6, rtol=0)
+
+
+def grow(config, lengths, rows=2):
+    """A bank of one-number keys that count tokens, added segment by segment."""
+    bank = Bank.empty(rows, 1, 1, config, CPU)
+    read = torch.zeros(rows, dtype=torch.int64)
+    for lengths_B in lengths:
+        span = torch.arange(int(max(lengths_B)))
+        k = (read[:, None] + span).float()[:, None, :, None]
+        bank = bank.add(k, -k, torch.tensor(lengths_B), config)
+        read += torch.tensor(lengths_B)
+    return bank
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6), st.integers(1, 6))
+def test_fifo_keeps_the_newest_chunks_in_order_row_by_row(steps, capacity):
+    config = LongMemConfig(csz=2, K=2, M=2 * capacity)
+    bank = grow(config, [(2 * a, 2 * b) for a, b in steps])
+    for row in range(2):
+        chunks = sum(step[row] for step in steps)
+        tokens = list(range(2 * max(0, chunks - capacity), 2 * chunks))
+        kept = int(bank.count_B[row])
+        assert bank.k_BKncD[row, 0, :kept].flatten().tolist() == tokens
+        assert bank.v_BKncD[row, 0, :kept].flatten().tolist() == [-token for token in tokens]
+        assert bank.mean_BKnD[row, 0, :kept, 0].tolist() == [token + 0.5 for token in tokens[::2]]
+
+
+def test_tokens_behind_the_last_whole_chunk_are_dropped():
+    bank = grow(LongMemConfig(csz=4, K=4, M=64), [(7, 3)])
+    assert bank.count_B.tolist() == [1, 0]
+
+
+def test_rows_of_a_shared_bank_are_equal_and_chunks_may_straddle_rows():
+    bank = grow(LongMemConfig(csz=2, K=2, M=64, bank_scope="shared"), [(3, 3)])
+    assert bank.count_B.tolist() == [3, 3]
+    assert torch.equal(bank.k_BKncD[0], bank.k_BKncD[1])
+    assert bank.k_BKncD[0, 0].flatten().tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_two_step_eviction_never_fills_the_bank():
+    config = LongMemConfig(csz=2, K=2, M=16, eviction="official_two_step")
+    counts = [int(grow(config, [(4, 4)] * n).count_B[0]) for n in range(1, 9)]
+    assert counts == [2, 4, 6, 4, 6, 4, 6, 4]
+
+
+def test_settings_that_do_not_fit_are_one_sentence():
+    with pytest.raises(UserError, match="multiples of the chunk size"):
+        LongMemConfig(K=6, csz=4)
+    with pytest.raises(UserError, match="last_residual=raw"):
+        LongMemConfig(init="identity", last_residual="normed")
+    with pytest.raises(UserError, match="did you mean 'csz'"):
+        LongMemConfig.parse({"cz": 4})

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contextlab import backbone as backbones
+from contextlab.errors import UserError
+from contextlab.methods.longmem import LongMem, LongMemConfig
+from contextlab.methods.window import Window
+
+FAMILIES = ["tiny-llama", "tiny-gpt2"]
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def backbone(request):
+    return backbones.load(request.param)
+
+
+def tokens(rows, length, seed=0):
+    return torch.randint(0, 257, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def test_untrained_identity_equals_the_window_bitwise(backbone):
+    text = tokens(2, 300)
+    method, window = LongMem(backbone, LongMemConfig(K=16)), Window(backbone)
+    assert torch.equal(method.read(method.start(2), text)[1], window.read(window.start(2), text)[1])
+
+
+def test_copied_layers_do_not_equal_the_window(backbone):
+    method = LongMem(backbone, LongMemConfig(init="paper", K=16))
+    assert method.baseline() is None
+    window = Window(backbone)
+    text = tokens(1, 100)
+    assert not torch.allclose(method.read(method.start(), text)[1], window.read(window.start(), text)[1], atol=0.1)
+
+
+def test_memory_reaches_over_segments_and_the_window_does_not(backbone):
+    method = LongMem(backbone, LongMemConfig(init="paper", K=16, N=32))
+    text, other = tokens(1, 96), tokens(1, 96)
+    other[:, :32] = tokens(1, 32, seed=1)
+    far, changed = (method.read(method.start(), x)[1][:, 65:] for x in (text, other))
+    assert (far - changed).abs().max() > 1e-3
+    window = Window(backbone, Window.Config(N=32))
+    near, same = (window.read(window.start(), x)[1][:, 65:] for x in (text, other))
+    assert torch.equal(near, same)
+
+
+def test_contextualising_without_scores_leaves_the_same_state(backbone):
+    method = LongMem(backbone, LongMemConfig(init="paper", K=16, N=32))
+    text = tokens(2, 150)
+    scored, _ = method.read(method.start(2), text)
+    silent, nothing = method.read(method.start(2), text, logprobs=False)
+    assert nothing is None
+    for name, tensor in scored.tensors().items():
+        torch.testing.assert_close(silent.tensors()[name], tensor, atol=2e-3, rtol=2e-3)
+
+
+def test_first_segment_moves_the_boundaries(backbone):
+    method = LongMem(backbone, LongMemConfig(K=16, N=32))
+    state, _ = method.read(method.start(first_segment=20), tokens(1, 52))
+    assert state.bank.count_B.tolist() == [13]
+    assert state.kv.used_B.tolist() == [0]
+
+
+def test_bank_is_bounded_by_M(backbone):
+    method = LongMem(backbone, LongMemConfig(K=8, N=16, M=64))
+    state, _ = method.read(method.start(), tokens(1, 200), logprobs=False)
+    assert state.bank.count_B.tolist() == [16]
+
+
+def test_state_size_is_bank_plus_segment(backbone):
+    method = LongMem(backbone, LongMemConfig(K=8, N=32, storage_dtype="float16"))
+    state, _ = method.read(method.start(), tokens(1, 64 + 8), logprobs=False)
+    per_token = backbone.kv_heads * backbone.head_width * 2
+    chunks = 64 // 4
+    bank = 64 * per_token * 2 + chunks * (per_token // 2) * 4 + 8
+    caches = 8 * per_token * 4 * (backbone.layers + len(method.side.blocks)) + 2 * 8
+    assert state.nbytes == bank + caches + 8 + 8 + backbone.width * 4
+
+
+def test_weights_file_is_loaded_and_digested(backbone, tmp_path):
+    from safetensors.torch import save_file
+
+    method = LongMem(backbone, LongMemConfig(init="paper", K=8))
+    path = tmp_path / "side.safetensors"
+    save_file({k: v.clone() for k, v in method.side.state_dict().items()}, path)
+    loaded = LongMem(backbone, LongMemConfig(weights=path, K=8))
+    assert loaded.weights_digest == method.weights_digest
+    assert loaded.baseline() is None
+    with pytest.raises(UserError, match="does not hold LongMem weights"):
+        LongMem(backbone, LongMemConfig(weights=path, K=8, reduction=4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"reduction": 3}, "choose a divisor of 4"), ({"memory_layer": 9}, "layers 0 to 3"), ({"N": 4096}, "use N=128")],
+)
+def test_settings_that_do_not_fit_the_backbone(backbone, settings, message):
+    with pytest.raises(UserError, match=message):
+        LongMem(backbone, LongMemConfig(**settings))
+
+
+def test_parameters_are_counted_and_the_backbone_is_not_touched(backbone):
+    before = backbones.weights_digest(backbone.model)
+    method = LongMem(backbone, LongMemConfig(init="paper", K=8))
+    method.read(method.start(), tokens(1, 40))
+    assert backbones.weights_digest(backbone.model) == before
+    assert method.added_parameters == sum(p.numel() for p in method.side.parameters())
+    assert all(parameter.requires_grad for parameter in method.side.parameters())
