@@ -1,0 +1,1 @@
+"""Cost of a method: model FLOPs, peak memory, time and state size, by phase."""

@@ -1,0 +1,192 @@
+"""Model FLOPs, counted from what runs.
+
+Convention: a multiply-add is 2, element-wise work is 0, and attention is counted exactly: visible (query, key) pairs
+x 2 x (d_qk + d_v), whichever kernel runs it. Its backward pass is twice that: kernels that compute the scores a second
+time do so for memory's sake. Attention written out as matrix products counts as those, masked pairs included.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils import flop_counter
+from torch.utils._mode_utils import no_dispatch
+
+from contextlab.accounting.watch import Watch
+
+if TYPE_CHECKING:
+    from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
+
+R = TypeVar("R")
+aten = torch.ops.aten
+
+_FUSED = {
+    f"_scaled_dot_product_{kernel}{direction}"
+    for kernel in (
+        "flash_attention_for_cpu",
+        "flash_attention",
+        "efficient_attention",
+        "cudnn_attention",
+        "fused_attention_overrideable",
+    )
+    for direction in ("", "_backward")
+}
+_CALL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_OF_TORCH = {"aten", "prim", "prims"}
+
+
+class FlopCounter:
+    """While entered, adds up the FLOPs of what runs, backward passes included, in `flops`.
+
+    An operation outside of torch counts by the formula given to `torch.utils.flop_counter.register_flop_formula`;
+    without one it counts 0, with a warning.
+    """
+
+    def __init__(self) -> None:
+        self.flops = 0
+        self._formulas: dict[Any, Callable[..., int] | None] = {}
+        self._paused = False
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(Watch(self._observe))
+        self._stack.enter_context(_AttentionCalls(self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    @contextmanager
+    def counted_as(self, flops: int) -> Iterator[None]:
+        """Count `flops` for everything that runs inside."""
+        self.flops += flops
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def _observe(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        if op not in self._formulas:
+            self._formulas[op] = _formula_of(op)
+        formula = self._formulas[op]
+        if formula is not None and not self._paused:
+            self.flops += formula(*args, **kwargs, out_val=result)
+
+
+class _AttentionCalls(TorchFunctionMode):
+    """Counts attention where it is called: below, the fallback to matrix products and padded heads hide its shape."""
+
+    def __init__(self, counter: FlopCounter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not functional.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        with self._counter.counted_as(_attention_flops(_named(_CALL_ARGUMENTS, args, kwargs))):
+            return func(*args, **kwargs)
+
+
+def count(fn: Callable[[], R]) -> tuple[R, int]:
+    """The result of `fn()` and the FLOPs it took."""
+    with FlopCounter() as counter:
+        result = fn()
+    return result, counter.flops
+
+
+def causal_pairs(queries: int, keys: int) -> int:
+    """Visible pairs when query i sees the keys 0 .. i."""
+    seen = min(queries, keys)
+    return seen * (seen + 1) // 2 + (queries - seen) * keys
+
+
+def _visible(mask: Tensor) -> int:
+    with no_dispatch():
+        # Some callers mask with the lowest finite number instead of -inf.
+        seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+        return int(seen.count_nonzero())
+
+
+def _attention_flops(given: Mapping[str, Any]) -> int:
+    """FLOPs of a forward pass, from named arguments: query `(..., queries, d_qk)` and value `(..., keys, d_v)`."""
+    *rows, queries, d_qk = given["query"].shape
+    keys, d_v = given["value"].shape[-2:]
+    mask = given.get("attn_mask", given.get("attn_bias"))
+    pairs = math.prod(rows) * (causal_pairs if given.get("is_causal") else operator.mul)(queries, keys)
+    if mask is not None and pairs:
+        pairs = pairs // mask.numel() * _visible(mask)
+    return int(2 * pairs * (d_qk + d_v))
+
+
+def _formula_of(op: Any) -> Callable[..., int] | None:
+    packet = getattr(op, "_overloadpacket", op)
+    if op.namespace == "aten" and packet.__name__ in _FUSED:
+        return functools.partial(_fused_attention_flops, op)
+    formula = _MISSING.get(packet) or flop_counter.flop_registry.get(packet)
+    if formula is None and op.namespace not in _OF_TORCH:
+        warnings.warn(f"{packet} has no FLOP formula and counts 0: register_flop_formula gives it one.", stacklevel=2)
+    return formula
+
+
+def _fused_attention_flops(op: Any, *args: Any, **kwargs: Any) -> int:
+    given = _named((argument.name for argument in op._schema.arguments), args, kwargs)
+    return (2 if "logsumexp" in given else 1) * _attention_flops(given)
+
+
+def _named(names: Iterable[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _product(a: Tensor, b: Tensor, **_: Any) -> int:
+    return 2 * a.numel() * (b.shape[-1] if b.dim() > 1 else 1)
+
+
+def _added_product(_base: Tensor, a: Tensor, b: Tensor, **_: Any) -> int:
+    return _product(a, b)
+
+
+_MISSING: dict[Any, Callable[..., int]] = {
+    **dict.fromkeys((aten.dot, aten.vdot, aten.mv), _product),
+    **dict.fromkeys((aten.addmv, aten.addbmm, aten._addmm_activation), _added_product),
+}
+
+
+def llama_block_flops(tokens: int, visible_pairs: int, config: LlamaConfig) -> int:
+    """FLOPs of one Llama-style block, by hand.
+
+    Args:
+        tokens: tokens of all rows.
+        visible_pairs: (query, key) pairs of all rows, for one head.
+        config: sizes; key and value heads may be grouped.
+    """
+    head = config.head_dim or config.hidden_size // config.num_attention_heads
+    queries = config.num_attention_heads * head
+    keys = (config.num_key_value_heads or config.num_attention_heads) * head
+    projections = config.hidden_size * (2 * queries + 2 * keys + 3 * config.intermediate_size)
+    return 2 * tokens * projections + 4 * visible_pairs * queries
+
+
+def gpt2_block_flops(tokens: int, visible_pairs: int, config: GPT2Config) -> int:
+    """FLOPs of one GPT-2 block, by hand; arguments as in `llama_block_flops`."""
+    width = config.n_embd
+    projections = width * (4 * width + 2 * (config.n_inner or 4 * width))
+    return 2 * tokens * projections + 4 * visible_pairs * width
+
+
+def head_flops(tokens: int, config: PreTrainedConfig) -> int:
+    """FLOPs of projecting the hidden states of `tokens` tokens onto the vocabulary."""
+    return int(2 * tokens * config.hidden_size * config.vocab_size)

@@ -1,0 +1,84 @@
+"""Peak memory of a call, in bytes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from contextlab.accounting.watch import Watch, tensors_in
+
+
+class PeakMemory:
+    """While entered, finds the most memory in use at one time; read `peak_bytes` afterwards.
+
+    On a CUDA device this is the allocator's peak, which includes all that was allocated before. Elsewhere it is
+    `resident_bytes` plus the peak of live bytes in storages that operations made since entering. Views and in-place
+    operations share a storage, and a storage stops counting as soon as it is freed, so the number is the same on
+    every machine. The working memory inside one operation is not seen there.
+
+    Args:
+        device: where the call runs.
+        resident_bytes: what the call finds in memory: weights and states.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu", resident_bytes: int = 0) -> None:
+        self.peak_bytes = resident_bytes
+        self._device = torch.device(device)
+        self._live_bytes = resident_bytes
+        self._live: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            self._stack.enter_context(Watch(self._observe))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+        self._live.clear()
+        if self._device.type == "cuda":
+            self.peak_bytes = torch.cuda.max_memory_allocated(self._device)
+
+    def _observe(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        for tensor in tensors_in(result):
+            if tensor.layout is not torch.strided:
+                continue
+            storage = tensor.untyped_storage()
+            if id(storage) not in self._live and not _is_argument(storage, op, args, kwargs):
+                self._add(storage)
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = id(storage), storage.nbytes()
+
+        def freed(_: object) -> None:
+            if self._live.pop(key, None) is not None:
+                self._live_bytes -= size
+
+        self._live[key] = weakref.ref(storage, freed)
+        self._live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self._live_bytes)
+
+
+def _is_argument(storage: torch.UntypedStorage, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    # torch.tensor(...) fills its storage unseen, and this operation announces it.
+    if op is torch.ops.aten.lift_fresh.default:
+        return False
+    return any(tensor.untyped_storage() is storage for tensor in tensors_in((args, tuple(kwargs.values()))))
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the distinct storages behind the tensors: shared and tied ones count once, views as all they keep."""
+    storages = {id(tensor.untyped_storage()): tensor.untyped_storage() for tensor in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def resident_bytes(*modules: torch.nn.Module) -> int:
+    """Bytes of all parameters and buffers of the modules, what they share counted once."""
+    return storage_bytes(tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))
