@@ -1,0 +1,1 @@
+"""Benchmarks: a task is data, a protocol, a prompt and a metric."""

@@ -1,0 +1,165 @@
+"""Where the files of a data set are, and how they are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import gzip
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from contextlab.benchmarks.task import Source
+from contextlab.errors import UserError
+
+HUB_REPOSITORIES = {"chapterbreak": "simsun131/chapterbreak"}
+HUB_TIMEOUT = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A file of a data set.
+
+    Attributes:
+        path: the file; None when there is none and the generated sample stands in.
+        source: where it was found.
+        revision: the hub's commit that it was downloaded from.
+    """
+
+    path: Path | None
+    source: Source
+    revision: str | None = None
+
+
+def cache_dir() -> Path:
+    """The folder that downloads are kept in: `CONTEXTLAB_CACHE`, else the platform's cache folder."""
+    return Path(os.environ.get("CONTEXTLAB_CACHE") or platformdirs.user_cache_dir("contextlab"))
+
+
+def locate(dataset: str, file: str, data: Path | None) -> Found:
+    """Find `<dataset>/<file>`, plain or with `.gz`: in `data`, else the cache, else the hub, else nowhere.
+
+    `CONTEXTLAB_DATA` stands in for `data` when that is None. A folder that was named is the only place looked at.
+
+    Raises:
+        UserError: when the named folder does not exist or lacks the file, or the disk is full.
+    """
+    named = data or os.environ.get("CONTEXTLAB_DATA")
+    if named:
+        return Found(_in_folder(Path(named), dataset, file), "local")
+    target = cache_dir() / "data" / dataset / file
+    cached = plain_or_gz(target)
+    if cached is None and dataset in HUB_REPOSITORIES and _download(HUB_REPOSITORIES[dataset], target):
+        cached = target
+    if cached is None:
+        return Found(None, "sample")
+    note = _revision_file(target)
+    return Found(cached, "hub", note.read_text().strip()) if note.exists() else Found(cached, "local")
+
+
+def plain_or_gz(path: Path) -> Path | None:
+    """The path as given, or with `.gz` added or taken off, whichever is a file."""
+    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
+    return next((candidate for candidate in (path, other) if candidate.is_file()), None)
+
+
+def read(path: Path) -> tuple[str, str]:
+    """The text of a UTF-8 file, unpacked when it ends in `.gz`, and the sha256 of the file as it is.
+
+    Raises:
+        UserError: when the file is missing or broken.
+    """
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
+    return text, hashlib.sha256(raw).hexdigest()
+
+
+def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
+    """Parse JSON that begins on a line of `path`.
+
+    Raises:
+        UserError: naming the file and the line that is broken.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = first_line + error.lineno - 1
+        raise UserError(
+            f"Line {line} of {path} is not valid JSON ({error.msg}): replace it with an intact copy."
+        ) from None
+
+
+def field(record: Any, name: str, kind: type, where: str) -> Any:
+    """A field of a JSON object; `where` names the file and the example for the error.
+
+    Raises:
+        UserError: when the field is missing, empty or of another type.
+    """
+    value = record.get(name) if isinstance(record, dict) else None
+    if not isinstance(value, kind) or not value:
+        raise UserError(f"{where} has no {kind.__name__} in its field '{name}': replace the file with an intact copy.")
+    return value
+
+
+def shuffled(identity: str, true: str, others: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    """The candidates in an order that depends on the example's id alone, and the place of the true one."""
+    texts = (true, *others)
+    order = sorted(range(len(texts)), key=lambda i: hashlib.sha256(f"{identity}/{i}".encode()).digest())
+    return tuple(texts[i] for i in order), order.index(0)
+
+
+def _in_folder(root: Path, dataset: str, file: str) -> Path:
+    for folder in (root, root / dataset):
+        if not folder.is_dir():
+            raise UserError(f"There is no folder {folder}: name a data folder that holds {dataset}/{file}.")
+    path = plain_or_gz(root / dataset / file)
+    if path is None:
+        raise UserError(f"There is no file {root / dataset / file}[.gz]: name a data folder that holds it.")
+    return path
+
+
+def _revision_file(target: Path) -> Path:
+    return target.with_name(target.name + ".revision")
+
+
+def _download(repository: str, target: Path) -> bool:
+    """Fetch the newest revision of a file; False when the hub cannot be had, whatever the reason.
+
+    No fixed revision is known to be the published one, so the commit is resolved first and kept beside the file.
+    """
+    import huggingface_hub as hub
+
+    if hub.is_offline_mode():
+        return False
+    try:
+        url = hub.hf_hub_url(repository, target.name, repo_type="dataset")
+        commit = hub.get_hf_file_metadata(url, timeout=HUB_TIMEOUT).commit_hash
+        if commit is None:
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            path = hub.hf_hub_download(
+                repository,
+                target.name,
+                repo_type="dataset",
+                revision=commit,
+                local_dir=folder,
+                etag_timeout=HUB_TIMEOUT,
+            )
+            _revision_file(target).write_text(commit)
+            os.replace(path, target)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise UserError(f"The disk is full: make room for {target} or set CONTEXTLAB_CACHE.") from None
+        return False
+    return True

@@ -1,0 +1,217 @@
+"""How examples are put to a method: choosing between texts, and predicting a text.
+
+What is only read counts as the phase "contextualize", whatever is scored as "query"; what lies between the two is
+what a method has to keep.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from contextlab.benchmarks.metrics import bootstrap_ratio, exponential, wilson
+from contextlab.benchmarks.task import Choice, Document, Metric, Options, Protocol
+from contextlab.errors import UserError
+from contextlab.method import pad
+
+if TYPE_CHECKING:
+    from contextlab.accounting.ledger import Meter
+
+WINDOW = 1024
+COLD = 256
+PLACES = ("first_segment", "after_first", "cold", "warm")
+
+
+class ChoiceProtocol(Protocol):
+    """Read a context once, score all candidates after it, take the one with the lowest perplexity per token.
+
+    Context and candidates are tokenised separately, as ChapterBreak does. Candidates keep their first `suffix_tokens`
+    tokens, contexts their last `context_tokens - suffix_tokens`. A wrong context is cut, likewise from the left, to
+    the length of the own one; it stays shorter where the other example has less.
+    """
+
+    def __init__(self, context_tokens: int, suffix_tokens: int, options: Options) -> None:
+        self.context_tokens, self.suffix_tokens, self.options = context_tokens, suffix_tokens, options
+
+    def evaluate(self, meter: Meter, example: Choice, other: Choice) -> dict[str, Any]:
+        """Score the candidates of one example.
+
+        Raises:
+            UserError: when the method cannot read context and candidate as one.
+        """
+        if self.options.context != "none":
+            _check_fits(meter, self.context_tokens, "choose a shorter split")
+        encode = meter.backbone.encode
+        own = _last(encode(example.context), self.context_tokens - self.suffix_tokens)
+        wrong = self.options.context == "wrong"
+        context = _last(encode(other.context), len(own)) if wrong else own if self.options.context == "own" else []
+        candidates = [encode(text)[: self.suffix_tokens] for text in example.candidates]
+        lengths = [len(candidate) for candidate in candidates]
+        state = _contextualize(meter, context, _first_segment(meter, len(context) + max(lengths)))
+        logprobs_NM = meter.score("query", state, candidates)[0].double().cpu()
+        nats = [-float(row[:length].sum()) / length for row, length in zip(logprobs_NM, lengths, strict=True)]
+        prediction = nats.index(min(nats))
+        return {
+            "id": example.id,
+            "work": example.work,
+            "prediction": prediction,
+            "answer": example.answer,
+            "correct": prediction == example.answer,
+            "nats": nats,
+            "lengths": lengths,
+            "context_tokens": len(context),
+            "own_context_tokens": len(own),
+        }
+
+    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
+        """Accuracy with Wilson's interval, and the true candidates' nats per token, bootstrapped over works."""
+        true = [(record["nats"][record["answer"]], record["lengths"][record["answer"]]) for record in records]
+        return {
+            "accuracy": wilson(sum(record["correct"] for record in records), len(records)),
+            "nats_per_token": bootstrap_ratio(
+                [nats * length for nats, length in true],
+                [length for _, length in true],
+                [record["work"] for record in records],
+            ),
+        }
+
+    def quality(self, record: dict[str, Any]) -> float:
+        """1 for a right prediction, else 0: higher is better."""
+        return float(record["correct"])
+
+
+class PerplexityProtocol(Protocol):
+    """Predict a document token by token.
+
+    Without a history the whole document, up to `options.tokens`, is read from an empty state and scored. With a
+    history of H tokens these are read first (the document's own, none, or another document's first H), and the
+    document's next 1,024 tokens are scored; a method with segments gets a boundary at H. A document that is too short
+    gets a record with its id and the reason under `skipped`, and enters no metric.
+
+    The first segment, where every method is as good as its window, is part of all metrics;
+    `nats_per_token_after_first` leaves the document's first 1,024 tokens out. Cold are the scored tokens whose
+    position, counted in windows of 1,024 from the first scored one, is below 256; warm are the others.
+    """
+
+    def __init__(self, options: Options, piece: int = WINDOW) -> None:
+        self.options, self.piece = options, piece
+        history, tokens = options.history, options.tokens
+        if history is None and options.context != "own":
+            raise UserError(f"A perplexity task has no {options.context} context without history: add --history 4096.")
+        if history is not None and history < 1:
+            raise UserError(f"A history of {history} tokens is none: give --history a number above 0.")
+        if tokens is not None and tokens < (least := 1 if history is None else history + WINDOW):
+            raise UserError(f"Reading {tokens} tokens of a document is too few here: give --tokens at least {least}.")
+
+    def evaluate(self, meter: Meter, example: Document, other: Document) -> dict[str, Any]:
+        """Score one document.
+
+        Raises:
+            UserError: when the method cannot read history and scored tokens as one.
+        """
+        tokens = meter.backbone.encode(example.text)[: self.options.tokens]
+        history = self.options.history
+        if history is None:
+            if not tokens:
+                return {"id": example.id, "skipped": "the document is empty"}
+            return self._read_whole(meter, example.id, tokens)
+        if len(tokens) < history + WINDOW:
+            return {"id": example.id, "skipped": f"the document has fewer than {history} + {WINDOW} tokens"}
+        context: list[int] = []
+        if self.options.context != "none":
+            _check_fits(meter, history + WINDOW, "lower --history")
+            context = tokens[:history] if self.options.context == "own" else meter.backbone.encode(other.text)[:history]
+            if len(context) < history:
+                return {"id": example.id, "skipped": f"document {other.id}, read instead, has too few tokens"}
+        state = _contextualize(meter, context, _first_segment(meter, len(context)))
+        scored = tokens[history : history + WINDOW]
+        _, logprobs_BT = meter.read("query", state, _row(scored, state))
+        assert logprobs_BT is not None
+        return _record(meter, example.id, scored, logprobs_BT[0], history)
+
+    def _read_whole(self, meter: Meter, identity: str, tokens: list[int]) -> dict[str, Any]:
+        state, parts = meter.start(), []
+        for place in range(0, len(tokens), self.piece):
+            state, logprobs_BT = meter.read("query", state, _row(tokens[place : place + self.piece], state))
+            assert logprobs_BT is not None
+            parts.append(logprobs_BT[0].cpu())
+        meter.keep(state)
+        return _record(meter, identity, tokens, torch.cat(parts), 0)
+
+    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
+        """Nats per token and perplexities, bootstrapped over documents; a place without tokens has no metric.
+
+        Raises:
+            UserError: when every document was skipped.
+        """
+        kept = [record for record in records if "skipped" not in record]
+        if not kept:
+            reason = records[0]["skipped"] if records else "there are none"
+            raise UserError(f"No document could be scored ({reason}): lower --history or choose a longer split.")
+        nats = [record["nats"] for record in kept]
+        per_token = bootstrap_ratio(nats, [record["tokens"] for record in kept])
+        metrics = {"nats_per_token": per_token, "token_perplexity": exponential(per_token)}
+        with_words = [record for record in kept if record["words"]]
+        if with_words:
+            per_word = bootstrap_ratio([r["nats"] for r in with_words], [r["words"] for r in with_words])
+            metrics["word_perplexity"] = exponential(per_word)
+        for place in PLACES[1:]:
+            sums = [record[place] for record in kept if record[place]["tokens"]]
+            if sums:
+                ratio = bootstrap_ratio([s["nats"] for s in sums], [s["tokens"] for s in sums])
+                metrics[f"nats_per_token_{place}"] = ratio
+        return metrics
+
+    def quality(self, record: dict[str, Any]) -> float:
+        """Nats per token: lower is better. Skipped records have none and are to be left out."""
+        return float(record["nats"] / record["tokens"])
+
+
+def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, start: int) -> dict[str, Any]:
+    """The sums of one document; `start` is the place in it of the first scored token."""
+    nats_T = -logprobs_T.double().cpu()
+    places_T = torch.arange(len(tokens))
+    first_T, cold_T = places_T + start < WINDOW, places_T % WINDOW < COLD
+    masks = dict(zip(PLACES, (first_T, ~first_T, cold_T, ~cold_T), strict=True))
+    return {
+        "id": identity,
+        "tokens": len(tokens),
+        "nats": float(nats_T.sum()),
+        "words": len(meter.backbone.decode(tokens).split()),
+        **{name: {"tokens": int(mask.sum()), "nats": float(nats_T[mask].sum())} for name, mask in masks.items()},
+        "segments": [float(segment.mean()) for segment in torch.split(nats_T, WINDOW)],
+    }
+
+
+def _contextualize(meter: Meter, context: list[int], first_segment: int | None) -> Any:
+    """The state after a context of any length, entered as what is kept."""
+    state = meter.start(first_segment=first_segment)
+    if context:
+        state, _ = meter.read("contextualize", state, _row(context, state), logprobs=False)
+    meter.keep(state)
+    return state
+
+
+def _first_segment(meter: Meter, boundary: int) -> int | None:
+    """The length of the first segment that lets a later one end at `boundary`; None for methods without segments."""
+    segment = meter.capabilities.segment
+    return None if segment is None else boundary % segment or segment
+
+
+def _check_fits(meter: Meter, tokens: int, remedy: str) -> None:
+    limit = meter.capabilities.max_context
+    if limit is not None and limit < tokens:
+        raise UserError(
+            f"{type(meter.method).__name__} reads at most {limit} tokens as one on {meter.backbone.name}, and {tokens} "
+            f"are asked for: {remedy} or use a backbone with more positions."
+        )
+
+
+def _last(tokens: list[int], count: int) -> list[int]:
+    return tokens[-count:] if count > 0 else []
+
+
+def _row(tokens: list[int], state: Any) -> Tensor:
+    return pad([tokens], state.length_B.device)[0]

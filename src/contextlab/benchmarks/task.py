@@ -1,0 +1,134 @@
+"""What a task is: data, a protocol, a prompt and a metric."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from contextlab.errors import unknown
+
+if TYPE_CHECKING:
+    from contextlab.accounting.ledger import Meter
+
+Control = Literal["own", "none", "wrong"]
+Source = Literal["local", "hub", "sample"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A context and the texts that may follow it, of which one does."""
+
+    id: str
+    work: str
+    context: str
+    candidates: tuple[str, ...]
+    answer: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A text to be read from its beginning."""
+
+    id: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """The examples of one split and where they came from.
+
+    Attributes:
+        examples: in the order in which a limit takes them.
+        source: where they were found.
+        sha256: digest of the files, or of the generated text.
+        note: one sentence on what the data is (real, re-laid, generated), printed and stored with every result.
+    """
+
+    examples: tuple[Any, ...]
+    source: Source
+    sha256: str
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The choices of a run that a protocol needs.
+
+    Attributes:
+        context: which context is read: the example's own, none, or that of another example.
+        history: tokens read before the scored ones in perplexity tasks; None reads and scores the whole document.
+        tokens: the most tokens read of each document.
+    """
+
+    context: Control = "own"
+    history: int | None = None
+    tokens: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A mean with its 95 % interval over `n` examples; low and high are None where n does not allow one."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+class Protocol(ABC):
+    """How examples of one kind are put to a method and scored."""
+
+    @abstractmethod
+    def evaluate(self, meter: Meter, example: Any, other: Any) -> dict[str, Any]:
+        """Put one example to the method.
+
+        Args:
+            meter: the method, with every call entered in the ledger.
+            example: an example of the task.
+            other: an example of another work, whose context is read when the control is `wrong`.
+
+        Returns:
+            The example's record: JSON values, with `id` and whatever `summarise` needs.
+        """
+
+    @abstractmethod
+    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
+        """Metrics over the records of all examples."""
+
+    @abstractmethod
+    def quality(self, record: dict[str, Any]) -> float:
+        """The one number of a record that paired differences between runs are made of."""
+
+
+class Task(ABC):
+    """A benchmark: where its examples are, and the protocol that scores them."""
+
+    name: ClassVar[str]
+    splits: ClassVar[dict[str, str]]
+    default_split: ClassVar[str]
+
+    def check_split(self, split: str | None) -> str:
+        """The split to use.
+
+        Raises:
+            UserError: when the task has no split of that name.
+        """
+        if split is None:
+            return self.default_split
+        if split not in self.splits:
+            raise unknown(f"split of {self.name}", split, self.splits)
+        return split
+
+    @abstractmethod
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """All examples of a split, from `data`, else the cache, else the hub, else the generated sample."""
+
+    @abstractmethod
+    def protocol(self, split: str, options: Options) -> Protocol:
+        """The protocol for a split under the given options.
+
+        Raises:
+            UserError: when the options do not fit the task.
+        """

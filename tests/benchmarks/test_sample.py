@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from contextlab.benchmarks.data import phrases
+from contextlab.benchmarks.data.sample import FAR, choices, documents, story
+from contextlab.benchmarks.task import Choice
+
+DIGEST = "cbe26af4ec0c1e033c5864372db73f4f8307f25e4f442ae20a0c863c2c7fe518"
+PROGRAM = """
+import hashlib
+from contextlab.benchmarks.data.sample import choices, documents
+texts = [d.text for d in documents(3000, 2, 7)] + [t for c in choices(2048, 2, 7) for t in (c.context, *c.candidates)]
+print(hashlib.sha256("\\0".join(texts).encode()).hexdigest())
+"""
+NAMES = [*phrases.WOMEN, *phrases.MEN, *phrases.THINGS, *phrases.PLACES, *phrases.SPOTS]
+NAME = re.compile(rf"\b(?:{'|'.join(NAMES)})\b", re.IGNORECASE)
+
+
+def named(text: str) -> Counter[str]:
+    """How often each person, thing, place and spot occurs."""
+    return Counter(name.lower() for name in NAME.findall(text))
+
+
+def last_words(text: str, count: int) -> str:
+    return " ".join(text.split()[-count:]) if count > 0 else ""
+
+
+@pytest.fixture(scope="module")
+def examples() -> tuple[Choice, ...]:
+    return choices(4096, 24, 0)
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1"])
+def test_texts_follow_from_the_seed_alone(hash_seed: str) -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == DIGEST
+
+
+def test_the_text_does_not_depend_on_what_was_asked_before() -> None:
+    assert choices(1024, 3, 5)[2] == choices(1024, 4, 5)[2]
+    assert documents(500, 1, 5)[0].text == story(500, 5).text
+    assert len({story(300, seed, index).text for seed in range(5) for index in range(5)}) == 25
+
+
+@pytest.mark.parametrize("words", [1, 100, 1000, 6000, 50_000])
+def test_stories_are_as_long_as_asked(words: int) -> None:
+    told = story(words, 1)
+    assert words <= sum(len(chapter.split()) for chapter in told.chapters) <= words + 200
+    assert told.text.count("Chapter ") == len(told.chapters)
+
+
+@pytest.mark.parametrize("words", [512, 1024, 2048, 8192])
+def test_contexts_are_as_long_as_asked(words: int) -> None:
+    for example in choices(words, 5, 3):
+        assert words <= len(example.context.split()) <= words + 350
+
+
+def test_nothing_is_left_unfilled() -> None:
+    text = story(60_000, 4).text + "".join(text for example in choices(512, 20, 4) for text in example.candidates)
+    assert not re.search(r"[\[\]{}|“”]|\b(\w+) \1\b|  |\n\n\n", text)
+    assert text.isascii()
+
+
+def test_facts_are_told_once_and_as_far_back_as_they_say() -> None:
+    for index in range(5):
+        told = story(5000, 2, index)
+        text = "\n\n".join(told.chapters)
+        assert len(told.facts) >= 2
+        for fact in told.facts:
+            thing = fact.question.removesuffix("?").rpartition(" the ")[2]
+            telling = last_words(text, fact.distance)
+            assert thing in telling.lower()
+            assert all(part in telling for part in fact.answer.split(" at "))
+            assert named(last_words(text, fact.distance - 80))[thing] == 0
+
+
+def test_candidates_are_the_same_words_in_another_order(examples: tuple[Choice, ...]) -> None:
+    for example in examples:
+        assert len(set(example.candidates)) == 6
+        assert len({tuple(sorted(re.findall(r"[\w']+", candidate))) for candidate in example.candidates}) == 1
+        assert 130 <= len(example.candidates[0].split()) <= 155
+
+
+def test_every_name_is_known_equally_well_and_only_from_far_back(examples: tuple[Choice, ...]) -> None:
+    for example in examples:
+        told, near = named(example.context), named(last_words(example.context, FAR))
+        names = set(named(example.candidates[0]))
+        assert len(names) == 15
+        assert {told[name] for name in names} == {2}
+        assert not names & near.keys()
+
+
+def test_only_the_true_candidate_recalls_promises_as_they_were_told(examples: tuple[Choice, ...]) -> None:
+    for example in examples:
+        paragraphs = [set(named(paragraph)) for paragraph in example.context.split("\n\n")]
+        for place, candidate in enumerate(example.candidates):
+            promises = [set(named(sentence)) for sentence in candidate.split(". ") if "promised to" in sentence]
+            assert [len(names) for names in promises] == [5, 5, 5]
+            right = sum(any(names <= paragraph for paragraph in paragraphs) for names in promises)
+            assert right == (3 if place == example.answer else 0)
+
+
+@pytest.mark.parametrize("words", [1024, 2048, 4096, 8192])
+def test_what_was_told_is_within_the_tokens_of_the_split(words: int) -> None:
+    for example in choices(words, 10, 1):
+        kept = last_words(example.context, int((words - 128) / 1.3))
+        assert all(name in named(kept) for name in named(example.candidates[example.answer]))
+
+
+def test_words_shared_with_the_near_context_tell_nothing() -> None:
+    right, chance = 0.0, random.Random(0)
+    many = choices(2048, 150, 9)
+    for example in many:
+        near = set(last_words(example.context, 300).lower().split())
+        overlap = [
+            sum(word in near for word in text.lower().split()) / len(text.split()) for text in example.candidates
+        ]
+        best = [i for i, value in enumerate(overlap) if value == max(overlap)]
+        right += chance.choice(best) == example.answer
+    assert 0.07 <= right / len(many) <= 0.27
+
+
+def test_the_true_candidate_stands_anywhere() -> None:
+    places = Counter(example.answer for example in choices(512, 300, 2))
+    assert set(places) == set(range(6))
+    assert max(places.values()) < 80
