@@ -1,0 +1,96 @@
+"""`contextlab bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from contextlab.cli import console
+from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.harness.results import Results
+
+
+def bench(
+    method: Annotated[str, typer.Option(help="Names, or path.py:Class, separated by commas.")],
+    task: Annotated[str, typer.Option(help="Names, or path.py:Class, separated by commas.")],
+    split: Annotated[str | None, typer.Option(help="Split of the task; see `contextlab ls tasks`.")] = None,
+    backbone: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
+    context: Annotated[str, typer.Option(help="Controls: own, none, wrong; several separated by commas.")] = "own",
+    history: Annotated[int | None, typer.Option(min=1, help="Tokens read before the scored ones (perplexity).")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Run the first so many examples.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens read of a document (perplexity).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of whatever a method draws.")] = 0,
+    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Configure methods.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of data sets; CONTEXTLAB_DATA when not given.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder that the results are kept in.")] = Path("runs"),
+    device: Annotated[str | None, typer.Option(help="Torch device; the GPU when there is one.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run, and nothing else.")] = False,
+) -> None:
+    """Run methods on tasks, store the results, and print a table; run again, it resumes."""
+    settings = _settings(setting or [])
+
+    from contextlab.harness import runner
+
+    results = runner.bench(
+        method,
+        task,
+        split=split,
+        backbone=backbone,
+        context=context,
+        history=history,
+        limit=limit,
+        tokens=tokens,
+        seed=seed,
+        settings=settings,
+        data=data,
+        out=out,
+        device=device,
+        dtype=dtype,
+        progress=False if as_json else None,
+        on_result=(lambda result: print(json.dumps(result), flush=True)) if as_json else None,
+    )
+    if not as_json:
+        _print(results, out)
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """Settings by key; lists and null are JSON, everything else is left to the method's own validation."""
+    settings = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise UserError(f"--set {pair} names no value: write --set key=value.")
+        try:
+            settings[key] = json.loads(value) if value == "null" or value[:1] in ("[", "{") else value
+        except ValueError:
+            raise UserError(f"--set {pair} is not valid JSON: write a list as --set {key}=[1,2].") from None
+    return settings
+
+
+def _print(results: Results, out: Path) -> None:
+    from rich.table import Table
+
+    from contextlab.reports.tables import comparison
+
+    screen = console()
+    for place in dict.fromkeys((run["task"], run["split"]) for run in results.runs):
+        frame = comparison([run for run in results.runs if (run["task"], run["split"]) == place])
+        # Methods side by side: there are fewer of them than measures, and a terminal is narrow.
+        table = Table("", *(" ".join(key) for key in frame.index), title=" ".join(place))
+        for measure, cells in frame.items():
+            table.add_row(str(measure), *cells)
+        screen.print(table)
+        for difference in results.differences:
+            if (difference.task, difference.split) == place:
+                m = difference.metric
+                interval = "" if m.low is None else f" [{m.low:+.3f}, {m.high:+.3f}]"
+                name = f"{difference.method}, own - {difference.other}, {difference.measure}"
+                screen.print(f"{name}: {m.value:+.3f}{interval} (paired, n = {m.n})")
+        screen.print(frame.attrs["caption"])
+    screen.print(f"Stored below {out}.")

@@ -1,0 +1,48 @@
+"""`contextlab check`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contextlab.cli import console
+
+if TYPE_CHECKING:
+    from contextlab.laws import LawResult
+
+
+def check(
+    method: Annotated[str, typer.Argument(help="A name, or path.py:Class.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Put a method to the laws of the interface, on small models of several families; exit 1 if one fails."""
+    from contextlab import laws, registry
+
+    results = laws.check(registry.method_class(method))
+    passed = all(result.passed for result in results)
+    if as_json:
+        print(json.dumps({"method": method, "passed": passed, "laws": [dataclasses.asdict(r) for r in results]}))
+    else:
+        _print(method, results)
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _print(method: str, results: list[LawResult]) -> None:
+    from rich.table import Table
+
+    families = list(dict.fromkeys(result.family for result in results))
+    held = {(result.law, result.family): "holds" if result.passed else "FAILS" for result in results}
+    table = Table("law", *families, title=method)
+    for law in dict.fromkeys(result.law for result in results):
+        table.add_row(law, *(held.get((law, family), "") for family in families))
+    screen = console()
+    screen.print(table)
+    failed = [result for result in results if not result.passed]
+    for result in failed:
+        screen.print(f"{result.law} ({result.family}): {result.detail}")
+    seconds = sum(result.seconds for result in results)
+    screen.print(f"{len(results) - len(failed)} of {len(results)} hold, {seconds:.1f} s.")

@@ -1,0 +1,115 @@
+"""`contextlab ls`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from contextlab.errors import UserError
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    methods = "methods"
+    tasks = "tasks"
+    backbones = "backbones"
+    results = "results"
+
+
+def ls(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> None:
+    """List what there is, where it comes from and what it needs."""
+    lines: dict[Kind, Callable[[], Iterator[dict[str, Any]]]] = {
+        Kind.methods: _methods,
+        Kind.tasks: _tasks,
+        Kind.backbones: _backbones,
+        Kind.results: lambda: _results(folder),
+    }
+    for line in lines[kind]():
+        print(json.dumps(line) if as_json else "  ".join(_words(line)))
+
+
+def _words(line: dict[str, Any]) -> Iterator[str]:
+    name, about, *more = line.items()
+    yield f"{name[1]:<14}"
+    yield str(about[1])
+    for key, value in more:
+        if value:
+            yield f"[{key}: {', '.join(value) if isinstance(value, list) else value}]"
+
+
+def _methods() -> Iterator[dict[str, Any]]:
+    from contextlab import backbone, registry
+
+    tiny = backbone.load("tiny-llama", device="cpu")
+    for name, package in registry.methods().items():
+        try:
+            kind = registry.method_class(name)
+            needs = kind(tiny).capabilities
+        except UserError as error:
+            yield {"name": name, "about": str(error), "from": package}
+            continue
+        yield {
+            "name": name,
+            "about": _first_line(kind),
+            "from": package,
+            "needs": [word for word, needed in _needs(needs) if needed],
+            "settings": [f"{f.name}={getattr(kind.Config(), f.name)}" for f in dataclasses.fields(kind.Config)],
+        }
+
+
+def _needs(capabilities: Any) -> list[tuple[str, bool]]:
+    return [("training", capabilities.trainable), ("gradients while reading", capabilities.needs_gradients)]
+
+
+def _tasks() -> Iterator[dict[str, Any]]:
+    from contextlab import registry
+
+    for name, package in registry.tasks().items():
+        try:
+            task = registry.task(name)
+        except UserError as error:
+            yield {"name": name, "about": str(error), "from": package}
+            continue
+        yield {
+            "name": name,
+            "about": _first_line(type(task)),
+            "from": package,
+            "splits": list(task.splits),
+            "default": task.default_split,
+        }
+
+
+def _backbones() -> Iterator[dict[str, Any]]:
+    from contextlab import backbone
+
+    for name, about in backbone.known().items():
+        yield {"name": name, "about": about}
+    yield {"name": "(others)", "about": "any causal language model of transformers, by hub id, folder or GGUF file"}
+
+
+def _results(folder: Path) -> Iterator[dict[str, Any]]:
+    from contextlab.reports.tables import load_results
+
+    for result in load_results(folder):
+        name, metric = next(iter(result["metrics"].items()))
+        yield {
+            "name": result["run_id"],
+            "about": f"{name} {metric['value']:.3f}, n = {metric['n']}, context {result['context']}",
+            "from": result["data"]["note"],
+            "backbone": result["backbone"],
+        }
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,65 @@
+"""The `contextlab` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from contextlab import __version__
+from contextlab.cli.bench import bench
+from contextlab.cli.check import check
+from contextlab.cli.doctor import doctor
+from contextlab.cli.ls import ls
+from contextlab.cli.table import table
+from contextlab.errors import UserError
+
+# Plain help is written in half the time of the coloured one.
+app = typer.Typer(
+    help="Compare methods that let a language model use more context than it was built for.",
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+)
+for command in (bench, ls, check, table, doctor):
+    app.command()(command)
+
+# Typer does not export the base of its errors of usage, which is its own or click's, by version.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Compare methods that let a language model use more context than it was built for."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 2 for a user's mistake, 130 when interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    if given == ["--version"]:
+        print(__version__)
+        return 0
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        code = app(given, prog_name="contextlab", standalone_mode=False)
+    except (UserError, UsageError) as error:
+        if debug:
+            traceback.print_exc()
+        message = error.format_message() if isinstance(error, UsageError) else str(error)
+        print(f"contextlab: {message}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        code = 130
+    if code == 130:
+        print("contextlab: interrupted; run the same command again to resume.", file=sys.stderr)
+    return code if isinstance(code, int) else 0

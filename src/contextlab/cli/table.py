@@ -1,0 +1,24 @@
+"""`contextlab table`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def table(
+    folder: Annotated[Path, typer.Argument(help="Folder of results, as `bench` stores them.")],
+    style: Annotated[str, typer.Option("--format", help="markdown, latex, csv or html.")] = "markdown",
+    rows: Annotated[str, typer.Option(help="method, task, context, backbone, device, dtype or seed.")] = "method",
+    columns: Annotated[str, typer.Option(help="Likewise; each value has its own group of columns.")] = "task",
+    baseline: Annotated[str | None, typer.Option(help="Method whose metrics are subtracted.")] = None,
+    metric: Annotated[str, typer.Option(help="Metrics wanted, separated by commas; all when not given.")] = "",
+) -> None:
+    """Print a comparison table of stored results, with the data it was measured on."""
+    from contextlab.reports.tables import comparison, load_results, render
+
+    wanted = [name for name in metric.split(",") if name]
+    frame = comparison(load_results(folder), rows, columns, baseline, wanted)
+    print(render(frame, style), end="")

@@ -1,0 +1,1 @@
+"""Runs methods on tasks and keeps the results on disk."""

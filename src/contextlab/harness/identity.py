@@ -1,0 +1,120 @@
+"""Everything that could change a result, and where and with what it was measured."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import contextlab
+from contextlab import registry
+from contextlab.backbone import Backbone
+from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
+from contextlab.harness.store import digest
+from contextlab.method import ContextMethod
+
+
+def identity(
+    method: tuple[str, ContextMethod],
+    task: tuple[str, Task],
+    split: str,
+    options: Options,
+    dataset: Dataset,
+    protocol: Protocol,
+    seed: int,
+) -> dict[str, Any]:
+    """All that the result of one example may depend on; `method` and `task` come with the name they were asked by.
+
+    How many examples are run is not part of it: a higher limit continues the same run.
+    """
+    backbone = method[1].backbone
+    return {
+        "method": method[0],
+        "method_config": method[1].config.as_dict(),
+        "method_weights": getattr(method[1], "weights_digest", None),
+        "method_source": registry.source_digest(type(method[1]).__module__),
+        "backbone": backbone.name,
+        "backbone_config": digest(_architecture(backbone)),
+        "weights_sha256": backbone.digest,
+        "tokenizer_sha256": backbone.tokenizer_digest,
+        "task": task[0],
+        "task_source": registry.source_digest(type(task[1]).__module__),
+        "split": split,
+        "context": options.context,
+        "history": options.history,
+        "tokens": options.tokens,
+        "data_sha256": dataset.sha256,
+        "prompt_sha256": prompt_digest(protocol),
+        "seed": seed,
+        "dtype": str(backbone.dtype).removeprefix("torch."),
+        "device": backbone.device.type,
+        "contextlab": contextlab.__version__,
+        "source_sha256": registry.source_digest("contextlab"),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def provenance(backbone: Backbone, protocol: Protocol, seed: int) -> dict[str, Any]:
+    """Versions, place and time, as stored with a result."""
+    return {
+        "contextlab": contextlab.__version__,
+        "commit": commit(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": hardware(backbone.device),
+        "dtype": str(backbone.dtype).removeprefix("torch."),
+        "seed": seed,
+        "prompt_sha256": prompt_digest(protocol),
+        "weights_sha256": backbone.digest,
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def prompt_digest(protocol: Protocol) -> str:
+    """sha256 of the protocol's prompt; of the empty text for a protocol without one."""
+    return hashlib.sha256(str(getattr(protocol, "prompt", "")).encode()).hexdigest()
+
+
+@cache
+def commit() -> str | None:
+    """The revision of the checkout that the package runs from; None for an installed package."""
+    package = Path(contextlab.__file__).resolve().parent
+    git = ["git", "-C", str(package), "rev-parse", "--show-toplevel", "HEAD"]
+    try:
+        answer = subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\n")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    # An environment may lie inside a checkout of something else.
+    return answer[1] if Path(answer[0]) / "src" / "contextlab" == package else None
+
+
+@cache
+def hardware(device: torch.device) -> str:
+    """A device in words."""
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return f"{device.type} ({_processor()}, {os.cpu_count()} cores)"
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _architecture(backbone: Backbone) -> dict[str, Any]:
+    """The model's configuration without what only says where it was found and by whom it was written."""
+    config: dict[str, Any] = backbone.model.config.to_dict()
+    return {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}

@@ -1,0 +1,163 @@
+"""What comes out of a run: its JSON object, and paired differences between runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from contextlab.benchmarks.metrics import paired_difference
+from contextlab.benchmarks.task import Control, Dataset, Metric, Options, Protocol, Task
+from contextlab.errors import UserError
+from contextlab.method import ContextMethod
+
+if TYPE_CHECKING:
+    import pandas
+
+PHASES = ("train", "contextualize", "query")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One task under one control, with the examples that every method gets."""
+
+    name: str
+    task: Task
+    split: str
+    options: Options
+    dataset: Dataset
+    protocol: Protocol
+    limit: int | None
+
+    @property
+    def selected(self) -> Sequence[Any]:
+        """The examples that are run."""
+        return self.dataset.examples[: self.limit]
+
+    def check(self) -> None:
+        """Refuse a data set that cannot be run.
+
+        Raises:
+            UserError: when it is empty, two examples share an id, or the wrong context needs a second work.
+        """
+        ids = [example.id for example in self.dataset.examples]
+        if not ids:
+            raise UserError(f"{self.name} {self.split} holds no examples: choose another split or data folder.")
+        if len(set(ids)) < len(ids):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            raise UserError(f"{self.name} {self.split} holds two examples '{twice}': give every example its own id.")
+        if self.options.context == "wrong" and len({_work(example) for example in self.dataset.examples}) == 1:
+            raise UserError(f"{self.name} {self.split} holds a single work: run it without --context wrong.")
+
+    def other(self, index: int) -> Any:
+        """The next example of another work; the example itself when there is none."""
+        examples = self.dataset.examples
+        own = examples[index]
+        later = (*examples[index + 1 :], *examples[:index])
+        return next((example for example in later if _work(example) != _work(own)), own)
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """What a method's quality with its own context is above that with another, over the same examples.
+
+    Attributes:
+        method: its name.
+        task: its name.
+        split: of the task.
+        other: the context subtracted, `none` or `wrong`.
+        measure: the metric that the quality of one example belongs to, with its sign.
+        metric: mean of own - other.
+    """
+
+    method: str
+    task: str
+    split: str
+    other: Control
+    measure: str
+    metric: Metric
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The results of `bench`: one JSON object per run in the order of the runs, and the paired differences."""
+
+    runs: list[dict[str, Any]]
+    differences: list[Difference]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per run; nested fields have dotted names."""
+        import pandas
+
+        return pandas.json_normalize(self.runs)
+
+
+def description(name: str, method: ContextMethod, case: Case) -> dict[str, Any]:
+    """What was run, on what."""
+    backbone = method.backbone
+    return {
+        "method": name,
+        "method_config": method.config.as_dict(),
+        "task": case.name,
+        "split": case.split,
+        "context": case.options.context,
+        "history": case.options.history,
+        "tokens": case.options.tokens,
+        "backbone": backbone.name,
+        "data": {
+            "source": case.dataset.source,
+            "sha256": case.dataset.sha256,
+            "examples": len(case.selected),
+            "note": case.dataset.note,
+        },
+        "parameters": {
+            "backbone": sum(parameter.numel() for parameter in backbone.model.parameters()),
+            "added": method.added_parameters,
+            "trained": method.trained_parameters,
+        },
+        "max_context": method.capabilities.max_context,
+    }
+
+
+def summary(case: Case, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Metrics, cost and state over the stored lines of finished examples."""
+    metrics = case.protocol.summarise([line["record"] for line in lines])
+    return {
+        "metrics": {name: dataclasses.asdict(metric) for name, metric in metrics.items()},
+        "cost": {phase: _cost([line["cost"][phase] for line in lines if phase in line["cost"]]) for phase in PHASES},
+        "state": _means([line["state"] for line in lines if line["state"] is not None]),
+    }
+
+
+def _cost(costs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Means over the examples; the peak of memory is the highest of them, and seconds are not rounded."""
+    means = _means(costs)
+    if means is None:
+        return None
+    seconds = sum(cost["seconds"] for cost in costs) / len(costs)
+    return {**means, "peak_bytes": max(cost["peak_bytes"] for cost in costs), "seconds": seconds}
+
+
+def _means(counts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    return {key: round(sum(c[key] for c in counts) / len(counts)) for key in counts[0]} if counts else None
+
+
+def differences(
+    qualities: Mapping[tuple[str, str, str, Control], Mapping[str, float]], measures: Mapping[tuple[str, str], str]
+) -> Iterable[Difference]:
+    """Paired differences of every control to the own context.
+
+    Args:
+        qualities: of every example by its id, by method, task, split and control.
+        measures: by task and split, what the qualities measure.
+    """
+    for (method, task, split, control), other in qualities.items():
+        own = qualities.get((method, task, split, "own"), {})
+        ids = [example for example in own if example in other]
+        if control != "own" and ids:
+            metric = paired_difference([own[i] for i in ids], [other[i] for i in ids])
+            yield Difference(method, task, split, control, measures[task, split], metric)
+
+
+def _work(example: Any) -> str:
+    return str(getattr(example, "work", example.id))

@@ -1,0 +1,195 @@
+"""Runs methods on tasks: every context x task x method over the same examples, from the store where it has them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from contextlab import backbone as backbones
+from contextlab import registry
+from contextlab.accounting.ledger import Ledger, Meter
+from contextlab.accounting.memory import resident_bytes
+from contextlab.benchmarks.task import Control, Options
+from contextlab.errors import UserError, unknown
+from contextlab.harness.identity import identity, provenance
+from contextlab.harness.results import Case, Results, description, differences, summary
+from contextlab.harness.store import open_run
+from contextlab.method import ContextMethod
+
+WARM_UP_TOKENS = 16
+
+
+def bench(
+    methods: str | Sequence[str],
+    tasks: str | Sequence[str],
+    *,
+    split: str | None = None,
+    backbone: str = backbones.EMBEDDED,
+    context: str | Sequence[str] = "own",
+    history: int | None = None,
+    limit: int | None = None,
+    tokens: int | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    data: Path | str | None = None,
+    out: Path | str = "runs",
+    device: str | None = None,
+    dtype: str | None = None,
+    progress: bool | None = None,
+    on_result: Callable[[dict[str, Any]], None] | None = None,
+) -> Results:
+    """Run methods on tasks, store every finished example, and summarise.
+
+    What the store already has is not run again, so that an interrupted call resumes when it is repeated.
+
+    Args:
+        methods: names or `path.py:Class`, as a list or separated by commas.
+        tasks: likewise.
+        split: of every task; each task's default when None.
+        backbone: name, hub id, folder or GGUF file.
+        context: controls: `own`, `none`, `wrong`; with several, paired differences to `own` are made.
+        history: tokens read before the scored ones in perplexity tasks.
+        limit: the first so many examples of each task.
+        tokens: the most tokens read of each document in perplexity tasks.
+        seed: of whatever a method draws; every example starts from its own seed.
+        settings: configuration fields, each given to the methods that have it.
+        data: folder of data sets.
+        out: folder of the store.
+        device: torch device; chosen by the machine when None.
+        dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
+        progress: whether to show progress on standard error; only on a terminal when None.
+        on_result: called with every run's result as soon as it is there.
+
+    Raises:
+        UserError: for any name, option, data or folder that does not do.
+    """
+    kinds = {name: registry.method_class(name) for name in _split("method", methods)}
+    configs = _configs(kinds, settings or {})
+    options = [Options(_control(name), history, tokens) for name in _split("context", context)]
+    cases = list(_cases(_split("task", tasks), split, options, limit, Path(data) if data is not None else None))
+    model = backbones.load(backbone, device=device, dtype=dtype)
+    built = {name: kind(model, configs[name]) for name, kind in kinds.items()}
+    show = sys.stderr.isatty() if progress is None else progress
+    runs: list[dict[str, Any]] = []
+    qualities: dict[tuple[str, str, str, Control], dict[str, float]] = {}
+    for case in cases:
+        for name, method in built.items():
+            result, quality = _run(name, method, case, seed, Path(out), show)
+            runs.append(result)
+            qualities[name, case.name, case.split, case.options.context] = quality
+            if on_result is not None:
+                on_result(result)
+    measures = {(run["task"], run["split"]): next(iter(run["metrics"])) for run in runs}
+    return Results(runs, list(differences(qualities, measures)))
+
+
+def _split(kind: str, names: str | Sequence[str]) -> list[str]:
+    listed = names.split(",") if isinstance(names, str) else names
+    found = list(dict.fromkeys(name.strip() for name in listed if name.strip()))
+    if not found:
+        raise UserError(f"No {kind} is named: give at least one with --{kind}.")
+    return found
+
+
+def _control(name: str) -> Control:
+    for control in get_args(Control):
+        if name == control:
+            found: Control = control
+            return found
+    raise unknown("context", name, get_args(Control))
+
+
+def _configs(kinds: Mapping[str, type[ContextMethod]], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every method's configuration, from those of the settings that it has."""
+    fields = {name: {f.name for f in dataclasses.fields(kind.Config)} for name, kind in kinds.items()}
+    every = set().union(*fields.values())
+    for key in settings:
+        if key not in every:
+            raise unknown(f"setting of {', '.join(kinds)}", key, every)
+    return {
+        name: kind.Config.parse({key: value for key, value in settings.items() if key in fields[name]})
+        for name, kind in kinds.items()
+    }
+
+
+def _cases(
+    names: Sequence[str], split: str | None, options: Sequence[Options], limit: int | None, data: Path | None
+) -> Iterable[Case]:
+    if limit is not None and limit < 1:
+        raise UserError(f"--limit {limit} leaves no example: give 1 or more.")
+    tasks = {name: registry.task(name) for name in names}
+    splits = {name: task.check_split(split) for name, task in tasks.items()}
+    datasets = {name: task.load(splits[name], data) for name, task in tasks.items()}
+    for choice in options:
+        for name, task in tasks.items():
+            protocol = task.protocol(splits[name], choice)
+            case = Case(name, task, splits[name], choice, datasets[name], protocol, limit)
+            case.check()
+            yield case
+
+
+def _run(
+    name: str, method: ContextMethod, case: Case, seed: int, out: Path, show: bool
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """The result of one run and the quality of each of its examples."""
+    current = provenance(method.backbone, case.protocol, seed)
+    key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
+    with open_run(out, key, current) as run:
+        missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
+        label = f"{name} on {case.name} {case.split} ({case.options.context})"
+        if missing:
+            meter = _warm_meter(method, seed)
+            for index in track(missing, label, console=Console(stderr=True), transient=True, disable=not show):
+                run.append(_example(meter, case, index, seed))
+        lines = [run.lines[example.id] for example in case.selected]
+        result = run.summary
+        if missing or result is None or result["data"]["examples"] != len(lines):
+            started = run.manifest["provenance"]["started"]
+            result = run.finish(
+                {
+                    "schema": 1,
+                    "run_id": run.manifest["run_id"],
+                    **description(name, method, case),
+                    **summary(case, lines),
+                    "provenance": {**current, "started": started},
+                }
+            )
+    records = [line["record"] for line in lines if "skipped" not in line["record"]]
+    return result, {record["id"]: case.protocol.quality(record) for record in records}
+
+
+def _warm_meter(method: ContextMethod, seed: int) -> Meter:
+    """A fresh meter of a method that has read once, so that the first example is not charged for what happens once."""
+    backbone = method.backbone
+    added = method.added_parameters * backbone.dtype.itemsize
+    tokens_BT = torch.arange(WARM_UP_TOKENS, device=backbone.device)[None] % backbone.vocab_size
+    _seed(seed, "")
+    with torch.set_grad_enabled(method.capabilities.needs_gradients):
+        method.read(method.start(), tokens_BT)
+    return Meter(method, Ledger(backbone.device, resident_bytes=resident_bytes(backbone.model) + added))
+
+
+def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
+    example = case.dataset.examples[index]
+    # A seed of its own gives an example the same draws in a resumed run.
+    _seed(seed, example.id)
+    with torch.set_grad_enabled(meter.capabilities.needs_gradients):
+        record = case.protocol.evaluate(meter, example, case.other(index))
+    return {"id": example.id, "record": record, **meter.take()}
+
+
+def _seed(seed: int, example: str) -> None:
+    value = int.from_bytes(hashlib.sha256(f"{seed}\0{example}".encode()).digest()[:4])
+    random.seed(value)
+    np.random.seed(value)
+    torch.manual_seed(value)

@@ -1,0 +1,1 @@
+"""Tables made from stored results."""

@@ -1,0 +1,200 @@
+"""Tables of stored results; no table goes without a caption that says what data its numbers were measured on."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from contextlab.benchmarks.metrics import share_of_full
+from contextlab.errors import UserError, unknown
+
+Result = dict[str, Any]
+DIMENSIONS = ("method", "task", "context", "backbone", "device", "dtype", "seed")
+FORMATS = ("markdown", "latex", "csv", "html")
+FIELDS = {"run_id", "method", "method_config", "task", "split", "context", "data", "metrics", "cost", "provenance"}
+CONVENTION = (
+    "Per example; a multiply-add is 2 FLOPs and causal attention is counted exactly; peak memory includes the weights"
+)
+LATEX = str.maketrans(
+    {character: "\\" + character for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+
+
+def load_results(folder: Path | str) -> list[Result]:
+    """The results of all finished runs below a folder, at any depth.
+
+    Raises:
+        UserError: when there are none, or a summary is broken.
+    """
+    paths = sorted(Path(folder).rglob("summary.json"))
+    if not paths:
+        raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")
+    return [_load(path) for path in paths]
+
+
+def comparison(
+    results: Sequence[Result],
+    rows: str = "method",
+    columns: str = "task",
+    baseline: str | None = None,
+    metrics: Collection[str] = (),
+) -> pandas.DataFrame:
+    """One table of many results, in the order in which they were started.
+
+    A dimension other than rows and columns in which the results differ becomes part of the rows. Of results that
+    differ in no dimension (but in the version of the code, say) the latest is taken. `share` is
+    (window - method) / (window - full) in nats per token, where both are there on the same examples.
+
+    Args:
+        results: from `load_results` or `bench`.
+        rows: one of `DIMENSIONS`.
+        columns: one of `DIMENSIONS`; each of its values has its own group of columns.
+        baseline: method whose metrics are subtracted, in columns of their own.
+        metrics: those wanted; all when empty.
+
+    Returns:
+        Cells as text, metrics as `value [low, high]`; `attrs["caption"]` says what they were measured on and with.
+
+    Raises:
+        UserError: for an unknown dimension, baseline or metric.
+    """
+    _check("dimension", (rows, columns), DIMENSIONS)
+    _check("metric", metrics, {name for result in results for name in result["metrics"]})
+    ordered = sorted(results, key=lambda result: str(result["provenance"]["started"]))
+    latest = {tuple(_place(result, results).items()): result for result in ordered}
+    places = {key: dict(key) for key in latest}
+    _check("method in these results", [baseline] if baseline else [], {place["method"] for place in places.values()})
+    differing = [name for name in DIMENSIONS if len({place[name] for place in places.values()}) > 1]
+    keys = [rows, *(name for name in differing if name not in (rows, columns))]
+    table: dict[tuple[str, ...], dict[str, str]] = {}
+    for key, result in latest.items():
+        place = places[key]
+        prefix = f"{place[columns]} " if columns in differing and columns != rows else ""
+        peers = {places[k]["method"]: peer for k, peer in latest.items() if _same_examples(k, key, peer, result)}
+        cells = {**_quality(result, peers, baseline, metrics), **_costs(result)}
+        row = table.setdefault(tuple(place[name] for name in keys), {})
+        row.update({prefix + name: cell for name, cell in cells.items()})
+    index = pandas.MultiIndex.from_tuples(list(table), names=keys)
+    frame = pandas.DataFrame(list(table.values()), index=index).fillna("")
+    frame.attrs["caption"] = _caption(latest.values(), list(places.values()), differing)
+    return frame
+
+
+def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
+    """A table as text with its caption, which CSV has as a column.
+
+    Args:
+        frame: from `comparison`.
+        style: one of `FORMATS`.
+
+    Raises:
+        UserError: for another style.
+    """
+    _check("format", [style], FORMATS)
+    caption, flat = str(frame.attrs["caption"]), frame.reset_index()
+    if style == "csv":
+        return str(flat.assign(data=caption).to_csv(index=False))
+    if style == "html":
+        return f"{flat.to_html(index=False)}\n<p>{html.escape(caption)}</p>\n"
+    if style == "latex":
+        return str(flat.to_latex(index=False, escape=True, caption=caption.translate(LATEX)))
+    lines = [list(flat.columns), ["---"] * len(flat.columns), *flat.to_numpy().tolist()]
+    cells = [" | ".join(str(cell).replace("|", r"\|") for cell in line) for line in lines]
+    return "\n".join(f"| {line} |" for line in cells) + f"\n\n{caption}\n"
+
+
+def _load(path: Path) -> Result:
+    try:
+        result: Result = json.loads(path.read_text("utf-8"))
+        missing = FIELDS - result.keys()
+    except (ValueError, AttributeError):
+        raise UserError(
+            f"{path} is broken: delete it and run its benchmark again, finished examples are kept."
+        ) from None
+    if missing or result.get("schema") != 1:
+        raise UserError(f"{path} is not a result of this version: delete it and run its benchmark again.")
+    return result
+
+
+def _check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known)
+
+
+def _place(result: Result, results: Sequence[Result]) -> dict[str, str]:
+    """The result's value in every dimension; methods and tasks carry whatever else tells them apart."""
+    alike = [other for other in results if other["method"] == result["method"]]
+    config = result["method_config"]
+    changed = [name for name in config if len({str(other["method_config"].get(name)) for other in alike}) > 1]
+    task = f"{result['task']}/{result['split']}"
+    options = [f"{name}={result[name]}" for name in ("history", "tokens") if result.get(name) is not None]
+    digests = {r["data"]["sha256"] for r in results if (r["task"], r["split"]) == (result["task"], result["split"])}
+    if len(digests) > 1:
+        options.append(f"data={result['data']['sha256'][:8]}")
+    provenance = result["provenance"]
+    return {
+        "method": " ".join([result["method"], *(f"{name}={config[name]}" for name in changed)]),
+        "task": " ".join([task, *options]),
+        "context": result["context"],
+        "backbone": result["backbone"],
+        "device": provenance["device"],
+        "dtype": provenance["dtype"],
+        "seed": str(provenance["seed"]),
+    }
+
+
+def _same_examples(key: Iterable[tuple[str, str]], other: Iterable[tuple[str, str]], a: Result, b: Result) -> bool:
+    free = ("method", "device")
+    first, second = ([item for item in place if item[0] not in free] for place in (key, other))
+    return first == second and a["data"]["examples"] == b["data"]["examples"]
+
+
+def _quality(
+    result: Result, peers: Mapping[str, Result], baseline: str | None, wanted: Collection[str]
+) -> dict[str, str]:
+    cells = {"n": str(result["data"]["examples"])}
+    subtracted = peers.get(baseline or "", {}).get("metrics", {})
+    for name, metric in result["metrics"].items():
+        if wanted and name not in wanted:
+            continue
+        cells[name] = _number(metric["value"])
+        if metric["low"] is not None:
+            cells[name] += f" [{_number(metric['low'])}, {_number(metric['high'])}]"
+        if name in subtracted:
+            cells[f"{name} - {baseline}"] = f"{metric['value'] - subtracted[name]['value']:+.3f}"
+    nats = {name: peer["metrics"].get("nats_per_token", {}).get("value") for name, peer in peers.items()}
+    mine = result["metrics"].get("nats_per_token")
+    if mine and None not in (nats.get("window"), nats.get("full")) and nats["window"] != nats["full"]:
+        cells["share"] = f"{share_of_full(nats['window'], mine['value'], nats['full']):.2f}"
+    return cells
+
+
+def _costs(result: Result) -> dict[str, str]:
+    phases = {phase: cost for phase, cost in result["cost"].items() if cost is not None}
+    costs = {f"TFLOPs {phase}": cost["flops"] / 1e12 for phase, cost in phases.items()}
+    if phases:
+        costs["peak MiB"] = max(cost["peak_bytes"] for cost in phases.values()) / 2**20
+        costs["seconds"] = sum(cost["seconds"] for cost in phases.values())
+    if result.get("state"):
+        costs["state MiB"] = result["state"]["bytes"] / 2**20
+    return {name: f"{cost:.3g}" if cost < 100 else f"{cost:,.0f}" for name, cost in costs.items()}
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 1e5 else f"{value:.3g}"
+
+
+def _caption(results: Iterable[Result], places: Sequence[dict[str, str]], differing: Collection[str]) -> str:
+    shown = list(zip(results, places, strict=True))
+    data = dict.fromkeys(f"{place['task']}: {r['data']['note']} ({r['data']['source']})" for r, place in shown)
+    common = [f"{name} {places[0][name]}" for name in DIMENSIONS[2:] if name not in differing]
+    limits = dict.fromkeys((r["method"], r["max_context"]) for r, _ in shown if r.get("max_context"))
+    anew = [f"{method} starts anew every {tokens:,} tokens" for method, tokens in limits]
+    return ". ".join(["; ".join(data), ", ".join(common), *anew, CONVENTION]) + "."

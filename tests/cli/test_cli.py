@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import contextlab
+from contextlab import laws, registry
+from contextlab.cli import doctor as doctor_module
+from contextlab.cli.bench import _settings
+from contextlab.cli.main import main
+from contextlab.errors import UserError
+
+TOY = Path(__file__).parents[1] / "harness" / "toy_parts.py"
+COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))
+COMMANDS = ("bench", "ls", "check", "table", "doctor")
+HEAVY = {"torch", "transformers", "pandas", "numpy", "contextlab.backbone"}
+
+
+def bench(out: Path, *more: str) -> list[str]:
+    return [
+        *("bench", "--method", COUNTER, "--task", LETTERS, "--backbone", "tiny-llama", "--device", "cpu"),
+        *("--out", str(out), *more),
+    ]
+
+
+@pytest.fixture
+def entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toys under the names that an installed package would give them."""
+    methods = {"toy-counter": COUNTER, "toy-broken": f"{TOY}:Absent"}
+    monkeypatch.setattr(registry, "_names", lambda group: dict.fromkeys(methods if "meth" in group else ["toy"], "pkg"))
+    find = registry._find
+    named = {**methods, "toy": LETTERS}
+    monkeypatch.setattr(registry, "_find", lambda kind, group, name: find(kind, group, named.get(name, name)))
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_comes_before_anything_heavy(command: str) -> None:
+    code = f"""
+import sys
+from contextlab.cli.main import main
+code = main([*{command.split()!r}, "--help"])
+assert not {HEAVY!r} & set(sys.modules), set(sys.modules)
+sys.exit(code)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "Usage: contextlab" in answer.stdout
+    assert command or all(name in answer.stdout for name in (*COMMANDS, "--debug"))
+
+
+def test_bench_prints_tables_differences_and_where_it_all_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(bench(tmp_path / "runs", "--context", "own,none,wrong")) == 0
+    out = capsys.readouterr().out
+    for part in ("1.000 [0.500, 1.000]", "own - none, accuracy: +0.500 [", "own - wrong, accuracy", "n = 8"):
+        assert part in out
+    assert "generated letters, for tests (sample)" in out
+    assert f"Stored below {tmp_path / 'runs'}." in out
+
+
+def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--json", "--limit", "2", "--context", "own,none", "--set", "prior=0.5", "--seed", "3")
+    assert main(bench(tmp_path, *options)) == 0
+    out, err = capfd.readouterr()
+    results = [json.loads(line) for line in out.splitlines()]
+    assert [result["context"] for result in results] == ["own", "none"]
+    assert {result["provenance"]["seed"] for result in results} == {3}
+    assert results[0]["method_config"] == {"prior": 0.5}
+    assert results[-1] == json.loads((tmp_path / results[-1]["run_id"] / "summary.json").read_text())
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bnch"], "'bench'"),
+        (["bench", "--metod", "x"], "--method"),
+        (["bench", "--task", "x"], "--method"),
+        (["bench", "--method", "lngmem!", "--task", LETTERS], "There is no method 'lngmem!'"),
+        (["bench", "--method", COUNTER, "--task", "chptr"], "There is no task 'chptr'"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--split", "lng"], "did you mean 'long'"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--context", "owm"], "did you mean 'own'"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--backbone", "tiny-lama"], "did you mean 'tiny-llama'"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--data", "/nowhere"], "/nowhere"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--limit", "0"], "--limit"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior"], "--set key=value"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior=much"], "prior='much' is not valid"),
+        (["ls", "method"], "methods"),
+        (["check", "nothing-like-it"], "There is no method"),
+        (["table", "/nowhere"], "no results below /nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("contextlab: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--debug", "table", "/nowhere"], ["table", "/nowhere", "--debug"]):
+        assert main(arguments) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0].startswith("Traceback")
+        assert lines[-1].startswith("contextlab: There are no results")
+
+
+def test_an_interrupted_bench_says_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TOY_INTERRUPT", "c/2")
+        assert main(bench(tmp_path)) == 130
+    assert capsys.readouterr().err == "contextlab: interrupted; run the same command again to resume.\n"
+    assert main(bench(tmp_path, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["examples"] == 8
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == contextlab.__version__
+
+
+@pytest.mark.usefixtures("entries")
+def test_ls_methods_tells_origin_needs_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "methods", "--json"]) == 0
+    counter, broken = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert counter == {
+        "name": "toy-counter",
+        "about": "Expects the tokens that it has seen most.",
+        "from": "pkg",
+        "needs": [],
+        "settings": ["prior=1.0"],
+    }
+    assert "There is no method in" in broken["about"]
+    assert main(["ls", "methods"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.usefixtures("entries")
+def test_ls_tasks_and_backbones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "tasks"]) == 0
+    assert capsys.readouterr().out.split("\n")[0].endswith("[from: pkg]  [splits: short, long, one]  [default: short]")
+    assert main(["ls", "backbones"]) == 0
+    assert "tiny-llama" in capsys.readouterr().out
+
+
+def test_ls_results_and_table_read_what_bench_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(bench(tmp_path, "--json")) == 0
+    run_id = json.loads(capsys.readouterr().out)["run_id"]
+    assert main(["ls", "results", "--out", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert (listed["name"], listed["about"]) == (run_id, "accuracy 1.000, n = 8, context own")
+    options = (
+        "--format",
+        "csv",
+        "--rows",
+        "task",
+        "--columns",
+        "method",
+        "--baseline",
+        COUNTER,
+        "--metric",
+        "accuracy",
+    )
+    assert main(["table", str(tmp_path), *options]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("task,n,accuracy,")
+    assert "+0.000" in out
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_check_fails_when_a_law_does(
+    passed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = [
+        laws.LawResult("causality", "tiny-llama", True, "", 0.1),
+        laws.LawResult("causality", "tiny-gpt2", passed, "" if passed else "token 3 [changed]", 0.1),
+    ]
+    monkeypatch.setattr(laws, "check", lambda make: results if make.__name__ == "Counter" else [])
+    assert main(["check", COUNTER]) == (0 if passed else 1)
+    out = capsys.readouterr().out
+    assert ("FAILS" in out, "token 3 [changed]" in out) == (not passed, not passed)
+    assert main(["check", COUNTER, "--json"]) == (0 if passed else 1)
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["method"], answer["passed"]) == (COUNTER, passed)
+    assert answer["laws"] == [dataclasses.asdict(result) for result in results]
+
+
+def test_doctor_pairs_what_is_missing_with_what_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(doctor_module, "EXTRAS", {"here": "json", "gone": "module_that_is_not_there"})
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CONTEXTLAB_DATA", str(tmp_path / "absent"))
+    assert main(["doctor", "--json", "--out", str(tmp_path / "file")]) == 0
+    findings = {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert all(finding["ok"] == (finding["fix"] is None) for finding in findings.values())
+    wrong = {what for what, finding in findings.items() if not finding["ok"]}
+    assert wrong == {"extra gone", "backbone smollm2-135m", "data", "results"}
+    assert findings["extra gone"]["fix"] == "pip install 'contextlab[gone]'"
+    assert {"python", "torch", "transformers", "device", "memory"} <= findings.keys()
+    (tmp_path / "cache" / "backbones" / "smollm2-135m-abc").mkdir(parents=True)
+    assert main(["doctor", "--out", str(tmp_path / "runs")]) == 0
+    assert "in the cache" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_settings_are_text_lists_or_null() -> None:
+    read = _settings(["a=1", "b=x=y", "c=[1, 2]", "d=null", 'e={"f": 1}', "g="])
+    assert read == {"a": "1", "b": "x=y", "c": [1, 2], "d": None, "e": {"f": 1}, "g": ""}
+    with pytest.raises(UserError, match="not valid JSON"):
+        _settings(["a=[1"])

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import contextlab
+from contextlab import backbone
+from contextlab.harness import identity as identities
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+@pytest.fixture(autouse=True)
+def _ask_git_again() -> Any:
+    identities.commit.cache_clear()
+    yield
+    identities.commit.cache_clear()
+
+
+def package_below(folder: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A repository with one commit, and the package at `place` in it; the commit."""
+    git = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    (folder / place).mkdir(parents=True)
+    monkeypatch.setattr(contextlab, "__file__", str(folder / place / "__init__.py"))
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    return head.stdout.strip()
+
+
+def test_the_commit_is_that_of_the_packages_own_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = package_below(tmp_path, "src/contextlab", monkeypatch)
+    assert identities.commit() == head
+
+
+def test_an_environment_inside_another_checkout_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package_below(tmp_path, ".venv/lib/contextlab", monkeypatch)
+    assert identities.commit() is None
+
+
+def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert identities.commit() is None
+
+
+def test_a_protocol_without_a_prompt_has_the_digest_of_nothing() -> None:
+    assert identities.prompt_digest(SimpleNamespace()) == EMPTY  # type: ignore[arg-type]
+    assert identities.prompt_digest(SimpleNamespace(prompt="Read: ")) != EMPTY  # type: ignore[arg-type]
+
+
+def test_provenance_tells_when_where_and_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/some/where/contextlab", "bench", "--set", "a=b c"])
+    model = backbone.load("tiny-llama", device="cpu", dtype="float64")
+    told = identities.provenance(model, SimpleNamespace(), 7)  # type: ignore[arg-type]
+    assert told["command"] == "contextlab bench --set 'a=b c'"
+    assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(told["started"]) < timedelta(minutes=1)
+    assert (told["dtype"], told["seed"], told["weights_sha256"]) == ("float64", 7, model.digest)
+
+
+def test_the_hardware_is_told_in_words() -> None:
+    words = identities.hardware(torch.device("cpu"))
+    assert words.startswith("cpu (")
+    assert words.endswith(" cores)")

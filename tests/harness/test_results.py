@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextlab.benchmarks.task import Choice, Dataset, Metric, Options
+from contextlab.harness.results import PHASES, Case, differences, summary
+
+MEASURES = {("letters", "short"): "accuracy"}
+counts = st.integers(0, 2**50)
+costs = st.fixed_dictionaries({"flops": counts, "peak_bytes": counts, "seconds": st.floats(0, 1e6), "tokens": counts})
+
+
+class Mean:
+    """A protocol of which only the summary is wanted."""
+
+    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
+        return {"mean": Metric(sum(record["value"] for record in records) / len(records), None, None, len(records))}
+
+
+def summarised(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    examples = tuple(Choice(str(n), "work", "", (), 0) for n in range(len(lines)))
+    dataset = Dataset(examples, "sample", "", "")
+    return summary(Case("toy", None, "s", Options(), dataset, Mean(), None), lines)  # type: ignore[arg-type]
+
+
+def line(cost: dict[str, Any], state: dict[str, int] | None = None, value: float = 0.0) -> dict[str, Any]:
+    return {"id": "x", "record": {"value": value}, "cost": cost, "state": state}
+
+
+@given(st.lists(costs, min_size=1, max_size=5))
+def test_costs_are_means_and_memory_is_the_highest_peak(every: list[dict[str, Any]]) -> None:
+    cost = summarised([line({"query": one}) for one in every])["cost"]
+    assert cost.keys() == set(PHASES)
+    assert cost["train"] is None
+    assert cost["contextualize"] is None
+    assert cost["query"]["peak_bytes"] == max(one["peak_bytes"] for one in every)
+    for key in ("flops", "tokens"):
+        assert isinstance(cost["query"][key], int)
+        assert min(one[key] for one in every) <= cost["query"][key] <= max(one[key] for one in every)
+    total = sum(one["seconds"] for one in every)
+    assert abs(cost["query"]["seconds"] * len(every) - total) <= 1e-9 * max(1.0, total)
+
+
+def test_an_example_that_was_skipped_does_not_dilute_the_cost() -> None:
+    one = {"flops": 10, "peak_bytes": 4, "seconds": 2.0, "tokens": 6}
+    state = {"bytes": 8, "floats": 2, "tokens": 1}
+    result = summarised([line({"query": one}, state, 1.0), line({}, None, 3.0)])
+    assert result["cost"]["query"] == one
+    assert result["state"] == state
+    assert result["metrics"] == {"mean": {"value": 2.0, "low": None, "high": None, "n": 2}}
+
+
+def test_a_method_that_keeps_nothing_has_no_state() -> None:
+    assert summarised([line({}), line({})])["state"] is None
+
+
+qualities = st.dictionaries(st.sampled_from("abcdef"), st.floats(-5, 5))
+
+
+@given(qualities, qualities)
+def test_differences_pair_the_same_examples(own: dict[str, float], none: dict[str, float]) -> None:
+    runs = {("m", "letters", "short", "own"): own, ("m", "letters", "short", "none"): none}
+    found = list(differences(runs, MEASURES))  # type: ignore[arg-type]
+    shared = own.keys() & none.keys()
+    assert len(found) == bool(shared)
+    for difference in found:
+        assert (difference.method, difference.other, difference.measure) == ("m", "none", "accuracy")
+        assert difference.metric.n == len(shared)
+        assert abs(difference.metric.value - sum(own[i] - none[i] for i in shared) / len(shared)) < 1e-9
+
+
+def test_a_method_is_only_compared_with_itself() -> None:
+    runs = {("m", "letters", "short", "own"): {"a": 1.0}, ("other", "letters", "short", "none"): {"a": 0.0}}
+    assert list(differences(runs, MEASURES)) == []  # type: ignore[arg-type]

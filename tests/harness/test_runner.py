@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import contextlab
+from contextlab import backbone, registry
+from contextlab.benchmarks.task import Choice, Dataset, Options
+from contextlab.errors import UserError
+from contextlab.harness import identity as identities
+from contextlab.harness.results import Case
+from contextlab.harness.runner import Results, bench
+
+TOY = Path(__file__).with_name("toy_parts.py")
+COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))
+IDS = [f"{work}/{n}" for n, work in enumerate("abcdabcd")]
+CHILD = """
+import sys
+from contextlab.harness.runner import bench
+bench(sys.argv[1], sys.argv[2], backbone="tiny-llama", device="cpu", out=sys.argv[3])
+"""
+# The contract's object: a type where the value is a leaf, `...` where the content is the task's or method's own.
+COST = {"flops": int, "peak_bytes": int, "seconds": float, "tokens": int}
+SCHEMA: dict[str, Any] = {
+    "schema": int,
+    "run_id": str,
+    "method": str,
+    "method_config": ...,
+    "task": str,
+    "split": str,
+    "context": str,
+    "history": int | None,
+    "tokens": int | None,
+    "backbone": str,
+    "data": {"source": str, "sha256": str, "examples": int, "note": str},
+    "metrics": ...,
+    "cost": {"train": type(None), "contextualize": COST, "query": COST},
+    "state": {"bytes": int, "floats": int, "tokens": int},
+    "parameters": {"backbone": int, "added": int, "trained": int},
+    "max_context": int | None,
+    "provenance": {
+        **dict.fromkeys(("contextlab", "torch", "transformers", "device", "dtype", "started", "command"), str),
+        "commit": str | None,
+        "seed": int,
+        "prompt_sha256": str,
+        "weights_sha256": str,
+    },
+}
+
+
+def run(out: Path, methods: Any = COUNTER, tasks: Any = LETTERS, **options: Any) -> Results:
+    return bench(methods, tasks, backbone="tiny-llama", device="cpu", out=out, **options)
+
+
+def stored(out: Path) -> list[dict[str, Any]]:
+    (path,) = out.glob("*/examples.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def without_time(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: without_time(v) for k, v in value.items() if k not in ("seconds", "started", "command")}
+    return [without_time(item) for item in value] if isinstance(value, list) else value
+
+
+def check(schema: Any, value: Any, where: str = "") -> None:
+    if isinstance(schema, dict):
+        assert schema.keys() == value.keys(), where
+        for key in schema:
+            check(schema[key], value[key], f"{where}.{key}")
+    elif schema is not ...:
+        assert isinstance(value, schema), where
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "log"
+    path.write_text("")
+    monkeypatch.setenv("TOY_LOG", str(path))
+    return path
+
+
+def test_a_result_is_the_contracts_object(tmp_path: Path) -> None:
+    (result,) = run(tmp_path, limit=4).runs
+    check(SCHEMA, result)
+    assert result["metrics"] == {"accuracy": {"value": 1.0, "low": 0.5, "high": 1.0, "n": 4}}
+    assert result["cost"]["contextualize"]["tokens"] == 8
+    assert result["cost"]["query"]["tokens"] == 2
+    assert result["state"]["tokens"] == 8
+    assert result == json.loads((tmp_path / result["run_id"] / "summary.json").read_text())
+
+
+def test_without_context_that_phase_has_no_cost(tmp_path: Path) -> None:
+    (result,) = run(tmp_path, limit=2, context="none").runs
+    assert result["cost"]["contextualize"] is None
+    assert result["state"]["tokens"] == 0
+
+
+def test_runs_come_context_by_task_by_method_and_are_announced(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+    results = run(tmp_path, f"{COUNTER},{OTHER}", context=["own", "none"], limit=1, on_result=seen.append)
+    order = [(result["context"], result["method"]) for result in results.runs]
+    assert order == [(context, method) for context in ("own", "none") for method in (COUNTER, OTHER)]
+    assert seen == results.runs
+    frame = results.to_pandas()
+    assert list(frame["metrics.accuracy.value"]) == [result["metrics"]["accuracy"]["value"] for result in results.runs]
+
+
+def test_paired_differences_tell_the_context_from_having_one(tmp_path: Path) -> None:
+    differences = run(tmp_path, context="own,none,wrong").differences
+    by_control = {difference.other: difference.metric.value for difference in differences}
+    assert by_control == {"none": 0.5, "wrong": 0.5}
+    assert {(d.method, d.split, d.measure, d.metric.n) for d in differences} == {(COUNTER, "short", "accuracy", 8)}
+    assert run(tmp_path, context="none,wrong").differences == []
+
+
+def test_the_wrong_context_is_the_next_of_another_work() -> None:
+    examples = tuple(Choice(str(n), work, "", (), 0) for n, work in enumerate("aabca"))
+    dataset = Dataset(examples, "sample", "", "")
+    case = Case("toy", registry.task(LETTERS), "short", Options(), dataset, None, 2)  # type: ignore[arg-type]
+    assert [case.other(index).id for index in range(5)] == ["2", "2", "3", "4", "2"]
+    assert [example.id for example in case.selected] == ["0", "1"]
+
+
+def test_a_longer_limit_goes_on_and_a_shorter_one_reads_back(tmp_path: Path, log: Path) -> None:
+    ids = [run(tmp_path / "runs", limit=limit).runs[0] for limit in (2, 5, 3, None, None)]
+    assert log.read_text().split() == IDS
+    assert len({result["run_id"] for result in ids}) == 1
+    assert [result["data"]["examples"] for result in ids] == [2, 5, 3, 8, 8]
+    assert [result["metrics"]["accuracy"]["n"] for result in ids] == [2, 5, 3, 8, 8]
+    assert ids[3] == ids[4]
+    assert [line["id"] for line in stored(tmp_path / "runs")] == IDS
+
+
+def test_an_interrupted_run_ends_like_one_without_interruption(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = run(tmp_path / "whole").runs
+    log.write_text("")
+    with monkeypatch.context() as patch:
+        patch.setenv("TOY_INTERRUPT", IDS[3])
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut")
+    (resumed,) = run(tmp_path / "cut").runs
+    assert log.read_text().split() == [*IDS[:4], *IDS[3:]]
+    assert without_time(resumed) == without_time(whole)
+    assert without_time(stored(tmp_path / "cut")) == without_time(stored(tmp_path / "whole"))
+
+
+def test_a_killed_run_ends_like_one_without_interruption(tmp_path: Path, log: Path) -> None:
+    (whole,) = run(tmp_path / "whole").runs
+    log.write_text("")
+    environment = {**os.environ, "TOY_SECONDS": "0.2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", CHILD, COUNTER, LETTERS, str(tmp_path / "cut")]
+    with subprocess.Popen(command, env=environment) as child:
+        while len(log.read_text().split()) < 4 and child.poll() is None:
+            time.sleep(0.02)
+        child.send_signal(signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+    finished = [line["id"] for line in stored(tmp_path / "cut")]
+    assert finished == IDS[: len(finished)]
+    assert 3 <= len(finished) < 8
+    (resumed,) = run(tmp_path / "cut").runs
+    assert without_time(resumed) == without_time(whole)
+    assert without_time(stored(tmp_path / "cut")) == without_time(stored(tmp_path / "whole"))
+
+
+def test_every_example_draws_from_its_own_seed(tmp_path: Path) -> None:
+    for name, options in {"a": {}, "b": {"methods": OTHER}, "c": {"seed": 1}}.items():
+        run(tmp_path / name, limit=4, **options)
+    draws = {name: [line["record"]["draw"] for line in stored(tmp_path / name)] for name in "abc"}
+    assert draws["a"] == draws["b"]
+    assert len({*draws["a"], *draws["c"]}) == 8
+
+
+def test_settings_reach_the_methods_that_have_them(tmp_path: Path) -> None:
+    results = run(tmp_path, [COUNTER, OTHER], limit=1, settings={"prior": "0.5"})
+    assert [result["method_config"] for result in results.runs] == [{"prior": 0.5}, {}]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": "nothing-like-it"}, "There is no method 'nothing-like-it'"),
+        ({"tasks": "nothing-like-it"}, "There is no task 'nothing-like-it'"),
+        ({"split": "shrt"}, "did you mean 'short'"),
+        ({"context": "onw"}, "did you mean 'own'"),
+        ({"settings": {"pior": 1}}, "did you mean 'prior'"),
+        ({"settings": {"prior": -1}}, "prior=-1 is not valid"),
+        ({"limit": 0}, "--limit 0"),
+        ({"methods": ", "}, "No method is named"),
+        ({"split": "one", "context": "wrong"}, "single work"),
+        ({"data": "/nowhere"}, "/nowhere"),
+        ({"history": 4}, "no history"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        run(tmp_path / "runs", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("ids", [[], ["a", "b", "a"]])
+def test_a_data_set_must_have_examples_with_ids_of_their_own(ids: list[str]) -> None:
+    examples = tuple(Choice(i, "w", "", (), 0) for i in ids)
+    dataset = Dataset(examples, "sample", "", "")
+    case = Case("toy", registry.task(LETTERS), "short", Options(), dataset, None, None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="toy short holds"):
+        case.check()
+
+
+def test_the_identity_changes_with_all_that_could_change_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, kind, task = (
+        backbone.load("tiny-llama", device="cpu"),
+        registry.method_class(COUNTER),
+        registry.task(LETTERS),
+    )
+    dataset = task.load("short", None)
+    protocol = task.protocol("short", Options())
+    base: dict[str, Any] = {
+        "method": ("m", kind(model)),
+        "task": ("t", task),
+        "split": "short",
+        "options": Options(),
+        "dataset": dataset,
+        "protocol": protocol,
+        "seed": 0,
+    }
+    prompted = task.protocol("short", Options())
+    prompted.prompt = "Read this: "  # type: ignore[attr-defined]
+    weighted = kind(model)
+    weighted.weights_digest = "0"  # type: ignore[attr-defined]
+    changes: list[dict[str, Any]] = [
+        {},
+        {"method": ("other", kind(model))},
+        {"method": ("m", kind(model, kind.Config.parse({"prior": 2})))},
+        {"method": ("m", kind(backbone.load("tiny-gpt2", device="cpu")))},
+        {"method": ("m", kind(backbone.load("tiny-llama", device="cpu", dtype="float64")))},
+        {"method": ("m", weighted)},
+        {"task": ("other", task)},
+        {"split": "long"},
+        *({"options": Options(**option)} for option in ({"context": "none"}, {"history": 1}, {"tokens": 1})),
+        {"dataset": dataclasses.replace(dataset, sha256="0")},
+        {"protocol": prompted},
+        {"seed": 1},
+    ]
+    seen = [identities.identity(**{**base, **change}) for change in changes]
+    for name, value in {"commit": lambda: "0", "prompt_digest": lambda _: "0"}.items():
+        monkeypatch.setattr(identities, name, value)
+        seen.append(identities.identity(**base))
+    for library in (contextlab, torch, identities.transformers):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "__version__", "0")
+            seen.append(identities.identity(**base))
+    texts = [json.dumps(identity, sort_keys=True) for identity in seen]
+    assert len(set(texts)) == len(texts)
+    longer = identities.identity(**{**base, "dataset": dataclasses.replace(dataset, note="other", source="hub")})
+    assert longer == identities.identity(**base)
+
+
+def test_an_edited_file_is_another_run(tmp_path: Path) -> None:
+    copy = Path(shutil.copy(TOY, tmp_path / "own.py"))
+    first = run(tmp_path / "runs", f"{copy}:Counter", limit=1).runs[0]["run_id"]
+    copy.write_text(copy.read_text() + "\nADDED = 1\n")
+    second = run(tmp_path / "runs", f"{copy}:Counter", limit=1).runs[0]["run_id"]
+    assert first != second
+    assert first.startswith("own-py-counter-toy-parts-py-letters-short-")
+
+
+def test_the_package_offers_load_and_bench(tmp_path: Path) -> None:
+    method = contextlab.load(COUNTER, backbone="tiny-llama", device="cpu", prior=2)
+    assert method.config.as_dict() == {"prior": 2.0}
+    again = contextlab.load(COUNTER, backbone=method.backbone.model, tokenizer=method.backbone.tokenizer)
+    assert again.backbone.encode("ab") == method.backbone.encode("ab")
+    assert contextlab.bench is bench
+    with pytest.raises(AttributeError, match="benhc"):
+        _ = contextlab.benhc

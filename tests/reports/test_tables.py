@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from contextlab.errors import UserError
+from contextlab.reports.tables import FORMATS, comparison, load_results, render
+
+NATS = {"window": 3.2, "sliding": 3.05, "full": 3.0}
+serial = itertools.count()
+
+
+def result(method: str = "window", nats: float = 3.2, **changes: Any) -> dict[str, Any]:
+    cost = {"flops": 2_500_000_000_000, "peak_bytes": 3 * 2**20, "seconds": 1.5, "tokens": 10}
+    made: dict[str, Any] = {
+        "schema": 1,
+        "run_id": f"{method}-{next(serial)}",
+        "method": method,
+        "method_config": {},
+        "task": "pg22",
+        "split": "S2",
+        "context": "own",
+        "history": None,
+        "tokens": None,
+        "backbone": "tiny-llama",
+        "data": {"source": "local", "sha256": "a" * 64, "examples": 3, "note": "real: 50 % of the books & more"},
+        "metrics": {
+            "nats_per_token": {"value": nats, "low": nats - 0.5, "high": nats + 0.5, "n": 3},
+            "word_perplexity": {"value": 20.0, "low": None, "high": None, "n": 3},
+        },
+        "cost": {"train": None, "contextualize": None, "query": cost},
+        "state": {"bytes": 2**20, "floats": 1, "tokens": 1},
+        "max_context": None,
+        "provenance": {"device": "cpu (x)", "dtype": "float32", "seed": 0, "started": f"2026-01-01T{next(serial):06}"},
+    }
+    return made | changes
+
+
+def three(**changes: Any) -> list[dict[str, Any]]:
+    return [result(method, nats, **changes) for method, nats in NATS.items()]
+
+
+def cell(frame: pandas.DataFrame, row: Any, column: str) -> str:
+    return str(frame.loc[row, column] if isinstance(row, tuple) else frame.loc[(row,), column])
+
+
+def test_cells_carry_value_interval_and_cost() -> None:
+    frame = comparison(three())
+    assert cell(frame, "window", "nats_per_token") == "3.200 [2.700, 3.700]"
+    assert cell(frame, "window", "word_perplexity") == "20.000"
+    assert cell(frame, "window", "n") == "3"
+    assert cell(frame, "window", "TFLOPs query") == "2.5"
+    assert [cell(frame, "full", name) for name in ("peak MiB", "state MiB", "seconds")] == ["3", "1", "1.5"]
+    assert "TFLOPs train" not in frame
+
+
+def test_rows_stand_in_the_order_of_the_runs() -> None:
+    results = three()
+    assert [key[0] for key in comparison(results[::-1]).index] == list(NATS)
+
+
+def test_share_is_the_part_of_full_attentions_gain() -> None:
+    frame = comparison(three())
+    assert [cell(frame, method, "share") for method in NATS] == ["0.00", "0.75", "1.00"]
+
+
+def test_share_is_left_out_where_there_is_no_gain() -> None:
+    assert "share" not in comparison([result("window"), result("full")])
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e6, 1e30])
+def test_cells_stay_short(size: float) -> None:
+    one = result(nats=size)
+    one["cost"]["query"]["flops"] = size
+    assert max(map(len, comparison([one]).iloc[0])) < 30
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"split": "S1"},
+        {"tokens": 5},
+        {"context": "none"},
+        {"backbone": "tiny-gpt2"},
+        {"data": {**result()["data"], "examples": 2}},
+    ],
+)
+def test_share_needs_the_same_examples_and_options(other: dict[str, Any]) -> None:
+    results = [result("window"), result("full", 3.0, **other)]
+    assert not any("share" in column for column in comparison(results))
+
+
+def test_a_baseline_is_subtracted_from_every_metric() -> None:
+    frame = comparison(three(), baseline="window")
+    assert [cell(frame, method, "nats_per_token - window") for method in NATS] == ["+0.000", "-0.150", "-0.200"]
+    assert cell(frame, "full", "word_perplexity - window") == "+0.000"
+
+
+def test_several_tasks_make_groups_of_columns() -> None:
+    results = [*three(), result(task="chapterbreak", split="ctx-4k")]
+    frame = comparison(results)
+    assert cell(frame, "window", "chapterbreak/ctx-4k n") == cell(frame, "window", "pg22/S2 n") == "3"
+    assert cell(frame, "full", "chapterbreak/ctx-4k n") == ""
+    assert len(frame) == 3
+
+
+@pytest.mark.parametrize("name", ["context", "backbone"])
+def test_what_differs_beside_rows_and_columns_joins_the_rows(name: str) -> None:
+    frame = comparison([result(), result(**{name: "other"})])
+    assert list(frame.index.names) == ["method", name]
+    assert len(frame) == 2
+    assert name not in comparison([result(), result()]).index.names
+
+
+@pytest.mark.parametrize(
+    "other", [{"tokens": 9}, {"history": 9}, {"split": "S1"}, {"data": {**result()["data"], "sha256": "b" * 64}}]
+)
+def test_different_data_never_share_a_cell(other: dict[str, Any]) -> None:
+    frame = comparison([result(nats=1.0), result(nats=2.0, **other)])
+    assert {value[:5] for value in frame.filter(like="nats_per_token").to_numpy().ravel()} == {"1.000", "2.000"}
+    assert frame.shape[0] == 1
+
+
+def test_configurations_of_one_method_are_told_apart_by_what_differs() -> None:
+    configs = [{"N": 8, "sinks": 4}, {"N": 16, "sinks": 4}]
+    frame = comparison([*(result(method_config=config) for config in configs), result("full")])
+    assert [key[0] for key in frame.index] == ["window N=8", "window N=16", "full"]
+
+
+def test_of_equal_runs_the_latest_is_shown() -> None:
+    older, newer = result(nats=1.0), result(nats=2.0)
+    for results in ([older, newer], [newer, older]):
+        assert cell(comparison(results), "window", "nats_per_token").startswith("2.000")
+
+
+def test_rows_and_columns_can_be_exchanged() -> None:
+    frame = comparison(three(), rows="task", columns="method")
+    assert cell(frame, "pg22/S2", "full nats_per_token").startswith("3.000")
+    assert cell(comparison(three(), rows="method", columns="method"), "full", "n") == "3"
+
+
+def test_only_the_metrics_asked_for_are_shown() -> None:
+    frame = comparison(three(), metrics=["word_perplexity"])
+    assert "word_perplexity" in frame
+    assert "nats_per_token" not in frame
+    assert "share" in frame
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": "methd"}, "did you mean 'method'"),
+        ({"columns": "tsk"}, "did you mean 'task'"),
+        ({"baseline": "windw"}, "did you mean 'window'"),
+        ({"metrics": ["nats_per_tokn"]}, "did you mean 'nats_per_token'"),
+    ],
+)
+def test_unknown_names_are_told(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        comparison(three(), **options)
+
+
+def test_the_caption_names_data_model_and_hardware() -> None:
+    caption = comparison([*three(), result("full", 3.0, split="S1", max_context=8192)]).attrs["caption"]
+    for part in ("pg22/S2: real: 50 %", "pg22/S1", "(local)", "backbone tiny-llama", "device cpu (x)", "context own"):
+        assert part in caption
+    assert "full starts anew every 8,192 tokens" in caption
+    assert "2 FLOPs" in caption
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_no_format_goes_without_the_data(style: str) -> None:
+    text = render(comparison(three()), style)
+    assert "of the books" in text
+    assert "cpu (x)" in text
+    assert all(method in text for method in NATS)
+
+
+def test_markdown_has_as_many_cells_in_every_line() -> None:
+    frame = comparison([result("a|b"), result("c")])
+    table, caption = render(frame).split("\n\n")
+    counts = {line.replace("\\|", "").count("|") for line in table.splitlines()}
+    assert counts == {frame.shape[1] + 2}
+    assert caption.strip() == frame.attrs["caption"]
+
+
+def test_csv_reads_back() -> None:
+    frame = comparison(three())
+    back = pandas.read_csv(io.StringIO(render(frame, "csv")), dtype=str)
+    assert list(back["method"]) == list(NATS)
+    assert list(back["nats_per_token"]) == list(frame["nats_per_token"])
+    assert set(back["data"]) == {frame.attrs["caption"]}
+
+
+def test_markup_is_escaped() -> None:
+    frame = comparison([result("<b>&")])
+    assert "<b>" not in render(frame, "html")
+    latex = render(frame, "latex")
+    assert r"50 \% of the books \& more" in latex
+    assert r"nats\_per\_token" in latex
+
+
+def test_an_unknown_format_is_told() -> None:
+    with pytest.raises(UserError, match="did you mean 'markdown'"):
+        render(comparison(three()), "markdwn")
+
+
+def store(folder: Path, content: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(content)
+    return folder / "summary.json"
+
+
+def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
+    results = three()
+    for place, one in zip(("a", "b/c", "d/e/f"), results, strict=True):
+        store(tmp_path / place, json.dumps(one))
+    assert load_results(tmp_path) == results
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps(result(schema=2)), "\x00"])
+def test_a_broken_summary_is_named(tmp_path: Path, content: str) -> None:
+    path = store(tmp_path / "run", content)
+    with pytest.raises(UserError, match=str(path)):
+        load_results(tmp_path)
+
+
+def test_a_folder_without_results_says_how_to_get_some(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(UserError, match="contextlab bench"):
+            load_results(folder)
