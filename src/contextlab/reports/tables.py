@@ -172,7 +172,7 @@ def _quality(
     nats = {name: peer["metrics"].get("nats_per_token", {}).get("value") for name, peer in peers.items()}
     mine = result["metrics"].get("nats_per_token")
     if mine and None not in (nats.get("window"), nats.get("full")) and nats["window"] != nats["full"]:
-        cells["share"] = f"{share_of_full(nats['window'], mine['value'], nats['full']):.2f}"
+        cells["share"] = f"{share_of_full(nats['window'], mine['value'], nats['full']):z.2f}"
     return cells
 
 

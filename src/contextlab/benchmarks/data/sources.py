@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from contextlab.benchmarks.task import Source
 from contextlab.errors import UserError
+from contextlab.paths import cache_dir
 
 HUB_REPOSITORIES = {"chapterbreak": "simsun131/chapterbreak"}
 HUB_TIMEOUT = 5
@@ -36,11 +35,6 @@ class Found:
     path: Path | None
     source: Source
     revision: str | None = None
-
-
-def cache_dir() -> Path:
-    """The folder that downloads are kept in: `CONTEXTLAB_CACHE`, else the platform's cache folder."""
-    return Path(os.environ.get("CONTEXTLAB_CACHE") or platformdirs.user_cache_dir("contextlab"))
 
 
 def locate(dataset: str, file: str, data: Path | None) -> Found:

@@ -13,9 +13,9 @@ def sink_attention(
     rows, heads, length, width = q_BHTD.shape
     grouped = (rows, k_BKSD.shape[1], -1, length, width)
     k_BK1DS = k_BKSD[:, :, None].transpose(-1, -2)
-    near_BKGTS = q_BHTD.view(grouped) @ k_BK1DS[..., sinks:]
-    sink_BKGTS = q_sink_BHTD.view(grouped) @ k_BK1DS[..., :sinks]
-    logits_BKGTS = torch.cat((sink_BKGTS, near_BKGTS), dim=-1) * scale
-    logits_BKGTS = logits_BKGTS.masked_fill(~seen_BTS[:, None, None], float("-inf"))
-    out_BKGTD = logits_BKGTS.softmax(-1) @ v_BKSD[:, :, None]
+    logits_BKGTS = (q_BHTD * scale).view(grouped) @ k_BK1DS
+    # In place: the logits are by far the largest tensor here, and this operation has no backward.
+    logits_BKGTS[..., :sinks] = (q_sink_BHTD * scale).view(grouped) @ k_BK1DS[..., :sinks]
+    logits_BKGTS.masked_fill_(~seen_BTS[:, None, None], float("-inf"))
+    out_BKGTD = torch.softmax(logits_BKGTS, -1, out=logits_BKGTS) @ v_BKSD[:, :, None]
     return out_BKGTD.reshape(rows, heads, length, -1)

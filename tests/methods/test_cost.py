@@ -1,0 +1,101 @@
+"""What methods cost by the ledger's count, against arithmetic by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contextlab.accounting.flops import count, gpt2_block_flops, head_flops, llama_block_flops
+from contextlab.backbone import load
+from contextlab.methods.full import Full
+from contextlab.methods.longmem import LongMem, LongMemConfig
+from contextlab.methods.sinks import Sinks, SinksConfig
+from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.window import Window, WindowConfig
+
+BLOCK = {"tiny-llama": llama_block_flops, "tiny-gpt2": gpt2_block_flops}
+LAYERS = 4
+
+
+def read_flops(method, length, *, logprobs):
+    tokens = torch.randint(0, 256, (1, length))
+    state = method.start()
+    return count(lambda: method.read(state, tokens, logprobs=logprobs))[1]
+
+
+def triangle(n):
+    return n * (n + 1) // 2
+
+
+@pytest.fixture(params=list(BLOCK), scope="module")
+def backbone(request):
+    loaded = load(request.param)
+    _ = loaded.bos_hidden_C
+    return loaded
+
+
+def by_hand(backbone, tokens, pairs):
+    return LAYERS * BLOCK[backbone.name](tokens, pairs, backbone.config)
+
+
+@pytest.mark.parametrize("length", [1, 17, 100, 128])
+def test_full_attends_causally_and_projects_only_what_is_scored(backbone, length):
+    expected = by_hand(backbone, length, triangle(length))
+    assert read_flops(Full(backbone), length, logprobs=False) == pytest.approx(expected, rel=0.01)
+    expected += head_flops(length, backbone.config)
+    assert read_flops(Full(backbone), length, logprobs=True) == pytest.approx(expected, rel=0.01)
+
+
+def test_full_costs_the_same_in_any_pieces(backbone):
+    method = Full(backbone)
+    text = torch.randint(0, 256, (1, 90))
+
+    def in_pieces():
+        state = method.start()
+        for begin, end in ((0, 31), (31, 32), (32, 90)):
+            state, _ = method.read(state, text[:, begin:end], logprobs=False)
+
+    assert count(in_pieces)[1] == read_flops(method, 90, logprobs=False)
+
+
+def test_window_pays_for_its_windows_and_skips_those_that_leave_nothing(backbone):
+    method = Window(backbone, WindowConfig(N=32))
+    scored = 3 * by_hand(backbone, 32, triangle(32)) + by_hand(backbone, 4, triangle(4))
+    scored += head_flops(100, backbone.config)
+    assert read_flops(method, 100, logprobs=True) == pytest.approx(scored, rel=0.01)
+    assert read_flops(method, 100, logprobs=False) == pytest.approx(by_hand(backbone, 4, triangle(4)), rel=0.01)
+
+
+def test_sliding_sees_up_to_two_windows_and_the_sinks(backbone):
+    method = Sliding(backbone, SlidingConfig(N=20, sinks=3))
+    pairs = triangle(40) + 20 * 23 + triangle(20)
+    expected = by_hand(backbone, 60, pairs)
+    assert read_flops(method, 60, logprobs=False) == pytest.approx(expected, rel=0.01)
+
+
+def test_sinks_sees_a_band_and_the_sinks(backbone):
+    method = Sinks(backbone, SinksConfig(sinks=2, recent=9))
+    pairs = sum(min(t + 1, 11) for t in range(70))
+    expected = by_hand(backbone, 70, pairs)
+    assert read_flops(method, 70, logprobs=False) == pytest.approx(expected, rel=0.01)
+
+
+def test_candidates_share_the_cost_of_the_context(backbone):
+    method = Full(backbone)
+    state, _ = method.read(method.start(), torch.randint(0, 256, (1, 80)))
+    candidates = [[1] * 10] * 4
+    expected = by_hand(backbone, 40, 4 * (80 * 10 + triangle(10))) + head_flops(40, backbone.config)
+    assert count(lambda: method.score(state, candidates))[1] == pytest.approx(expected, rel=0.01)
+
+
+def test_longmem_contextualises_up_to_its_cached_layer_only(backbone):
+    method = LongMem(backbone, LongMemConfig(N=32, K=8, init="paper"))
+    _ = method._bos_hidden_C
+    assert method.memory_layer == 2
+    one = BLOCK[backbone.name](32, triangle(32), backbone.config)
+    tail = BLOCK[backbone.name](4, triangle(4), backbone.config)
+    chunks = 3 * 32 // 4
+    width, heads = backbone.head_width, backbone.heads
+    memory = heads * 4 * 2 * width * (chunks + 2 * 8)
+    expected = 3 * 3 * one + (LAYERS + 2) * tail + memory
+    assert read_flops(method, 100, logprobs=False) == pytest.approx(expected, rel=0.01)
