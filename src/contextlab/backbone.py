@@ -114,7 +114,7 @@ class Backbone:
         """The text of tokens."""
         return str(self.tokenizer.decode(tokens))
 
-    @property
+    @functools.cached_property
     def learned_positions(self) -> bool:
         """Whether positions are embeddings added to the input, so that cached states keep the ones they got."""
         return any(name.rsplit(".", 1)[-1] in LEARNED_POSITIONS for name, _ in self.model.named_modules())

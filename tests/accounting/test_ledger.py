@@ -260,6 +260,15 @@ def test_the_kept_state_is_reported_once_with_its_size() -> None:
     assert metered.take() == {"cost": {}, "state": None}
 
 
+def test_of_several_kept_states_the_largest_is_reported() -> None:
+    metered = meter()
+    small, large = metered.start(1), metered.start(3)
+    for state in (small, large, small):
+        metered.keep(state)
+    taken = metered.take()["state"]
+    assert taken == {"bytes": large.nbytes, "floats": large.floats, "tokens": 0}
+
+
 def test_the_state_that_a_call_is_given_is_in_memory() -> None:
     metered = meter(resident_bytes=1000)
     state = metered.start(2)

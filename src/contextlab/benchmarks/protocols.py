@@ -137,7 +137,7 @@ class PerplexityProtocol(Protocol):
             state, logprobs_BT = meter.read("query", state, _row(tokens[place : place + self.piece], state))
             assert logprobs_BT is not None
             parts.append(logprobs_BT[0].cpu())
-        meter.keep(state)
+            meter.keep(state)
         return _record(meter, identity, tokens, torch.cat(parts), 0)
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:

@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         code = app(given, prog_name="contextlab", standalone_mode=False)

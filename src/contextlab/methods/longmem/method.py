@@ -58,7 +58,7 @@ class LongMem(BlockMethod):
         self.parts = cache.anatomy(backbone.model)
         depth = backbone.layers
         given = self.settings.memory_layer
-        self.memory_layer = given if given is not None else (3 * depth) // 4 - 1
+        self.memory_layer = given if given is not None else max(3 * depth // 4 - 1, 0)
         if self.memory_layer >= depth:
             raise UserError(
                 f"memory_layer={self.memory_layer} does not exist: the backbone has layers 0 to {depth - 1}."
