@@ -67,11 +67,21 @@ def test_differences_pair_the_same_examples(own: dict[str, float], none: dict[st
     shared = own.keys() & none.keys()
     assert len(found) == bool(shared)
     for difference in found:
-        assert (difference.method, difference.other, difference.measure) == ("m", "none", "accuracy")
+        assert (difference.label, difference.measure) == ("m, own - none", "accuracy")
         assert difference.metric.n == len(shared)
         assert abs(difference.metric.value - sum(own[i] - none[i] for i in shared) / len(shared)) < 1e-9
 
 
-def test_a_method_is_only_compared_with_itself() -> None:
+def test_methods_are_compared_with_the_first_under_their_own_context_only() -> None:
+    runs = {
+        (method, "letters", "short", control): {"a": value, "b": value}
+        for method, control, value in (("m", "own", 1.0), ("m", "none", 0.0), ("other", "own", 3.0))
+    }
+    found = {d.label: d.metric.value for d in differences(runs, MEASURES)}  # type: ignore[arg-type]
+    assert found == {"m, own - none": 1.0, "other - m": 2.0}
+
+
+def test_a_control_is_not_compared_with_another_method() -> None:
     runs = {("m", "letters", "short", "own"): {"a": 1.0}, ("other", "letters", "short", "none"): {"a": 0.0}}
     assert list(differences(runs, MEASURES)) == []  # type: ignore[arg-type]
+    assert list(differences({}, MEASURES)) == []

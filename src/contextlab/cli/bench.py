@@ -90,7 +90,6 @@ def _print(results: Results, out: Path) -> None:
             if (difference.task, difference.split) == place:
                 m = difference.metric
                 interval = "" if m.low is None else f" [{m.low:+.3f}, {m.high:+.3f}]"
-                name = f"{difference.method}, own - {difference.other}, {difference.measure}"
-                screen.print(f"{name}: {m.value:+.3f}{interval} (paired, n = {m.n})")
+                screen.print(f"{difference.label}, {difference.measure}: {m.value:+.3f}{interval} (paired, n = {m.n})")
         screen.print(frame.attrs["caption"])
     screen.print(f"Stored below {out}.")

@@ -59,21 +59,19 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What a method's quality with its own context is above that with another, over the same examples.
+    """What the quality of one run is above that of another, over the same examples.
 
     Attributes:
-        method: its name.
+        label: the two runs, as `longmem, own - wrong` or `longmem - window`.
         task: its name.
         split: of the task.
-        other: the context subtracted, `none` or `wrong`.
         measure: the metric that the quality of one example belongs to, with its sign.
-        metric: mean of own - other.
+        metric: the mean difference.
     """
 
-    method: str
+    label: str
     task: str
     split: str
-    other: Control
     measure: str
     metric: Metric
 
@@ -145,18 +143,26 @@ def _means(counts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 def differences(
     qualities: Mapping[tuple[str, str, str, Control], Mapping[str, float]], measures: Mapping[tuple[str, str], str]
 ) -> Iterable[Difference]:
-    """Paired differences of every control to the own context.
+    """Paired differences: of every method's own context to its controls, and to the first method.
 
     Args:
-        qualities: of every example by its id, by method, task, split and control.
+        qualities: of every example by its id, by method, task, split and control; the first method's come first.
         measures: by task and split, what the qualities measure.
     """
-    for (method, task, split, control), other in qualities.items():
-        own = qualities.get((method, task, split, "own"), {})
-        ids = [example for example in own if example in other]
-        if control != "own" and ids:
-            metric = paired_difference([own[i] for i in ids], [other[i] for i in ids])
-            yield Difference(method, task, split, control, measures[task, split], metric)
+    first = next(iter(qualities))[0] if qualities else ""
+    for (method, task, split, control), own in qualities.items():
+        if control != "own":
+            continue
+        controls: tuple[Control, ...] = ("none", "wrong")
+        others = {f"{method}, own - {name}": (method, task, split, name) for name in controls}
+        if method != first:
+            others[f"{method} - {first}"] = (first, task, split, control)
+        for label, key in others.items():
+            other = qualities.get(key, {})
+            ids = [example for example in own if example in other]
+            if ids:
+                metric = paired_difference([own[i] for i in ids], [other[i] for i in ids])
+                yield Difference(label, task, split, measures[task, split], metric)
 
 
 def _work(example: Any) -> str:

@@ -57,7 +57,7 @@ def bench(
         tasks: likewise.
         split: of every task; each task's default when None.
         backbone: name, hub id, folder or GGUF file.
-        context: controls: `own`, `none`, `wrong`; with several, paired differences to `own` are made.
+        context: controls: `own`, `none`, `wrong`; with `own` and others, paired differences are made.
         history: tokens read before the scored ones in perplexity tasks.
         limit: the first so many examples of each task.
         tokens: the most tokens read of each document in perplexity tasks.
