@@ -42,14 +42,14 @@ class ChoiceProtocol(Protocol):
             UserError: when the method cannot read context and candidate as one.
         """
         if self.options.context != "none":
-            _check_fits(meter, self.context_tokens, "choose a shorter split")
+            check_fits(meter, self.context_tokens, "choose a shorter split")
         encode = meter.backbone.encode
         own = _last(encode(example.context), self.context_tokens - self.suffix_tokens)
         wrong = self.options.context == "wrong"
         context = _last(encode(other.context), len(own)) if wrong else own if self.options.context == "own" else []
         candidates = [encode(text)[: self.suffix_tokens] for text in example.candidates]
         lengths = [len(candidate) for candidate in candidates]
-        state = _contextualize(meter, context, _first_segment(meter, len(context) + max(lengths)))
+        state = contextualize(meter, context, first_segment_length(meter, len(context) + max(lengths)))
         logprobs_NM = meter.score("query", state, candidates)[0].double().cpu()
         nats = [-float(row[:length].sum()) / length for row, length in zip(logprobs_NM, lengths, strict=True)]
         prediction = nats.index(min(nats))
@@ -121,11 +121,11 @@ class PerplexityProtocol(Protocol):
             return {"id": example.id, "skipped": f"the document has fewer than {history} + {WINDOW} tokens"}
         context: list[int] = []
         if self.options.context != "none":
-            _check_fits(meter, history + WINDOW, "lower --history")
+            check_fits(meter, history + WINDOW, "lower --history")
             context = tokens[:history] if self.options.context == "own" else meter.backbone.encode(other.text)[:history]
             if len(context) < history:
                 return {"id": example.id, "skipped": f"document {other.id}, read instead, has too few tokens"}
-        state = _contextualize(meter, context, _first_segment(meter, len(context)))
+        state = contextualize(meter, context, first_segment_length(meter, len(context)))
         scored = tokens[history : history + WINDOW]
         _, logprobs_BT = meter.read("query", state, _row(scored, state))
         assert logprobs_BT is not None
@@ -185,7 +185,7 @@ def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, 
     }
 
 
-def _contextualize(meter: Meter, context: list[int], first_segment: int | None) -> Any:
+def contextualize(meter: Meter, context: list[int], first_segment: int | None) -> Any:
     """The state after a context of any length, entered as what is kept."""
     state = meter.start(first_segment=first_segment)
     if context:
@@ -194,13 +194,18 @@ def _contextualize(meter: Meter, context: list[int], first_segment: int | None) 
     return state
 
 
-def _first_segment(meter: Meter, boundary: int) -> int | None:
+def first_segment_length(meter: Meter, boundary: int) -> int | None:
     """The length of the first segment that lets a later one end at `boundary`; None for methods without segments."""
     segment = meter.capabilities.segment
     return None if segment is None else boundary % segment or segment
 
 
-def _check_fits(meter: Meter, tokens: int, remedy: str) -> None:
+def check_fits(meter: Meter, tokens: int, remedy: str) -> None:
+    """Refuse a length that the method would not read as one.
+
+    Raises:
+        UserError: ending in what the user may do instead, `remedy`.
+    """
     limit = meter.capabilities.max_context
     if limit is not None and limit < tokens:
         raise UserError(

@@ -1,0 +1,61 @@
+"""The generated samples for classification: short texts that say plainly which class they are of.
+
+They have at most 35 characters, so that they are short enough for demonstrations with any tokenizer.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+TESTED = 24
+
+Row = tuple[int, str]
+
+OF_FILMS = "plot,film,script,acting,humor,ending,dialogue,romance,premise,pacing"
+
+# By task: how two parts make a text, and by class the first and the second parts.
+PARTS: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    "sst2": (
+        "the {} is {} .",
+        [
+            (OF_FILMS, "dull,lazy,stale,boring,clumsy,tedious,lifeless,dreadful,annoying,a mess"),
+            (OF_FILMS, "warm,funny,clever,lovely,moving,superb,charming,gripping,brilliant,a delight"),
+        ],
+    ),
+    "agnews": (
+        "{}. {}.",
+        [
+            (
+                "Truce holds,Envoys meet,Border closed,Voters queue,Army pulls out,Treaty signed,Rebels retreat",
+                "UN sends aid,Talks go on,Ministers agree,Capital is calm,Refugees return,Election ahead",
+            ),
+            (
+                "Late goal wins,Champion is out,Striker hurt,Coach resigns,Record broken,Cup is drawn,Team in form",
+                "Fans celebrate,Replay on Sunday,Squad is changed,Stadium sold out,Season is over,Rivals beaten",
+            ),
+            (
+                "Shares fall,Profit doubles,Bank cuts rates,Oil gets dearer,Merger agreed,Store chain sold,Bonds rally",
+                "Investors worry,Markets react,Sales are weak,Analysts agree,Costs go up,Traders wait",
+            ),
+            (
+                "Chip is faster,Comet is found,Browser updated,Virus spreads,Robot walks,Probe lands,Gene decoded",
+                "Users download it,Software is free,Code is public,Data comes back,Patch is out,Telescope ready",
+            ),
+        ],
+    ),
+}
+
+
+def labelled(task: str) -> tuple[list[Row], list[Row]]:
+    """Training and test rows of a task: class and text, no text twice, the test rows in turns over the classes."""
+    form, classes = PARTS[task]
+    draw = random.Random(0).random
+    texts = [
+        sorted((form.format(*parts) for parts in product(*(words.split(",") for words in pair))), key=lambda _: draw())
+        for pair in classes
+    ]
+    tested = TESTED // len(classes)
+    test = [(label, rows[turn]) for turn in range(tested) for label, rows in enumerate(texts)]
+    train = [(label, text) for label, rows in enumerate(texts) for text in rows[tested:]]
+    return train, test
