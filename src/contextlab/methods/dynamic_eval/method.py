@@ -1,0 +1,267 @@
+"""Dynamic evaluation as a state machine: every row has weights of its own, changed after every segment.
+
+The loss of a segment's last token needs the token after it. So a segment is learned from when that token arrives,
+before anything of the next segment is computed; the token itself is scored with the weights as they were. No graph is
+kept in a state: a segment that a call did not read whole is run once more, from the cache before it.
+
+Rows differ in their weights and run one at a time. Legend: B rows, N tokens of a context, T tokens of a call, t tokens
+of a block, s of them with a known next token, M tokens of a candidate, C width of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from contextlab.backbone import Backbone
+from contextlab.cache import KV, Layout
+from contextlab.errors import UserError
+from contextlab.method import Capabilities, ContextMethod, pad
+from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
+from contextlab.methods.dynamic_eval.rules import RMS, SGD, Adam, Rule
+from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, single_row
+from contextlab.methods.dynamic_eval.weights import Adaptable
+from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.window import Window, WindowConfig
+
+R = TypeVar("R")
+
+WORSE_NATS = 1.0
+
+
+class DynamicEval(SegmentMethod):
+    """Reads contexts of N tokens that start cold, with weights that learn from every segment of the text before."""
+
+    Config = DynamicEvalConfig
+
+    def __init__(self, backbone: Backbone, config: DynamicEvalConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        self.settings = config or DynamicEvalConfig()
+        self.segment = self.settings.length(backbone.max_positions)
+        self.model = Adaptable(backbone, self.settings.parameters)
+        self.rule = self._rule()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Differentiates while reading; contexts start cold."""
+        return Capabilities(needs_gradients=True, segment=self.segment)
+
+    @functools.cached_property
+    def weights_digest(self) -> str | None:
+        """sha256 of the statistics file."""
+        path = self.settings.statistics
+        if path is None or self.settings.rule != "rms":
+            return None
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def baseline(self) -> ContextMethod | None:
+        """The window, without learning."""
+        return None if self.settings.lr else Window(self.backbone, WindowConfig(N=self.segment))
+
+    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> DynamicEvalState:
+        """The trained weights, shared until they change, and an empty context."""
+        empty = super().start(batch_size, first_segment=first_segment)
+        trained = self.model.trained
+        none = [w.new_zeros(()).expand_as(w) for w in trained] if self.rule.moments else []
+        weights, zeros = (tuple(w.expand(batch_size, *w.shape) for w in part) for part in (trained, none))
+        zeros_B = torch.zeros_like(empty.length_B)
+        return DynamicEvalState(
+            length_B=empty.length_B,
+            pending_BC=empty.pending_BC,
+            kv=empty.kv,
+            left_B=empty.left_B,
+            tokens_BN=zeros_B.new_zeros(batch_size, self.segment),
+            fill_B=zeros_B,
+            learned=Learned(weights, zeros, zeros),
+            steps_B=zeros_B,
+            loss_B=zeros_B.float(),
+        )
+
+    def room(self, state: Any) -> Tensor:
+        """Up to the end of the segment; 0 when it has been read and waits for the next token."""
+        room_B: Tensor = torch.minimum(state.left_B, self.settings.segment - state.fill_B)
+        return room_B
+
+    @torch.no_grad()
+    def read(
+        self, state: DynamicEvalState, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
+    ) -> tuple[DynamicEvalState, Tensor | None]:
+        """Consume tokens; see `ContextMethod.read`.
+
+        Raises:
+            UserError: when the learning diverges: a loss that is not finite, or a segment worse by 1 nat per token
+                than with the trained weights. The latter is only looked at in segments worse by that than the text's
+                segments before.
+        """
+        if torch.is_inference_mode_enabled():
+            raise UserError("Dynamic evaluation needs gradients: read outside of torch.inference_mode.")
+        rows, length = tokens_BT.shape
+        lengths = [length] * rows if lengths_B is None else lengths_B.tolist()
+        found_BT = torch.zeros(rows, length, device=tokens_BT.device) if logprobs else None
+        before = [single_row(state, row) for row in range(rows)]
+        after = []
+        for row, count in enumerate(lengths):
+            grown, found = self._read_row(before[row], tokens_BT[row : row + 1, :count], logprobs)
+            after.append(grown)
+            if found_BT is not None and count:
+                found_BT[row, :count] = torch.cat(found, dim=1)[0]
+        return joined(state, before, after), found_BT
+
+    @torch.no_grad()
+    def score(self, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
+        """Score all candidates of a row in one pass when none of them is learned from; else one by one."""
+        return torch.cat([self._score_row(single_row(state, row), candidates) for row in range(state.batch_size)])
+
+    @torch.no_grad()
+    def next_logprobs(self, state: DynamicEvalState) -> Tensor:
+        """`logprobs_BV`, float32: the distribution of the next token of every row, with the row's weights."""
+        rows = [single_row(state, row) for row in range(state.batch_size)]
+        return torch.cat([self._run(r, functools.partial(self.backbone.logprobs_of_all, r.pending_BC)) for r in rows])
+
+    def _rule(self) -> Rule:
+        settings = self.settings
+        assert settings.lr is not None
+        assert settings.eps is not None
+        if settings.rule == "adam":
+            return Adam(settings.lr, settings.beta1, settings.beta2, settings.eps)
+        if settings.rule == "sgd":
+            return SGD(settings.lr)
+        return RMS(settings.lr, settings.eps, settings.decay, self.model.trained, self._statistics())
+
+    def _statistics(self) -> list[Tensor]:
+        path = self.settings.statistics
+        assert path is not None
+        if not path.is_file():
+            raise UserError(f"There is no statistics file {path}: make it with gradient_statistics.")
+        try:
+            stored = load_file(path, device=str(self.backbone.device))
+        except SafetensorError:
+            stored = {}
+        wanted = dict(zip(self.model.names, self.model.trained, strict=True))
+        if any(name not in stored or stored[name].shape != w.shape for name, w in wanted.items()):
+            raise UserError(f"{path} does not fit {self.backbone.name}: make it with gradient_statistics of this one.")
+        return [stored[name].to(w.dtype) for name, w in wanted.items()]
+
+    def _run(self, state: DynamicEvalState, fn: Callable[[], R]) -> R:
+        return self.model.run(_first(state.learned.weights), fn)
+
+    def _score_row(self, state: DynamicEvalState, candidates: Sequence[Sequence[int]]) -> Tensor:
+        tokens_NM, lengths_N = pad(candidates, state.length_B.device)
+        if tokens_NM.shape[1] <= int(self.room(state)):
+            return self._run(state, functools.partial(super().score, state, candidates))
+        found_1NM = torch.zeros(1, *tokens_NM.shape, device=tokens_NM.device)
+        for row, (tokens_M, length) in enumerate(zip(tokens_NM, lengths_N.tolist(), strict=True)):
+            if length:
+                found_1NM[0, row, :length] = self._score_one(state, tokens_M[None, :length])
+        return found_1NM
+
+    def _score_one(self, state: DynamicEvalState, tokens_1M: Tensor) -> Tensor:
+        """The last token is not read: nothing depends on what would be learned from its arrival."""
+        state, found_1m = self.read(state, tokens_1M[:, :-1])
+        assert found_1m is not None
+        return torch.cat((found_1m[0], self.next_logprobs(state)[0, tokens_1M[0, -1:]]))
+
+    def _read_row(
+        self, state: DynamicEvalState, tokens_1T: Tensor, logprobs: bool
+    ) -> tuple[DynamicEvalState, list[Tensor]]:
+        given, found = state.learned, []
+        if logprobs and tokens_1T.shape[1]:
+            head = functools.partial(self.backbone.logprobs, state.pending_BC[:, None], tokens_1T[:, :1])
+            found.append(self._run(state, head))
+        while tokens_1T.shape[1]:
+            if not int(self.room(state)):
+                state = self._learn_late(state, tokens_1T[:, :1], given)
+            room = int(self.room(state))
+            block_1t, next_1s = tokens_1T[:, :room], tokens_1T[:, 1 : room + 1]
+            if next_1s.shape[1] == room and not int(state.fill_B):
+                state, found_1s = self._learn(state, block_1t, next_1s, given)
+            else:
+                wanted_1s = next_1s if logprobs else next_1s[:, :0]
+                found_1s, after = self._run(state, functools.partial(self._predict, state, block_1t, wanted_1s))
+                state = advanced(state, block_1t, *after)
+            found.append(found_1s)
+            tokens_1T = tokens_1T[:, room:]
+        return state, found
+
+    def _predict(self, state: DynamicEvalState, tokens_1t: Tensor, next_1s: Tensor) -> tuple[Tensor, tuple[Tensor, KV]]:
+        """Log-probabilities of the next tokens; the last hidden state, and the cache."""
+        steps = torch.arange(tokens_1t.shape[1], device=tokens_1t.device)
+        reader = self.reader(state, Layout(state.kv.used_B[:, None] + steps))
+        hidden_1tC = self.backbone.forward(tokens_1t, self._input_positions(state, steps), reader)
+        found_1s = self.backbone.logprobs(hidden_1tC[:, : next_1s.shape[1]], next_1s)
+        return found_1s, (hidden_1tC[:, -1], reader.grown(torch.full_like(state.fill_B, len(steps))))
+
+    def _learn_late(self, state: DynamicEvalState, next_11: Tensor, given: Learned) -> DynamicEvalState:
+        """Learn from a segment that an earlier call has read: run it once more, from the cache before it."""
+        fill_B, used = state.fill_B, int(state.kv.used_B)
+        begin = used - int(fill_B)
+        rewound = dataclasses.replace(
+            state,
+            length_B=state.length_B - fill_B,
+            left_B=state.left_B + fill_B,
+            fill_B=torch.zeros_like(fill_B),
+            kv=state.kv.keep(begin, 0, fill_B > 0),
+        )
+        tokens_1t = state.tokens_BN[:, begin:used]
+        return self._learn(rewound, tokens_1t, torch.cat((tokens_1t[:, 1:], next_11), dim=1), given)[0]
+
+    def _learn(
+        self, state: DynamicEvalState, tokens_1t: Tensor, next_1t: Tensor, given: Learned
+    ) -> tuple[DynamicEvalState, Tensor]:
+        """Read a whole segment and update the weights, in place unless they are the caller's, `given`."""
+        predict = functools.partial(self._predict, state, tokens_1t, next_1t)
+        if not self.settings.lr:
+            found_1t, after = self._run(state, predict)
+            return self._closed(advanced(state, tokens_1t, *after)), found_1t
+        found_1t, after, gradients = self.model.gradients(_first(state.learned.weights), predict)
+        state = advanced(state, tokens_1t, *after)
+        self._check(state, next_1t, found_1t)
+        learned = given.copy() if state.learned is given else state.learned
+        steps_B = state.steps_B + 1
+        weights, m, v = map(_first, (learned.weights, learned.m, learned.v))
+        self.rule.update(weights, gradients, m, v, int(steps_B))
+        loss_B = state.loss_B - found_1t.mean()
+        return self._closed(dataclasses.replace(state, learned=learned, steps_B=steps_B, loss_B=loss_B)), found_1t
+
+    def _closed(self, state: DynamicEvalState) -> DynamicEvalState:
+        """The state after a segment, which may end the context."""
+        state = dataclasses.replace(state, fill_B=torch.zeros_like(state.fill_B))
+        if not int(state.left_B):
+            return dataclasses.replace(
+                state, kv=self.backbone.empty_kv(1), left_B=torch.full_like(state.left_B, self.segment)
+            )
+        if self.settings.cache == "recomputed" and self.settings.lr:
+            _, (_, kv) = self._run(state, functools.partial(self._again, state, state.tokens_BN[:, :0]))
+            return dataclasses.replace(state, kv=kv)
+        return state
+
+    def _again(self, state: DynamicEvalState, next_1s: Tensor) -> tuple[Tensor, tuple[Tensor, KV]]:
+        """The context once more, from its start; like `_predict`."""
+        cold = dataclasses.replace(state, kv=self.backbone.empty_kv(1))
+        return self._predict(cold, state.tokens_BN[:, : int(state.kv.used_B)], next_1s)
+
+    def _check(self, state: DynamicEvalState, next_1t: Tensor, found_1t: Tensor) -> None:
+        loss = -float(found_1t.mean())
+        worse = not math.isfinite(loss)
+        if not worse and int(state.steps_B) and loss > float(state.loss_B / state.steps_B) + WORSE_NATS:
+            known_1s = torch.cat((state.tokens_BN[:, 1 : int(state.kv.used_B)], next_1t[:, -1:]), dim=1)
+            plain_1s, _ = self.model.run(self.model.trained, functools.partial(self._again, state, known_1s))
+            worse = loss > -float(plain_1s[:, -next_1t.shape[1] :].mean()) + WORSE_NATS
+        if worse:
+            raise UserError(
+                f"Dynamic evaluation diverged after {int(state.steps_B)} updates (loss {loss:.3g} nats per token): "
+                f"use a smaller lr than {self.settings.lr:g}."
+            )
+
+
+def _first(tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    return [x[0] for x in tensors]
