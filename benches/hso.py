@@ -1,0 +1,121 @@
+"""What HSO costs beside the plain model read in the same windows, and, with --loss, what it gains on books."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contextlab.backbone import Backbone, load
+from contextlab.benchmarks.data.sample import documents
+from contextlab.benchmarks.pg22 import PG22
+from contextlab.methods.hso import HSO, HSOConfig
+from contextlab.methods.window import Window
+
+TOKENS = 1024
+WINDOW = 25
+DOCUMENTS = 4
+BOOKS = 6
+FROM_CHARACTER = 20_000
+
+
+def _seconds(calls: list[Callable[[], object]], repeats: int) -> list[float]:
+    """Median seconds of each; taken in turns, so that all see the same load of the machine."""
+    taken: list[list[float]] = [[] for _ in calls]
+    for _ in range(repeats):
+        for call, times in zip(calls, taken, strict=True):
+            started = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - started)
+    return [statistics.median(times) for times in taken]
+
+
+def _windowed(method: Any, tokens_BT: Tensor) -> None:
+    state = method.start(len(tokens_BT))
+    for piece_BT in tokens_BT.split(WINDOW, dim=1):
+        state, _ = method.read(state, piece_BT)
+
+
+def _dynamic_evaluation(backbone: Backbone) -> Any | None:
+    """Dynamic evaluation that updates as often as HSO does, where it is there."""
+    try:
+        module = importlib.import_module("contextlab.methods.dynamic_eval")
+    except ImportError:
+        return None
+    return module.DynamicEval(backbone, module.DynamicEval.Config(segment=WINDOW))
+
+
+def cost(backbone: Backbone, repeats: int) -> dict[str, Any]:
+    text = documents(4 * TOKENS, DOCUMENTS, seed=0)
+    tokens_BT = torch.tensor([backbone.encode(document.text)[:TOKENS] for document in text])
+    plain, hso = Window(backbone), HSO(backbone, HSOConfig(k=WINDOW))
+    _windowed(plain, tokens_BT[:1, :WINDOW])
+    calls: list[Callable[[], object]] = [
+        lambda: _windowed(plain, tokens_BT[:1]),
+        lambda: hso.read(hso.start(), tokens_BT[:1]),
+        lambda: hso.read(hso.start(DOCUMENTS), tokens_BT),
+    ]
+    dynamic = _dynamic_evaluation(backbone)
+    if dynamic is not None:
+        calls.append(lambda: dynamic.read(dynamic.start(), tokens_BT[:1]))
+    seconds = _seconds(calls, repeats)
+    state, _ = hso.read(hso.start(), tokens_BT[:1, :-1])
+    in_view = int(state.used_B + state.open_B)
+    formula = 6 * backbone.layers * backbone.kv_heads * backbone.head_width * 4 * in_view
+    return {
+        "threads": torch.get_num_threads(),
+        "plain_windowed_seconds": seconds[0],
+        "hso_seconds": seconds[1],
+        "ratio": seconds[1] / seconds[0],
+        "hso_seconds_per_token": seconds[1] / TOKENS,
+        "hso_batched_seconds_per_token": seconds[2] / (DOCUMENTS * TOKENS),
+        "dynamic_evaluation_seconds": seconds[3] if dynamic is not None else None,
+        "state_bytes": state.nbytes,
+        "state_bytes_by_formula": formula,
+    }
+
+
+def loss(backbone: Backbone, data: Path) -> dict[str, Any]:
+    """Mean difference of the loss to the plain model's on stretches of different books, nats per token."""
+    methods = {"default": HSO(backbone), "present_only": HSO(backbone, HSOConfig(update="present"))}
+    plain = Window(backbone)
+    deltas: dict[str, list[float]] = {name: [] for name in methods}
+    for book in PG22().load("S2", data).examples[:BOOKS]:
+        tokens_BT = torch.tensor([backbone.encode(book.text[FROM_CHARACTER:][: 16 * TOKENS])[:TOKENS]])
+        expected_BT = plain.read(plain.start(), tokens_BT)[1]
+        for name, method in methods.items():
+            found_BT = method.read(method.start(), tokens_BT)[1]
+            assert expected_BT is not None
+            assert found_BT is not None
+            deltas[name].append(float((expected_BT - found_BT).mean()))
+    return {
+        name: {
+            "delta": statistics.mean(values),
+            "standard_error": statistics.stdev(values) / len(values) ** 0.5,
+            "of_books": values,
+        }
+        for name, values in deltas.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backbone", default="smollm2-135m")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--loss", action="store_true")
+    parser.add_argument("--data", type=Path)
+    options = parser.parse_args()
+    backbone = load(options.backbone, device="cpu", dtype="float32")
+    print(json.dumps(loss(backbone, options.data) if options.loss else cost(backbone, options.repeats)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Attention of one window over the cache, which remembers the gradient of every key and value in view.
+
+Legend: B rows, T tokens of the window, S slots in view, H query heads, K key/value heads, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contextlab.backbone import Backbone
+from contextlab.cache import rotate, sdpa
+
+
+class WindowAttend:
+    """Writes the window's rotated keys and values into their slots of the cache and attends to all slots up to there.
+
+    After `torch.autograd.grad(loss, attend.anchor)`, `gradients[i]` is the total derivative of the loss with respect
+    to all of `cached[i]`: those of the window act through their own layer and all above it.
+
+    Args:
+        backbone: for its positions.
+        cached: `k_BKSD` of every layer, then `v_BKSD` of every layer; written to.
+        slot_BT: where the window's states go; a query sees the slots up to its own.
+        position_BT: of the window's tokens.
+        fixed: leave the states of the window as they stand in the cache.
+        shift: added to the window's states, one `x_BKTD` for every one of `cached`.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        cached: Sequence[Tensor],
+        slot_BT: Tensor,
+        position_BT: Tensor,
+        *,
+        fixed: bool = False,
+        shift: Sequence[Tensor] | None = None,
+    ) -> None:
+        self.cached, self.fixed, self.shift = cached, fixed, shift
+        self.gradients: dict[int, Tensor] = {}
+        self.anchor = torch.zeros((), device=slot_BT.device, requires_grad=True)
+        self.slot_BT, self.view = slot_BT, cached[0].shape[2]
+        self._layers, self._slopes_H = backbone.layers, backbone.slopes_H
+        rotary = backbone.rotary(position_BT)
+        self._rotary = None if rotary is None else (rotary[0][:, None], rotary[1][:, None])
+        self._masks: dict[int | None, Tensor] = {}
+
+    def __call__(
+        self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
+    ) -> Tensor:
+        """Attention of one layer, in the cache's precision."""
+        width = self.cached[0].dtype
+        q, k, v = (x.to(width) for x in (q_BHTD, k_BKTD, v_BKTD))
+        k_BKSD = self._join(layer, rotate(k, self._rotary))
+        v_BKSD = self._join(self._layers + layer, v)
+        return sdpa(rotate(q, self._rotary), k_BKSD, v_BKSD, self._mask(window, width), scale).to(q_BHTD.dtype)
+
+    def place(self, x_BKSD: Tensor) -> Tensor:
+        """`slot_BT` as an index into the slots of `x_BKSD`."""
+        rows, heads, _, width = x_BKSD.shape
+        return self.slot_BT[:, None, :, None].expand(rows, heads, -1, width)
+
+    def _join(self, i: int, new_BKTD: Tensor) -> Tensor:
+        if self.shift is not None:
+            new_BKTD = new_BKTD + self.shift[i]
+        joined: Tensor = _Join.apply(new_BKTD, self.anchor, self, i)  # type: ignore[no-untyped-call]
+        return joined
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        if window not in self._masks:
+            query_BT1 = self.slot_BT[:, :, None]
+            slot_S = torch.arange(self.view, device=query_BT1.device)
+            seen = slot_S <= query_BT1
+            if window is not None:
+                seen &= slot_S > query_BT1 - window
+            mask = seen[:, None]
+            if self._slopes_H is not None:
+                bias = self._slopes_H.to(dtype)[:, None, None] * (slot_S - query_BT1)[:, None].to(dtype)
+                mask = bias.masked_fill(~mask, float("-inf"))
+            self._masks[window] = mask
+        return self._masks[window]
+
+
+class _Join(torch.autograd.Function):
+    """Puts new states into the cache without copying it, and hands the gradient of all of it to `attend.gradients`.
+
+    The anchor makes every layer's gradient wanted, also the first's, below which nothing is.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, new_BKTD: Tensor, _anchor: Tensor, attend: WindowAttend, i: int) -> Tensor:
+        ctx.attend, ctx.i = attend, i
+        cached_BKSD = attend.cached[i]
+        if not attend.fixed:
+            cached_BKSD.scatter_(2, attend.place(cached_BKSD), new_BKTD)
+        return cached_BKSD.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+        (gradient_BKSD,) = gradients
+        ctx.attend.gradients[ctx.i] = gradient_BKSD
+        deeper = ctx.needs_input_grad[0] and not ctx.attend.fixed
+        new_BKTD = gradient_BKSD.gather(2, ctx.attend.place(gradient_BKSD)) if deeper else None
+        return new_BKTD, gradient_BKSD.new_zeros(()), None, None
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No gradients with respect to weights, for the duration of a block."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)

@@ -1,0 +1,98 @@
+"""HSO as a state machine: a window is read with the states as they are, and moves them when its last target is known.
+
+The last target of a window is the first token of the next, so a window's update waits for it; what a token is given
+as its probability always comes from before the update. Between calls a state holds no graph: a window that waits is
+run once more, with gradients, when the token arrives.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from contextlab.backbone import Backbone
+from contextlab.errors import UserError
+from contextlab.method import Capabilities, ContextMethod
+from contextlab.methods.hso.attend import frozen
+from contextlab.methods.hso.config import HSOConfig
+from contextlab.methods.hso.reading import Reading
+from contextlab.methods.hso.state import HSOState
+from contextlab.methods.window import Window, WindowConfig
+
+NEVER = 1 << 60
+
+
+class HSO(ContextMethod):
+    """After each window of k tokens, one gradient step on the cached keys and values (section 3).
+
+    Keys are cached after rotation, at positions that count from the start of the context; with `sliding` eviction they
+    run on. Half-precision models get float32 states: steps of `lr` would be lost in a narrower type.
+    """
+
+    Config = HSOConfig
+
+    def __init__(self, backbone: Backbone, config: HSOConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        self.settings = config or HSOConfig()
+        self.context = self.settings.length(backbone.max_positions)
+        self.resets = self.settings.eviction == "reset"
+        _check_differentiable(backbone)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Differentiates while it reads; contexts that are reset start cold."""
+        return Capabilities(needs_gradients=True, segment=self.context if self.resets else None)
+
+    def baseline(self) -> ContextMethod | None:
+        """The window, which HSO with lr=0 equals."""
+        plain = self.settings.lr == 0 and self.resets
+        return Window(self.backbone, WindowConfig(N=self.context)) if plain else None
+
+    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> HSOState:
+        """An empty cache."""
+        backbone = self.backbone
+        zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
+        losses_B = torch.zeros(batch_size, device=backbone.device)
+        width = torch.promote_types(backbone.attention_dtype, torch.float32)
+        empty = torch.zeros(batch_size, backbone.kv_heads, 0, backbone.head_width, dtype=width, device=backbone.device)
+        chosen = backbone.layers * (2 if self.settings.states == "both" else 1)
+        moments = (empty,) * (chosen if self.settings.keeps_moments else 0)
+        return HSOState(
+            length_B=zeros_B,
+            pending_BC=backbone.bos_hidden_C.expand(batch_size, -1),
+            k=(empty,) * backbone.layers,
+            v=(empty,) * backbone.layers,
+            first=moments,
+            second=moments,
+            tokens_BS=zeros_B[:, None][:, :0],
+            used_B=zeros_B,
+            open_B=zeros_B,
+            left_B=zeros_B + ((first_segment or self.context) if self.resets else NEVER),
+            mean_B=losses_B,
+            worst_B=losses_B,
+        )
+
+    def read(
+        self, state: HSOState, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
+    ) -> tuple[HSOState, Tensor | None]:
+        """Consume tokens; see `ContextMethod.read`.
+
+        Raises:
+            UserError: when the states diverge.
+        """
+        # Gradients are needed here even where the caller has switched them off.
+        with torch.inference_mode(False), torch.no_grad(), frozen(self.backbone.model):
+            reading = Reading(self, state, tokens_BT, lengths_B, scored=logprobs)
+            while bool((reading.rest_B > 0).any()):
+                reading.window()
+            return reading.state(), reading.found_BT
+
+
+def _check_differentiable(backbone: Backbone) -> None:
+    model = backbone.model
+    quantised = getattr(model, "hf_quantizer", None) is not None
+    if quantised or any(not p.is_floating_point() or p.is_inference() for p in model.parameters()):
+        raise UserError(
+            f"HSO needs gradients through {backbone.name}, which is quantised or loaded for inference only: "
+            f"load it in float32 or bfloat16, outside of torch.inference_mode."
+        )

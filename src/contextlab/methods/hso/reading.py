@@ -1,0 +1,257 @@
+"""One call of `read`: buffers as long as the call needs, filled and moved in place, window by window.
+
+Legend: B rows, T tokens of the call, t tokens of a window, S slots of the cache, C width of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from contextlab.cache import Layout
+from contextlab.errors import UserError
+from contextlab.methods.hso.adam import Step
+from contextlab.methods.hso.attend import WindowAttend
+from contextlab.methods.hso.state import Buffers, HSOState, grown
+
+if TYPE_CHECKING:
+    from contextlab.methods.hso.method import HSO
+
+DIVERGED = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """What one forward pass is given; what is not real goes to a slot that no real token sees.
+
+    Attributes:
+        slot_Bt: where each token's states go.
+        position_Bt: their positions.
+        tokens_Bt: the tokens.
+        target_Bt: the tokens after them.
+        known_Bt: whether that target has been read.
+    """
+
+    slot_Bt: Tensor
+    position_Bt: Tensor
+    tokens_Bt: Tensor
+    target_Bt: Tensor
+    known_Bt: Tensor
+
+
+class Reading:
+    """A read in progress.
+
+    Attributes:
+        rest_B: tokens of the call still to be read.
+        found_BT: log-probabilities; None when not wanted.
+    """
+
+    def __init__(
+        self, method: HSO, state: HSOState, tokens_BT: Tensor, lengths_B: Tensor | None, *, scored: bool
+    ) -> None:
+        rows, length = tokens_BT.shape
+        self.method, self.settings, self.backbone = method, method.settings, method.backbone
+        self.before, self.tokens_BT = state, tokens_BT.clone()
+        self.rest_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
+        self.done_B = torch.zeros_like(self.rest_B)
+        self.used_B, self.open_B, self.left_B = state.used_B, state.open_B, state.left_B
+        self.mean_B, self.worst_B = state.mean_B.clone(), state.worst_B.clone()
+        self.pending_BC = state.pending_BC
+        self.found_BT: Tensor | None = None
+        if scored:
+            self.found_BT = torch.zeros(rows, length, device=tokens_BT.device)
+            if length:
+                first_B1 = self.backbone.logprobs(state.pending_BC[:, None], self.tokens_BT[:, :1])
+                self.found_BT[:, :1] = first_B1.masked_fill(self.rest_B[:, None] == 0, 0.0)
+        else:
+            self._skip_forgotten()
+        most = method.context + (0 if method.resets else self.settings.k)
+        # One slot more than a row can fill, for what is not real; tokens are known one further than states.
+        self.slots = min(int((self.used_B + self.open_B + self.rest_B).amax()), most) + 1
+        self.tokens_BS = grown(state.tokens_BS, 1, self.slots + 1)
+        self.buffers = Buffers(self.settings, state, self.slots)
+
+    def window(self) -> None:
+        """Read on to the end of every row's window, and update those whose last target is in this call."""
+        settings, method = self.settings, self.method
+        take_B = torch.minimum(self.rest_B, torch.minimum(settings.k - self.open_B, self.left_B))
+        end_B, ends_B = self.open_B + take_B, take_B == self.left_B
+        follows_B = self.rest_B > take_B
+        closes_B = (end_B == settings.k) & ~ends_B & (follows_B | (settings.lr == 0))
+        learns = settings.lr > 0 and bool(closes_B.any())
+        self._enter(take_B)
+        given = self._pass(torch.zeros_like(end_B) if learns else self.open_B, end_B, follows_B)
+        if given.slot_Bt.shape[1]:
+            with torch.set_grad_enabled(learns):
+                attend = self._attend(given)
+                hidden_BtC = self.backbone.forward(given.tokens_Bt, given.position_Bt, attend)
+                wanted = learns or self.found_BT is not None
+                found_Bt = self.backbone.logprobs(hidden_BtC, given.target_Bt) if wanted else None
+            self._report(given, hidden_BtC.detach(), found_Bt, take_B)
+            if found_Bt is not None and learns:
+                self._learn(given, attend, found_Bt, closes_B)
+        self.used_B = torch.where(closes_B, self.used_B + end_B, self.used_B).masked_fill(ends_B, 0)
+        self.open_B = end_B.masked_fill(closes_B | ends_B, 0)
+        self.left_B = torch.where(ends_B, method.context, self.left_B - take_B)
+        self.done_B, self.rest_B = self.done_B + take_B, self.rest_B - take_B
+        if method.resets:
+            self.buffers.restart(ends_B)
+        else:
+            self._evict()
+
+    def state(self) -> HSOState:
+        """The state after the call.
+
+        Raises:
+            UserError: when the log-probabilities are not finite.
+        """
+        if not bool(self.pending_BC.isfinite().all()):
+            raise self._diverged("is no longer finite")
+        slots, used = int((self.used_B + self.open_B).amax()), int(self.used_B.amax())
+        k, v, first, second = self.buffers.cut(slots, used)
+        return HSOState(
+            length_B=self.before.length_B + self.done_B,
+            pending_BC=self.pending_BC,
+            k=k,
+            v=v,
+            first=first,
+            second=second,
+            tokens_BS=self.tokens_BS[:, :slots].contiguous(),
+            used_B=self.used_B,
+            open_B=self.open_B,
+            left_B=self.left_B,
+            mean_B=self.mean_B,
+            worst_B=self.worst_B,
+        )
+
+    @property
+    def _base_B(self) -> Tensor:
+        """Positions of the first tokens of the unfinished windows."""
+        return self.used_B if self.method.resets else self.before.length_B + self.done_B - self.open_B
+
+    def _skip_forgotten(self) -> None:
+        """Nothing is kept of contexts that end in this call: without scores they need not be read."""
+        passes_B = self.rest_B > self.left_B
+        whole_B = (self.rest_B - self.left_B - 1) // self.method.context * self.method.context
+        skipped_B = (self.left_B + whole_B).masked_fill(~passes_B, 0)
+        self.done_B, self.rest_B = self.done_B + skipped_B, self.rest_B - skipped_B
+        self.used_B, self.open_B = (x.masked_fill(passes_B, 0) for x in (self.used_B, self.open_B))
+        self.left_B = self.left_B.masked_fill(passes_B, self.method.context)
+
+    def _enter(self, take_B: Tensor) -> None:
+        """Note the tokens that are taken, and the one after them as a target."""
+        steps = torch.arange(int(take_B.amax()) + 1, device=take_B.device)
+        real_Bt = (steps <= take_B[:, None]) & (steps < self.rest_B[:, None])
+        slot_Bt = ((self.used_B + self.open_B)[:, None] + steps).masked_fill(~real_Bt, self.slots)
+        index_Bt = (self.done_B[:, None] + steps).clamp(max=self.tokens_BT.shape[1] - 1)
+        self.tokens_BS.scatter_(1, slot_Bt, self.tokens_BT.gather(1, index_Bt))
+
+    def _pass(self, begin_B: Tensor, end_B: Tensor, follows_B: Tensor) -> Pass:
+        """The tokens of every row's window from `begin_B` to `end_B`."""
+        size_B1 = (end_B - begin_B)[:, None]
+        steps = torch.arange(int(size_B1.amax()), device=begin_B.device)
+        real_Bt = steps < size_B1
+        last = int((self.used_B + end_B).amax())
+        slot_Bt = ((self.used_B + begin_B)[:, None] + steps).masked_fill(~real_Bt, last)
+        return Pass(
+            slot_Bt,
+            (self._base_B + begin_B)[:, None] + steps,
+            self.tokens_BS.gather(1, slot_Bt),
+            self.tokens_BS.gather(1, slot_Bt + 1),
+            real_Bt & ((steps < size_B1 - 1) | follows_B[:, None]),
+        )
+
+    def _attend(self, given: Pass, *, fixed: bool = False, shift: list[Tensor] | None = None) -> WindowAttend:
+        view = int(given.slot_Bt.amax()) + 1
+        cached = [x[:, :, :view] for x in self.buffers.cached]
+        return WindowAttend(self.backbone, cached, given.slot_Bt, given.position_Bt, fixed=fixed, shift=shift)
+
+    def _report(self, given: Pass, hidden_BtC: Tensor, found_Bt: Tensor | None, take_B: Tensor) -> None:
+        """Note what is new: a window that is run once more has been reported before."""
+        until_B = self.used_B + self.open_B
+        if self.found_BT is not None and found_Bt is not None:
+            index_Bt = given.slot_Bt + 1 - until_B[:, None]
+            new_Bt = given.known_Bt & (index_Bt > 0)
+            index_Bt = (self.done_B[:, None] + index_Bt).masked_fill(~new_Bt, 0)
+            self.found_BT.scatter_add_(1, index_Bt, found_Bt.detach().float().masked_fill(~new_Bt, 0.0))
+        at_B = until_B + take_B - 1 - given.slot_Bt[:, 0]
+        last_B1C = at_B.clamp(0, hidden_BtC.shape[1] - 1)[:, None, None].expand(-1, 1, hidden_BtC.shape[2])
+        self.pending_BC = torch.where(take_B[:, None] > 0, hidden_BtC.gather(1, last_B1C)[:, 0], self.pending_BC)
+
+    def _learn(self, given: Pass, attend: WindowAttend, found_Bt: Tensor, closes_B: Tensor) -> None:
+        """Move the states of the rows whose window is complete against the gradient of its summed loss."""
+        counted_Bt = given.known_Bt & closes_B[:, None]
+        self._check(found_Bt.detach().float().masked_fill(~counted_Bt, 0.0).sum(1) / -self.settings.k, closes_B)
+        rows = slice(None) if bool(closes_B.all()) else closes_B.nonzero()[:, 0]
+        moments = self.buffers.moments(self.used_B)
+        window = [x.gather(2, attend.place(x)) for x in attend.cached] if self.settings.steps == 2 else []
+        for number in range(1, self.settings.steps + 1):
+            if number == 2:
+                attend, found_Bt = self._again(given, attend, window)
+            torch.autograd.grad(found_Bt, attend.anchor, -counted_Bt.to(found_Bt))
+            self.buffers.move(rows, self._step(rows, number, attend), attend, moments)
+
+    def _again(self, given: Pass, attend: WindowAttend, window: list[Tensor]) -> tuple[WindowAttend, Tensor]:
+        """The window a second time (HSO-2), with the states that its first step has moved."""
+        if self.settings.second == "fixed":
+            attend = self._attend(given, fixed=True)
+        else:
+            moved = (x.gather(2, attend.place(x)) for x in attend.cached)
+            attend = self._attend(given, shift=[new - old for new, old in zip(moved, window, strict=True)])
+        with torch.enable_grad():
+            hidden_BtC = self.backbone.forward(given.tokens_Bt, given.position_Bt, attend)
+            return attend, self.backbone.logprobs(hidden_BtC, given.target_Bt)
+
+    def _step(self, rows: slice | Tensor, number: int, attend: WindowAttend) -> Step:
+        """How often each state has moved follows from its position: once or twice for every window since its own."""
+        settings = self.settings
+        slot_BS = (
+            attend.slot_BT if settings.update == "present" else torch.arange(attend.view, device=self.used_B.device)
+        )
+        position_BS = (self._base_B - self.used_B)[:, None] + slot_BS
+        windows_B1 = (self._base_B // settings.k)[:, None]
+        count_BS = settings.steps * (windows_B1 - position_BS // settings.k).clamp(min=0) + number
+        lr_B1 = settings.lr * ((windows_B1 + 1).double() / (settings.warmup + 1)).clamp(max=1)
+        return Step.of(settings, lr_B1[rows, None, :, None], count_BS[rows, None, :, None], attend.cached[0])
+
+    def _evict(self) -> None:
+        """Drop the oldest states where more are in view than the context holds."""
+        over_B = (self.used_B - self.method.context).clamp(min=0)
+        self.buffers.evict(over_B, self.method.context, self.tokens_BS)
+        self.used_B = self.used_B - over_B
+
+    def _check(self, loss_B: Tensor, closes_B: Tensor) -> None:
+        """Compare with the plain model where a loss looks suspicious, and bring the record of losses up to date.
+
+        Suspicious is a window that costs 1 nat per token more than those of its context on average, and more than any
+        that was compared before. The first window of a context is the plain model's.
+
+        Raises:
+            UserError: when a loss is not finite, or higher than the plain model's by 1 nat per token.
+        """
+        if not bool(loss_B.isfinite().all()):
+            raise self._diverged("is no longer finite")
+        windows_B = self._base_B // self.settings.k
+        high_B = (loss_B > self.mean_B + DIVERGED) & (loss_B > self.worst_B) & (windows_B > 0) & closes_B
+        for row in high_B.nonzero()[:, 0].tolist():
+            if float(loss_B[row]) >= self._plain_loss(row) + DIVERGED:
+                raise self._diverged(f"is {DIVERGED:g} nat per token worse than the plain model's over a window")
+        self.worst_B = torch.where(high_B | (closes_B & (windows_B == 0)), loss_B, self.worst_B)
+        mean_B = self.mean_B.masked_fill(windows_B == 0, 0.0)
+        self.mean_B = torch.where(closes_B, mean_B + (loss_B - mean_B) / (windows_B + 1), self.mean_B)
+
+    def _plain_loss(self, row: int) -> float:
+        """Loss of the row's window by the plain model, which reads what is in view anew; nats per token."""
+        end, k = int(self.used_B[row]) + self.settings.k, self.settings.k
+        tokens_1S = self.tokens_BS[row : row + 1, : end + 1]
+        slot_1S = torch.arange(end, device=tokens_1S.device)[None]
+        position_1S = slot_1S + (self._base_B - self.used_B)[row]
+        hidden_1SC = self.backbone.forward(tokens_1S[:, :-1], position_1S, self.backbone.reader(1, Layout(slot_1S)))
+        return -float(self.backbone.logprobs(hidden_1SC[:, -k:], tokens_1S[:, -k:]).mean())
+
+    def _diverged(self, what: str) -> UserError:
+        return UserError(f"HSO diverged: its loss {what}; use an lr lower than {self.settings.lr:g}.")

@@ -1,0 +1,138 @@
+"""What HSO keeps between calls, and the same as buffers that one call moves in place.
+
+Legend: B rows, S slots of the cache, K key/value heads, D head width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from contextlab.method import State
+from contextlab.methods.hso.adam import Step
+from contextlab.methods.hso.attend import WindowAttend
+from contextlab.methods.hso.config import HSOConfig
+
+Layers = tuple[Tensor, ...]
+Moments = tuple[list[Tensor], list[Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class HSOState(State):
+    """The cache, its moments, and what is known of the unfinished window. Slots of finished windows come first.
+
+    Attributes:
+        k: keys of every layer after rotation, `k_BKSD`; slots behind `used_B + open_B` are padding.
+        v: values of every layer, `v_BKSD`.
+        first: first moments of the states that move, slots up to the longest `used_B`; none where they move once.
+        second: second moments likewise.
+        tokens_BS: the tokens of the slots.
+        used_B: slots of finished windows.
+        open_B: tokens of the unfinished window; k of them when it only waits for its last target.
+        left_B: tokens until the context is reset.
+        mean_B: mean loss of the finished windows of the context, nats per token.
+        worst_B: highest loss of a window that was seen not to have diverged, nats per token.
+    """
+
+    k: Layers
+    v: Layers
+    first: Layers
+    second: Layers
+    tokens_BS: Tensor
+    used_B: Tensor
+    open_B: Tensor
+    left_B: Tensor
+    mean_B: Tensor
+    worst_B: Tensor
+
+
+class Buffers:
+    """Cache and moments with room for `slots` slots; those behind a row's states hold no moments.
+
+    Attributes:
+        cached: keys of every layer, then values of every layer.
+    """
+
+    def __init__(self, settings: HSOConfig, state: HSOState, slots: int) -> None:
+        self.settings, self.slots, self._before = settings, slots, state
+        self.cached = [grown(x, 2, slots) for x in (*state.k, *state.v)]
+        layers = len(state.k)
+        kinds = {"keys": range(layers), "values": range(layers, 2 * layers), "both": range(2 * layers)}
+        self._chosen = kinds[settings.states]
+        self._moments: Moments | None = None
+
+    def cut(self, slots: int, used: int) -> tuple[Layers, Layers, Layers, Layers]:
+        """Keys, values, first and second moments of the first slots, as a state holds them."""
+        layers = len(self.cached) // 2
+        first, second = self._moments or (self._before.first, self._before.second)
+        k, v = _first(self.cached[:layers], slots), _first(self.cached[layers:], slots)
+        return k, v, _first(first, used), _first(second, used)
+
+    def moments(self, used_B: Tensor) -> Moments:
+        """Moments to move: kept ones, copied when first needed, or those of one window, which nobody keeps."""
+        if self.settings.optimizer == "sgd":
+            return [], []
+        if not self.settings.keeps_moments:
+            rows, heads, _, width = self.cached[0].shape
+            shape = (rows, heads, self.settings.k, width)
+            first, second = ([self.cached[0].new_zeros(shape) for _ in self._chosen] for _ in range(2))
+            return first, second
+        if self._moments is None:
+            free_B1S1 = torch.arange(self.slots, device=used_B.device)[:, None] >= used_B[:, None, None, None]
+            first, second = (
+                [grown(x, 2, self.slots).masked_fill_(free_B1S1, 0) for x in xs]
+                for xs in (self._before.first, self._before.second)
+            )
+            self._moments = first, second
+        return self._moments
+
+    def move(self, rows: slice | Tensor, step: Step, attend: WindowAttend, moments: Moments) -> None:
+        """One step of the given rows' states in `attend`'s view against its gradients."""
+        present = self.settings.update == "present"
+        for place, i in enumerate(self._chosen):
+            h, g = attend.cached[i], attend.gradients[i]
+            index = attend.place(h)
+            if present:
+                h, g = h.gather(2, index), g.gather(2, index)
+            whole = [h, *(xs[place][:, :, : g.shape[2]] for xs in moments if xs)]
+            moved = [x[rows] for x in whole]
+            if self.settings.optimizer == "sgd":
+                step.sgd(moved[0], g[rows])
+            else:
+                step.adam(moved[0], g[rows], *moved[1:])
+            if isinstance(rows, Tensor):
+                for x, part in zip(whole, moved, strict=True):
+                    x[rows] = part
+            if present:
+                attend.cached[i].scatter_(2, index, h)
+
+    def restart(self, rows_B: Tensor) -> None:
+        """Moments leave with the states of the given rows."""
+        if self._moments is not None and bool(rows_B.any()):
+            for x in (*self._moments[0], *self._moments[1]):
+                x.masked_fill_(rows_B[:, None, None, None], 0)
+
+    def evict(self, over_B: Tensor, most: int, tokens_BS: Tensor) -> None:
+        """Drop each row's first `over_B` slots, the tokens of them too; `most` are kept."""
+        first, second = self._moments or ([], [])
+        for over in over_B[over_B > 0].unique().tolist():
+            rows = slice(None) if bool((over_B == over).all()) else (over_B == over).nonzero()[:, 0]
+            for x in (*self.cached, *first, *second, tokens_BS[:, None, :, None]):
+                x[rows, :, :most] = x[rows, :, over : over + most].clone()
+                x[rows, :, most:] = 0
+
+
+def _first(xs_BKSD: Iterable[Tensor], slots: int) -> Layers:
+    return tuple(x[:, :, :slots].contiguous() for x in xs_BKSD)
+
+
+def grown(x: Tensor, dim: int, slots: int) -> Tensor:
+    """A copy of `x` with room for that many slots."""
+    shape = list(x.shape)
+    shape[dim] = slots
+    grown = x.new_zeros(shape)
+    grown.narrow(dim, 0, x.shape[dim]).copy_(x)
+    return grown

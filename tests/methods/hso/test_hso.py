@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+import transformers
+
+from contextlab.backbone import load, wrap
+from contextlab.cache import rotate
+from contextlab.errors import UserError
+from contextlab.laws import check
+from contextlab.method import State
+from contextlab.methods.hso import HSO, HSOConfig
+from contextlab.methods.hso.reading import Reading
+from contextlab.methods.window import Window, WindowConfig
+
+FAMILIES = ["tiny-llama", "tiny-gpt2"]
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def backbone(request):
+    return load(request.param)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return {family: load(family, dtype="float64") for family in FAMILIES}
+
+
+def hso(backbone, **settings):
+    return HSO(backbone, HSOConfig(**{"k": 7, "context": 32, **settings}))
+
+
+def text(length, rows=1, seed=0):
+    return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def read(method, tokens, lengths=None):
+    logprobs = method.read(method.start(len(tokens)), tokens, lengths)[1]
+    assert logprobs is not None
+    return logprobs
+
+
+def plain(backbone, tokens, context=32):
+    return read(Window(backbone, WindowConfig(N=context)), tokens)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("family", "eviction"),
+    [
+        ("tiny-llama", "reset"),
+        ("tiny-gpt2", "sliding"),
+        pytest.param("tiny-gpt2", "reset", marks=SLOW),
+        pytest.param("tiny-llama", "sliding", marks=SLOW),
+    ],
+)
+def test_the_laws(family, eviction):
+    broken = [result for result in check(lambda model: hso(model, eviction=eviction), (family,)) if not result.passed]
+    assert not broken, broken
+
+
+def one_adam_per_state(backbone, tokens_T, config, context):
+    """Losses of one text by an implementation as naive as can be: every state is a parameter with its own Adam."""
+    states, losses, begin = [], [], 0
+    while begin < len(tokens_T) - 1:
+        if config.eviction == "reset" and begin % context == 0:
+            states = []
+        room = context - begin % context if config.eviction == "reset" else config.k
+        window = tokens_T[begin : min(begin + min(config.k, room), len(tokens_T) - 1)]
+        position = torch.arange(begin, begin + len(window))[None] - (
+            begin // context * context if config.eviction == "reset" else 0
+        )
+        fresh = []
+
+        def attend(layer, q, k, v, scale, _window, position=position, fresh=fresh, states=states):
+            rotary = backbone.rotary(position)
+            q, k = rotate(q, rotary), rotate(k, rotary)
+            fresh.append((k, v))
+            k, v = (torch.cat([s[layer][i] for s in states] + [x], dim=2) for i, x in enumerate((k, v)))
+            groups = q.shape[1] // k.shape[1]
+            scores = q @ k.repeat_interleave(groups, 1).transpose(-1, -2) * scale
+            hidden = torch.ones(q.shape[2], k.shape[2]).triu(k.shape[2] - q.shape[2] + 1).bool()
+            return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v.repeat_interleave(groups, 1)
+
+        hidden = backbone.forward(window[None], position, attend)
+        loss = -backbone.logprobs(hidden, tokens_T[None, begin + 1 : begin + 1 + len(window)])[0]
+        losses += loss.tolist()
+        leaves = [x for state in states for pair in state[:-1] for x in pair]
+        new = [x for pair in fresh for x in pair]
+        gradients = list(torch.autograd.grad(loss.sum(), leaves + new))
+        for leaf, gradient in zip(leaves, gradients, strict=False):
+            leaf.grad = gradient
+        for t in range(len(window)):
+            parameters = []
+            for x, gradient in zip(new, gradients[len(leaves) :], strict=True):
+                parameter = torch.nn.Parameter(x[:, :, t : t + 1].detach().clone())
+                parameter.grad = gradient[:, :, t : t + 1].clone()
+                parameters.append(parameter)
+            adam = torch.optim.Adam(parameters, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+            states.append([*zip(parameters[::2], parameters[1::2], strict=True), adam])
+        for state in states:
+            state[-1].step()
+        states = states[-context:]
+        begin += len(window)
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("eviction", ["reset", "sliding"])
+def test_equals_one_adam_per_state_end_to_end(exact, family, eviction):
+    method = hso(exact[family], k=5, context=12, lr=0.02, eviction=eviction)
+    tokens = text(46)
+    expected = one_adam_per_state(exact[family], tokens[0], method.settings, 12)
+    torch.testing.assert_close(-read(method, tokens)[0, 1:].double(), expected, rtol=1e-6, atol=1e-6)
+    moved = expected + plain(exact[family], tokens, 12)[0, 1:].double()
+    assert float(moved.abs().max()) > 1e-2
+
+
+@pytest.fixture(scope="module")
+def reference(shared):
+    folder = shared / "fixtures" / "hso_ga"
+    return json.loads((folder / "index.json").read_text())["hso_tiny_gpt2"]
+
+
+def tiny_gpt2(case, arrays):
+    config = transformers.GPT2Config(
+        vocab_size=case["vocab"],
+        n_embd=case["d"],
+        n_head=case["heads"],
+        n_layer=case["layers"],
+        n_positions=case["ctx"],
+        layer_norm_epsilon=case["ln_eps"],
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = transformers.GPT2LMHeadModel(config).double()
+    names = case["hf_name_map"]
+    weights = {names[key[2:]]: value for key, value in arrays.items() if key.startswith("w_")}
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert missing == ["lm_head.weight"]
+    assert not unexpected
+    model.tie_weights()
+    return wrap(model)
+
+
+NAMES = ["adam", "adam_present", "adam2", "sgd", "sgd_present", "adam_lr.05_b.8"]
+
+
+def of_reference(case, name):
+    given = case["configs"][name]
+    return HSOConfig(
+        k=case["window"],
+        context=case["ctx"],
+        lr=given["lr"],
+        beta1=given["b1"],
+        beta2=given["b2"],
+        optimizer=given.get("opt", "adam"),
+        update="present" if given.get("present") else "full",
+        steps=given.get("steps", 1),
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reference_losses_and_final_states_of_a_small_gpt2(fixture, reference, name, monkeypatch):
+    _, arrays = fixture("hso_ga/hso_tiny_gpt2")
+    backbone = tiny_gpt2(reference, arrays)
+    method = HSO(backbone, of_reference(reference, name))
+    tokens = arrays["ids"][None]
+    # Logits are float32 throughout the library, the reference is float64.
+    monkeypatch.setattr(backbone, "logits", backbone.model.lm_head)
+    torch.testing.assert_close(-read(method, tokens)[0, 1:].double(), arrays[f"loss_{name}"], rtol=1e-6, atol=1e-6)
+    # A context that goes on for two more tokens shows the states after the last update.
+    method.context += 2
+    state, _ = method.read(method.start(), tokens[:, : reference["ctx"] + 1])
+    for layer in range(reference["layers"]):
+        for kind, found in (("k", state.k), ("v", state.v)):
+            expected = arrays[f"final_{name}_ctx0_l{layer}_{kind}"]
+            torch.testing.assert_close(found[layer][0, :, : reference["ctx"]], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_first_window_of_a_context_is_the_plain_model(backbone):
+    tokens = text(40)
+    found, expected = read(hso(backbone, lr=0.05), tokens), plain(backbone, tokens)
+    torch.testing.assert_close(found[:, :8], expected[:, :8], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[:, 33:40], expected[:, 33:40], atol=1e-5, rtol=1e-5)
+    assert float((found - expected)[:, 8:32].abs().min()) > 1e-4
+
+
+@pytest.mark.parametrize("settings", [{}, {"eviction": "sliding"}, {"steps": 2, "second": "recomputed"}])
+def test_later_targets_change_no_earlier_loss_bitwise(backbone, settings):
+    method, tokens = hso(backbone, lr=0.02, **settings), text(70)
+    before = read(method, tokens)
+    for position in (6, 7, 8, 13, 14, 31, 32, 33, 60):
+        changed = tokens.clone()
+        changed[:, position + 1 :] = (changed[:, position + 1 :] + 1) % 256
+        assert torch.equal(read(method, changed)[:, : position + 1], before[:, : position + 1])
+
+
+@pytest.mark.parametrize("settings", [{"lr": 0}, {"lr": 0, "steps": 2, "update": "present"}, {"k": 32}, {"k": 50}])
+def test_without_a_rate_or_with_one_window_a_context_it_is_the_plain_model(backbone, settings):
+    tokens = text(80, rows=2)
+    found = read(hso(backbone, **settings), tokens)
+    torch.testing.assert_close(found, plain(backbone, tokens), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"steps": 2},
+        {"steps": 2, "second": "recomputed"},
+        {"update": "present", "steps": 2},
+        {"states": "values", "warmup": 3, "eviction": "sliding"},
+        {"states": "keys", "optimizer": "sgd", "lr": 0.1},
+        {"optimizer": "sgd", "update": "present", "eviction": "sliding"},
+    ],
+)
+def test_variants_stream_exactly_and_keep_rows_apart(backbone, settings):
+    method, tokens = hso(backbone, **settings), text(75, rows=5)
+    alone = torch.cat([read(method, row[None]) for row in tokens])
+    splits = torch.tensor([0, 6, 7, 33, 75])
+    rest = torch.stack([row.roll(-int(split)) for row, split in zip(tokens, splits, strict=True)])
+    state, first = method.read(method.start(5), tokens, splits)
+    _, second = method.read(state, rest, 75 - splits)
+    for row, split in enumerate(splits.tolist()):
+        found = torch.cat((first[row, :split], second[row, : 75 - split]))
+        torch.testing.assert_close(found, alone[row], atol=1e-4, rtol=0)
+    assert float((alone - plain(backbone, tokens)).abs().max()) > 1e-4
+
+
+def test_variants_are_different_methods(backbone):
+    tokens = text(70)
+    variants = [{}, {"states": "keys"}, {"states": "values"}, {"steps": 2}, {"steps": 2, "second": "recomputed"}]
+    variants += [{"update": "present"}, {"optimizer": "sgd"}, {"warmup": 5}, {"eviction": "sliding"}]
+    found = [read(hso(backbone, lr=0.02, **settings), tokens) for settings in variants]
+    for i, one in enumerate(found):
+        for other in found[i + 1 :]:
+            assert float((one - other).abs().max()) > 1e-4
+
+
+def test_present_only_does_not_depend_on_the_betas(backbone):
+    tokens = text(60)
+    first, second = (
+        read(hso(backbone, update="present", beta1=b1, beta2=b2), tokens) for b1, b2 in [(0.65, 0.9), (0.1, 0.999)]
+    )
+    torch.testing.assert_close(first, second, atol=1e-5, rtol=0)
+
+
+def test_warm_up_scales_the_first_steps(exact):
+    backbone, tokens = exact["tiny-llama"], text(9)
+    moved = []
+    for settings in ({"lr": 0.01}, {"lr": 0.04, "warmup": 3}):
+        state, _ = (method := hso(backbone, **settings)).read(method.start(), tokens)
+        moved.append(state.v[0])
+    torch.testing.assert_close(*moved)
+
+
+def test_moments_leave_with_their_states(backbone):
+    method = hso(backbone, lr=0.01)
+    state, _ = method.read(method.start(), text(31))
+    assert [x.shape[2] for x in (state.first[0], state.k[0])] == [28, 31]
+    assert bool((state.second[0] != 0).any())
+    state, _ = method.read(state, text(3, seed=1))
+    assert [x.shape[2] for x in (state.first[0], state.second[0], state.k[0])] == [0, 0, 2]
+
+    sliding = hso(backbone, eviction="sliding")
+    state, _ = sliding.read(sliding.start(), text(100))
+    assert (int(state.used_B), int(state.open_B)) == (32, 2)
+    assert state.first[0].shape[2] == 32
+    assert torch.equal(state.tokens_BS[0], text(100)[0, -34:])
+
+
+@pytest.mark.parametrize(
+    ("settings", "tensors"),
+    [
+        ({}, 6),
+        ({"states": "values"}, 4),
+        ({"update": "present"}, 2),
+        ({"optimizer": "sgd"}, 2),
+        ({"steps": 2, "update": "present"}, 2),
+    ],
+)
+def test_a_state_holds_the_cache_and_two_moments_and_nothing_else_that_grows(backbone, settings, tensors):
+    method = hso(backbone, context=128, **settings)
+    small, large = (method.read(method.start(2), text(n, rows=2))[0].nbytes for n in (50, 120))
+    of_token = tensors * backbone.layers * backbone.kv_heads * backbone.head_width * 4
+    assert (large - small) / (2 * 70) == pytest.approx(of_token, rel=0.05)
+
+
+def test_no_graph_and_no_weight_gradient_is_left(backbone):
+    for parameter in backbone.model.parameters():
+        parameter.requires_grad_(True)
+    with torch.enable_grad():
+        state, logprobs = (method := hso(backbone)).read(method.start(), text(40))
+    assert not logprobs.requires_grad
+    assert not any(tensor.requires_grad for tensor in state.tensors().values())
+    assert all(p.requires_grad and p.grad is None for p in backbone.model.parameters())
+
+
+def test_reads_alike_in_inference_mode(backbone):
+    method, tokens = hso(backbone), text(40)
+    expected = read(method, tokens)
+    with torch.inference_mode():
+        assert torch.equal(read(method, tokens.clone()), expected)
+
+
+def test_contexts_that_are_forgotten_are_not_read_without_scores(backbone, monkeypatch):
+    method, tokens = hso(backbone), text(110)
+    whole, _ = method.read(method.start(), tokens)
+    forward, seen = backbone.forward, []
+    monkeypatch.setattr(backbone, "forward", lambda *args: (seen.append(args[0].shape[1]), forward(*args))[1])
+    skipped, _ = method.read(method.start(), tokens, logprobs=False)
+    assert sum(seen) == 110 - 96
+    for name, tensor in whole.tensors().items():
+        if name not in ("mean_B", "worst_B"):
+            torch.testing.assert_close(skipped.tensors()[name], tensor)
+
+
+def test_narrow_models_keep_wide_states():
+    method = hso(load("tiny-llama", dtype="bfloat16"), lr=0.003)
+    state, _ = method.read(method.start(), text(31))
+    assert {x.dtype for x in (*state.k, *state.first)} == {torch.float32}
+    still, _ = (plain_method := hso(method.backbone, lr=0)).read(plain_method.start(), text(31))
+    steps = (state.v[0] - still.v[0]).abs()[:, :, 21:28]
+    assert float((steps - 0.003).abs().median()) < 1e-4
+
+
+def test_a_first_segment_is_shorter(backbone):
+    method, tokens = hso(backbone), text(50)
+    found = method.read(method.start(first_segment=10), tokens)[1]
+    again = method.read(method.start(), tokens[:, 10:])[1]
+    torch.testing.assert_close(found[:, 11:], again[:, 1:], atol=1e-4, rtol=0)
+
+
+def test_capabilities(backbone):
+    reset, sliding = hso(backbone), hso(backbone, eviction="sliding")
+    assert reset.capabilities.needs_gradients
+    assert (reset.capabilities.segment, sliding.capabilities.segment) == (32, None)
+    assert hso(backbone, lr=0).baseline() is not None
+    assert reset.baseline() is sliding.baseline() is None
+    assert isinstance(reset.start(), State)
+
+
+def easy(backbone):
+    """A text that the plain model itself would write."""
+    method = Window(backbone)
+    return torch.tensor([[1, *method.generate(method.start(), [[1]], max_new_tokens=60)[0]]])
+
+
+@pytest.mark.parametrize(("settings", "what"), [({"lr": 30.0}, "worse"), ({"lr": 1e38, "optimizer": "sgd"}, "finite")])
+def test_divergence_is_reported(backbone, settings, what):
+    with pytest.raises(UserError, match=f"HSO diverged: its loss is .*{what}.*; use an lr lower than"):
+        read(hso(backbone, context=128, **settings), easy(backbone))
+
+
+def test_a_text_that_becomes_hard_is_compared_and_goes_on(backbone, monkeypatch):
+    compared, original = [], Reading._plain_loss
+    monkeypatch.setattr(Reading, "_plain_loss", lambda self, row: compared.append(row) or original(self, row))
+    tokens = torch.cat((easy(backbone), text(60)), dim=1)
+    assert read(hso(backbone, context=128, lr=1e-4), tokens).isfinite().all()
+    assert compared
+
+
+def test_the_comparison_is_the_plain_models_loss_of_the_window(backbone):
+    tokens = text(40)
+    method = hso(backbone, lr=1e-9, context=128)
+    reading = Reading(method, method.start(), tokens, None, scored=True)
+    with torch.no_grad():
+        for _ in range(4):
+            reading.window()
+        reading.used_B = reading.used_B - 7
+        assert reading._plain_loss(0) == pytest.approx(-float(plain(backbone, tokens)[0, 22:29].mean()), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"context": 200}, "use context=128"),
+        ({"context": 122, "eviction": "sliding"}, "use context=121"),
+        ({"k": 128, "context": None, "eviction": "sliding"}, "use a smaller k"),
+    ],
+)
+def test_what_does_not_fit_the_positions(backbone, settings, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        hso(backbone, **settings)
+
+
+@pytest.mark.parametrize("setting", [{"k": 0}, {"lr": -1}, {"beta1": 1.0}, {"eps": 0}, {"steps": 3}, {"states": "x"}])
+def test_settings_out_of_range(setting):
+    with pytest.raises(UserError, match="is not valid"):
+        HSOConfig.parse(setting)
+
+
+def test_models_without_gradients_are_refused():
+    with torch.inference_mode():
+        inference = load("tiny-llama")
+    quantised = load("tiny-llama")
+    layer = quantised.model.model.layers[0].mlp.up_proj
+    layer.weight = torch.nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
+    for backbone in (inference, quantised):
+        with pytest.raises(UserError, match="HSO needs gradients"):
+            HSO(backbone)
