@@ -172,10 +172,10 @@ class Backbone:
                 0, 0
             ]
 
-    def empty_kv(self, rows: int) -> cache.KV:
-        """A cache of this model without tokens."""
+    def empty_kv(self, rows: int, layers: int | None = None) -> cache.KV:
+        """A cache without tokens, for as many layers as this model has when `layers` is not given."""
         like = torch.empty(0, dtype=self.attention_dtype, device=self.device)
-        return cache.empty_kv(self.layers, (rows, self.kv_heads, self.head_width), like)
+        return cache.empty_kv(layers or self.layers, (rows, self.kv_heads, self.head_width), like)
 
     def reader(self, rows: int, layout: cache.Layout) -> cache.CacheReader:
         """Causal attention over the new tokens alone."""

@@ -54,10 +54,11 @@ class BlockMethod(ContextMethod):
         found_BT = torch.zeros(rows, length, device=tokens_BT.device) if logprobs else None
         done_B = torch.zeros_like(left_B)
         while bool((left_B > 0).any()):
-            take_B = torch.minimum(left_B, self.room(state).clamp(max=BLOCK_TOKENS))
+            room_B = self.room(state)
+            take_B = torch.minimum(left_B, room_B.clamp(max=BLOCK_TOKENS))
             index_Bt, real_Bt = _places(done_B, take_B, length)
             tokens_Bt = tokens_BT.gather(1, index_Bt)
-            passing = not logprobs and bool((left_B > take_B).all() and (take_B == self.room(state)).all())
+            passing = not logprobs and bool((left_B > take_B).all() and (take_B == room_B).all())
             if passing and (passed := self.skim(state, tokens_Bt, take_B)) is not None:
                 state = dataclasses.replace(passed, length_B=passed.length_B + take_B)
                 done_B, left_B = done_B + take_B, left_B - take_B

@@ -97,8 +97,8 @@ class LongMem(BlockMethod):
         """An empty bank and an empty segment."""
         backbone = self.backbone
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
-        kv = self._empty_kv(batch_size, backbone.layers)
-        side_kv = self._empty_kv(batch_size, len(self.side.blocks))
+        kv = backbone.empty_kv(batch_size)
+        side_kv = backbone.empty_kv(batch_size, len(self.side.blocks))
         bank = Bank.empty(batch_size, backbone.kv_heads, backbone.head_width, self.settings, backbone.device)
         return LongMemState(
             zeros_B,
@@ -168,20 +168,15 @@ class LongMem(BlockMethod):
         steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
         return Layout(state.kv.used_B[:, None] + steps)
 
-    def _empty_kv(self, rows: int, layers: int) -> KV:
-        backbone = self.backbone
-        like = torch.empty(0, dtype=backbone.attention_dtype, device=backbone.device)
-        return cache.empty_kv(layers, (rows, backbone.kv_heads, backbone.head_width), like)
-
     @functools.cached_property
     def _bos_hidden_C(self) -> Tensor:
         """The side network's final state after BOS alone."""
         tokens = torch.tensor([[self.backbone.bos]], device=self.backbone.device)
         layout = Layout(torch.zeros_like(tokens))
         with torch.no_grad():
-            reader = CacheReader(self.backbone, self._empty_kv(1, self.backbone.layers), layout)
+            reader = CacheReader(self.backbone, self.backbone.empty_kv(1), layout)
             states, final = self.run_backbone(tokens, layout, reader)
-            side_reader = CacheReader(self.backbone, self._empty_kv(1, len(self.side.blocks)), layout)
+            side_reader = CacheReader(self.backbone, self.backbone.empty_kv(1, len(self.side.blocks)), layout)
             hidden: Tensor = self.side.norm(self.side(states, final, side_reader)[-1])
         return hidden[0, 0]
 
