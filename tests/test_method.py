@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextlab.errors import UserError
-from contextlab.method import Capabilities, ContextMethod, MethodConfig, State, pad
+from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State, pad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Counting(ContextMethod):
     def capabilities(self):
         return Capabilities()
 
-    def start(self, batch_size=1, *, first_segment=None):
+    def start(self, batch_size=1, *, ahead=None):
         return State(torch.zeros(batch_size, dtype=torch.int64), torch.zeros(batch_size, 1))
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
@@ -158,3 +158,10 @@ def test_pad_keeps_tokens_and_lengths(sequences):
     tokens, lengths = pad(sequences)
     assert lengths.tolist() == [len(s) for s in sequences]
     assert [tokens[i, : len(s)].tolist() for i, s in enumerate(sequences)] == sequences
+
+
+@given(st.integers(0, 500), st.integers(0, 100), st.integers(1, 70))
+def test_what_is_ahead_ends_with_a_segment(context, question, segment):
+    first = Ahead(context, question).first_segment(segment)
+    assert 1 <= first <= segment
+    assert (context + question - first) % segment == 0

@@ -64,8 +64,7 @@ class Capabilities:
         trainable: has parameters that `contextlab train` can adapt.
         needs_gradients: reading differentiates through the backbone.
         max_context: tokens after which the method starts anew; None when it has no such limit.
-        segment: length of the segments whose local context starts cold; None when there are none. A method that
-            declares one takes `first_segment` in `start`, so that a protocol can place the boundaries.
+        segment: length of the segments whose local context starts cold; None when there are none.
         uses_context: False for a method that ignores what it reads before the question.
     """
 
@@ -75,6 +74,23 @@ class Capabilities:
     max_context: int | None = None
     segment: int | None = None
     uses_context: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Ahead:
+    """What is going to be read, so that a method can place its boundaries: lengths only.
+
+    Attributes:
+        context: tokens that will be read before the question.
+        question: tokens of the longest question or candidate that will follow.
+    """
+
+    context: int
+    question: int = 0
+
+    def first_segment(self, segment: int) -> int:
+        """The length of a first segment that lets a later one, of `segment` tokens, end with the question."""
+        return (self.context + self.question) % segment or segment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,13 +196,13 @@ class ContextMethod(ABC):
         """What this method can do, with this backbone and configuration."""
 
     @abstractmethod
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> State:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
         """An empty state.
 
         Args:
             batch_size: number of rows.
-            first_segment: length of the first segment when it is to be shorter than the others, in tokens; methods
-                without segments ignore it.
+            ahead: the lengths of context and question where they are known; methods without boundaries ignore it,
+                the others place them so that a question finds what the method promises it.
         """
 
     @abstractmethod

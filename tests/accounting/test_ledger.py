@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contextlab.accounting import ledger as module
 from contextlab.accounting.ledger import Cost, Ledger, Meter, signature
-from contextlab.method import Capabilities, ContextMethod, State
+from contextlab.method import Ahead, Capabilities, ContextMethod, State
 
 V, C = 11, 8
 
@@ -32,7 +32,7 @@ class Bigram(ContextMethod):
     def capabilities(self) -> Capabilities:
         return Capabilities(max_context=99)
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> State:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
         return State(torch.zeros(batch_size, dtype=torch.int64), self.rows_VC[:1].repeat(batch_size, 1))
 
     def read(

@@ -17,7 +17,7 @@ from contextlab.benchmarks.fewshot import SST2, AGNews, Item, Labelled
 from contextlab.benchmarks.labels import LabelProtocol, macro_f1
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
-from contextlab.method import Capabilities
+from contextlab.method import Ahead, Capabilities
 
 NEWS = AGNews.form
 REVIEWS = SST2.form
@@ -35,10 +35,10 @@ class FakeMeter:
         self.capabilities = Capabilities(**capabilities)
         self.method = self
         self.calls: list[tuple[Any, ...]] = []
-        self.first_segment: int | None = None
+        self.ahead: Ahead | None = None
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> Any:
-        self.first_segment = first_segment
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Any:
+        self.ahead = ahead
         return SimpleNamespace(length_B=torch.zeros(1, dtype=torch.int64))
 
     def read(self, phase: str, state: Any, tokens_BT: Any, *, logprobs: bool) -> tuple[Any, None]:
@@ -195,13 +195,9 @@ def test_small_probabilities_are_not_lost() -> None:
     assert record["nats"][0] - record["nats"][1] == pytest.approx(0.9, rel=1e-3)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 400))
-def test_the_local_window_is_full_at_the_end_of_the_longest_label(segment: int) -> None:
-    record, meter = ask(meter=FakeMeter(segment=segment))
-    assert meter.first_segment is not None
-    assert 1 <= meter.first_segment <= segment
-    assert (record["context_tokens"] + len(" Technology") - meter.first_segment) % segment == 0
+def test_the_method_is_told_the_lengths_of_the_prompt_and_of_the_longest_label() -> None:
+    record, meter = ask()
+    assert meter.ahead == Ahead(record["context_tokens"], len(" Technology"))
 
 
 def test_a_prompt_longer_than_the_method_reads_is_an_error() -> None:

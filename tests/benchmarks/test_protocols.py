@@ -15,7 +15,7 @@ from torch import Tensor
 from contextlab.benchmarks.protocols import ChoiceProtocol, PerplexityProtocol
 from contextlab.benchmarks.task import Choice, Document, Options
 from contextlab.errors import UserError
-from contextlab.method import Capabilities, ContextMethod, State
+from contextlab.method import Ahead, Capabilities, ContextMethod, State
 
 VOCABULARY = 64
 
@@ -43,7 +43,7 @@ class Unigram(ContextMethod):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> Seen:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Seen:
         zero = torch.zeros(batch_size, dtype=torch.int64)
         return Seen(zero, torch.zeros(batch_size, 1), torch.zeros(batch_size, VOCABULARY))
 
@@ -66,12 +66,12 @@ class FakeMeter:
     def __init__(self, **capabilities: Any) -> None:
         self.method = Unigram(**capabilities)
         self.backbone, self.capabilities = self.method.backbone, self.method.capabilities
-        self.first_segment: int | None = None
+        self.ahead: Ahead | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.kept: list[int] = []
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> Any:
-        self.first_segment = first_segment
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Any:
+        self.ahead = ahead
         return self.method.start(batch_size)
 
     def read(self, phase: str, state: Any, tokens_BT: Tensor, lengths_B: Any = None, *, logprobs: bool = True) -> Any:
@@ -151,19 +151,11 @@ def test_equal_candidates_go_to_the_first() -> None:
     assert run(ChoiceProtocol(20, 4, Options()), FakeMeter(), example)["prediction"] == 0
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 60), st.sampled_from(["own", "none"]))
-def test_the_local_window_is_full_at_the_end_of_the_longest_candidate(segment: int, length: int, context: Any) -> None:
-    meter = FakeMeter(segment=segment)
-    example = dataclasses.replace(OWN, context=words([7] * length))
-    record = run(ChoiceProtocol(40, 4, Options(context=context)), meter, example)
-    assert meter.first_segment is not None
-    assert 1 <= meter.first_segment <= segment
-    assert (record["context_tokens"] + 4 - meter.first_segment) % segment == 0
-
-
-def test_a_method_without_segments_is_not_given_any() -> None:
-    assert choice()[1].first_segment is None
+@pytest.mark.parametrize("context", ["own", "none"])
+def test_the_method_is_told_the_lengths_of_the_context_and_of_the_longest_candidate(context: Any) -> None:
+    meter = FakeMeter()
+    record = run(ChoiceProtocol(40, 4, Options(context=context)), meter, OWN)
+    assert meter.ahead == Ahead(record["context_tokens"], 4)
 
 
 def test_a_context_longer_than_the_method_reads_is_an_error_that_says_so() -> None:
@@ -228,7 +220,7 @@ def test_places_add_up() -> None:
 
 @pytest.mark.parametrize(("context", "first"), [("own", 0), ("wrong", 32), ("none", None)])
 def test_a_history_is_read_without_scores_and_the_next_1024_tokens_are_scored(context: Any, first: int | None) -> None:
-    meter = FakeMeter(segment=64)
+    meter = FakeMeter()
     protocol = PerplexityProtocol(Options(context=context, history=100))
     record = run(protocol, meter, document("a", 2000), document("b", 150, start=32))
     *before, keep, query = meter.calls
@@ -236,7 +228,7 @@ def test_a_history_is_read_without_scores_and_the_next_1024_tokens_are_scored(co
         assert (before, meter.kept) == ([], [0])
     else:
         assert before == [("read", "contextualize", [(first + i) % 64 for i in range(100)], False)]
-        assert (meter.kept, meter.first_segment) == ([100], 36)
+        assert (meter.kept, meter.ahead) == ([100], Ahead(100))
     assert keep == ("keep",)
     assert query == ("read", "query", [(100 + i) % 64 for i in range(1024)], True)
     assert (record["tokens"], record["cold"]["tokens"]) == (1024, 256)

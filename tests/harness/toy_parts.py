@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contextlab.benchmarks.task import Choice, Dataset, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
-from contextlab.method import Capabilities, ContextMethod, MethodConfig, State
+from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -47,7 +47,7 @@ class Counter(ContextMethod):
     def capabilities(self) -> Capabilities:
         return Capabilities()
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> Counts:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Counts:
         counts_BV = torch.zeros(batch_size, self.backbone.vocab_size)
         return Counts(torch.zeros(batch_size, dtype=torch.int64), torch.zeros(batch_size, 1), counts_BV)
 

@@ -6,7 +6,7 @@ import torch
 from contextlab.backbone import load
 from contextlab.cache import CacheReader, Layout
 from contextlab.errors import UserError
-from contextlab.method import ContextMethod
+from contextlab.method import Ahead, ContextMethod
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.full import Full
 from contextlab.methods.sinks import Sinks, SinksConfig
@@ -63,10 +63,10 @@ def test_the_first_token_of_a_window_is_predicted_from_the_window_before(backbon
     torch.testing.assert_close(found[0, 32], plain(backbone, tokens)[0, 31])
 
 
-def test_first_segment_places_the_boundaries(backbone):
+def test_what_is_ahead_places_the_boundaries(backbone):
     tokens = text(60)
     method = Window(backbone, WindowConfig(N=32))
-    _, found = method.read(method.start(first_segment=10), tokens)
+    _, found = method.read(method.start(ahead=Ahead(10)), tokens)
     assert found is not None
     torch.testing.assert_close(found[:, 11:42], plain(backbone, tokens[:, 10:42]), atol=1e-5, rtol=1e-5)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.memory import PeakMemory, storage_bytes
-from contextlab.method import Capabilities, ContextMethod, State
+from contextlab.method import Ahead, Capabilities, ContextMethod, State
 
 if TYPE_CHECKING:
     from contextlab.backbone import Backbone
@@ -162,9 +162,9 @@ class Meter:
         """The method's capabilities."""
         return self.method.capabilities
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> Any:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Any:
         """An empty state; costs nothing."""
-        return self.method.start(batch_size, first_segment=first_segment)
+        return self.method.start(batch_size, ahead=ahead)
 
     def read(
         self, phase: Phase, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True

@@ -14,9 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from contextlab.benchmarks.metrics import bootstrap_ratio, wilson
-from contextlab.benchmarks.protocols import check_fits, contextualize, first_segment_length
+from contextlab.benchmarks.protocols import check_fits, contextualize
 from contextlab.benchmarks.task import Metric, Options, Protocol
 from contextlab.errors import UserError
+from contextlab.method import Ahead
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -56,9 +57,9 @@ class LabelProtocol(Protocol):
         encode = meter.backbone.encode
         prompt = encode(self._text(shown, example))
         candidates = [encode(f" {word}") for words in self.form.words for word in words]
-        length = len(prompt) + max(map(len, candidates))
-        check_fits(meter, length, "choose a split with fewer demonstrations")
-        state = contextualize(meter, prompt, first_segment_length(meter, length))
+        ahead = Ahead(len(prompt), max(map(len, candidates)))
+        check_fits(meter, ahead.context + ahead.question, "choose a split with fewer demonstrations")
+        state = contextualize(meter, prompt, ahead)
         logprobs_N = meter.score("query", state, candidates)[0].double().cpu().sum(-1)
         logprobs_C = _per_class(logprobs_N, [len(words) for words in self.form.words])
         nats = (-logprobs_C.log_softmax(0)).tolist()

@@ -14,7 +14,7 @@ from torch import Tensor
 from contextlab.benchmarks.metrics import bootstrap_ratio, exponential, wilson
 from contextlab.benchmarks.task import Choice, Document, Metric, Options, Protocol
 from contextlab.errors import UserError
-from contextlab.method import pad
+from contextlab.method import Ahead, pad
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -49,7 +49,7 @@ class ChoiceProtocol(Protocol):
         context = _last(encode(other.context), len(own)) if wrong else own if self.options.context == "own" else []
         candidates = [encode(text)[: self.suffix_tokens] for text in example.candidates]
         lengths = [len(candidate) for candidate in candidates]
-        state = contextualize(meter, context, first_segment_length(meter, len(context) + max(lengths)))
+        state = contextualize(meter, context, Ahead(len(context), max(lengths)))
         logprobs_NM = meter.score("query", state, candidates)[0].double().cpu()
         nats = [-float(row[:length].sum()) / length for row, length in zip(logprobs_NM, lengths, strict=True)]
         prediction = nats.index(min(nats))
@@ -125,7 +125,7 @@ class PerplexityProtocol(Protocol):
             context = tokens[:history] if self.options.context == "own" else meter.backbone.encode(other.text)[:history]
             if len(context) < history:
                 return {"id": example.id, "skipped": f"document {other.id}, read instead, has too few tokens"}
-        state = contextualize(meter, context, first_segment_length(meter, len(context)))
+        state = contextualize(meter, context, Ahead(len(context)))
         scored = tokens[history : history + WINDOW]
         _, logprobs_BT = meter.read("query", state, _row(scored, state))
         assert logprobs_BT is not None
@@ -185,19 +185,13 @@ def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, 
     }
 
 
-def contextualize(meter: Meter, context: list[int], first_segment: int | None) -> Any:
+def contextualize(meter: Meter, context: list[int], ahead: Ahead) -> Any:
     """The state after a context of any length, entered as what is kept."""
-    state = meter.start(first_segment=first_segment)
+    state = meter.start(ahead=ahead)
     if context:
         state, _ = meter.read("contextualize", state, _row(context, state), logprobs=False)
     meter.keep(state)
     return state
-
-
-def first_segment_length(meter: Meter, boundary: int) -> int | None:
-    """The length of the first segment that lets a later one end at `boundary`; None for methods without segments."""
-    segment = meter.capabilities.segment
-    return None if segment is None else boundary % segment or segment
 
 
 def check_fits(meter: Meter, tokens: int, remedy: str) -> None:

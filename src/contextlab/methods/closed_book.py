@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contextlab.backbone import Backbone
-from contextlab.method import Capabilities, ContextMethod, MethodConfig, State
+from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State
 from contextlab.methods.full import Full
 
 
@@ -26,7 +26,7 @@ class ClosedBook(ContextMethod):
         """Every call starts anew, so a text read in two calls is two texts."""
         return Capabilities(exact_streaming=False, uses_context=False)
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> State:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
         """A state that only counts."""
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
         return State(zeros_B, self.backbone.bos_hidden_C.expand(batch_size, -1))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from contextlab.cache import KV, CacheReader, Layout
-from contextlab.method import State, pad
+from contextlab.method import Ahead, State, pad
 from contextlab.methods.blocks import BlockMethod
 
 
@@ -41,9 +41,9 @@ class SegmentMethod(BlockMethod):
     keep_last: int = 0
     band: int | None = None
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> SegmentState:
-        """An empty cache; only segments that start cold are worth placing, others ignore `first_segment`."""
-        first = first_segment if first_segment and self.capabilities.segment else self.segment
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> SegmentState:
+        """An empty cache; only segments that start cold are worth placing."""
+        first = ahead.first_segment(self.segment) if ahead and self.capabilities.segment else self.segment
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
         pending_BC = self.backbone.bos_hidden_C.expand(batch_size, -1)
         return SegmentState(zeros_B, pending_BC, self.backbone.empty_kv(batch_size), zeros_B + first)

@@ -11,7 +11,7 @@ from contextlab.backbone import load, wrap
 from contextlab.cache import rotate
 from contextlab.errors import UserError
 from contextlab.laws import check
-from contextlab.method import State
+from contextlab.method import Ahead, State
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.hso.reading import Reading
 from contextlab.methods.window import Window, WindowConfig
@@ -331,7 +331,7 @@ def test_narrow_models_keep_wide_states():
 
 def test_a_first_segment_is_shorter(backbone):
     method, tokens = hso(backbone), text(50)
-    found = method.read(method.start(first_segment=10), tokens)[1]
+    found = method.read(method.start(ahead=Ahead(10)), tokens)[1]
     again = method.read(method.start(), tokens[:, 10:])[1]
     torch.testing.assert_close(found[:, 11:], again[:, 1:], atol=1e-4, rtol=0)
 

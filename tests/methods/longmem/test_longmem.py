@@ -5,6 +5,7 @@ import torch
 
 from contextlab import backbone as backbones
 from contextlab.errors import UserError
+from contextlab.method import Ahead
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.window import Window
 
@@ -55,9 +56,9 @@ def test_contextualising_without_scores_leaves_the_same_state(backbone):
         torch.testing.assert_close(silent.tensors()[name], tensor, atol=2e-3, rtol=2e-3)
 
 
-def test_first_segment_moves_the_boundaries(backbone):
+def test_what_is_ahead_moves_the_boundaries(backbone):
     method = LongMem(backbone, LongMemConfig(K=16, N=32))
-    state, _ = method.read(method.start(first_segment=20), tokens(1, 52))
+    state, _ = method.read(method.start(ahead=Ahead(20)), tokens(1, 52))
     assert state.bank.count_B.tolist() == [13]
     assert state.kv.used_B.tolist() == [0]
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from contextlab.backbone import Backbone
 from contextlab.cache import KV, Layout
 from contextlab.errors import UserError
-from contextlab.method import Capabilities, ContextMethod, pad
+from contextlab.method import Ahead, Capabilities, ContextMethod, pad
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
 from contextlab.methods.dynamic_eval.rules import RMS, SGD, Adam, Rule
 from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, single_row
@@ -67,9 +67,9 @@ class DynamicEval(SegmentMethod):
         """The window, without learning."""
         return None if self.settings.lr else Window(self.backbone, WindowConfig(N=self.segment))
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> DynamicEvalState:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> DynamicEvalState:
         """The trained weights, shared until they change, and an empty context."""
-        empty = super().start(batch_size, first_segment=first_segment)
+        empty = super().start(batch_size, ahead=ahead)
         trained = self.model.trained
         none = [w.new_zeros(()).expand_as(w) for w in trained] if self.rule.moments else []
         weights, zeros = (tuple(w.expand(batch_size, *w.shape) for w in part) for part in (trained, none))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.method import Capabilities, ContextMethod
+from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.hso.attend import frozen
 from contextlab.methods.hso.config import HSOConfig
 from contextlab.methods.hso.reading import Reading
@@ -48,11 +48,12 @@ class HSO(ContextMethod):
         plain = self.settings.lr == 0 and self.resets
         return Window(self.backbone, WindowConfig(N=self.context)) if plain else None
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> HSOState:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> HSOState:
         """An empty cache."""
         backbone = self.backbone
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
         losses_B = torch.zeros(batch_size, device=backbone.device)
+        first = ahead.first_segment(self.context) if ahead else self.context
         width = torch.promote_types(backbone.attention_dtype, torch.float32)
         empty = torch.zeros(batch_size, backbone.kv_heads, 0, backbone.head_width, dtype=width, device=backbone.device)
         chosen = backbone.layers * (2 if self.settings.states == "both" else 1)
@@ -67,7 +68,7 @@ class HSO(ContextMethod):
             tokens_BS=zeros_B[:, None][:, :0],
             used_B=zeros_B,
             open_B=zeros_B,
-            left_B=zeros_B + ((first_segment or self.context) if self.resets else NEVER),
+            left_B=zeros_B + (first if self.resets else NEVER),
             mean_B=losses_B,
             worst_B=losses_B,
         )

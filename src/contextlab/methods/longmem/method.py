@@ -21,7 +21,7 @@ from contextlab.backbone import Backbone, weights_digest
 from contextlab.cache import KV, CacheReader, Layout
 from contextlab.errors import UserError
 from contextlab.kernels.joint_memory_attention import fuse, memory_attention
-from contextlab.method import Capabilities, ContextMethod, State
+from contextlab.method import Ahead, Capabilities, ContextMethod, State
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.longmem.bank import Bank
 from contextlab.methods.longmem.config import LongMemConfig
@@ -93,7 +93,7 @@ class LongMem(BlockMethod):
         untrained = self.settings.init == "identity" and self.settings.weights is None
         return Window(self.backbone, WindowConfig(N=self.segment)) if untrained else None
 
-    def start(self, batch_size: int = 1, *, first_segment: int | None = None) -> LongMemState:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LongMemState:
         """An empty bank and an empty segment."""
         backbone = self.backbone
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
@@ -106,7 +106,7 @@ class LongMem(BlockMethod):
             kv,
             side_kv,
             bank,
-            zeros_B + (first_segment or self.segment),
+            zeros_B + (ahead.first_segment(self.segment) if ahead else self.segment),
         )
 
     def room(self, state: LongMemState) -> Tensor:
