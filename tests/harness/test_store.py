@@ -96,6 +96,22 @@ def test_a_broken_line_is_named(tmp_path: Path, broken: bytes) -> None:
     assert path.read_bytes().splitlines()[1] == broken
 
 
+def test_qualities_are_read_without_holding_the_run(tmp_path: Path) -> None:
+    lines = [{"id": "a", "quality": 1.5}, {"id": "b", "quality": None}, {"id": "c"}]
+    with store.open_run(tmp_path, IDENTITY, {}) as run:
+        for line in lines:
+            run.append(line)
+        assert store.qualities(run.folder) == {"a": 1.5}
+    assert store.qualities(tmp_path / "nothing") == {}
+
+
+def test_a_broken_line_is_named_where_qualities_are_read(tmp_path: Path) -> None:
+    folder = write(tmp_path, LINES)
+    (folder / "examples.jsonl").write_text("{\n")
+    with pytest.raises(UserError, match="Line 1"):
+        store.qualities(folder)
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "summary.json"])
 def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
     folder = write(tmp_path, LINES)

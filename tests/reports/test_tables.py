@@ -60,6 +60,23 @@ def test_cells_carry_value_interval_and_cost() -> None:
     assert "TFLOPs train" not in frame
 
 
+def test_a_baseline_is_compared_example_by_example() -> None:
+    """The spread between the examples is large, that of the differences small."""
+    window, full = (
+        result("window", quality={"a": 1.0, "b": 5.0, "c": 9.0}),
+        result("full", quality={"a": 0.9, "b": 4.8}),
+    )
+    frame = comparison([window, full], baseline="window")
+    assert cell(frame, "full", "paired nats_per_token - window") == "-0.150 [-0.200, -0.100]"
+    assert cell(frame, "window", "paired nats_per_token - window") == ""
+
+
+@pytest.mark.parametrize("quality", [{}, {"a": 0.9}, {"x": 1.0, "y": 2.0}])
+def test_without_two_common_examples_nothing_is_paired(quality: dict[str, float]) -> None:
+    window, full = result("window", quality={"a": 1.0, "b": 5.0}), result("full", quality=quality)
+    assert not [name for name in comparison([window, full], baseline="window") if name.startswith("paired")]
+
+
 def test_rows_stand_in_the_order_of_the_runs() -> None:
     results = three()
     assert [key[0] for key in comparison(results[::-1]).index] == list(NATS)
@@ -220,8 +237,9 @@ def store(folder: Path, content: str) -> Path:
 def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
     results = three()
     for place, one in zip(("a", "b/c", "d/e/f"), results, strict=True):
-        store(tmp_path / place, json.dumps(one))
-    assert load_results(tmp_path) == results
+        path = store(tmp_path / place, json.dumps(one))
+        path.with_name("examples.jsonl").write_text('{"id": "x", "quality": 0.5}\n')
+    assert load_results(tmp_path) == [one | {"quality": {"x": 0.5}} for one in results]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps(result(schema=2)), "\x00"])

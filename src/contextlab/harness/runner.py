@@ -164,8 +164,7 @@ def _run(
                     "provenance": {**current, "started": started},
                 }
             )
-    records = [line["record"] for line in lines if "skipped" not in line["record"]]
-    return result, {record["id"]: case.protocol.quality(record) for record in records}
+    return result, {line["id"]: line["quality"] for line in lines if line["quality"] is not None}
 
 
 def _warm_meter(method: ContextMethod, seed: int) -> Meter:
@@ -185,7 +184,8 @@ def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     _seed(seed, example.id)
     with torch.set_grad_enabled(meter.capabilities.needs_gradients):
         record = case.protocol.evaluate(meter, example, case.other(index))
-    return {"id": example.id, "record": record, **meter.take()}
+    quality = None if "skipped" in record else case.protocol.quality(record)
+    return {"id": example.id, "record": record, "quality": quality, **meter.take()}
 
 
 def _seed(seed: int, example: str) -> None:

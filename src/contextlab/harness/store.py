@@ -90,6 +90,19 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, An
                 _discard(folder)
 
 
+def qualities(folder: Path) -> dict[str, float]:
+    """The quality of every finished example of a stored run by its id; those that were skipped have none.
+
+    Raises:
+        UserError: when a stored line is broken.
+    """
+    try:
+        lines = _parsed(folder / "examples.jsonl", (folder / "examples.jsonl").read_bytes())
+    except FileNotFoundError:
+        return {}
+    return {line["id"]: line["quality"] for line in lines if line.get("quality") is not None}
+
+
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
     """Put what the operating system refuses into a sentence."""
@@ -117,6 +130,10 @@ def _finished(path: Path, file: FileIO) -> list[dict[str, Any]]:
     whole = content.rpartition(b"\n")[0] + b"\n" if b"\n" in content else b""
     if len(whole) < len(content):
         file.truncate(len(whole))
+    return _parsed(path, whole)
+
+
+def _parsed(path: Path, whole: bytes) -> list[dict[str, Any]]:
     lines = []
     for number, line in enumerate(whole.splitlines(), start=1):
         try:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pandas
 
-from contextlab.benchmarks.metrics import share_of_full
+from contextlab.benchmarks.metrics import paired_difference, share_of_full
+from contextlab.benchmarks.task import Metric
 from contextlab.errors import UserError, unknown
+from contextlab.harness.store import qualities
 
 Result = dict[str, Any]
 DIMENSIONS = ("method", "task", "context", "backbone", "device", "dtype", "seed")
@@ -49,13 +51,15 @@ def comparison(
 
     A dimension other than rows and columns in which the results differ becomes part of the rows. Of results that
     differ in no dimension (but in the version of the code, say) the latest is taken. `share` is
-    (window - method) / (window - full) in nats per token, where both are there on the same examples.
+    (window - method) / (window - full) in nats per token, where both are there on the same examples. The difference
+    to a baseline is `paired`, the mean over the examples with its interval, for what a task calls quality (its first
+    metric), and the plain one for the other metrics.
 
     Args:
         results: from `load_results` or `bench`.
         rows: one of `DIMENSIONS`.
         columns: one of `DIMENSIONS`; each of its values has its own group of columns.
-        baseline: method whose metrics are subtracted, in columns of their own.
+        baseline: method whose metrics are subtracted, in columns of their own; named as in the table's rows.
         metrics: those wanted; all when empty.
 
     Returns:
@@ -119,7 +123,7 @@ def _load(path: Path) -> Result:
         ) from None
     if missing or result.get("schema") != 1:
         raise UserError(f"{path} is not a result of this version: delete it and run its benchmark again.")
-    return result
+    return {**result, "quality": qualities(path.parent)}
 
 
 def _check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -169,11 +173,24 @@ def _quality(
             cells[name] += f" [{_number(metric['low'])}, {_number(metric['high'])}]"
         if name in subtracted:
             cells[f"{name} - {baseline}"] = f"{metric['value'] - subtracted[name]['value']:+.3f}"
+    paired = _paired(result, peers.get(baseline or ""))
+    if paired is not None:
+        measure = next(iter(result["metrics"]))
+        cells[f"paired {measure} - {baseline}"] = f"{paired.value:+.3f} [{paired.low:+.3f}, {paired.high:+.3f}]"
     nats = {name: peer["metrics"].get("nats_per_token", {}).get("value") for name, peer in peers.items()}
     mine = result["metrics"].get("nats_per_token")
     if mine and None not in (nats.get("window"), nats.get("full")) and nats["window"] != nats["full"]:
         cells["share"] = f"{share_of_full(nats['window'], mine['value'], nats['full']):z.2f}"
     return cells
+
+
+def _paired(result: Result, peer: Result | None) -> Metric | None:
+    """The mean difference over the examples that both have; None for the same run, or fewer than two examples."""
+    if peer is None or peer is result:
+        return None
+    mine, other = result.get("quality", {}), peer.get("quality", {})
+    ids = [example for example in mine if example in other]
+    return paired_difference([mine[i] for i in ids], [other[i] for i in ids]) if len(ids) > 1 else None
 
 
 def _costs(result: Result) -> dict[str, str]:
