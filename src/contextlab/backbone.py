@@ -82,6 +82,21 @@ class Backbone:
         """Width of queries, keys and values as attention sees them."""
         return getattr(self.model, "attention_dtype", None) or self.dtype
 
+    def check_differentiable(self) -> None:
+        """Refuse a model without gradients.
+
+        Raises:
+            UserError: when it is quantised, or its tensors were made for inference only.
+        """
+        quantised = getattr(self.model, "hf_quantizer", None) is not None
+        # Quantised models keep integers, some as buffers; others may have integer buffers that are no weights.
+        held = [*self.model.parameters(), *(self.model.buffers() if quantised else ())]
+        if not all(x.is_floating_point() and x.itemsize > 1 and not x.is_inference() for x in held):
+            raise UserError(
+                f"{self.name} is quantised or made for inference only and has no gradients: load it in float32 or "
+                "bfloat16, outside of inference mode."
+            )
+
     @functools.cached_property
     def digest(self) -> str:
         """sha256 of the weights, hexadecimal."""

@@ -35,11 +35,7 @@ class Adaptable:
 
     def __init__(self, backbone: Backbone, pattern: str = "*") -> None:
         own: dict[str, Tensor] = {name: value.detach() for name, value in backbone.model.named_parameters()}
-        if not _differentiable(backbone.model):
-            raise UserError(
-                f"{backbone.name} is quantised or made for inference only and has no gradients: load it in float32 "
-                "or bfloat16, outside of inference mode."
-            )
+        backbone.check_differentiable()
         self.names = [name for name in own if fnmatchcase(name, pattern)]
         if not self.names:
             raise UserError(f"parameters={pattern} matches nothing in {backbone.name}: use a pattern such as *.mlp.*.")
@@ -63,13 +59,6 @@ class Adaptable:
             logprobs, rest = self.run(leaves, fn)
             found = torch.autograd.grad(-logprobs.mean(), leaves, materialize_grads=True)
         return logprobs.detach(), rest, found
-
-
-def _differentiable(model: nn.Module) -> bool:
-    """Quantised models keep integers, some as buffers; others may have integer buffers that are no weights."""
-    quantised = getattr(model, "hf_quantizer", None) is not None
-    held = [*model.parameters(), *(model.buffers() if quantised else ())]
-    return all(x.is_floating_point() and x.itemsize > 1 and not x.is_inference() for x in held)
 
 
 class _Seat(nn.Module):

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from contextlab.backbone import Backbone
-from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.hso.attend import frozen
 from contextlab.methods.hso.config import HSOConfig
@@ -36,7 +35,7 @@ class HSO(ContextMethod):
         self.settings = config or HSOConfig()
         self.context = self.settings.length(backbone.max_positions)
         self.resets = self.settings.eviction == "reset"
-        _check_differentiable(backbone)
+        backbone.check_differentiable()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -87,13 +86,3 @@ class HSO(ContextMethod):
             while bool((reading.rest_B > 0).any()):
                 reading.window()
             return reading.state(), reading.found_BT
-
-
-def _check_differentiable(backbone: Backbone) -> None:
-    model = backbone.model
-    quantised = getattr(model, "hf_quantizer", None) is not None
-    if quantised or any(not p.is_floating_point() or p.is_inference() for p in model.parameters()):
-        raise UserError(
-            f"HSO needs gradients through {backbone.name}, which is quantised or loaded for inference only: "
-            f"load it in float32 or bfloat16, outside of torch.inference_mode."
-        )
