@@ -62,6 +62,7 @@ class Capabilities:
     Attributes:
         exact_streaming: `read(ab)` equals `read(a)` then `read(b)` at every split.
         trainable: has parameters that `contextlab train` can adapt.
+        untrained: has such parameters and they are as they started, so that its numbers say what it costs, no more.
         needs_gradients: reading differentiates through the backbone.
         max_context: tokens after which the method starts anew; None when it has no such limit.
         segment: length of the segments whose local context starts cold; None when there are none.
@@ -70,6 +71,7 @@ class Capabilities:
 
     exact_streaming: bool = True
     trainable: bool = False
+    untrained: bool = False
     needs_gradients: bool = False
     max_context: int | None = None
     segment: int | None = None

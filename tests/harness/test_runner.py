@@ -49,6 +49,7 @@ SCHEMA: dict[str, Any] = {
     "state": {"bytes": int, "floats": int, "tokens": int},
     "parameters": {"backbone": int, "added": int, "trained": int},
     "max_context": int | None,
+    "untrained": bool,
     "provenance": {
         **dict.fromkeys(("contextlab", "torch", "transformers", "device", "dtype", "started", "command"), str),
         "commit": str | None,

@@ -77,6 +77,11 @@ def test_without_two_common_examples_nothing_is_paired(quality: dict[str, float]
     assert not [name for name in comparison([window, full], baseline="window") if name.startswith("paired")]
 
 
+def test_what_was_not_trained_is_marked() -> None:
+    frame = comparison([result("window"), result("memory", untrained=True)])
+    assert [key[0] for key in frame.index] == ["window", "memory (untrained)"]
+
+
 def test_rows_stand_in_the_order_of_the_runs() -> None:
     results = three()
     assert [key[0] for key in comparison(results[::-1]).index] == list(NATS)

@@ -114,6 +114,7 @@ def description(name: str, method: ContextMethod, case: Case) -> dict[str, Any]:
             "trained": method.trained_parameters,
         },
         "max_context": method.capabilities.max_context,
+        "untrained": method.capabilities.untrained,
     }
 
 

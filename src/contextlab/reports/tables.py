@@ -144,7 +144,7 @@ def _place(result: Result, results: Sequence[Result]) -> dict[str, str]:
         options.append(f"data={result['data']['sha256'][:8]}")
     provenance = result["provenance"]
     return {
-        "method": " ".join([result["method"], *(f"{name}={config[name]}" for name in changed)]),
+        "method": " ".join([_named(result), *(f"{name}={config[name]}" for name in changed)]),
         "task": " ".join([task, *options]),
         "context": result["context"],
         "backbone": result["backbone"],
@@ -152,6 +152,10 @@ def _place(result: Result, results: Sequence[Result]) -> dict[str, str]:
         "dtype": provenance["dtype"],
         "seed": str(provenance["seed"]),
     }
+
+
+def _named(result: Result) -> str:
+    return f"{result['method']} (untrained)" if result.get("untrained") else str(result["method"])
 
 
 def _same_examples(key: Iterable[tuple[str, str]], other: Iterable[tuple[str, str]], a: Result, b: Result) -> bool:
@@ -212,6 +216,6 @@ def _caption(results: Iterable[Result], places: Sequence[dict[str, str]], differ
     shown = list(zip(results, places, strict=True))
     data = dict.fromkeys(f"{place['task']}: {r['data']['note']} ({r['data']['source']})" for r, place in shown)
     common = [f"{name} {places[0][name]}" for name in DIMENSIONS[2:] if name not in differing]
-    limits = dict.fromkeys((r["method"], r["max_context"]) for r, _ in shown if r.get("max_context"))
+    limits = dict.fromkeys((_named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
     anew = [f"{method} starts anew every {tokens:,} tokens" for method, tokens in limits]
     return ". ".join(["; ".join(data), ", ".join(common), *anew, CONVENTION]) + "."

@@ -71,7 +71,8 @@ class LongMem(BlockMethod):
     @property
     def capabilities(self) -> Capabilities:
         """Segments start cold but for the bank; trainable."""
-        return Capabilities(trainable=True, segment=self.segment)
+        untrained = self.settings.weights is None
+        return Capabilities(trainable=True, untrained=untrained, segment=self.segment)
 
     @property
     def added_parameters(self) -> int:
