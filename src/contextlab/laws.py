@@ -116,6 +116,18 @@ def _splits(method: ContextMethod, text_T: Tensor, whole_T: Tensor, splits: Tens
             _same(second[row, : length - split], whole_T[split:], f"the part after split {split} differs ({scored=})")
 
 
+def silent_reading(method: ContextMethod) -> None:
+    """Reading without log-probabilities leaves a state with the same future, whatever it leaves out on the way."""
+    for length in (128, 256, LENGTH):
+        text = _text(2)[:, :length]
+        silent, nothing = method.read(method.start(2), text, logprobs=False)
+        if nothing is not None:
+            raise Broken("log-probabilities were returned although none were wanted")
+        future = _text(2, seed=4)[:, :40]
+        expected = _read(method, future, _read(method, text)[0])[1]
+        _same(_read(method, future, silent)[1], expected, f"{length} tokens read in silence have another future")
+
+
 def score_is_pure(method: ContextMethod) -> None:
     """`score` and `generate` leave the state bitwise as it was, and scoring equals reading a fork."""
     for length in (0, 1, 100, 125, 128):
@@ -234,6 +246,7 @@ def equals_baseline_without_memory(method: ContextMethod) -> None:
 LAWS: dict[str, Law] = {
     "causality": causality,
     "streaming": streaming,
+    "silent reading": silent_reading,
     "score is pure": score_is_pure,
     "forks": forks,
     "rows": rows,

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from contextlab import laws, registry
+from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
@@ -18,6 +19,7 @@ SETTINGS = {
     "window, short": lambda b: Window(b, WindowConfig(N=24)),
     "sliding, no sinks": lambda b: Sliding(b, SlidingConfig(N=24, sinks=0)),
     "sinks, short": lambda b: Sinks(b, SinksConfig(sinks=2, recent=21)),
+    "evalm, open": lambda b: EVALM(b, EVALMConfig(W=32, c=8, remote_bias=-0.5, sinks=2)),
     "longmem, copied layers": lambda b: LongMem(b, LongMemConfig(N=32, K=16, init="paper")),
 }
 
@@ -50,6 +52,20 @@ class ForgetsTheSplit(Full):
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
         return super().read(self.start(state.batch_size), tokens_BT, lengths_B, logprobs=logprobs)
+
+
+class SkipsInSilence(Sliding):
+    """Leaves out segments that are not scored although something of them is kept."""
+
+    def skim(self, state, tokens_Bt, lengths_B):
+        return dataclasses.replace(self.start(state.batch_size), length_B=state.length_B)
+
+
+class TalksInSilence(Full):
+    """Returns log-probabilities that nobody wanted."""
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        return super().read(state, tokens_BT, lengths_B)
 
 
 class ChangesTheState(Full):
@@ -130,6 +146,8 @@ class Fails(Full):
     [
         (LooksAhead, "causality"),
         (ForgetsTheSplit, "streaming"),
+        (SkipsInSilence, "silent reading"),
+        (TalksInSilence, "silent reading"),
         (ChangesTheState, "score is pure"),
         (MixesRows, "rows"),
         (NotAProbability, "normalised"),

@@ -44,6 +44,12 @@ class BlockMethod(ContextMethod):
         """
         return None
 
+    def reserve(self, state: Any, lengths_B: Tensor) -> Any:
+        """The state that a call starts from, given how many tokens it reads: with room for them where a state grows,
+        so that steps may fill it in place. The caller's state stays as it is.
+        """
+        return state
+
     @torch.no_grad()
     def read(
         self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
@@ -53,6 +59,7 @@ class BlockMethod(ContextMethod):
         left_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
         found_BT = torch.zeros(rows, length, device=tokens_BT.device) if logprobs else None
         done_B = torch.zeros_like(left_B)
+        state = self.reserve(state, left_B)
         while bool((left_B > 0).any()):
             room_B = self.room(state)
             take_B = torch.minimum(left_B, room_B.clamp(max=BLOCK_TOKENS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pydantic
 
 from contextlab.backbone import Backbone
+from contextlab.errors import UserError
 from contextlab.method import Capabilities
 from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.window import WindowConfig
@@ -12,9 +13,16 @@ from contextlab.methods.window import WindowConfig
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class SlidingConfig(WindowConfig):
-    """N: tokens of a window; sinks: first tokens of the text that stay in view, 0 for none."""
+    """How much stays in view.
+
+    Attributes:
+        N: tokens of a window.
+        sinks: first tokens of the text that stay in view, 0 for none.
+        recent: last tokens of the windows before that stay in view; a whole window when not given.
+    """
 
     sinks: pydantic.NonNegativeInt = 4
+    recent: pydantic.NonNegativeInt | None = None
 
 
 class Sliding(SegmentMethod):
@@ -25,11 +33,17 @@ class Sliding(SegmentMethod):
     def __init__(self, backbone: Backbone, config: SlidingConfig | None = None) -> None:
         super().__init__(backbone, config)
         config = config or SlidingConfig()
-        # Two windows and the sinks are in view at once and share the model's positions.
-        self.segment = self.keep_last = config.length((backbone.max_positions - config.sinks) // 2)
+        # The window, what stays of those before, and the sinks are in view at once and share the model's positions.
+        room = backbone.max_positions - config.sinks - (config.recent or 0)
+        if room < 2:
+            raise UserError(
+                f"Sinks and recent tokens leave no window in {backbone.max_positions} positions: take fewer."
+            )
+        self.segment = config.length(room // 2 if config.recent is None else room)
+        self.keep_last = self.segment if config.recent is None else config.recent
         self.keep_first = config.sinks
 
     @property
     def capabilities(self) -> Capabilities:
-        """Exact streaming of any length."""
-        return Capabilities()
+        """Exact streaming of any length; without recent tokens a window starts cold but for the sinks."""
+        return Capabilities(segment=None if self.keep_last else self.segment)

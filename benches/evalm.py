@@ -1,0 +1,110 @@
+"""What encoding long texts costs with EVALM, in seconds and bytes, and the paper's shapes by arithmetic."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+
+from contextlab.accounting.flops import causal_pairs
+from contextlab.accounting.memory import PeakMemory, resident_bytes
+from contextlab.backbone import PAPER_SHAPES, PAPER_VOCABULARY, load
+from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
+
+PAPER_LENGTH = 8192
+LENGTHS = [4096, 16384, 65536]
+OPEN = EVALMConfig(remote_bias=-2.0)
+
+
+def encode(backbone_name: str, length: int, *, counted: bool) -> dict[str, Any]:
+    """Encode so many tokens, with seconds, or with the peak of live bytes."""
+    backbone = load(backbone_name, device="cpu", dtype="float32")
+    method = EVALM(backbone, OPEN)
+    weights = resident_bytes(backbone.model, method.summaries)
+    tokens_BT = torch.randint(backbone.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
+    start = method.start()
+    method.read(start, tokens_BT[:, : method.segment + 16], logprobs=False)
+    before = _resident()
+    formula = weights + state_bytes(method, length)
+    if counted:
+        with PeakMemory("cpu", weights) as memory:
+            method.read(start, tokens_BT, logprobs=False)
+        return {"peak_bytes": memory.peak_bytes, "formula_bytes": formula, "ratio": memory.peak_bytes / formula}
+    started = time.perf_counter()
+    state, _ = method.read(start, tokens_BT, logprobs=False)
+    seconds = time.perf_counter() - started
+    return {
+        "tokens": length,
+        "seconds_per_1k_tokens": 1000 * seconds / length,
+        "state_bytes": state.nbytes,
+        "max_resident_bytes": _resident(),
+        "resident_bytes_before": before,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def state_bytes(method: EVALM, length: int) -> int:
+    """Summaries, query sum and the local view at its fullest, of a text of that length; without counters."""
+    backbone, geometry = method.backbone, method.geometry
+    numbers = 2 * backbone.kv_heads * backbone.head_width
+    local = min(length, geometry.sinks + geometry.recent + geometry.window)
+    return int(4 * backbone.layers * (numbers * (local + length // geometry.chunk) + numbers // 2))
+
+
+def by_arithmetic(length: int) -> dict[str, Any]:
+    """FLOPs per token and numbers in the state of the paper's form at that length, beside full attention's."""
+    found = {}
+    assert PAPER.W is not None
+    for name, (width, heads, layers) in PAPER_SHAPES.items():
+        window, chunk = PAPER.W, PAPER.c
+        local = length // window * causal_pairs(window, window)
+        remote = sum(t // chunk for t in range(length))
+        blocks, head = 2 * 12 * width * width * layers, 2 * width * PAPER_VOCABULARY
+        compress = layers * (4 * width + 4 * width * width // heads // chunk)
+        found[name] = {
+            "tokens": length,
+            "flops_per_token": blocks + compress + 4 * width * layers * (local + remote) / length,
+            "full_attention_flops_per_token": blocks + 4 * width * layers * (length + 1) / 2,
+            "head_flops_per_token": head,
+            "state_numbers": layers * 2 * width * (window + length // chunk),
+            "full_attention_state_numbers": layers * 2 * width * length,
+        }
+    return found
+
+
+def _resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _alone(arguments: list[str]) -> dict[str, Any]:
+    """A process of its own, for the highest resident memory is that of a process."""
+    command = [sys.executable, __file__, *arguments]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backbone", default="smollm2-135m")
+    parser.add_argument("--lengths", type=int, nargs="*", default=LENGTHS)
+    parser.add_argument("--one", choices=["seconds", "bytes"], help="one length in this process")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(encode(options.backbone, options.lengths[0], counted=options.one == "bytes")))
+        return
+    runs = []
+    for length in options.lengths:
+        given = ["--backbone", options.backbone, "--lengths", str(length), "--one"]
+        runs.append({**_alone([*given, "seconds"]), **_alone([*given, "bytes"])})
+    growth = runs[-1]["seconds_per_1k_tokens"] / runs[0]["seconds_per_1k_tokens"] if runs else None
+    print(json.dumps({"runs": runs, "growth_per_token": growth, "paper_shapes": by_arithmetic(PAPER_LENGTH)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Adapters as PEFT LoRA folders, for `PeftModel.from_pretrained` and everything that loads such folders."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from contextlab.errors import UserError
+from contextlab.methods.generative_adapter.adapter import Adapter
+from contextlab.methods.generative_adapter.places import transposed
+
+PREFIX = "base_model.model."
+
+
+@torch.no_grad()
+def export(adapter: Adapter, folder: Path | str) -> Path:
+    """Write an adapter of one row as a LoRA of its backbone, whole or not at all.
+
+    Args:
+        adapter: from `GenerativeAdapter.adapter`.
+        folder: to be made.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: for an adapter of several rows, or when the folder is there already or cannot be written.
+    """
+    rows, target = len(adapter.S_BLRR), Path(folder).expanduser()
+    if rows != 1:
+        raise UserError(f"This adapter has {rows} rows and a LoRA folder holds one: take it from state.index([row]).")
+    if target.exists():
+        raise UserError(f"{target} is there already: name a new folder.")
+    weights = {}
+    for place, pair in zip(adapter.generator.places, adapter.pairs(), strict=True):
+        weights[f"{PREFIX}{place.name}.lora_A.weight"] = pair.down[0].float().contiguous()
+        weights[f"{PREFIX}{place.name}.lora_B.weight"] = pair.up[0].float().contiguous()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
+            written = Path(scratch) / "lora"
+            written.mkdir()
+            save_file(weights, written / "adapter_model.safetensors", metadata={"format": "pt"})
+            (written / "adapter_config.json").write_text(json.dumps(_lora_config(adapter), indent=2) + "\n", "utf-8")
+            written.replace(target)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written ({error.strerror}): name another folder.") from error
+    return target
+
+
+def _lora_config(adapter: Adapter) -> dict[str, Any]:
+    """PEFT's fields; it scales by lora_alpha / r, and our scale is part of the weights."""
+    generator = adapter.generator
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": generator.backbone.name,
+        "inference_mode": True,
+        "r": generator.rank,
+        "lora_alpha": generator.rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": any(map(transposed, generator.places)),
+        "target_modules": [place.name for place in generator.places],
+    }

@@ -1,0 +1,198 @@
+"""EVALM as a method: exact local attention with sinks, and one softmax over it and summaries of all that has left it.
+
+Legend: B rows, t tokens of a block, C width of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from contextlab import cache
+from contextlab.backbone import Backbone, weights_digest, wrap
+from contextlab.cache import KV, Layout
+from contextlab.errors import UserError
+from contextlab.method import Ahead, Capabilities, ContextMethod
+from contextlab.methods.evalm.config import EVALMConfig
+from contextlab.methods.evalm.parallel import ParallelEVA
+from contextlab.methods.evalm.reader import EVALMState, EvaReader
+from contextlab.methods.evalm.summary import summaries
+from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.sliding import Sliding, SlidingConfig
+
+
+class EVALM(SegmentMethod):
+    """Local windows of W tokens with sinks; every chunk of c tokens that has left them stays as one key and value.
+
+    Untrained, no head heeds the summaries and the method is its baseline; `remote_bias` opens them, `weights` brings
+    trained ones.
+    """
+
+    Config = EVALMConfig
+
+    def __init__(self, backbone: Backbone, config: EVALMConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        self.settings = config or EVALMConfig()
+        if backbone.slopes_H is not None:
+            raise UserError("EVALM needs rotary or learned positions: use longmem with an ALiBi model.")
+        self.geometry = self.settings.geometry(backbone.max_positions)
+        self.segment, self.keep_first, self.keep_last = (
+            self.geometry.window,
+            self.geometry.sinks,
+            self.geometry.recent,
+        )
+        self.summaries = summaries(backbone, self.settings).eval()
+        if self.settings.weights is not None:
+            self._load(self.settings.weights)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Exact streaming, trainable; without overlap a window starts cold but for sinks and summaries."""
+        untrained = self.settings.weights is None
+        return Capabilities(trainable=True, untrained=untrained, segment=None if self.keep_last else self.segment)
+
+    @property
+    def added_parameters(self) -> int:
+        """Parameters of the summaries."""
+        return sum(parameter.numel() for parameter in self.summaries.parameters())
+
+    @property
+    def trained_parameters(self) -> int:
+        """All of them train."""
+        return self.added_parameters
+
+    @functools.cached_property
+    def weights_digest(self) -> str:
+        """sha256 of the summaries' weights."""
+        return weights_digest(self.summaries)
+
+    def baseline(self) -> ContextMethod | None:
+        """Local attention with sinks, while no head heeds the summaries."""
+        if self.settings.remote_bias is not None or self.settings.weights is not None:
+            return None
+        recent = None if self.settings.overlap else 0
+        return Sliding(self.backbone, SlidingConfig(N=self.segment, sinks=self.keep_first, recent=recent))
+
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> EVALMState:
+        """An empty state; a first window that is shortened for what is ahead still holds whole chunks."""
+        plain = super().start(batch_size, ahead=ahead)
+        backbone, chunk = self.backbone, self.geometry.chunk
+        sum_BKD = torch.zeros(
+            batch_size,
+            backbone.kv_heads,
+            backbone.head_width,
+            dtype=backbone.attention_dtype,
+            device=backbone.device,
+        )
+        return EVALMState(
+            plain.length_B,
+            plain.pending_BC,
+            plain.kv,
+            (plain.left_B + chunk - 1) // chunk * chunk,
+            chunks=backbone.empty_kv(batch_size),
+            query_sum=(sum_BKD,) * (backbone.layers if self.settings.pooling == "eva" else 0),
+        )
+
+    def reserve(self, state: EVALMState, lengths_B: Tensor) -> EVALMState:
+        """Room for the summaries of all chunks that the call completes."""
+        chunks = state.chunks
+        final_B = (state.length_B + lengths_B) // self.geometry.chunk
+        if bool((final_B == chunks.used_B).all()):
+            return state
+        missing = max(int(final_B.max()) - chunks.slots, 0)
+        k, v = (tuple(F.pad(x, (0, 0, 0, missing)) for x in layers) for layers in (chunks.k, chunks.v))
+        return dataclasses.replace(state, chunks=KV(k, v, chunks.used_B))
+
+    def step(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[EVALMState, Tensor]:  # type: ignore[override]
+        """Attend, roll up finished chunks; at a window's end cut the local cache back."""
+        steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
+        reader = EvaReader(self, state, Layout(state.kv.used_B[:, None] + steps), lengths_B)
+        hidden_BtC = self.backbone.forward(tokens_Bt, self._input_positions(state, steps), reader)
+        if not bool(hidden_BtC.isfinite().all()):
+            raise UserError("The model's hidden states are no longer finite: use a wider dtype or other weights.")
+        left_B = state.left_B - lengths_B
+        assert reader.roll_up is not None
+        after = dataclasses.replace(
+            state,
+            kv=reader.grown(lengths_B).keep(self.keep_first, self.keep_last, left_B == 0),
+            left_B=torch.where(left_B == 0, self.segment, left_B),
+            chunks=dataclasses.replace(state.chunks, used_B=state.chunks.used_B + reader.roll_up.done_B),
+            query_sum=tuple(reader.query_sum),
+        )
+        return after, hidden_BtC
+
+    def skim(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
+        """Every window leaves summaries behind."""
+        return
+
+    def reader(self, state: Any, layout: Layout) -> EvaReader:
+        """The attention of a pass that leaves the state as it is."""
+        return EvaReader(self, state, layout, None)
+
+    def score(self, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
+        """Score in one pass over the shared state, unless a candidate would see its own beginning as a summary."""
+        longest = max(map(len, candidates), default=0)
+        if self.geometry.own and bool((state.length_B % self.geometry.chunk + longest > self.geometry.chunk).any()):
+            return ContextMethod.score(self, state, candidates)
+        return super().score(state, candidates)
+
+    @contextmanager
+    def as_attention(self) -> Iterator[None]:
+        """Let the backbone's transformers model attend like this method wherever it is called on whole sequences.
+
+        Differentiable, also in the summaries' weights; padding on the right. Afterwards the model is what it was.
+
+        Raises:
+            UserError: in a call with padding on the left, position ids, or a cache.
+        """
+        attend = ParallelEVA(self.backbone, self.summaries, self.geometry)
+        with cache.attending(self.backbone.model, attend, self._parallel_positions):
+            yield
+
+    def _parallel_positions(self, length: int) -> Tensor:
+        positions_T = torch.arange(length)
+        if not self.backbone.learned_positions:
+            return positions_T * 0
+        if not self.keep_last:
+            begin_T = positions_T // self.segment * self.segment
+            positions_T = positions_T - begin_T + begin_T.clamp(max=self.keep_first)
+        return positions_T % self.backbone.max_positions
+
+    def _load(self, path: Path) -> None:
+        try:
+            self.summaries.load_state_dict(load_file(path))
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise UserError(
+                f"{path} does not hold EVALM weights for this backbone and configuration: check weights=."
+            ) from error
+
+
+@contextmanager
+def eva_attention_of(model: Any, config: EVALMConfig | None = None) -> Iterator[EVALM]:
+    """Give a Llama-, GPT-2- or OPT-style model of transformers EVALM's attention for the duration of a block.
+
+    Args:
+        model: a causal language model; weights, attention setting and training mode are what they were afterwards.
+        config: of the method, which is handed back.
+
+    Raises:
+        UserError: for a model whose attention is out of reach, and as `EVALM.as_attention` does.
+    """
+    training = {module: module.training for module in model.modules()}
+    try:
+        method = EVALM(wrap(model), config)
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+    with method.as_attention():
+        yield method

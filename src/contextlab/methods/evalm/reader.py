@@ -1,0 +1,150 @@
+"""EVALM's attention over what a state holds: incremental encoding (EVALM, algorithm 1), block by block.
+
+A token attends before its chunk is rolled up, so that any split of a text gives what the parallel form gives.
+
+Legend: B rows, T new tokens, S local slots, n chunks, H query heads, K key/value heads, D head width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from contextlab.cache import KV, CacheReader, Layout, rotate
+from contextlab.kernels.eva_attention import eva_attention
+from contextlab.methods.evalm.summary import Summary, query_factor
+from contextlab.methods.segments import SegmentState
+
+if TYPE_CHECKING:
+    from contextlab.methods.evalm.method import EVALM
+
+
+@dataclasses.dataclass(frozen=True)
+class EVALMState(SegmentState):
+    """The local view and the summaries.
+
+    Attributes:
+        chunks: keys before rotation and values of all whole chunks, oldest first.
+        query_sum: per layer, `sum_BKD` of the unfinished chunk's queries, averaged over the heads of a key head; empty
+            where pooling does not need it.
+    """
+
+    chunks: KV
+    query_sum: tuple[Tensor, ...]
+
+
+class RollUp:
+    """Which tokens of a block complete chunks.
+
+    Attributes:
+        done_B: chunks that each row completes.
+        slots_BS: where their tokens stand in the local cache with the block behind it.
+        chunk_BT: the chunk that each new token belongs to, counted from the open one; one too many for padding.
+    """
+
+    def __init__(self, state: EVALMState, layout: Layout, lengths_B: Tensor, chunk: int) -> None:
+        open_B1 = (state.length_B % chunk)[:, None]
+        self.done_B = (open_B1[:, 0] + lengths_B) // chunk
+        self.most = int(self.done_B.max())
+        tokens = torch.arange(self.most * chunk, device=lengths_B.device)
+        cached_BS = state.kv.used_B[:, None] - open_B1 + tokens
+        self.slots_BS = torch.where(tokens < open_B1, cached_BS, state.kv.slots - open_B1 + tokens)
+        steps = torch.arange(layout.position_BT.shape[1], device=lengths_B.device)
+        self.chunk_BT = torch.where(steps < lengths_B[:, None], (open_B1 + steps) // chunk, self.most + 1)
+        self._places = [
+            (slice(row, row + 1), at, done)
+            for row, (at, done) in enumerate(zip(state.chunks.used_B.tolist(), self.done_B.tolist(), strict=True))
+            if done
+        ]
+        if len({place[1:] for place in self._places}) == 1 and len(self._places) == len(lengths_B):
+            self._places = [(slice(None), *self._places[0][1:])]
+
+    def sums(self, q_BKTD: Tensor, before_BKD: Tensor) -> tuple[Tensor, Tensor]:
+        """Query sums of the chunks that end here, `sums_BKnD`, and of the one that stays open."""
+        rows, heads, _, width = q_BKTD.shape
+        index = self.chunk_BT[:, None, :, None].expand_as(q_BKTD)
+        sums_BKnD = q_BKTD.new_zeros(rows, heads, self.most + 2, width).scatter_add_(2, index, q_BKTD)
+        sums_BKnD[:, :, 0] += before_BKD
+        last = self.done_B[:, None, None, None].expand(-1, heads, 1, width)
+        return sums_BKnD[:, :, : self.most], sums_BKnD.gather(2, last)[:, :, 0]
+
+    def store(self, made_BKnD: Tensor, room_BKnD: Tensor) -> None:
+        """Put the chunks that each row completes behind those it has."""
+        for rows, at, done in self._places:
+            room_BKnD[rows, :, at : at + done] = made_BKnD[rows, :, :done]
+
+
+class EvaReader(CacheReader):
+    """Attention over the local cache, the new tokens and the summaries; rolls finished chunks up where asked to.
+
+    Summaries are written into the state's room for them (see `BlockMethod.reserve`).
+
+    Attributes:
+        query_sum: what the state after the block holds.
+    """
+
+    def __init__(self, method: EVALM, state: EVALMState, layout: Layout, lengths_B: Tensor | None) -> None:
+        super().__init__(method.backbone, state.kv, layout)
+        geometry = method.geometry
+        self.method, self.state = method, state
+        self.roll_up = None if lengths_B is None else RollUp(state, layout, lengths_B, geometry.chunk)
+        self.query_sum: list[Tensor] = []
+        gone_B = geometry.gone(state.length_B, state.kv.used_B)
+        steps_BT = layout.position_BT - state.kv.used_B[:, None]
+        self.counts_BT = geometry.seen(state.length_B[:, None] + steps_BT, gone_B)
+        self.seen = min(int(self.counts_BT.max()), state.chunks.slots)
+        self.all_see = int(self.counts_BT.min()) >= self.seen
+        positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B)
+        self._chunk_rotary = self._rotary(positions_Bn) if self.seen else None
+        self._level = layout.plain and bool((state.kv.used_B == self.cached).all())
+        self._biases: dict[int | None, Tensor | None] = {}
+
+    def __call__(
+        self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
+    ) -> Tensor:
+        """Append the new keys and values of a layer, roll up, attend."""
+        k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
+        summary: Summary = self.method.summaries[layer]  # type: ignore[assignment]
+        if self.roll_up is not None:
+            self._summarise(self.roll_up, summary, layer, q_BHTD, scale)
+        # Summaries that no head heeds are attended to all the same: an untrained method costs what a trained one does.
+        chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, : self.seen] for x in (self.state.chunks.k, self.state.chunks.v))
+        return eva_attention(
+            rotate(q_BHTD, self._q_rotary),
+            rotate(k_BKSD, self._k_rotary),
+            v_BKSD,
+            rotate(chunk_k_BKnD, self._chunk_rotary) if self.seen else chunk_k_BKnD,
+            chunk_v_BKnD,
+            self._bias(window, q_BHTD.dtype),
+            self.counts_BT if self.seen and not self.all_see else None,
+            summary.remote_bias_H,
+            scale,
+        )
+
+    def _summarise(self, roll_up: RollUp, summary: Summary, layer: int, q_BHTD: Tensor, scale: float) -> None:
+        q_mean_BKnD = None
+        if summary.query_map is not None:
+            q_BKTD = q_BHTD.unflatten(1, (summary.kv_heads, -1)).mean(2) * query_factor(scale, q_BHTD.shape[-1])
+            sums_BKnD, open_BKD = roll_up.sums(q_BKTD, self.state.query_sum[layer])
+            self.query_sum.append(open_BKD)
+            q_mean_BKnD = sums_BKnD / summary.chunk
+        if roll_up.most == 0:
+            return
+        local = KV((self.k[-1],), (self.v[-1],), roll_up.done_B).take(roll_up.slots_BS, roll_up.done_B)
+        key_BKnD, value_BKnD = summary(q_mean_BKnD, local.k[0], local.v[0])
+        roll_up.store(key_BKnD, self.state.chunks.k[layer])
+        roll_up.store(value_BKnD, self.state.chunks.v[layer])
+
+    def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """What the new tokens see of the local cache; None where that is all that is not behind them."""
+        narrow = window if window is not None and window < self.key_position_BS.shape[1] else None
+        if self._level and narrow is None:
+            return None
+        if narrow not in self._biases:
+            seen_B1TS = self.visible(narrow)[:, None]
+            bias = torch.zeros(seen_B1TS.shape, dtype=dtype, device=seen_B1TS.device)
+            self._biases[narrow] = bias.masked_fill_(~seen_B1TS, float("-inf"))
+        return self._biases[narrow]

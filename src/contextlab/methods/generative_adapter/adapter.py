@@ -1,0 +1,88 @@
+"""Adapters as things of their own: added, taken away, saved and loaded.
+
+Legend: B rows, L adapted layers, R = d_r.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from contextlab.errors import UserError
+from contextlab.methods.generative_adapter.generator import Generator
+from contextlab.methods.generative_adapter.places import Pair
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """What contexts, one a row, leave behind: S of every adapted layer, before it is normalised.
+
+    S is a sum over tokens, so contexts that were read on their own are joined by `+` and taken away by `-`.
+
+    Attributes:
+        S_BLRR: S of every row and adapted layer.
+        generator: what made it, and makes weight changes of it.
+    """
+
+    S_BLRR: Tensor
+    generator: Generator
+
+    def __add__(self, other: Adapter) -> Adapter:
+        return Adapter(self.S_BLRR + self._joined(other), self.generator)
+
+    def __sub__(self, other: Adapter) -> Adapter:
+        return Adapter(self.S_BLRR - self._joined(other), self.generator)
+
+    @torch.no_grad()
+    def pairs(self) -> tuple[Pair, ...]:
+        """The low-rank weight change of every adapted layer."""
+        return self.generator.pairs(self.S_BLRR)
+
+    def check_origin(self, generator: Generator) -> None:
+        """Whether the adapter may be used with a generator.
+
+        Raises:
+            UserError: when it was made with another one, or for another backbone.
+        """
+        if self.generator is not generator:
+            _check_origin(self.generator.origin(), generator.origin())
+
+    def save(self, path: Path | str) -> None:
+        """Write S to a safetensors file that says which backbone, generator and layers it belongs to."""
+        about = {
+            **self.generator.origin(),
+            "modules": json.dumps([place.name for place in self.generator.places]),
+            "settings": json.dumps({"rank": self.generator.rank, "scale": self.generator.scale}),
+        }
+        save_file({"S": self.S_BLRR.detach().contiguous()}, path, metadata=about)
+
+    @classmethod
+    def load(cls, path: Path | str, generator: Generator) -> Adapter:
+        """The adapter that `save` wrote.
+
+        Raises:
+            UserError: when it is none, or belongs to another generator or backbone.
+        """
+        try:
+            with safe_open(path, "pt", device=str(generator.backbone.device)) as file:
+                about, S_BLRR = file.metadata() or {}, file.get_tensor("S")
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{path} is not an adapter that was saved here: check the path.") from error
+        _check_origin(about, generator.origin())
+        return cls(S_BLRR, generator)
+
+    def _joined(self, other: Adapter) -> Tensor:
+        other.check_origin(self.generator)
+        return other.S_BLRR
+
+
+def _check_origin(found: dict[str, str], wanted: dict[str, str]) -> None:
+    for part, digest in wanted.items():
+        if found.get(part) != digest:
+            raise UserError(f"This adapter belongs to another {part}: use it with the one that it was made with.")

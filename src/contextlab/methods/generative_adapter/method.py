@@ -1,0 +1,197 @@
+"""GenerativeAdapter as a state machine: chunks are read one by one, each with the weights that those before it made.
+
+Legend: B rows, t tokens of a block, C width of the model, L adapted layers, R = d_r.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from contextlab.backbone import Backbone, weights_digest
+from contextlab.cache import Layout
+from contextlab.errors import UserError
+from contextlab.method import Ahead, Capabilities, ContextMethod
+from contextlab.methods.generative_adapter import released
+from contextlab.methods.generative_adapter.adapter import Adapter
+from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
+from contextlab.methods.generative_adapter.generator import Generator
+from contextlab.methods.generative_adapter.places import Pair, adapted
+from contextlab.methods.segments import SegmentMethod, SegmentState
+from contextlab.methods.window import Window, WindowConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterState(SegmentState):
+    """The context as weights, and the cache of the chunk that is being read.
+
+    Attributes:
+        S_BLRR: sum over all tokens read, those of the open chunk included; without layers in a state that only answers.
+        pairs: the weight change that the finished chunks make, per adapted layer.
+        context_B: tokens of the context that was announced, 0 when none was.
+    """
+
+    S_BLRR: Tensor
+    pairs: tuple[Pair, ...]
+    context_B: Tensor
+
+
+class GenerativeAdapter(SegmentMethod):
+    """Turns every finished chunk into a low-rank change of weights, with which what follows is read from a cold start.
+
+    A context whose length is announced is cut into chunks of equal length. At its end nothing of it is left but the
+    weights: a question stands behind BOS, as without a context.
+    """
+
+    Config = GenerativeAdapterConfig
+
+    def __init__(self, backbone: Backbone, config: GenerativeAdapterConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        self.settings = config or GenerativeAdapterConfig()
+        self.segment = self.settings.chunk_length(backbone.max_positions)
+        self.generator = Generator(backbone, self.settings).eval()
+        if self.settings.weights is not None:
+            self.generator.load(_read_weights(self.settings.weights), self.settings.weights)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Chunks start cold but for the weights; trainable."""
+        untrained = self.settings.weights is None
+        return Capabilities(trainable=True, untrained=untrained, segment=self.segment)
+
+    @property
+    def added_parameters(self) -> int:
+        """Parameters of the generator."""
+        return sum(parameter.numel() for parameter in self.generator.parameters())
+
+    @property
+    def trained_parameters(self) -> int:
+        """All of the generator trains."""
+        return self.added_parameters
+
+    @functools.cached_property
+    def weights_digest(self) -> str:
+        """sha256 of the generator's weights."""
+        return weights_digest(self.generator)
+
+    def baseline(self) -> ContextMethod | None:
+        """The window, while A1 is zero; after an announced context it is the closed book."""
+        return Window(self.backbone, WindowConfig(N=self.segment)) if self.generator.untrained else None
+
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> AdapterState:
+        """No change of weights and an empty chunk."""
+        zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
+        context_B = zeros_B + (ahead.context if ahead else 0)
+        return AdapterState(
+            length_B=zeros_B,
+            pending_BC=self.backbone.bos_hidden_C.expand(batch_size, -1),
+            kv=self.backbone.empty_kv(batch_size),
+            left_B=self._chunk_after(zeros_B, context_B),
+            S_BLRR=self.generator.empty(batch_size),
+            pairs=self.generator.no_pairs(batch_size),
+            context_B=context_B,
+        )
+
+    def step(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[AdapterState, Tensor]:
+        """Attend within the chunk, add its states to S, and at its end make the weights of the next."""
+        ended_B = state.left_B == lengths_B
+        real_Bt = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device) < lengths_B[:, None]
+        grams: list[Tensor] = []
+
+        def enter(i: int, hidden_BtC: Tensor) -> None:
+            grams.append(self.generator.layer(i).gram(hidden_BtC, real_Bt))
+
+        learning = state.S_BLRR.shape[1] > 0
+        with adapted(self.generator.places, state.pairs.__getitem__, enter if learning else None):
+            stepped: tuple[Any, Tensor] = super().step(state, tokens_Bt, lengths_B)
+        read, hidden_BtC = stepped
+        if learning:
+            read = dataclasses.replace(read, S_BLRR=state.S_BLRR + torch.stack(grams, dim=1))
+        return self._close(read, ended_B, lengths_B, hidden_BtC) if bool(ended_B.any()) else (read, hidden_BtC)
+
+    def skim(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
+        """Every chunk leaves something behind."""
+
+    @torch.no_grad()
+    def score(self, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
+        """Score all candidates in one pass when no chunk ends inside one of them."""
+        if max(map(len, candidates), default=0) > int(state.left_B.min()):
+            return ContextMethod.score(self, state, candidates)
+        with adapted(self.generator.places, state.pairs.__getitem__):
+            return super().score(state, candidates)
+
+    def generate(
+        self, state: AdapterState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
+    ) -> list[list[int]]:
+        """Continue every row after its prompt, without learning from what no later token will be read with."""
+        if max(map(len, prompts), default=0) + max_new_tokens <= int(state.left_B.min()):
+            state = dataclasses.replace(state, S_BLRR=state.S_BLRR[:, :0])
+        return super().generate(state, prompts, max_new_tokens=max_new_tokens, **options)
+
+    def adapter(self, state: AdapterState) -> Adapter:
+        """What a state has read, an open chunk included."""
+        return Adapter(state.S_BLRR, self.generator)
+
+    @torch.no_grad()
+    def apply(self, adapter: Adapter) -> AdapterState:
+        """A state in front of a question, with an adapter's weights; one row for each of the adapter's.
+
+        Raises:
+            UserError: when the adapter was made with another generator or backbone.
+        """
+        adapter.check_origin(self.generator)
+        pairs = adapter.pairs()
+        state = self.start(len(adapter.S_BLRR))
+        return dataclasses.replace(state, S_BLRR=adapter.S_BLRR, pairs=pairs, pending_BC=self._after_bos(pairs))
+
+    def _close(
+        self, state: AdapterState, ended_B: Tensor, lengths_B: Tensor, hidden_BtC: Tensor
+    ) -> tuple[AdapterState, Tensor]:
+        """Weights of all chunks so far, and the length of the next, for the rows whose chunk has ended."""
+        ended = ended_B.nonzero()[:, 0]
+        made = self.generator.pairs(state.S_BLRR[ended])
+        pairs = tuple(
+            Pair(old.up.index_copy(0, ended, new.up), old.down.index_copy(0, ended, new.down))
+            for old, new in zip(state.pairs, made, strict=True)
+        )
+        read_B = state.length_B + lengths_B
+        left_B = torch.where(ended_B, self._chunk_after(read_B, state.context_B), state.left_B)
+        asked_B = ended_B & (read_B == state.context_B)
+        if bool(asked_B.any()):
+            # The last hidden state of a block is what predicts the next token: here, that of a question.
+            hidden_BtC = hidden_BtC.clone()
+            hidden_BtC[asked_B, lengths_B[asked_B] - 1] = self._after_bos(pairs)[asked_B]
+        return dataclasses.replace(state, pairs=pairs, left_B=left_B), hidden_BtC
+
+    def _chunk_after(self, read_B: Tensor, context_B: Tensor) -> Tensor:
+        """The length of the chunk after `read_B` tokens: equal parts of an announced context, whole chunks behind it.
+
+        (Section 4.1 and released code: n = ceil(M / 1024) chunks of ceil(M / n).)
+        """
+        count_B = (context_B + self.segment - 1) // self.segment
+        equal_B = (context_B + count_B - 1) // count_B.clamp(min=1)
+        rest_B = context_B - read_B
+        return torch.where(rest_B > 0, torch.minimum(equal_B, rest_B), self.segment)
+
+    def _after_bos(self, pairs: tuple[Pair, ...]) -> Tensor:
+        """`hidden_BC` after BOS alone, with these weights."""
+        bos_B1 = torch.full((len(pairs[0].up), 1), self.backbone.bos, device=self.backbone.device)
+        zeros_B1 = torch.zeros_like(bos_B1)
+        with adapted(self.generator.places, pairs.__getitem__):
+            return self.backbone.forward(bos_B1, zeros_B1, self.backbone.reader(len(bos_B1), Layout(zeros_B1)))[:, 0]
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        weights: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read as safetensors: check weights=.") from error
+    return released.generator_weights(weights) if released.is_released(weights) else weights

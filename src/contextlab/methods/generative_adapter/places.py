@@ -1,0 +1,117 @@
+"""Where in a backbone weights are adapted: linear layers by name pattern, and hooks that last as long as a block.
+
+Legend: B rows, T tokens, C width of the model, I inputs and O outputs of an adapted layer, r rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from contextlab.backbone import Backbone
+from contextlab.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A weight change up @ down of one layer, rows first; the scale is part of `up`.
+
+    Attributes:
+        up: `up_BOr`.
+        down: `down_BrI`.
+    """
+
+    up: Tensor
+    down: Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One adapted layer: its name in the model, the block it is part of, itself, its inputs and outputs."""
+
+    name: str
+    block: nn.Module
+    layer: nn.Module
+    inputs: int
+    outputs: int
+
+
+def find(backbone: Backbone, pattern: str) -> list[Place]:
+    """The linear layers inside the blocks whose name in the model matches one of the patterns, separated by |.
+
+    Raises:
+        UserError: for a model without a list of blocks, or when nothing matches.
+    """
+    stacks = [
+        (name, module)
+        for name, module in backbone.model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == backbone.layers
+    ]
+    if not stacks:
+        raise UserError(
+            f"{type(backbone.model).__name__} has no list of blocks to adapt: use a Llama-, GPT-2- or OPT-style model."
+        )
+    prefix, blocks = stacks[0]
+    places = [
+        Place(f"{prefix}.{i}.{name}", block, layer, *_size(layer))
+        for i, block in enumerate(blocks)
+        for name, layer in block.named_modules()
+        if isinstance(layer, nn.Linear | Conv1D)
+    ]
+    matching = [p for p in places if any(fnmatchcase(p.name, part.strip()) for part in pattern.split("|"))]
+    if not matching:
+        names = dict.fromkeys(p.name.removeprefix(prefix).split(".", 2)[2] for p in places)
+        raise UserError(
+            f"modules={pattern} matches no linear layer of {backbone.name}: choose of {', '.join(names)}, as in *NAME."
+        )
+    return matching
+
+
+def transposed(place: Place) -> bool:
+    """Whether the layer keeps its weight as inputs x outputs."""
+    return isinstance(place.layer, Conv1D)
+
+
+@contextmanager
+def adapted(
+    places: list[Place], pair: Callable[[int], Pair], enter: Callable[[int, Tensor], None] | None = None
+) -> Iterator[None]:
+    """While entered, layer i of `places` adds pair(i) to its weight; the weight itself stays as it is.
+
+    Args:
+        places: from `find`.
+        pair: the change of a layer, one row for each of the batch.
+        enter: told the states `hidden_BTC` that enter a layer's block, before pair(i) is asked for.
+    """
+    with ExitStack() as stack:
+        for i, place in enumerate(places):
+            if enter is not None:
+                entering = functools.partial(_enter, functools.partial(enter, i))
+                stack.callback(place.block.register_forward_pre_hook(entering, with_kwargs=True).remove)
+            leaving = functools.partial(_add, functools.partial(pair, i))
+            stack.callback(place.layer.register_forward_hook(leaving).remove)
+        yield
+
+
+def _size(layer: Any) -> tuple[int, int]:
+    return (layer.nx, layer.nf) if isinstance(layer, Conv1D) else (layer.in_features, layer.out_features)
+
+
+def _enter(enter: Callable[[Tensor], None], _block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    enter(args[0] if args else kwargs["hidden_states"])
+
+
+def _add(pair: Callable[[], Pair], _layer: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
+    change = pair()
+    up_BOr, down_BrI = change.up.to(out.dtype), change.down.to(out.dtype)
+    # Some models flatten rows and tokens in front of a layer.
+    x_BTI, out_BTO = (x.reshape(len(up_BOr), -1, x.shape[-1]) for x in (args[0], out))
+    return torch.baddbmm(out_BTO, torch.bmm(x_BTI, down_BrI.mT), up_BOr.mT).view_as(out)

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from contextlab import backbone as backbones
+from contextlab import laws
+from contextlab.accounting.flops import count, llama_block_flops
+from contextlab.accounting.memory import PeakMemory, storage_bytes
+from contextlab.errors import UserError
+from contextlab.method import Ahead, ContextMethod
+from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
+from contextlab.methods.full import Full
+from contextlab.methods.sliding import Sliding, SlidingConfig
+
+FAMILIES = ["tiny-llama", "tiny-gpt2", "tiny-opt"]
+FORMS = {
+    "closed": {"W": 32, "c": 8},
+    "open": {"W": 32, "c": 8, "remote_bias": -0.5, "sinks": 2},
+    "overlap": {"W": 24, "c": 8, "remote_bias": 0.5, "overlap": True},
+    "papers": {"W": 16, "c": 8, "remote_bias": 0.5, "sinks": 0, "remote_visibility": "before_chunk", "adaptive": "qk"},
+    "learned": {"W": 24, "c": 12, "remote_bias": 0.0, "pooling": "learned"},
+}
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def backbone(request):
+    return backbones.load(request.param)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return backbones.load("tiny-llama")
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return {name: backbones.load(name, dtype="float64") for name in FAMILIES}
+
+
+def text(length, rows=1, seed=0):
+    return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def read(method, tokens):
+    return method.read(method.start(len(tokens)), tokens)[1]
+
+
+@pytest.mark.parametrize(("family", "form"), [("tiny-opt", "overlap"), ("tiny-llama", "papers")])
+def test_laws(family, form):
+    results = laws.check(lambda b: EVALM(b, EVALMConfig(**FORMS[form])), (family,))
+    assert [(r.law, r.detail) for r in results if not r.passed] == []
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    family=st.sampled_from(FAMILIES),
+    form=st.sampled_from(sorted(FORMS)),
+    cuts=st.lists(st.integers(0, 100), max_size=5),
+)
+def test_any_split_equals_the_parallel_form(exact, family, form, cuts):
+    method = EVALM(exact[family], EVALMConfig(**FORMS[form]))
+    tokens = text(100, seed=len(cuts))
+    with method.as_attention(), torch.no_grad():
+        expected = method.backbone.model(tokens).logits.double().log_softmax(-1)[:, :-1]
+    expected = expected.gather(-1, tokens[:, 1:, None])[..., 0]
+    state, found = method.start(), []
+    for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), 100], strict=True):
+        state, part = method.read(state, tokens[:, begin:end])
+        found.append(part)
+    # Log-probabilities are float32 whatever the model.
+    torch.testing.assert_close(torch.cat(found, 1)[:, 1:], expected.float(), atol=1e-5, rtol=1e-5)
+    hidden = state.pending_BC
+    whole = method.read(method.start(), tokens)[0].pending_BC
+    torch.testing.assert_close(hidden, whole, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_closed_it_is_local_attention_with_sinks(backbone, overlap):
+    method = EVALM(backbone, EVALMConfig(W=32, c=8, overlap=overlap))
+    baseline = method.baseline()
+    assert isinstance(baseline, Sliding)
+    assert method.capabilities.segment == baseline.capabilities.segment == (None if overlap else 32)
+    tokens = text(200, rows=2)
+    torch.testing.assert_close(read(method, tokens), read(baseline, tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_open_summaries_reach_over_windows_and_local_attention_does_not(llama):
+    tokens, other = text(96), text(96)
+    other[:, 8:32] = text(24, seed=1)
+    for bias, reaches in ((None, False), (0.0, True)):
+        method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=bias))
+        gap = (read(method, tokens) - read(method, other))[:, 66:].abs().max()
+        assert (gap > 1e-3) == reaches
+
+
+def test_chunks_of_one_token_in_reach_are_full_attention(llama):
+    """c 1 with the geometry's positions: in the second window every summary stands where its token stood."""
+    method = EVALM(llama, EVALMConfig(W=32, c=1, sinks=0, remote_bias=0.0))
+    tokens = text(64)
+    torch.testing.assert_close(read(method, tokens), read(Full(llama), tokens), atol=1e-4, rtol=1e-4)
+
+
+def test_summaries_behind_the_models_reach_share_the_farthest_position(llama):
+    geometry = EVALMConfig(W=64, c=8).geometry(llama.max_positions)
+    assert geometry.far == 128 - 4 - 64
+    positions = geometry.positions(100, torch.tensor([800]), torch.tensor([864]))[0]
+    assert positions.tolist() == [-60] * 40 + list(range(-60, 0))
+
+
+def test_state_holds_what_the_formula_says(backbone):
+    method = EVALM(backbone, EVALMConfig(W=32, c=8, sinks=3))
+    state, _ = method.read(method.start(), text(32 * 3 + 13), logprobs=False)
+    per_token = 2 * backbone.kv_heads * backbone.head_width
+    local, chunks = 3 + 13, (32 * 3 + 13) // 8
+    numbers = backbone.layers * ((local + chunks) * per_token + per_token // 2) + backbone.width
+    assert state.nbytes == 4 * numbers + 4 * 8
+    assert storage_bytes(state.tensors().values()) <= 1.1 * state.nbytes
+    learned = EVALM(backbone, EVALMConfig(W=32, c=8, sinks=3, pooling="learned"))
+    smaller, _ = learned.read(learned.start(), text(32 * 3 + 13), logprobs=False)
+    assert state.nbytes - smaller.nbytes == 4 * backbone.layers * per_token // 2
+
+
+def test_memory_grows_by_the_summaries_alone(llama):
+    """Twice the text costs the room of its summaries, and nothing else."""
+    method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=0.0))
+    peaks = []
+    for length in (256, 512):
+        with PeakMemory() as memory:
+            state, _ = method.read(method.start(), text(length), logprobs=False)
+        peaks.append((memory.peak_bytes, state.nbytes))
+    rotated = 256 // 8 * llama.kv_heads * llama.head_width * 4 * 8
+    tokens = 256 * 8 * 2
+    assert peaks[1][0] - peaks[0][0] <= peaks[1][1] - peaks[0][1] + rotated + tokens
+
+
+def test_flops_are_those_of_what_is_seen_and_of_the_summaries(llama):
+    _ = llama.bos_hidden_C
+    method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=0.0))
+    state = method.start()
+    triangle, chunks, width, kv_heads = 32 * 33 // 2, 12, llama.head_width, llama.kv_heads
+    pairs = triangle + 2 * (32 * 4 + triangle) + 32 * 4 + 32 * 8
+    pooling = 2 * 2 * 96 * width * kv_heads
+    maps = 3 * 2 * chunks * width * width * kv_heads
+    expected = llama.layers * (llama_block_flops(96, pairs, llama.config) + pooling + maps)
+    assert count(lambda: method.read(state, text(96), logprobs=False))[1] == pytest.approx(expected, rel=1e-3)
+
+
+def test_reading_changes_no_state_in_place(llama):
+    method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=0.0))
+    state, _ = method.read(method.start(2), text(60, rows=2), torch.tensor([60, 41]))
+    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+    after, _ = method.read(state, text(7, rows=2, seed=1), torch.tensor([0, 7]))
+    assert after.chunks.used_B.tolist() == [7, 6]
+    for name, tensor in state.tensors().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_silent_reading_leaves_the_same_state(backbone):
+    method = EVALM(backbone, EVALMConfig(**FORMS["open"]))
+    states = [method.read(method.start(), text(150), logprobs=scored)[0] for scored in (True, False)]
+    for name, tensor in states[0].tensors().items():
+        assert torch.equal(tensor, states[1].tensors()[name]), name
+
+
+def test_a_first_window_for_what_is_ahead_holds_whole_chunks(llama):
+    method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=0.0))
+    assert method.start(ahead=Ahead(50, 21)).left_B.tolist() == [8]
+    assert method.start(ahead=Ahead(50, 14)).left_B.tolist() == [32]
+    state, _ = method.read(method.start(ahead=Ahead(50, 21)), text(50))
+    assert state.chunks.used_B.tolist() == [6]
+    assert state.left_B.tolist() == [22]
+
+
+@pytest.mark.parametrize("form", ["open", "papers"])
+def test_candidates_in_one_pass_equal_forks(backbone, form):
+    method = EVALM(backbone, EVALMConfig(**FORMS[form]))
+    for length in (50, 60, 69):
+        state, _ = method.read(method.start(2), text(length, rows=2), torch.tensor([length, length // 2]))
+        for candidates in ([[1, 2, 3], [9]], [[1] * 9, [2] * 3]):
+            expected = ContextMethod.score(method, state, candidates)
+            torch.testing.assert_close(method.score(state, candidates), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_weights_are_loaded_digested_and_counted(llama, tmp_path):
+    made = EVALM(llama, EVALMConfig(remote_bias=-2.0))
+    width, kv_heads = llama.head_width, llama.kv_heads
+    per_layer = kv_heads * (2 * (width * width + width) + width * width + width) + llama.heads
+    assert made.added_parameters == made.trained_parameters == llama.layers * per_layer
+    save_file({k: v.clone() for k, v in made.summaries.state_dict().items()}, tmp_path / "evalm.safetensors")
+    loaded = EVALM(llama, EVALMConfig(weights=tmp_path / "evalm.safetensors"))
+    assert loaded.weights_digest == made.weights_digest
+    assert loaded.baseline() is None
+    tokens = text(150)
+    assert torch.equal(read(loaded, tokens), read(made, tokens))
+    (tmp_path / "other.safetensors").write_bytes(b"no")
+    for path, options in (("evalm", {"pooling": "learned"}), ("other", {}), ("none", {})):
+        with pytest.raises(UserError, match="does not hold EVALM weights"):
+            EVALM(llama, EVALMConfig(weights=tmp_path / f"{path}.safetensors", **options))
+
+
+def test_a_chunk_larger_than_the_input_is_local_attention(llama):
+    method = EVALM(llama, EVALMConfig(c=64, remote_bias=0.0))
+    torch.testing.assert_close(read(method, text(50)), read(Full(llama), text(50)), atol=1e-5, rtol=1e-5)
+
+
+def test_states_that_are_not_finite_are_one_sentence():
+    broken = backbones.load("tiny-llama")
+    method = EVALM(broken, EVALMConfig(W=32, c=8))
+    state = method.start()
+    with torch.no_grad():
+        broken.model.model.layers[1].mlp.up_proj.weight[0, 0] = math.nan
+    with pytest.raises(UserError, match="no longer finite"):
+        method.read(state, text(5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"W": 30}, "W=30 must be a multiple of the chunk c=16"),
+        ({"W": 4096}, "use W=112"),
+        ({"c": 200}, "do not fit"),
+        ({"W": 16, "sinks": 20}, "no more sinks than W"),
+    ],
+)
+def test_settings_that_do_not_fit(llama, options, message):
+    with pytest.raises(UserError, match=message):
+        EVALM(llama, EVALMConfig(**options))
+
+
+def test_the_papers_form_has_its_state(llama):
+    assert PAPER.c == PAPER.W
+    assert PAPER.geometry(backbones.PAPER_POSITIONS).own
+    assert all(name in backbones.known() for name in backbones.PAPER_SHAPES)
+
+
+def test_sliding_keeps_as_much_of_the_windows_before_as_it_is_told(llama):
+    tokens = text(120)
+    whole = read(Sliding(llama, SlidingConfig(N=24)), tokens)
+    torch.testing.assert_close(read(Sliding(llama, SlidingConfig(N=24, recent=24)), tokens), whole)
+    cold = Sliding(llama, SlidingConfig(N=24, recent=0))
+    state, found = cold.read(cold.start(), tokens[:, :96])
+    assert state.kv.used_B.tolist() == [4]
+    assert (found - whole[:, :96]).abs()[0, 26:].max() > 1e-3
+    with pytest.raises(UserError, match="take fewer"):
+        Sliding(llama, SlidingConfig(recent=124))
+
+
+def test_an_untrained_method_costs_what_an_open_one_does(backbone):
+    tokens = text(120)
+    closed, opened = (EVALM(backbone, EVALMConfig(W=32, c=8, remote_bias=bias)) for bias in (None, -1.0))
+    costs = [count(lambda m=method: m.read(m.start(), tokens))[1] for method in (closed, opened)]
+    assert costs[0] == costs[1]

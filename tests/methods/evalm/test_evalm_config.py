@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextlab.errors import UserError
+from contextlab.methods.evalm.config import EVALMConfig, Geometry
+
+
+@st.composite
+def geometries(draw):
+    chunk = draw(st.integers(1, 5))
+    window = chunk * draw(st.integers(1, 4))
+    recent = draw(st.sampled_from([0, window]))
+    sinks = draw(st.integers(0, min(3, window)))
+    return Geometry(window, chunk, sinks, recent, draw(st.integers(0, 12)), draw(st.booleans()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(geometries(), st.integers(1, 80))
+def test_what_is_gone_is_what_a_cache_that_is_cut_no_longer_holds(geometry, length):
+    """Read token by token: which tokens are in view, by the cache's own rule, and by the geometry's."""
+    view: list[int] = []
+    for token in range(length):
+        if token and token % geometry.window == 0:
+            first, last = view[: geometry.sinks], view[geometry.sinks :]
+            view = first + (last[-geometry.recent :] if geometry.recent else [])
+            assert len(view) == geometry.kept(token)
+        view.append(token)
+    gone = geometry.gone(length, len(view))
+    assert view == sorted({*range(min(geometry.sinks, length)), *range(gone, length)})
+    assert gone % geometry.chunk == 0
+    assert int(geometry.gone(torch.tensor(length), torch.tensor(len(view)))) == gone
+
+
+@settings(max_examples=60, deadline=None)
+@given(geometries(), st.integers(0, 60))
+def test_summaries_stand_in_front_of_the_cache_in_order(geometry, windows):
+    begin = windows * geometry.window
+    end = begin + geometry.window
+    gone = torch.tensor([geometry.gone(begin, geometry.kept(begin))])
+    counts = geometry.seen(torch.arange(begin, end)[None], gone)[0]
+    assert (counts.diff() >= 0).all()
+    if geometry.own:
+        assert counts.tolist() == [t // geometry.chunk for t in range(begin, end)]
+    else:
+        assert counts.tolist() == [int(gone) // geometry.chunk] * geometry.window
+    positions = geometry.positions(int(counts[-1]), gone, torch.tensor([end]))[0]
+    assert (positions.diff() >= 0).all()
+    assert (positions >= -geometry.far).all()
+    assert (positions <= 0).all()
+    if len(positions) and geometry.far and not geometry.own:
+        assert positions[-1] == -1
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("positions", [64, 128, 1000, 8192])
+def test_no_distance_is_longer_than_the_model_knows(positions, overlap):
+    geometry = EVALMConfig(overlap=overlap).geometry(positions)
+    last_query = geometry.sinks + geometry.recent + geometry.window - 1
+    assert last_query + geometry.far == positions - 1
+    assert geometry.far >= 0
+    assert geometry.window % geometry.chunk == 0
+    assert geometry.window == 1024 or geometry.far < 2 * geometry.chunk
+
+
+def test_the_window_is_1024_where_there_is_room_and_what_fits_elsewhere():
+    assert EVALMConfig().geometry(8192).window == 1024
+    assert EVALMConfig(c=48).geometry(8192).window == 1008
+    assert EVALMConfig(c=2048).geometry(8192).window == 2048
+    assert EVALMConfig().geometry(128).window == 112
+    assert EVALMConfig(overlap=True).geometry(128).window == 48
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"W": 32, "c": 5}, "W=32 must be a multiple of the chunk c=5"),
+        ({"remote_visibility": "after"}, "remote_visibility"),
+        ({"remote_bias": float("inf")}, "remote_bias"),
+        ({"c": 0}, "c=0"),
+        ({"chunk": 4}, "chunk"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(options, message):
+    with pytest.raises(UserError, match=message):
+        EVALMConfig.parse(options)

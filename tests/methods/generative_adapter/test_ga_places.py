@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import transformers
+
+from contextlab import backbone as backbones
+from contextlab.backbone import weights_digest
+from contextlab.errors import UserError
+from contextlab.methods.generative_adapter.config import OUTPUT_PROJECTIONS
+from contextlab.methods.generative_adapter.places import Pair, adapted, find, transposed
+
+FAMILIES = ["tiny-llama", "tiny-gpt2"]
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def backbone(request):
+    return backbones.load(request.param)
+
+
+def opt():
+    sizes = {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 64, "max_position_embeddings": 64}
+    config = transformers.OPTConfig(vocab_size=257, num_hidden_layers=3, num_attention_heads=4, **sizes)
+    return backbones.wrap(transformers.OPTForCausalLM(config))
+
+
+def random_pairs(places, rows, rank=3):
+    return [Pair(torch.randn(rows, p.outputs, rank), torch.randn(rows, rank, p.inputs)) for p in places]
+
+
+def logits(backbone, tokens):
+    with torch.no_grad():
+        return backbone.model(tokens).logits
+
+
+def hooks(backbone):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in backbone.model.modules())
+
+
+def test_attention_outputs_are_the_default_on_three_families(backbone):
+    layer = {"tiny-llama": "model.layers.{}.self_attn.o_proj", "tiny-gpt2": "transformer.h.{}.attn.c_proj"}
+    names = [place.name for place in find(backbone, OUTPUT_PROJECTIONS)]
+    assert names == [layer[backbone.name].format(i) for i in range(4)]
+    assert [p.name for p in find(opt(), OUTPUT_PROJECTIONS)] == [
+        f"model.decoder.layers.{i}.self_attn.out_proj" for i in range(3)
+    ]
+
+
+def test_sizes_are_inputs_and_outputs_whichever_way_the_weight_lies():
+    place = find(backbones.load("tiny-gpt2"), "*.1.mlp.c_fc")[0]
+    assert (place.inputs, place.outputs) == (32, 128) == tuple(place.layer.weight.shape)
+    place = find(backbones.load("tiny-llama"), "*.1.mlp.down_proj")[0]
+    assert (place.outputs, place.inputs) == (32, 64) == tuple(place.layer.weight.shape)
+
+
+def test_patterns_choose_layers_of_some_blocks_too(backbone):
+    assert len(find(backbone, "*")) == sum(len(find(backbone, f"*.{i}.*")) for i in range(4))
+    assert {p.name.split(".")[2] for p in find(backbone, "*.1.* | *.3.*")} == {"1", "3"}
+
+
+def test_a_pattern_without_a_match_names_what_there_is(backbone):
+    with pytest.raises(UserError, match=r"matches no linear layer of tiny-\w+: choose of .*(o_proj|c_proj)"):
+        find(backbone, "*down_project")
+
+
+def test_a_model_without_blocks_is_refused(backbone):
+    backbone = copy.copy(backbone)
+    backbone.model = torch.nn.Linear(2, 2)
+    with pytest.raises(UserError, match="Linear has no list of blocks"):
+        find(backbone, "*")
+
+
+@pytest.mark.parametrize("pattern", [OUTPUT_PROJECTIONS, "*mlp*"])
+def test_pairs_equal_weights_with_the_change_merged(backbone, pattern):
+    places, tokens = find(backbone, pattern), torch.randint(0, 257, (2, 9))
+    pairs = random_pairs(places, rows=2)
+    with adapted(places, pairs.__getitem__):
+        together = logits(backbone, tokens)
+    for row in range(2):
+        merged = backbones.load(backbone.name)
+        for place, pair in zip(find(merged, pattern), pairs, strict=True):
+            change = pair.up[row] @ pair.down[row]
+            with torch.no_grad():
+                place.layer.weight += change.mT if transposed(place) else change
+        torch.testing.assert_close(together[row], logits(merged, tokens[row : row + 1])[0], atol=2e-4, rtol=1e-4)
+
+
+def test_layers_that_flatten_their_rows_are_adapted_too():
+    backbone = opt()
+    places, tokens = find(backbone, "*.fc1"), torch.randint(0, 257, (2, 9))
+    pairs = random_pairs(places, rows=2)
+    with adapted(places, pairs.__getitem__):
+        together = logits(backbone, tokens)
+    one = [Pair(p.up[1:], p.down[1:]) for p in pairs]
+    with adapted(places, one.__getitem__):
+        torch.testing.assert_close(together[1:], logits(backbone, tokens[1:]), atol=1e-4, rtol=1e-4)
+
+
+def test_a_change_of_nothing_is_bitwise_nothing(backbone):
+    places, tokens = find(backbone, OUTPUT_PROJECTIONS), torch.randint(0, 257, (2, 9))
+    nothing = [Pair(torch.zeros_like(p.up), p.down) for p in random_pairs(places, rows=2)]
+    plain = logits(backbone, tokens)
+    with adapted(places, nothing.__getitem__):
+        assert torch.equal(logits(backbone, tokens), plain)
+
+
+def test_states_are_those_that_enter_the_block(backbone):
+    places, tokens = find(backbone, OUTPUT_PROJECTIONS), torch.randint(0, 257, (1, 9))
+    seen = {}
+    zeros = [Pair(torch.zeros(1, p.outputs, 1), torch.zeros(1, 1, p.inputs)) for p in places]
+    with adapted(places, zeros.__getitem__, seen.__setitem__), torch.no_grad():
+        states = backbone.model(tokens, output_hidden_states=True).hidden_states
+    assert list(seen) == [0, 1, 2, 3]
+    for i, hidden in seen.items():
+        assert torch.equal(hidden, states[i])
+
+
+def test_nothing_is_left_in_the_model_after_an_error(backbone):
+    places, tokens = find(backbone, OUTPUT_PROJECTIONS), torch.randint(0, 257, (1, 9))
+    digest, before = weights_digest(backbone.model), hooks(backbone)
+
+    def broken(i):
+        assert hooks(backbone) == before + 2 * len(places)
+        raise RuntimeError("no pair")
+
+    def run():
+        with adapted(places, broken, lambda i, hidden: None):
+            logits(backbone, tokens)
+
+    with pytest.raises(RuntimeError, match="no pair"):
+        run()
+    assert hooks(backbone) == before
+    assert weights_digest(backbone.model) == digest
