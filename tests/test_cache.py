@@ -210,3 +210,16 @@ def test_an_unmodified_model_attends_through_what_it_is_lent():
     with cache.attending(model, attend, lambda length: torch.full((length,), 3)):
         torch.testing.assert_close(model(tokens.flip(1)).logits.flip(1), lent)
     assert torch.equal(model(tokens).logits, own)
+
+
+def test_candidates_see_what_they_wrote_before_and_not_what_others_did():
+    """Three slots are shared, two candidates have one and two slots behind them, and each adds a token."""
+    shared, tail_group, tail_position = 3, torch.tensor([0, 1, 1]), torch.tensor([[3, 3, 4]])
+    cached = KV(*(kv(1, 6, [3]).k, kv(1, 6, [3]).v), torch.tensor([shared]))
+    group = torch.tensor([0, 1])
+    layout = Layout(torch.tensor([[4, 5]]), group, None, 0, tail_position, tail_group)
+    reader = CacheReader(NoPositions(), cached, layout)
+    of_key = torch.cat((torch.full((shared,), -1), tail_group, group))
+    expected = (of_key == -1) | (of_key == group[:, None])
+    assert torch.equal(reader.visible()[0], expected)
+    assert reader.key_position_BS.tolist() == [[0, 1, 2, 3, 3, 4, 4, 5]]

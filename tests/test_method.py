@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextlab.errors import UserError
-from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State, pad
+from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State, Writer, pad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,3 +165,46 @@ def test_what_is_ahead_ends_with_a_segment(context, question, segment):
     first = Ahead(context, question).first_segment(segment)
     assert 1 <= first <= segment
     assert (context + question - first) % segment == 0
+
+
+def after(rows, vocabulary=7):
+    """Says that what follows n is n + 1, and 0 at first."""
+
+    def logprobs(chosen_B):
+        last_B = torch.full((rows,), -1) if chosen_B is None else chosen_B
+        return torch.nn.functional.one_hot((last_B + 1) % vocabulary, vocabulary).float()
+
+    return logprobs
+
+
+@given(st.integers(0, 9), st.integers(1, 4))
+def test_a_writer_writes_as_many_tokens_as_asked_for(count, rows):
+    written = Writer(count, (), 0.0, 0).write(rows, after(rows))
+    assert written == [[n % 7 for n in range(count)]] * rows
+
+
+def test_a_row_ends_at_a_stop_token_and_the_others_go_on():
+    def logprobs(chosen_B):
+        following = [0, 3] if chosen_B is None else [(int(token) + 1) % 7 for token in chosen_B]
+        return torch.nn.functional.one_hot(torch.tensor(following), 7).float()
+
+    assert Writer(5, (4,), 0.0, 0).write(2, logprobs) == [[0, 1, 2, 3], [3]]
+
+
+def test_nothing_is_computed_behind_the_last_token():
+    calls = []
+
+    def logprobs(chosen_B):
+        calls.append(chosen_B)
+        return torch.eye(7)[:1]
+
+    assert Writer(3, (), 0.0, 0).write(1, logprobs) == [[0, 0, 0]]
+    assert len(calls) == 3
+
+
+def test_sampling_follows_the_seed():
+    def logprobs(_chosen_B):
+        return torch.zeros(2, 50)
+
+    drawn = [Writer(8, (), 1.0, seed).write(2, logprobs) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]

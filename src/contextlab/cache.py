@@ -217,12 +217,17 @@ class Layout:
         group_T: which candidate a new token belongs to; candidates see the cache and themselves, not each other.
         band: tokens that a query sees behind itself, itself included; None for all.
         first: slots at the beginning that every query sees whatever the band.
+        tail_position_BP: positions of the cache's last P slots, where earlier tokens of the candidates lie side by
+            side behind the slots in use.
+        tail_group_P: which candidate each of these belongs to.
     """
 
     position_BT: Tensor
     group_T: Tensor | None = None
     band: int | None = None
     first: int = 0
+    tail_position_BP: Tensor | None = None
+    tail_group_P: Tensor | None = None
 
     @property
     def plain(self) -> bool:
@@ -240,8 +245,10 @@ class CacheReader:
         self.positions, self.kv, self.layout = positions, kv, layout
         rows = layout.position_BT.shape[0]
         self.cached = kv.slots
-        slots_BS = torch.arange(self.cached, device=layout.position_BT.device).expand(rows, -1)
-        self.key_position_BS = torch.cat((slots_BS, layout.position_BT), dim=1)
+        tail_BP = layout.tail_position_BP if layout.tail_position_BP is not None else layout.position_BT[:, :0]
+        self.shared = self.cached - tail_BP.shape[1]
+        slots_BS = torch.arange(self.shared, device=layout.position_BT.device).expand(rows, -1)
+        self.key_position_BS = torch.cat((slots_BS, tail_BP, layout.position_BT), dim=1)
         self.k: list[Tensor] = []
         self.v: list[Tensor] = []
         self._q_rotary = self._rotary(layout.position_BT)
@@ -277,10 +284,11 @@ class CacheReader:
         query, key = self.layout.position_BT[:, :, None], self.key_position_BS[:, None, :]
         seen_BTS = key <= query
         slot = torch.arange(key.shape[-1], device=key.device)
-        seen_BTS &= (slot >= self.cached) | (slot < self.kv.used_B[:, None, None])
+        seen_BTS &= (slot >= self.shared) | (slot < self.kv.used_B[:, None, None])
         if self.layout.group_T is not None:
-            of_cache = self.layout.group_T.new_full((self.cached,), -1)
-            group_S = torch.cat((of_cache, self.layout.group_T))
+            of_cache = self.layout.group_T.new_full((self.shared,), -1)
+            tail_P = self.layout.tail_group_P if self.layout.tail_group_P is not None else of_cache[:0]
+            group_S = torch.cat((of_cache, tail_P, self.layout.group_T))
             seen_BTS &= (group_S == -1) | (group_S == self.layout.group_T[:, None])
         if self.layout.band is not None:
             seen_BTS &= (key > query - self.layout.band) | (key < self.layout.first)

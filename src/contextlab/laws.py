@@ -118,14 +118,15 @@ def _splits(method: ContextMethod, text_T: Tensor, whole_T: Tensor, splits: Tens
 
 def silent_reading(method: ContextMethod) -> None:
     """Reading without log-probabilities leaves a state with the same future, whatever it leaves out on the way."""
-    for length in (128, 256, LENGTH):
-        text = _text(2)[:, :length]
-        silent, nothing = method.read(method.start(2), text, logprobs=False)
+    text, future = _text(2), _text(2, seed=4)[:, :40]
+    for begin, end in ((0, 128), (0, 256), (0, LENGTH), (100, 140), (100, LENGTH)):
+        state = _read(method, text[:, :begin])[0]
+        silent, nothing = method.read(state, text[:, begin:end], logprobs=False)
         if nothing is not None:
             raise Broken("log-probabilities were returned although none were wanted")
-        future = _text(2, seed=4)[:, :40]
-        expected = _read(method, future, _read(method, text)[0])[1]
-        _same(_read(method, future, silent)[1], expected, f"{length} tokens read in silence have another future")
+        spoken, _ = _read(method, text[:, begin:end], state)
+        found, expected = (_read(method, future, after)[1] for after in (silent, spoken))
+        _same(found, expected, f"tokens {begin} to {end} read in silence have another future")
 
 
 def score_is_pure(method: ContextMethod) -> None:
@@ -142,6 +143,20 @@ def score_is_pure(method: ContextMethod) -> None:
         for n, candidate in enumerate(CANDIDATES):
             if bool((scores[:, n, len(candidate) :] != 0).any()):
                 raise Broken("log-probabilities behind a candidate's end are not 0")
+
+
+def generate(method: ContextMethod) -> None:
+    """Prompts behind a single row are continued as behind forks of it, and alone as beside others."""
+    prompts = [[3, 5, 7, 9], [], [11], list(range(20, 60)), [4, 4]]
+    for length in (0, 100):
+        state = _read(method, _text(1)[:, :length])[0]
+        found = method.generate(state, prompts, max_new_tokens=6)
+        if found != method.generate(state.fork(len(prompts)), prompts, max_new_tokens=6):
+            raise Broken(f"prompts after {length} tokens are continued otherwise than behind forks")
+        for prompt, written in zip(prompts, found, strict=True):
+            stop = written[2:3]
+            if method.generate(state, [prompt], max_new_tokens=6, stop=stop) != [written[: written.index(stop[0])]]:
+                raise Broken(f"a prompt after {length} tokens is continued otherwise alone, or beyond its end")
 
 
 def forks(method: ContextMethod) -> None:
@@ -248,6 +263,7 @@ LAWS: dict[str, Law] = {
     "streaming": streaming,
     "silent reading": silent_reading,
     "score is pure": score_is_pure,
+    "generate": generate,
     "forks": forks,
     "rows": rows,
     "normalised": normalised,

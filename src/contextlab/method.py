@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="State")
 
+FORKS = 16
+"""The most copies of a state, and the most bytes of them together, that answer side by side."""
+FORK_BYTES = 2**29
+
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class MethodConfig:
@@ -249,29 +253,22 @@ class ContextMethod(ABC):
         """Continue every row after its prompt; the state is left as it was.
 
         Args:
-            state: a state of this method with one row per prompt.
+            state: a state of this method with one row per prompt, or a single row that every prompt follows.
             prompts: tokens read before writing; may be empty.
             max_new_tokens: the most tokens written per row.
             stop: tokens that end a row; they are not part of the answer.
             temperature: 0 takes the most probable token, otherwise samples.
             seed: of the sampling.
         """
-        tokens_BT, lengths_B = pad(prompts, state.length_B.device)
-        state, _ = self.read(state, tokens_BT, lengths_B, logprobs=False)
-        generator = torch.Generator().manual_seed(seed)
-        written: list[list[int]] = [[] for _ in prompts]
-        open_rows = set(range(len(prompts)))
-        for step in range(max_new_tokens):
-            chosen_B = _choose(self.next_logprobs(state).cpu(), temperature, generator)
-            for row in sorted(open_rows):
-                token = int(chosen_B[row])
-                if token in stop:
-                    open_rows.discard(row)
-                else:
-                    written[row].append(token)
-            if not open_rows or step == max_new_tokens - 1:
-                break
-            state, _ = self.read(state, chosen_B[:, None].to(state.length_B.device), logprobs=False)
+        together = len(prompts)
+        if state.batch_size == 1 < together:
+            together = max(1, min(FORKS, FORK_BYTES // max(state.nbytes, 1)))
+        writer = Writer(max_new_tokens, stop, temperature, seed)
+        written: list[list[int]] = []
+        for start in range(0, len(prompts), together):
+            part = prompts[start : start + together]
+            rows = state if state.batch_size == len(part) else state.fork(len(part))
+            written += writer.write(len(part), _Reading(self, rows, part))
         return written
 
     @torch.no_grad()
@@ -305,6 +302,50 @@ def pad(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") 
     for row, sequence in enumerate(sequences):
         tokens_BT[row, : lengths[row]] = torch.as_tensor(sequence, dtype=torch.int64)
     return tokens_BT.to(device), torch.tensor(lengths, dtype=torch.int64, device=device)
+
+
+class Writer:
+    """Chooses tokens, one row beside the other, until all rows have ended.
+
+    Args:
+        max_new_tokens: the most tokens written per row.
+        stop: tokens that end a row.
+        temperature: 0 takes the most probable token, otherwise samples.
+        seed: of the sampling.
+    """
+
+    def __init__(self, max_new_tokens: int, stop: Sequence[int], temperature: float, seed: int) -> None:
+        self.max_new_tokens, self.stop, self.temperature = max_new_tokens, stop, temperature
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def write(self, rows: int, after: Callable[[Tensor | None], Tensor]) -> list[list[int]]:
+        """The tokens of every row; `after(chosen_B)` is `logprobs_BV` behind one more token, at first behind none."""
+        written: list[list[int]] = [[] for _ in range(rows)]
+        open_rows = set(range(rows))
+        chosen_B = None
+        while open_rows and max(map(len, written)) < self.max_new_tokens:
+            chosen_B = _choose(after(chosen_B).cpu(), self.temperature, self._generator)
+            for row in sorted(open_rows):
+                token = int(chosen_B[row])
+                if token in self.stop:
+                    open_rows.discard(row)
+                else:
+                    written[row].append(token)
+        return written
+
+
+class _Reading:
+    """What follows a state, its prompts, and one chosen token after the other."""
+
+    def __init__(self, method: ContextMethod, state: Any, prompts: Sequence[Sequence[int]]) -> None:
+        self.method, self.state, self.prompts = method, state, prompts
+
+    def __call__(self, chosen_B: Tensor | None) -> Tensor:
+        """`logprobs_BV` behind one more token of every row."""
+        device = self.state.length_B.device
+        tokens_BT, lengths_B = pad(self.prompts, device) if chosen_B is None else (chosen_B[:, None].to(device), None)
+        self.state, _ = self.method.read(self.state, tokens_BT, lengths_B, logprobs=False)
+        return self.method.next_logprobs(self.state)
 
 
 def _choose(logprobs_BV: Tensor, temperature: float, generator: torch.Generator) -> Tensor:

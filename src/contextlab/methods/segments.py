@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from contextlab.cache import KV, CacheReader, Layout
-from contextlab.method import Ahead, State, pad
+from contextlab.method import Ahead, State, Writer, pad
 from contextlab.methods.blocks import BlockMethod
 
 
@@ -79,20 +79,86 @@ class SegmentMethod(BlockMethod):
         tokens_NM, lengths_N = pad(candidates, state.length_B.device)
         count, longest = tokens_NM.shape
         rows = state.batch_size
-        if longest == 0 or int(state.left_B.min()) < longest:
+        if longest == 0 or not self.side_by_side(state, longest):
             return super().score(state, candidates)
         group_T = torch.arange(count, device=tokens_NM.device).repeat_interleave(longest)
         steps_T = torch.arange(longest, device=tokens_NM.device).repeat(count)
         layout = Layout(state.kv.used_B[:, None] + steps_T, group_T, self.band, self.keep_first)
         tokens_BT = tokens_NM.reshape(1, -1).expand(rows, -1)
-        hidden_BTC = self.backbone.forward(tokens_BT, self._input_positions(state, steps_T), self.reader(state, layout))
+        hidden_BTC = self.forward(state, tokens_BT, steps_T, self.reader(state, layout))
         hidden_BNMC = hidden_BTC.view(rows, count, longest, -1)
         before_BN1C = state.pending_BC[:, None, None].expand(-1, count, 1, -1)
         previous_BNMC = torch.cat((before_BN1C, hidden_BNMC[:, :, :-1]), dim=2)
         found_BNM = self.backbone.logprobs(previous_BNMC.flatten(1, 2), tokens_BT).view(rows, count, longest)
         return found_BNM.masked_fill(torch.arange(longest, device=found_BNM.device) >= lengths_N[:, None], 0.0)
 
+    @torch.no_grad()
+    def generate(
+        self,
+        state: Any,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        stop: Sequence[int] = (),
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> list[list[int]]:
+        """Continue many prompts behind one row over the shared cache when no segment ends inside one of them."""
+        longest = max(map(len, prompts), default=0) + max_new_tokens
+        if state.batch_size == 1 < len(prompts) and self.side_by_side(state, longest):
+            writer = Writer(max_new_tokens, stop, temperature, seed)
+            return writer.write(len(prompts), Continuations(self, state, prompts))
+        return super().generate(
+            state, prompts, max_new_tokens=max_new_tokens, stop=stop, temperature=temperature, seed=seed
+        )
+
+    def side_by_side(self, state: Any, longest: int) -> bool:
+        """Whether candidates of at most `longest` tokens may lie side by side behind the state's cache."""
+        return int(state.left_B.min()) >= longest
+
+    def forward(self, state: Any, tokens_BT: Tensor, steps_T: Tensor, reader: CacheReader) -> Tensor:
+        """`hidden_BTC` of tokens that lie side by side, each `steps_T` behind the state, which stays as it is."""
+        return self.backbone.forward(tokens_BT, self._input_positions(state, steps_T), reader)
+
     def _input_positions(self, state: SegmentState, steps: Tensor) -> Tensor:
         """Positions of models that learn them: slots where a segment starts cold, else running on (circular)."""
         base_B = state.length_B if self.keep_last else state.kv.used_B
         return base_B[:, None] + steps
+
+
+class Continuations:
+    """Continuations of one state that grow side by side behind its cache, which is shared and not copied."""
+
+    def __init__(self, method: SegmentMethod, state: Any, prompts: Sequence[Sequence[int]]) -> None:
+        self.method, self.state, self.prompts = method, state, prompts
+        self.used_B = state.kv.used_B
+        self.hidden_NC = state.pending_BC.expand(len(prompts), -1)
+        self.steps_P = self.group_P = self.used_B[:0]
+        self.length_N = torch.tensor([len(prompt) for prompt in prompts], device=self.used_B.device)
+
+    def __call__(self, chosen_N: Tensor | None) -> Tensor:
+        """`logprobs_NV` behind the prompts, then behind one more token of each."""
+        device = self.used_B.device
+        everyone_N = torch.arange(len(self.prompts), device=device)
+        if chosen_N is None:
+            tokens_T = torch.tensor([token for prompt in self.prompts for token in prompt], device=device).long()
+            group_T = everyone_N.repeat_interleave(self.length_N)
+            start_N = self.length_N.cumsum(0) - self.length_N
+            steps_T = torch.arange(len(tokens_T), device=device) - start_N[group_T]
+        else:
+            tokens_T, group_T, steps_T = chosen_N.to(device), everyone_N, self.length_N
+            self.length_N = self.length_N + 1
+        if len(tokens_T):
+            self._read(tokens_T, group_T, steps_T)
+        return self.method.backbone.logprobs_of_all(self.hidden_NC)
+
+    def _read(self, tokens_T: Tensor, group_T: Tensor, steps_T: Tensor) -> None:
+        method, state = self.method, self.state
+        tail_1P = (self.used_B[:, None] + self.steps_P, self.group_P)
+        layout = Layout(self.used_B[:, None] + steps_T, group_T, method.band, method.keep_first, *tail_1P)
+        reader = method.reader(state, layout)
+        hidden_TC = method.forward(state, tokens_T[None], steps_T, reader)[0]
+        ends_T = torch.cat((group_T[1:] != group_T[:-1], group_T.new_ones(1, dtype=torch.bool)))
+        self.hidden_NC = self.hidden_NC.index_copy(0, group_T[ends_T], hidden_TC[ends_T])
+        self.state = dataclasses.replace(state, kv=KV(tuple(reader.k), tuple(reader.v), self.used_B))
+        self.steps_P, self.group_P = torch.cat((self.steps_P, steps_T)), torch.cat((self.group_P, group_T))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextlab.errors import UserError
-from contextlab.kernels.joint_memory_attention.reference import _gather
+from contextlab.kernels.joint_memory_attention.reference import gather
 from contextlab.methods.longmem.bank import Bank
 from contextlab.methods.longmem.config import LongMemConfig
 
@@ -42,7 +42,7 @@ def test_replays_the_released_bank(fixture, name):
             kept = found.repeat_interleave(config.csz, -1)
             for got, name_ in ((bank.k_BKncD, "ret_k"), (bank.v_BKncD, "ret_v")):
                 retrieved = arrays[f"s{step}.{name_}"].unflatten(0, (rows, heads))
-                assert torch.equal(_gather(got, ids)[kept], retrieved[kept])
+                assert torch.equal(gather(got, ids)[kept], retrieved[kept])
                 assert (retrieved[~kept] == 0).all()
         k, v = (split_heads(arrays[f"s{step}.{name_}"], heads) for name_ in ("add_k", "add_v"))
         bank = bank.add(k, v, torch.full((rows,), k.shape[2]), config)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -139,12 +139,11 @@ class EVALM(SegmentMethod):
         """The attention of a pass that leaves the state as it is."""
         return EvaReader(self, state, layout, None)
 
-    def score(self, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
-        """Score in one pass over the shared state, unless a candidate would see its own beginning as a summary."""
-        longest = max(map(len, candidates), default=0)
-        if self.geometry.own and bool((state.length_B % self.geometry.chunk + longest > self.geometry.chunk).any()):
-            return ContextMethod.score(self, state, candidates)
-        return super().score(state, candidates)
+    def side_by_side(self, state: Any, longest: int) -> bool:
+        """Nor where a candidate would see its own beginning as a summary."""
+        chunk = self.geometry.chunk
+        sees_itself = self.geometry.own and bool((state.length_B % chunk + longest > chunk).any())
+        return not sees_itself and super().side_by_side(state, longest)
 
     @contextmanager
     def as_attention(self) -> Iterator[None]:

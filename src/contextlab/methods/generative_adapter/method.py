@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from contextlab.backbone import Backbone, weights_digest
-from contextlab.cache import Layout
+from contextlab.cache import CacheReader, Layout
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.generative_adapter import released
@@ -120,13 +120,10 @@ class GenerativeAdapter(SegmentMethod):
     def skim(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
         """Every chunk leaves something behind."""
 
-    @torch.no_grad()
-    def score(self, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
-        """Score all candidates in one pass when no chunk ends inside one of them."""
-        if max(map(len, candidates), default=0) > int(state.left_B.min()):
-            return ContextMethod.score(self, state, candidates)
+    def forward(self, state: Any, tokens_BT: Tensor, steps_T: Tensor, reader: CacheReader) -> Tensor:
+        """Tokens that lie side by side are read with the finished chunks' weights, and nothing is learned from them."""
         with adapted(self.generator.places, state.pairs.__getitem__):
-            return super().score(state, candidates)
+            return super().forward(state, tokens_BT, steps_T, reader)
 
     def generate(
         self, state: AdapterState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any

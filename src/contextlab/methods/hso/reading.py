@@ -71,7 +71,8 @@ class Reading:
             self._skip_forgotten()
         most = method.context + (0 if method.resets else self.settings.k)
         # One slot more than a row can fill, for what is not real; tokens are known one further than states.
-        self.slots = min(int((self.used_B + self.open_B + self.rest_B).amax()), most) + 1
+        needed = min(int((self.used_B + self.open_B + self.rest_B).amax()), most) + 1
+        self.slots = max(needed, state.tokens_BS.shape[1])
         self.tokens_BS = grown(state.tokens_BS, 1, self.slots + 1)
         self.buffers = Buffers(self.settings, state, self.slots)
 

@@ -20,7 +20,7 @@ from contextlab import cache
 from contextlab.backbone import Backbone, weights_digest
 from contextlab.cache import KV, CacheReader, Layout
 from contextlab.errors import UserError
-from contextlab.kernels.joint_memory_attention import fuse, memory_attention
+from contextlab.kernels.joint_memory_attention import fuse_memory
 from contextlab.method import Ahead, Capabilities, ContextMethod, State
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.longmem.bank import Bank
@@ -208,10 +208,9 @@ class MemoryReader(CacheReader):
             return local_BHtD
         self.ids_BHtm, found_BHtm = self.bank.search(q_BHTD, self.method.settings)
         k_BKncD, v_BKncD, ids_BHtm = self.bank.k_BKncD, self.bank.v_BKncD, self.ids_BHtm
-        any_found_BHt = found_BHtm.any(-1)
         if self.method.settings.short_bank == "zero_slot":
             k_BKncD, v_BKncD = self.bank.with_zero_slot()
             ids_BHtm = ids_BHtm.masked_fill(~found_BHtm, k_BKncD.shape[2] - 1)
-            found_BHtm = torch.ones_like(found_BHtm)
-        memory_BHtD = memory_attention(q_BHTD, k_BKncD, v_BKncD, ids_BHtm, found_BHtm, scale)
-        return fuse(local_BHtD, memory_BHtD, self.method.side.gate_H, any_found_BHt)
+            found_BHtm = found_BHtm.any(-1, keepdim=True).expand_as(found_BHtm)
+        gate_H = self.method.side.gate_H
+        return fuse_memory(local_BHtD, q_BHTD, k_BKncD, v_BKncD, ids_BHtm, found_BHtm, gate_H, scale=scale)
