@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -280,6 +281,8 @@ def test_perplexity_metrics_are_ratios_of_sums() -> None:
         "nats_per_token_after_first",
         "nats_per_token_cold",
         "nats_per_token_warm",
+        "nats_per_token_at_0k",
+        "nats_per_token_at_1k",
     }
     assert metrics["nats_per_token"].value == pytest.approx(nats / 2700)
     assert metrics["token_perplexity"].value == metrics["word_perplexity"].value == pytest.approx(math.exp(nats / 2700))
@@ -287,6 +290,30 @@ def test_perplexity_metrics_are_ratios_of_sums() -> None:
     assert metrics["nats_per_token_after_first"].value == pytest.approx(after / (76 + 576))
     assert {metric.n for metric in metrics.values()} == {2}
     assert protocol.quality(records[0]) == pytest.approx(records[0]["nats"] / 1100)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 5000), st.sampled_from([None, 1, 700, 1024, 3000]))
+def test_positions_are_doubling_buckets_of_the_document(count: int, history: int | None) -> None:
+    record = run(PerplexityProtocol(Options(history=history)), FakeMeter(), document("a", count + (history or 0)))
+    if "skipped" in record:
+        return
+    low, high = (0, count) if history is None else (history, history + 1024)
+    edges = [0, *(1024 * 2**n for n in range(5))]
+    shares = {f"{a // 1024}k": min(b, high) - max(a, low) for a, b in itertools.pairwise(edges) if a < high and b > low}
+    assert {place: sums["tokens"] for place, sums in record["positions"].items()} == shares
+    assert sum(sums["nats"] for sums in record["positions"].values()) == pytest.approx(record["nats"])
+
+
+def test_buckets_are_means_over_the_documents_that_reach_them() -> None:
+    protocol = PerplexityProtocol(Options())
+    records = [run(protocol, FakeMeter(), document(str(count), count)) for count in (100, 3000)]
+    metrics = protocol.summarise(records)
+    assert [name for name in metrics if "_at_" in name] == [f"nats_per_token_at_{k}k" for k in (0, 1, 2)]
+    assert [metrics[f"nats_per_token_at_{k}k"].n for k in (0, 1, 2)] == [2, 1, 1]
+    assert metrics["nats_per_token_at_2k"].value == pytest.approx(records[1]["positions"]["2k"]["nats"] / 952)
+    older = [{key: value for key, value in record.items() if key != "positions"} for record in records]
+    assert set(protocol.summarise(older)) == {name for name in metrics if "_at_" not in name}
 
 
 def test_one_document_has_no_interval_and_short_ones_no_later_places() -> None:

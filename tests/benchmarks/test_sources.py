@@ -139,7 +139,11 @@ def test_the_cache_is_where_the_platform_says(monkeypatch: pytest.MonkeyPatch) -
     assert cache_dir().name == "contextlab"
 
 
-@pytest.mark.parametrize("content", [b"", b"not gzip", gzip.compress(b"text " * 99)[:-9], gzip.compress(b"\xff\xfe")])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not gzip", gzip.compress(b"text " * 99)[:-9], gzip.compress(b"\xff\xfe")],
+    ids=["empty", "not packed", "cut off", "not UTF-8"],
+)
 def test_broken_files_are_named(tmp_path: Path, content: bytes) -> None:
     path = put(tmp_path, content, "broken.gz")
     if content:

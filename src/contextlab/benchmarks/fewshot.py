@@ -109,6 +109,8 @@ class FewShot(Task):
         except (ValueError, csv.Error):
             where = f"Example {len(rows) + 1} of {path}"
             raise UserError(f"{where} has no class and text: replace the file with an intact copy.") from None
+        if not rows:
+            raise UserError(f"{path} is empty: replace it with an intact copy.")
         return rows, sha256
 
     def _sample(self) -> Dataset:

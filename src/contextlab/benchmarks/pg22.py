@@ -8,10 +8,11 @@ and transcriber's notes stay, only line ends are those of the file.
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from contextlab.benchmarks.data.sources import field, locate, parse_json, plain_or_gz, read
+from contextlab.benchmarks.data.sources import field, json_lines, locate, plain_or_gz, read
 from contextlab.benchmarks.task import Dataset, Document, Options, Task
 from contextlab.errors import UserError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.protocols import PerplexityProtocol
 
 S5_TOKENS = 1_000_000
+INSIDE = re.compile(r"(?!.*\.\.)\w[\w./-]{0,200}")
 # Documents and words of the generated sample: words are counted so that the tokens reach the split's lower bound.
 SAMPLE_SIZES = {"S1": (10, 6_000), "S2": (6, 16_000), "S3": (3, 90_000), "S4": (2, 450_000), "S5": (2, 900_000)}
 
@@ -65,12 +67,12 @@ class PG22(Task):
 
 def _books(path: Path) -> list[dict[str, Any]]:
     books = []
-    for number, line in enumerate(read(path)[0].split("\n"), start=1):
-        if line.strip():
-            book = parse_json(line, path, number)
-            for name, kind in (("id", str), ("file", str), ("sha256_txt", str), ("bucket", str), ("gpt2_tokens", int)):
-                field(book, name, kind, f"Line {number} of {path}")
-            books.append(book)
+    for where, book in json_lines(path)[0]:
+        for name, kind in (("id", str), ("file", str), ("sha256_txt", str), ("bucket", str), ("gpt2_tokens", int)):
+            field(book, name, kind, where)
+        if not INSIDE.fullmatch(book["file"]):
+            raise UserError(f"{where} names no file inside the folder: replace books.jsonl with an intact copy.")
+        books.append(book)
     return books
 
 

@@ -93,6 +93,8 @@ class PerplexityProtocol(Protocol):
     The first segment, where every method is as good as its window, is part of all metrics;
     `nats_per_token_after_first` leaves the document's first 1,024 tokens out. Cold are the scored tokens whose
     position, counted in windows of 1,024 from the first scored one, is below 256; warm are the others.
+    `nats_per_token_at_0k`, `_at_1k`, `_at_2k`, `_at_4k` and so on are the means over the tokens from that place in the
+    document to twice that place, at 0k over the first 1,024; there are none where all tokens lie in one such bucket.
     """
 
     def __init__(self, options: Options, piece: int = WINDOW) -> None:
@@ -162,6 +164,11 @@ class PerplexityProtocol(Protocol):
             if sums:
                 ratio = bootstrap_ratio([s["nats"] for s in sums], [s["tokens"] for s in sums])
                 metrics[f"nats_per_token_{place}"] = ratio
+        places = sorted({place for record in kept for place in record.get("positions", {})}, key=lambda k: int(k[:-1]))
+        for place in places if len(places) > 1 else ():
+            sums = [record["positions"][place] for record in kept if place in record.get("positions", {})]
+            ratio = bootstrap_ratio([s["nats"] for s in sums], [s["tokens"] for s in sums])
+            metrics[f"nats_per_token_at_{place}"] = ratio
         return metrics
 
     def quality(self, record: dict[str, Any]) -> float:
@@ -181,8 +188,20 @@ def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, 
         "nats": float(nats_T.sum()),
         "words": len(meter.backbone.decode(tokens).split()),
         **{name: {"tokens": int(mask.sum()), "nats": float(nats_T[mask].sum())} for name, mask in masks.items()},
+        "positions": _positions(nats_T, start),
         "segments": [float(segment.mean()) for segment in torch.split(nats_T, WINDOW)],
     }
+
+
+def _positions(nats_T: Tensor, start: int) -> dict[str, dict[str, float]]:
+    """Tokens and nats by place in the document, in buckets that double: 0k, 1k, 2k, 4k, 8k, ..."""
+    buckets, low, high = {}, 0, WINDOW
+    while low < start + len(nats_T):
+        part = nats_T[max(low - start, 0) : max(high - start, 0)]
+        if len(part):
+            buckets[f"{low // WINDOW}k"] = {"tokens": len(part), "nats": float(part.sum())}
+        low, high = high, 2 * high
+    return buckets
 
 
 def contextualize(meter: Meter, context: list[int], ahead: Ahead) -> Any:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.task import Task
 
 
 class Kind(StrEnum):
@@ -26,17 +30,21 @@ class Kind(StrEnum):
 def ls(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("runs"),
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the prompts of the tasks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """List what there is, where it comes from and what it needs."""
     lines: dict[Kind, Callable[[], Iterator[dict[str, Any]]]] = {
         Kind.methods: _methods,
-        Kind.tasks: _tasks,
+        Kind.tasks: lambda: _tasks(verbose),
         Kind.backbones: _backbones,
         Kind.results: lambda: _results(folder),
     }
     for line in lines[kind]():
+        prompts = {} if as_json else line.pop("prompts", {})
         print(json.dumps(line) if as_json else "  ".join(_words(line)))
+        for splits, prompt in prompts.items():
+            print(f"\n    {splits}:\n{textwrap.indent(prompt, ' ' * 8)}\n")
 
 
 def _words(line: dict[str, Any]) -> Iterator[str]:
@@ -72,7 +80,7 @@ def _needs(capabilities: Any) -> list[tuple[str, bool]]:
     return [("training", capabilities.trainable), ("gradients while reading", capabilities.needs_gradients)]
 
 
-def _tasks() -> Iterator[dict[str, Any]]:
+def _tasks(verbose: bool) -> Iterator[dict[str, Any]]:
     from contextlab import registry
 
     for name, package in registry.tasks().items():
@@ -87,7 +95,19 @@ def _tasks() -> Iterator[dict[str, Any]]:
             "from": package,
             "splits": list(task.splits),
             "default": task.default_split,
+            **({"prompts": _prompts(task)} if verbose else {}),
         }
+
+
+def _prompts(task: Task) -> dict[str, str]:
+    """Every prompt of a task once, by the splits that it belongs to."""
+    from contextlab.benchmarks.task import Options
+
+    found: dict[str, list[str]] = {}
+    for split in getattr(task, "prompt_splits", task.splits):
+        prompt = str(getattr(task.protocol(split, Options()), "prompt", ""))
+        found.setdefault(prompt, []).append(split)
+    return {", ".join(splits): prompt for prompt, splits in found.items() if prompt}
 
 
 def _backbones() -> Iterator[dict[str, Any]]:

@@ -67,6 +67,19 @@ def documents(words: int, n: int, seed: int) -> tuple[Document, ...]:
     return tuple(Document(f"sample/{seed}-{index}", story(words, seed, index).text) for index in range(n))
 
 
+def planted(words: int, distances: Sequence[int], seed: int, index: int = 0) -> tuple[Story, tuple[Fact, ...]]:
+    """A story of about `words` words with one promise for each distance from its end, to within a paragraph or two.
+
+    Nothing else in the story names a promise's people, thing, place or spot. The facts are in the order of the
+    distances, two for each: where, and for whom. Beside the story stand as many facts that occur nowhere in it.
+    """
+    teller = _Teller(seed, index)
+    promises, untold = teller.reserve(len(distances)), teller.withhold(len(distances))
+    plan = [(max(0, words - distance - HIDING_WORDS * 2 // 3), n) for n, distance in enumerate(distances)]
+    teller.tell(words, [(place, promises[n]) for place, n in sorted(plan)])
+    return Story(tuple(teller.chapters), teller.facts(promises)), teller.facts(untold)
+
+
 def choices(context_words: int, n: int, seed: int) -> tuple[Choice, ...]:
     """`n` chapter breaks, each after a story of at least `context_words` words, with six candidates.
 
@@ -161,8 +174,10 @@ class _Teller:
         people = [(name, "she", "her") for name in phrases.WOMEN]
         people += [(name, "he", "him") for name in phrases.MEN]
         trades = self._shuffle(phrases.TRADES)
-        cast = zip(self._shuffle(people)[:CAST], trades, strict=False)
+        everybody = self._shuffle(people)
+        cast = zip(everybody[:CAST], trades, strict=False)
         self._people = [_Person(name, trade, *pronouns) for (name, *pronouns), trade in cast]
+        self._strangers = [_Person(name, "", *pronouns) for name, *pronouns in everybody[CAST:]]
         self._things = self._shuffle(phrases.THINGS)
         self._places = self._shuffle(phrases.PLACES)
         self._spots = self._shuffle(phrases.SPOTS)
@@ -178,9 +193,13 @@ class _Teller:
     def _shuffle(self, items: Sequence[T]) -> list[T]:
         return [item for _, _, item in sorted((self._random(), i, item) for i, item in enumerate(items))]
 
-    def reserve(self) -> list[_Promise]:
+    def reserve(self, count: int = TOGETHER) -> list[_Promise]:
         """Promises whose people, things, places and spots occur nowhere else in the story."""
-        return [self._promise(self._people.pop(), self._people.pop()) for _ in range(TOGETHER)]
+        return [self._promise(self._people.pop(), self._people.pop()) for _ in range(count)]
+
+    def withhold(self, count: int) -> list[_Promise]:
+        """Promises of strangers, whose things, places and spots do not occur in the story either."""
+        return [self._promise(self._strangers.pop(), self._strangers.pop()) for _ in range(count)]
 
     def _promise(self, giver: _Person, receiver: _Person) -> _Promise:
         return _Promise(giver, receiver, self._things.pop(0), self._places.pop(0), self._spots.pop(0))
@@ -206,13 +225,17 @@ class _Teller:
 
     def story(self) -> Story:
         """What was told, with the promises not yet kept as its facts."""
+        return Story(tuple(self.chapters), self.facts(self._kept))
+
+    def facts(self, promises: Sequence[_Promise]) -> tuple[Fact, ...]:
+        """Two of each promise, as far from the end as the story now is."""
         facts = []
-        for promise in self._kept:
+        for promise in promises:
             who, what, distance = promise.giver.name, promise.thing, self.words - promise.told
             where = f"{promise.spot} at the {promise.place}"
             facts.append(Fact(f"Where has {who} hidden the {what}?", where, distance))
             facts.append(Fact(f"To whom has {who} promised the {what}?", promise.receiver.name, distance))
-        return Story(tuple(self.chapters), tuple(facts))
+        return tuple(facts)
 
     def opening(self) -> list[tuple[str, int]]:
         """The beginning of a chapter that takes promises up: sentences, and which promise fills each one."""

@@ -8,9 +8,10 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from contextlab.paths import cache_dir
 
 HUB_REPOSITORIES = {"chapterbreak": "simsun131/chapterbreak"}
 HUB_TIMEOUT = 5
+# Half of a character, which JSON can spell and no tokenizer can read.
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,19 @@ def locate(dataset: str, file: str, data: Path | None) -> Found:
     return Found(cached, "hub", note.read_text().strip()) if note.exists() else Found(cached, "local")
 
 
+def locate_folder(dataset: str, folder: str, data: Path | None) -> Found:
+    """Find the folder `<dataset>/<folder>`: in `data` (or `CONTEXTLAB_DATA`), else the cache, else nowhere.
+
+    Raises:
+        UserError: when a data folder was named and lacks it.
+    """
+    named = data or os.environ.get("CONTEXTLAB_DATA")
+    path = (Path(named) if named else cache_dir() / "data") / dataset / folder
+    if named and not path.is_dir():
+        raise UserError(f"There is no folder {path}: name a data folder that holds {dataset}/{folder}.")
+    return Found(path, "local") if path.is_dir() else Found(None, "sample")
+
+
 def plain_or_gz(path: Path) -> Path | None:
     """The path as given, or with `.gz` added or taken off, whichever is a file."""
     other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
@@ -72,10 +88,41 @@ def read(path: Path) -> tuple[str, str]:
     """
     try:
         raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        content = gzip.decompress(raw) if path.suffix == ".gz" else raw
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
-    return text, hashlib.sha256(raw).hexdigest()
+    try:
+        return content.decode(), hashlib.sha256(raw).hexdigest()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"Line {line} of {path} is not UTF-8: replace it with an intact copy, or convert it.") from None
+
+
+def lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The lines of a file of any size, unpacked when it ends in `.gz`, each after the words that say where it is.
+
+    Raises:
+        UserError: when the file is missing or broken, possibly after some lines.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield f"Line {number} of {path}", line.rstrip(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
+
+
+def json_lines(path: Path) -> tuple[list[tuple[str, Any]], str]:
+    """The JSON value of every line of a UTF-8 file, after the words that say where it is, and the file's sha256.
+
+    Raises:
+        UserError: when the file is missing, broken or without any value.
+    """
+    text, sha256 = read(path)
+    numbered = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not numbered:
+        raise UserError(f"{path} is empty: replace it with an intact copy.")
+    return [(f"Line {number} of {path}", parse_json(line, path, number)) for number, line in numbered], sha256
 
 
 def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
@@ -86,10 +133,11 @@ def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
     """
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = first_line + error.lineno - 1
+    except (ValueError, RecursionError) as error:
+        line = first_line + getattr(error, "lineno", 1) - 1
+        reason = getattr(error, "msg", error)
         raise UserError(
-            f"Line {line} of {path} is not valid JSON ({error.msg}): replace it with an intact copy."
+            f"Line {line} of {path} is not valid JSON ({reason}): replace it with an intact copy."
         ) from None
 
 
@@ -100,9 +148,18 @@ def field(record: Any, name: str, kind: type, where: str) -> Any:
         UserError: when the field is missing, empty or of another type.
     """
     value = record.get(name) if isinstance(record, dict) else None
-    if not isinstance(value, kind) or not value:
+    if not isinstance(value, kind) or not value or (isinstance(value, str) and SURROGATE.search(value)):
         raise UserError(f"{where} has no {kind.__name__} in its field '{name}': replace the file with an intact copy.")
     return value
+
+
+def texts(record: Any, name: str, where: str) -> tuple[str, ...]:
+    """A field of a JSON object that is a list of texts, none of them empty.
+
+    Raises:
+        UserError: when the field is missing, empty or holds anything else.
+    """
+    return tuple(field({name: item}, name, str, where) for item in field(record, name, list, where))
 
 
 def shuffled(identity: str, true: str, others: Sequence[str]) -> tuple[tuple[str, ...], int]:

@@ -1,0 +1,248 @@
+"""Questions about a text that is read once: written answers compared with references, or one of several taken."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from contextlab.benchmarks import qa_metrics
+from contextlab.benchmarks.data.questions import Question, Reading
+from contextlab.benchmarks.metrics import bootstrap_ratio
+from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.protocols import check_fits, contextualize
+from contextlab.benchmarks.task import Metric, Options, Protocol
+from contextlab.benchmarks.tokenise import join
+from contextlab.method import Ahead
+
+if TYPE_CHECKING:
+    from contextlab.accounting.ledger import Meter
+    from contextlab.backbone import Backbone
+
+Score = Callable[[str, Question], float]
+Summary = Callable[[list[dict[str, Any]]], dict[str, Metric]]
+
+SEPARATOR = "\n\n"
+ENDS = ("\n", "Question:")
+SHORT_ANSWER = 20
+AT_ONCE = 64
+"""Questions that are answered side by side."""
+BORDER = 32
+"""Characters before a border that tokens are made of together with what follows it."""
+
+
+class QuestionProtocol(Protocol):
+    """Read a context once, put all its questions to that one state.
+
+    Between context and question stand an empty line and no more. Without a context, or with a method that has none, a
+    question is put in words of their own. `options.tokens` keeps the last so many tokens of a context; a wrong context
+    is cut, likewise from the left, to the length of the own one.
+
+    Args:
+        prompts: names of the prompt files for a question after a context and for one alone.
+        options: of the run.
+        measures: what every question gets a number for; the first is the quality.
+        by: the detail of a question that the first measure is broken down by.
+        summary: metrics of all records, instead of the measures' means over all questions.
+    """
+
+    def __init__(
+        self,
+        prompts: tuple[str, str],
+        options: Options,
+        measures: Sequence[str],
+        by: str | None = None,
+        summary: Summary | None = None,
+    ) -> None:
+        self.after_context, self.alone = (prompt(name) for name in prompts)
+        self.prompt = "\n\n".join(dict.fromkeys((self.after_context, self.alone)))
+        self.options, self.measures = options, tuple(measures)
+        self.summary = summary or functools.partial(means, measures=self.measures, by=by)
+
+    def evaluate(self, meter: Meter, example: Reading, other: Reading) -> dict[str, Any]:
+        """Read one context and ask all its questions.
+
+        Raises:
+            UserError: when the method cannot read context, question and answer as one.
+        """
+        own, context = self._contexts(meter.backbone, example, other)
+        asked = [self._asked(meter, example, question, bool(context)) for question in example.questions]
+        ahead = Ahead(len(context), max(map(self.room, asked)))
+        check_fits(meter, ahead.context + ahead.question, "choose a shorter split, keep less with --tokens")
+        state = contextualize(meter, context, ahead)
+        found = self.answer(meter, state, example.questions, asked)
+        return {
+            "id": example.id,
+            "work": example.work,
+            "context_tokens": len(context),
+            "own_context_tokens": len(own),
+            "questions": [
+                {"id": question.id, **_details(meter.backbone, example, question), **answer}
+                for question, answer in zip(example.questions, found, strict=True)
+            ],
+        }
+
+    @abstractmethod
+    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+        """The tokens that are put to the state for one question, worded as `text`; `before` ends the context."""
+
+    @abstractmethod
+    def room(self, asked: list[list[int]]) -> int:
+        """The most tokens that a question and its answer take."""
+
+    @abstractmethod
+    def answer(
+        self, meter: Meter, state: Any, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+    ) -> Iterator[dict[str, Any]]:
+        """What is stored of each question: the measures among it."""
+
+    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
+        """Means over all questions, bootstrapped over the works that were read."""
+        return self.summary(records)
+
+    def quality(self, record: dict[str, Any]) -> float:
+        """The mean of the first measure over the questions of a text: higher is better."""
+        return float(sum(entry[self.measures[0]] for entry in record["questions"]) / len(record["questions"]))
+
+    def _contexts(self, backbone: Backbone, example: Reading, other: Reading) -> tuple[list[int], list[int]]:
+        own = last(backbone.encode(example.context.rstrip()), self.options.tokens)
+        if self.options.context == "wrong":
+            return own, last(backbone.encode(other.context.rstrip()), len(own))
+        return own, own if self.options.context == "own" else []
+
+    def _asked(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
+        if not context or not meter.capabilities.uses_context:
+            return self.ask(meter.backbone, "", self.alone.format(text=question.text), question)
+        before = example.context.rstrip()[-BORDER:]
+        return self.ask(meter.backbone, before, SEPARATOR + self.after_context.format(text=question.text), question)
+
+
+class AnswerProtocol(QuestionProtocol):
+    """Write an answer greedily up to a line end or `max_new_tokens`, and compare it with the references.
+
+    Up to 64 questions are answered side by side.
+    """
+
+    def __init__(
+        self,
+        prompts: tuple[str, str],
+        options: Options,
+        scores: Mapping[str, Score],
+        *,
+        max_new_tokens: int = SHORT_ANSWER,
+        by: str | None = None,
+        summary: Summary | None = None,
+    ) -> None:
+        super().__init__(prompts, options, tuple(scores), by, summary)
+        self.scores, self.max_new_tokens = scores, max_new_tokens
+
+    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+        """The question alone."""
+        return [join(backbone, before, text)[1]]
+
+    def room(self, asked: list[list[int]]) -> int:
+        """The question and the longest answer."""
+        return len(asked[0]) + self.max_new_tokens
+
+    def answer(
+        self, meter: Meter, state: Any, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+    ) -> Iterator[dict[str, Any]]:
+        """The text that was written, and its scores."""
+        stop = stop_tokens(meter.backbone)
+        for start in range(0, len(questions), AT_ONCE):
+            prompts = [tokens for (tokens,) in asked[start : start + AT_ONCE]]
+            written = meter.generate("query", state, prompts, max_new_tokens=self.max_new_tokens, stop=stop)
+            for question, tokens in zip(questions[start : start + AT_ONCE], written, strict=True):
+                text = _until(meter.backbone.decode(tokens))
+                yield {"prediction": text, **{name: score(text, question) for name, score in self.scores.items()}}
+
+
+class RankProtocol(QuestionProtocol):
+    """Take the option of the lowest perplexity per token after the question, as MetaICL does."""
+
+    def __init__(
+        self, prompts: tuple[str, str], options: Options, *, by: str | None = None, summary: Summary | None = None
+    ) -> None:
+        super().__init__(prompts, options, ("accuracy", "nats_per_token"), by, summary)
+
+    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+        """The question alone, then every option."""
+        options = (join(backbone, text, f" {option}")[1] for option in question.options)
+        return [join(backbone, before, text)[1], *options]
+
+    def room(self, asked: list[list[int]]) -> int:
+        """The question and the longest option."""
+        return len(asked[0]) + max(map(len, asked[1:]))
+
+    def answer(
+        self, meter: Meter, state: Any, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+    ) -> Iterator[dict[str, Any]]:
+        """Nats per token of every option, the one taken and the right one."""
+        for question, (tokens, *options) in zip(questions, asked, strict=True):
+            logprobs_NM = meter.score("query", state, [tokens + option for option in options])[0].double().cpu()
+            rows = zip(logprobs_NM[:, len(tokens) :], map(len, options), strict=True)
+            nats = [-float(row[:length].mean()) for row, length in rows]
+            prediction, right = nats.index(min(nats)), question.options.index(question.answers[0])
+            yield {
+                "prediction": prediction,
+                "answer": right,
+                "nats": nats,
+                "accuracy": float(prediction == right),
+                "nats_per_token": nats[right],
+            }
+
+
+def document_protocol(options: Options, by: str | None = None) -> AnswerProtocol:
+    """Questions about documents, compared as in SQuAD and as in GenerativeAdapter (section 4.2)."""
+    return AnswerProtocol(("document-question", "question"), options, SQUAD_SCORES, by=by)
+
+
+def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None = None) -> dict[str, Metric]:
+    """Every measure's mean over all questions, and the first one's for each value of the detail `by`."""
+    asked = [(record["work"], entry) for record in records for entry in record["questions"]]
+    metrics = {name: mean(asked, name) for name in measures}
+    if by is not None:
+        for value in dict.fromkeys(entry[by] for _, entry in asked):
+            metrics[f"{measures[0]}_{value}"] = mean([pair for pair in asked if pair[1][by] == value], measures[0])
+    return metrics
+
+
+def mean(asked: Sequence[tuple[str, dict[str, Any]]], measure: str) -> Metric:
+    """The mean of a measure over questions, each with what it is drawn together with in the bootstrap."""
+    return bootstrap_ratio([entry[measure] for _, entry in asked], [1.0] * len(asked), [group for group, _ in asked])
+
+
+def stop_tokens(backbone: Backbone) -> tuple[int, ...]:
+    """Tokens that are line ends and nothing else, and the tokenizer's special ones."""
+    found = set(getattr(backbone.tokenizer, "all_special_ids", ()))
+    for end in ("\n", "\n\n", "\n\n\n"):
+        token = backbone.encode(end)[-1]
+        if backbone.decode([token]) == end:
+            found.add(token)
+    return tuple(sorted(found))
+
+
+def last(tokens: list[int], count: int | None) -> list[int]:
+    """The last so many tokens; all of them when `count` is None."""
+    return tokens if count is None else tokens[max(len(tokens) - count, 0) :]
+
+
+def _details(backbone: Backbone, example: Reading, question: Question) -> dict[str, Any]:
+    if question.place is None:
+        return dict(question.details)
+    return {**question.details, "distance": len(backbone.encode(example.context[question.place :]))}
+
+
+def _until(text: str) -> str:
+    for end in ENDS:
+        text = text.partition(end)[0]
+    return text.strip()
+
+
+SQUAD_SCORES: dict[str, Score] = {
+    "f1": lambda text, question: qa_metrics.f1(text, question.answers),
+    "exact_match": lambda text, question: qa_metrics.exact_match(text, question.answers),
+    "f1_shortest": lambda text, question: qa_metrics.f1(text, qa_metrics.shortest(question.answers)),
+    "exact_match_shortest": lambda text, question: qa_metrics.exact_match(text, qa_metrics.shortest(question.answers)),
+}

@@ -1,0 +1,93 @@
+"""Unpacking archives that others made: plain files only, inside one folder, within limits, all of them or none."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from contextlab.errors import UserError
+
+MOST_BYTES = 4 * 2**30
+MOST_FILES = 100_000
+# An encrypted member or an unknown compression is a RuntimeError.
+BROKEN = tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError
+
+
+def unpack(
+    archive: Path, folder: Path, leading: str = "", *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES
+) -> list[str]:
+    """Unpack a tar or zip file into `folder` and return the paths of its files there.
+
+    Args:
+        archive: told apart by its content.
+        folder: made when missing; files in it that the archive has too are replaced.
+        leading: a folder that all members are in and that is left away.
+        most_bytes: of all files together, unpacked.
+        most_files: members of the archive.
+
+    Raises:
+        UserError: when the archive is broken or too large, holds links or devices, or names a place outside of
+            `folder`; nothing is unpacked then.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as scratch:
+        paths, left = [], most_bytes
+        try:
+            for number, (name, size, stream) in enumerate(_members(archive)):
+                left -= size
+                if left < 0 or number >= most_files:
+                    raise UserError(
+                        f"{archive} unpacks to more than {most_bytes} bytes or {most_files} files: refused."
+                    )
+                path = _inside(name, leading, archive)
+                if stream is None or path is None:
+                    continue
+                target = Path(scratch, path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with stream, target.open("wb") as file:
+                    shutil.copyfileobj(stream, file)
+                paths.append(path)
+        except (*BROKEN, OSError) as error:
+            raise UserError(f"{archive} cannot be unpacked ({error}): fetch it again.") from None
+        for path in paths:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(Path(scratch, path), folder / path)
+    return paths
+
+
+def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes] | None]]:
+    """Name, size and content of every member; folders have no content."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            for entry in packed.infolist():
+                kind = entry.external_attr >> 28
+                _refuse_unless(kind in (0, 4, 8), entry.filename, archive)
+                yield entry.filename, entry.file_size, None if entry.is_dir() else packed.open(entry)
+        return
+    with tarfile.open(archive) as tape:
+        for member in tape:
+            _refuse_unless(member.isfile() or member.isdir(), member.name, archive)
+            yield member.name, member.size, tape.extractfile(member) if member.isfile() else None
+
+
+def _inside(name: str, leading: str, archive: Path) -> str | None:
+    """The path below the folder; None for the leading folder itself."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    escapes = path.is_absolute() or ".." in path.parts or ":" in name or "\0" in name
+    _refuse_unless(not escapes, name, archive)
+    if leading and path.parts[:1] == (leading,):
+        path = PurePosixPath(*path.parts[1:])
+    return str(path) if path.parts else None
+
+
+def _refuse_unless(harmless: bool, name: str, archive: Path) -> None:
+    if not harmless:
+        raise UserError(f"{archive} holds {name!r}, which is no plain file inside one folder: refused.")

@@ -1,0 +1,90 @@
+"""Conversations in several sessions: the layouts of Multi-Session Chat and of LoCoMo."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from contextlab.benchmarks.data.sample import story
+from contextlab.benchmarks.data.sources import field
+
+SPEAKERS = ("Speaker 1", "Speaker 2")
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """What was said at one time, in turns of speaker and text."""
+
+    heading: str
+    turns: tuple[tuple[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        """The heading and a line for each turn."""
+        return "\n".join((self.heading, *(f"{speaker}: {said}" for speaker, said in self.turns)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialogue:
+    """Earlier sessions as one text, and a session that follows them."""
+
+    id: str
+    work: str
+    earlier: str
+    last: Session
+
+
+def transcript(sessions: Sequence[Session]) -> str:
+    """Sessions one after another, an empty line between them."""
+    return "\n\n".join(session.text for session in sessions)
+
+
+def msc_sessions(record: Any, where: str) -> tuple[Session, ...]:
+    """All sessions of a line of MSC, the current one last.
+
+    Raises:
+        UserError: when a field is missing.
+    """
+    earlier = [field(session, "dialog", list, where) for session in field(record, "previous_dialogs", list, where)]
+    dialogs = [*earlier, field(record, "dialog", list, where)]
+    return tuple(Session(f"Session {n}", _msc_turns(dialog, where)) for n, dialog in enumerate(dialogs, start=1))
+
+
+def _msc_turns(dialog: Sequence[Any], where: str) -> tuple[tuple[str, str], ...]:
+    # Earlier sessions do not say who speaks; Speaker 1 begins and the two take turns.
+    said = [field(turn, "text", str, where).strip() for turn in dialog]
+    named = [turn.get("id") for turn in dialog]
+    return tuple((name if name in SPEAKERS else SPEAKERS[n % 2], said[n]) for n, name in enumerate(named))
+
+
+def locomo_sessions(conversation: dict[str, Any], where: str) -> tuple[Session, ...]:
+    """All sessions that have turns, headed by their time.
+
+    Raises:
+        UserError: when a field is missing.
+    """
+    numbers = sorted(int(key[8:]) for key in conversation if key[:8] == "session_" and key[8:].isdecimal())
+    return tuple(
+        Session(
+            f"Session {n}, {field(conversation, f'session_{n}_date_time', str, where)}",
+            tuple(_locomo_turn(turn, where) for turn in field(conversation, f"session_{n}", list, where)),
+        )
+        for n in numbers
+    )
+
+
+def _locomo_turn(turn: Any, where: str) -> tuple[str, str]:
+    said = field(turn, "text", str, where).strip()
+    shown = f" (shares a picture: {field(turn, 'blip_caption', str, where)})" if turn.get("blip_caption") else ""
+    return field(turn, "speaker", str, where), said + shown
+
+
+def sample_sessions(seed: int, index: int, sessions: int = 5) -> tuple[Session, ...]:
+    """Sessions in which two tell each other parts of a generated story."""
+    paragraphs = [part for chapter in story(150 * sessions, seed, index).chapters for part in chapter.split("\n\n")]
+    size = len(paragraphs) // sessions
+    return tuple(
+        Session(f"Session {n + 1}", tuple((SPEAKERS[i % 2], said) for i, said in enumerate(part)))
+        for n, part in enumerate(paragraphs[size * n : size * (n + 1)] for n in range(sessions))
+    )

@@ -1,0 +1,259 @@
+"""Downloads: resumed where they broke off, compared with published digests, kept once under their sha256.
+
+Files lie in the cache below `objects/`, named by their sha256, and are linked to where the loaders look for them.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.client
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from email.message import Message
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from contextlab import __version__
+from contextlab.benchmarks.data.archives import unpack
+from contextlab.benchmarks.data.catalogue import DataSet, Remote
+from contextlab.errors import UserError
+from contextlab.paths import cache_dir
+
+AGENT = f"contextlab/{__version__} (benchmark data; one request at a time)"
+TIMEOUT = 30
+MOST_BYTES = 4 * 2**30
+SUMS = "SHA256SUMS"
+
+
+def fetch(
+    dataset: DataSet, mirror: str | None = None, told: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[str, str]]:
+    """Download what may be downloaded of a data set into the cache; yields path and sha256 of every file.
+
+    Args:
+        dataset: an entry of the catalogue.
+        mirror: folder or address to take the files from, laid out as in a data folder.
+        told: called with what is being downloaded.
+
+    Raises:
+        UserError: when a file cannot be had or is not the published one; the finished ones stay, and what was
+            received of the others is resumed by the next call.
+    """
+    folder = cache_dir() / "data" / dataset.folder
+    base = None if mirror is None else f"{as_url(mirror)}/{dataset.folder}"
+    sums = read_sums(folder / SUMS)
+    queue = list(dataset.remotes)
+    while queue:
+        remote = queue.pop(0)
+        target = folder / remote.path
+        url = remote.url if base is None else f"{base}/{remote.path}"
+        sha256 = sums.get(remote.path, "")
+        if not _intact(target, sha256, remote.digest):
+            told(url)
+            packed, revision = download(url, remote.digest, target)
+            sha256 = packed.name
+            place(packed, target)
+            if revision:
+                target.with_name(target.name + ".revision").write_text(revision)
+        sums[remote.path] = sha256
+        if remote.unpack is not None:
+            sums.update({path: _sha256(folder / path) for path in unpack(target, folder, remote.unpack)})
+        if remote.listed is not None:
+            lines = target.read_text(encoding="utf-8").split()
+            queue += [Remote(_relative(line, target), f"{remote.listed}/{line}") for line in lines]
+        write_sums(folder / SUMS, sums)
+        yield remote.path, sha256
+
+
+def download(url: str, digest: str | None = None, wanted: Path | None = None) -> tuple[Path, str | None]:
+    """Fetch one file into `objects/`; returns it, and the commit when the host says which one it is of.
+
+    Args:
+        url: http, https or file.
+        digest: `sha256:...` or `md5:...` that the file must have.
+        wanted: where a user may put the file by hand, for the error.
+
+    Raises:
+        UserError: when it cannot be had, is larger than 4 GiB, or has another digest.
+    """
+    objects = cache_dir() / "objects"
+    kind, _, published = (digest or "").partition(":")
+    kept = objects / published
+    if kind == "sha256" and kept.is_file() and _sha256(kept) == published:
+        return kept, None
+    objects.mkdir(parents=True, exist_ok=True)
+    part = objects / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.part"
+    try:
+        headers = _receive(url, part)
+    except urllib.error.HTTPError as error:
+        raise UserError(f"{url} was refused ({error.code} {error.reason}): {_by_hand(wanted)}") from None
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise UserError(f"The disk is full: make room below {objects} or set CONTEXTLAB_CACHE.") from None
+        raise UserError(f"{url} cannot be reached ({_reason(error)}): {_by_hand(wanted)}") from None
+    if kind and _digest(part, kind) != published:
+        part.unlink()
+        raise UserError(f"{url} does not have the published {kind} {published}: it was changed or cut, do not use it.")
+    kept = objects / _sha256(part)
+    # What is linked to it is the same file: nobody should write into it.
+    part.chmod(0o444)
+    os.replace(part, kept)
+    part.with_suffix(".validator").unlink(missing_ok=True)
+    return kept, headers.get("X-Repo-Commit")
+
+
+def get(url: str, most: int = 2**28) -> bytes | None:
+    """The content behind an address; None when there is nothing.
+
+    Raises:
+        OSError, http.client.HTTPException: when it cannot be reached.
+        UserError: when it is larger than `most` bytes.
+    """
+    try:
+        with _open(url) as response:
+            content: bytes = response.read(most + 1)
+    except urllib.error.HTTPError as error:
+        if error.code in (404, 410):
+            return None
+        raise
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, FileNotFoundError | IsADirectoryError):
+            return None
+        raise
+    if len(content) > most:
+        raise UserError(f"{url} is larger than {most} bytes: refused.")
+    return content
+
+
+def as_url(where: str) -> str:
+    """An address, or that of a folder, without a slash at its end.
+
+    Raises:
+        UserError: when it is neither.
+    """
+    if where.startswith(("http://", "https://", "file://")):
+        return where.rstrip("/")
+    if not Path(where).is_dir():
+        raise UserError(f"There is no folder {where}: name a folder, or an address that begins with https://.")
+    return Path(where).resolve().as_uri()
+
+
+def place(kept: Path, target: Path) -> None:
+    """Put a file of `objects/` at `target`: as a link that shares its bytes where the file system allows it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        fresh = Path(scratch, "file")
+        try:
+            os.link(kept, fresh)
+        except OSError:
+            shutil.copyfile(kept, fresh)
+        os.replace(fresh, target)
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """sha256 by path, of a file in the format of `sha256sum`; empty when there is none."""
+    if not path.is_file():
+        return {}
+    lines = (line.split(maxsplit=1) for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+    return {parts[1].lstrip("*"): parts[0] for parts in lines if len(parts) == 2}
+
+
+def write_sums(path: Path, sums: dict[str, str]) -> None:
+    """Write what `read_sums` reads."""
+    fresh = path.with_name(f".{path.name}")
+    fresh.write_text("".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())), encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def _receive(url: str, part: Path) -> Message:
+    """Append to `part` what is missing of it; without a validator of the server's it starts over."""
+    note = part.with_suffix(".validator")
+    held = part.stat().st_size if part.exists() and note.exists() else 0
+    asked = {"Range": f"bytes={held}-", "If-Range": note.read_text()} if held else {}
+    try:
+        response = _open(url, asked)
+    except urllib.error.HTTPError as error:
+        if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        held, response = 0, _open(url)
+    with response:
+        headers: Message = response.headers
+        resumed = response.status == http.client.PARTIAL_CONTENT
+        validator = headers.get("ETag") or headers.get("Last-Modified")
+        if validator and not validator.startswith("W/"):
+            note.write_text(validator)
+        else:
+            note.unlink(missing_ok=True)
+        announced = headers.get("Content-Length")
+        whole = (held if resumed else 0) + int(announced) if announced else None
+        if whole is not None and whole > MOST_BYTES:
+            raise UserError(f"{url} is larger than {MOST_BYTES} bytes: refused.")
+        with part.open("ab" if resumed else "wb") as file:
+            while block := response.read(2**20):
+                file.write(block)
+                if file.tell() > MOST_BYTES:
+                    raise UserError(f"{url} is larger than {MOST_BYTES} bytes: refused.")
+    if whole is not None and part.stat().st_size != whole:
+        raise ConnectionError(f"broke off after {part.stat().st_size} of {whole} bytes")
+    return headers
+
+
+class _KeepCommit(urllib.request.HTTPRedirectHandler):
+    """The hub tells the commit in its own answer and not at the storage it redirects to."""
+
+    commit: str | None = None
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        self.commit = headers.get("X-Repo-Commit") or self.commit
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open(url: str, headers: dict[str, str] | None = None) -> Any:
+    if url.startswith("http"):
+        import huggingface_hub as hub
+
+        if hub.is_offline_mode():
+            raise ConnectionError("HF_HUB_OFFLINE is set")
+    request = urllib.request.Request(url, headers={"User-Agent": AGENT, **(headers or {})})
+    redirected = _KeepCommit()
+    response = urllib.request.build_opener(redirected).open(request, timeout=TIMEOUT)
+    if redirected.commit and "X-Repo-Commit" not in response.headers:
+        response.headers["X-Repo-Commit"] = redirected.commit
+    return response
+
+
+def _intact(target: Path, sha256: str, digest: str | None) -> bool:
+    if not target.is_file() or not sha256 or _sha256(target) != sha256:
+        return False
+    kind, _, published = (digest or "").partition(":")
+    return not kind or _digest(target, kind) == published
+
+
+def _relative(line: str, listing: Path) -> str:
+    path = PurePosixPath(line)
+    if path.is_absolute() or ".." in path.parts or "\\" in line or ":" in line:
+        raise UserError(f"{listing} lists {line!r}, which is no path inside the data set: refused.")
+    return str(path)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", error)) or type(error).__name__
+
+
+def _by_hand(wanted: Path | None) -> str:
+    where = f", or put the file from elsewhere at {wanted}" if wanted else ""
+    return f"run the same command again when it can be had{where}."
+
+
+def _digest(path: Path, kind: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    return _digest(path, "sha256")

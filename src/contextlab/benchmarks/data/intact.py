@@ -1,0 +1,141 @@
+"""What of a data set is there, and whether its files are whole, as published, and as they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import lzma
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from contextlab.benchmarks.data import pg22_build
+from contextlab.benchmarks.data.catalogue import DataSet
+from contextlab.benchmarks.data.fetch import SUMS, read_sums
+from contextlab.benchmarks.data.sources import json_lines, parse_json, read
+from contextlab.errors import UserError
+
+State = Literal["absent", "broken", "incomplete", "re-laid", "unverified", "intact", "complete"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was found of a data set in one folder.
+
+    Attributes:
+        name: of the data set.
+        state: absent: no file; broken: see `problems`; incomplete: see `missing`; re-laid: whole, but not what was
+            published; unverified: readable, with nothing to compare all of it with; intact: as when it was put there;
+            complete: all as published.
+        folder: where it was looked for.
+        files: number of files that loaders read.
+        bytes: of these.
+        verified: files with the digest that was published, or that was noted when they were put there.
+        missing: patterns without a file.
+        problems: one sentence each.
+    """
+
+    name: str
+    state: State
+    folder: str
+    files: int = 0
+    bytes: int = 0
+    verified: int = 0
+    missing: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def examine(dataset: DataSet, root: Path) -> Report:
+    """Read every file of a data set below `root`.
+
+    Compressed files are unpacked, JSON is parsed, and digests are compared with those of the catalogue, of a
+    `SHA256SUMS` in the folder or in `root`, and of the manifest of a set that was built.
+    """
+    folder = root / dataset.folder
+    found = {pattern: _matches(folder, pattern) for pattern in dataset.files}
+    files = sorted({path for paths in found.values() for path in paths})
+    if not files:
+        return Report(dataset.name, "absent", str(folder))
+    published = {r.path.removesuffix(".gz"): r.digest for r in dataset.remotes if r.digest and r.unpack is None}
+    noted = {root / name: sha256 for name, sha256 in read_sums(root / SUMS).items()}
+    noted |= {folder / name: sha256 for name, sha256 in read_sums(folder / SUMS).items()}
+    problems: list[str] = []
+    original: list[bool] = []
+    verified = 0
+    for path in files:
+        try:
+            digests = _digests(path)
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        as_noted = f"sha256:{noted[path]}" in digests if path in noted else None
+        if as_noted is False:
+            problems.append(f"{path} is not the file that {SUMS} lists: replace it with an intact copy.")
+        wanted = published.get(path.relative_to(folder).as_posix().removesuffix(".gz"))
+        original += [wanted in digests] if wanted else []
+        verified += as_noted or wanted in digests
+    if (folder / pg22_build.MANIFEST).is_file():
+        differences = pg22_build.differences(folder)
+        problems += differences
+        verified = verified if differences else len(files)
+    missing = tuple(pattern for pattern, paths in found.items() if not paths)
+    return Report(
+        dataset.name,
+        _state(problems, missing, original, len(files), verified),
+        str(folder),
+        len(files),
+        sum(path.stat().st_size for path in files),
+        verified,
+        missing,
+        tuple(problems),
+    )
+
+
+def _state(problems: list[str], missing: tuple[str, ...], original: list[bool], files: int, verified: int) -> State:
+    if problems:
+        return "broken"
+    if not all(original):
+        return "re-laid"
+    if missing:
+        return "incomplete"
+    if len(original) == files:
+        return "complete"
+    return "intact" if verified == files else "unverified"
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    return sorted(path for ending in ("", ".gz") for path in folder.glob(pattern + ending) if path.is_file())
+
+
+def _digests(path: Path) -> set[str]:
+    """The digests of a file and of what is packed in it.
+
+    Raises:
+        UserError: when it cannot be unpacked, is empty, or holds JSON that is none.
+    """
+    unpackers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+    unpacker = unpackers.get(path.suffix)
+    found: set[str] = set()
+    size = 0
+    try:
+        for opener in (open, unpacker) if unpacker else (open,):
+            hashes = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+            with opener(path, "rb") as file:
+                size = 0
+                while block := file.read(2**20):
+                    size += len(block)
+                    for digest in hashes:
+                        digest.update(block)
+            found |= {f"{digest.name}:{digest.hexdigest()}" for digest in hashes}
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
+    if not size:
+        raise UserError(f"{path} is empty: replace it with an intact copy.")
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".jsonl"):
+        json_lines(path)
+    elif name.endswith(".json"):
+        parse_json(read(path)[0], path)
+    return found

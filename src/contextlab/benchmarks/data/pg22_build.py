@@ -1,0 +1,238 @@
+"""Builds PG-22: draws books from Project Gutenberg's catalogue by the rule of LongMem (section 3.1).
+
+English texts issued in 2020-2022 that PG-19 does not have, without Project Gutenberg's header and footer, sorted into
+the paper's ranges of length by GPT-2 tokens. A journal notes every book as soon as it is finished, so that a build
+that was stopped in any way goes on where it was.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import hashlib
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contextlab.benchmarks.data.sources import json_lines, parse_json, read
+from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.data.gutenberg import Mirror, Row
+
+FIRST, LAST = "2020-01-01", "2022-12-31"
+# Tokens from which a range begins; what is shorter than the first is left out.
+RANGES = {"S1": 5_000, "S2": 10_000, "S3": 100_000, "S4": 500_000, "S5": 1_000_000}
+MANIFEST, JOURNAL, CATALOGUE = "manifest.json", "build.jsonl", "pg_catalog.csv"
+GPT2, GPT2_REVISION = "openai-community/gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What decides which books a build draws.
+
+    Attributes:
+        catalogue_sha256: of Project Gutenberg's catalogue.
+        excluded_sha256: of the list of PG-19's books.
+        tokenizer_sha256: of the tokenizer that measures length.
+    """
+
+    catalogue_sha256: str
+    excluded_sha256: str
+    tokenizer_sha256: str
+
+
+def build(
+    folder: Path,
+    mirror: Mirror,
+    metadata: Path,
+    tokenizer: Any,
+    *,
+    limit: int | None = None,
+    catalogue: str | None = None,
+    progress: Callable[[list[Row]], Iterator[Row]] = iter,
+) -> dict[str, Any]:
+    """Draw the set into `folder` and return its manifest.
+
+    Args:
+        folder: receives `books.jsonl`, `texts/`, the catalogue, the journal and `manifest.json`.
+        mirror: where the texts are read.
+        metadata: PG-19's `metadata.csv`, or any CSV whose first column are the numbers of books to leave out.
+        tokenizer: of the package `tokenizers`.
+        limit: stop after so many books; the first n of every draw are the same.
+        catalogue: where the catalogue is, when not at the mirror.
+        progress: wraps the rows that are gone through.
+
+    Raises:
+        UserError: when a source cannot be had or is broken, or the folder holds a build from other sources.
+    """
+    from contextlab.benchmarks.data.gutenberg import select
+
+    excluded, excluded_sha256 = _numbers(metadata)
+    kept = folder / CATALOGUE
+    listed = kept.read_bytes() if kept.exists() and catalogue is None else mirror.catalogue(catalogue)
+    plan = Plan(_sha256(listed), excluded_sha256, _sha256(tokenizer.to_str().encode()))
+    rows = select(listed, FIRST, LAST, excluded)
+    (folder / "texts").mkdir(parents=True, exist_ok=True)
+    journal = _journal(folder / JOURNAL, plan)
+    _write(kept, listed)
+    books: list[dict[str, Any]] = []
+    skipped: Counter[str] = Counter()
+    with (folder / JOURNAL).open("a", encoding="utf-8") as file:
+        for row in progress(rows):
+            entry = journal.get(row.number)
+            if entry is None:
+                entry = _draw(row, folder, mirror, tokenizer)
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+            if "skipped" in entry:
+                skipped[entry["skipped"]] += 1
+                continue
+            books.append(entry)
+            if len(books) == limit:
+                break
+    manifest = {
+        "schema": 1,
+        "rule": f"English texts issued {FIRST} to {LAST}, not in PG-19, 5,000 GPT-2 tokens or more",
+        **dataclasses.asdict(plan),
+        "limit": limit,
+        "books": len(books),
+        "buckets": dict(sorted(Counter(book["bucket"] for book in books).items())),
+        "skipped": dict(sorted(skipped.items())),
+        "sha256": _digest_of(books),
+    }
+    _write(folder / "books.jsonl", "".join(json.dumps(book) + "\n" for book in books).encode())
+    _write(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    return manifest
+
+
+def differences(folder: Path) -> list[str]:
+    """What of a built set is not as its manifest says, one sentence each."""
+    manifest = folder / MANIFEST
+    try:
+        said = parse_json(read(manifest)[0], manifest)
+        books = [book for _, book in json_lines(folder / "books.jsonl")[0]]
+        if said["sha256"] != _digest_of(books):
+            return [f"{folder}/books.jsonl does not list the books of {MANIFEST}: build the set again."]
+        wrong = [
+            book["file"] for book in books if _sha256(read(folder / book["file"])[0].encode()) != book["sha256_txt"]
+        ]
+    except UserError as error:
+        return [str(error)]
+    except (KeyError, TypeError):
+        return [f"{manifest} or books.jsonl lacks a field: build the set again."]
+    return [f"{folder / file} is not the text that books.jsonl lists: build the set again." for file in wrong]
+
+
+def load_tokenizer(where: Path | None = None) -> Any:
+    """GPT-2's tokenizer, from a `tokenizer.json` or from the hub at a fixed revision.
+
+    Raises:
+        UserError: when it cannot be had.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(where)) if where else Tokenizer.from_pretrained(GPT2, revision=GPT2_REVISION)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"GPT-2's tokenizer cannot be had ({reason}): give --tokenizer the tokenizer.json of {GPT2}."
+        ) from None
+
+
+def bucket(tokens: int) -> str | None:
+    """The range that a length in tokens is in; None below the first."""
+    return next((name for name, least in reversed(RANGES.items()) if tokens >= least), None)
+
+
+def _draw(row: Row, folder: Path, mirror: Mirror, tokenizer: Any) -> dict[str, Any]:
+    from contextlab.benchmarks.data.gutenberg import body
+
+    found = mirror.book(row.number)
+    if found is None:
+        return {"gutenberg_id": row.number, "skipped": "no plain text at the mirror"}
+    path, content = found
+    text = body(content)
+    if text is None:
+        return {"gutenberg_id": row.number, "skipped": "not UTF-8 between START and END lines"}
+    tokens = len(tokenizer.encode(text, add_special_tokens=False).ids)
+    range_ = bucket(tokens)
+    if range_ is None:
+        return {"gutenberg_id": row.number, "skipped": "shorter than 5,000 tokens"}
+    file = f"texts/{row.number}.txt.gz"
+    _write(folder / file, gzip.compress(text.encode(), mtime=0))
+    return {
+        "id": f"pg{row.number}",
+        "gutenberg_id": row.number,
+        "title": row.title.partition("\n")[0].strip(),
+        "full_title": row.title,
+        "authors": row.authors,
+        "language": row.language,
+        "release_date": row.issued,
+        "subjects": row.subjects,
+        "locc": row.locc,
+        "bucket": range_,
+        "words": len(text.split()),
+        "chars": len(text),
+        "gpt2_tokens": tokens,
+        "file": file,
+        "sha256_txt": _sha256(text.encode()),
+        "mirror": mirror.url,
+        "mirror_file": path,
+    }
+
+
+def _journal(path: Path, plan: Plan) -> dict[int, dict[str, Any]]:
+    """The entries so far by number; a line that was cut off is cut out, and a text that is gone is drawn again."""
+    if not path.exists():
+        _write(path, (json.dumps(dataclasses.asdict(plan)) + "\n").encode())
+    raw = path.read_bytes()
+    whole = raw[: raw.rfind(b"\n") + 1]
+    if whole != raw:
+        _write(path, whole)
+    try:
+        begun, *entries = [json.loads(line) for line in whole.splitlines()]
+        if begun != dataclasses.asdict(plan):
+            raise UserError(
+                f"{path.parent} holds a build from another catalogue, PG-19 list or tokenizer: give another --out, or "
+                f"delete {path} to begin anew."
+            )
+        kept = (entry for entry in entries if "skipped" in entry or (path.parent / entry["file"]).is_file())
+        return {entry["gutenberg_id"]: entry for entry in kept}
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is no journal of a build: delete it to begin anew.") from None
+
+
+def _numbers(path: Path) -> tuple[set[int], str]:
+    """The first column of a CSV without header, and its sha256."""
+    text, sha256 = read(path)
+    numbers = set()
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        for row in reader:
+            numbers.add(int(row[0]))
+    except (csv.Error, ValueError, IndexError):
+        raise UserError(f"Line {reader.line_num} of {path} begins with no number of a book: give PG-19's.") from None
+    if not numbers:
+        raise UserError(f"{path} lists no books: give PG-19's metadata.csv.")
+    return numbers, sha256
+
+
+def _digest_of(books: list[dict[str, Any]]) -> str:
+    return _sha256("\n".join(sorted(f"{book['id']} {book['sha256_txt']}" for book in books)).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    fresh = path.with_name(f".{path.name}")
+    fresh.write_bytes(content)
+    os.replace(fresh, path)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,114 @@
+"""A text and what is asked about it, and how documents are put together to texts of a wanted length."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from contextlab.benchmarks.data.sample import story
+from contextlab.benchmarks.task import Dataset
+
+T = TypeVar("T")
+
+# Tokens of SmolLM2 for each word or punctuation mark of a SQuAD paragraph.
+TOKENS_PER_MARK = 1.16
+LENGTHS = {"512": 512, "1k": 1024, "2k": 2048, "4k": 4096, "8k": 8192, "16k": 16384, "32k": 32768}
+SAMPLE_DOCUMENTS = 40
+SAMPLE_WORDS = 130
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """Something asked after a text.
+
+    Attributes:
+        id: unlike that of every other question of a data set.
+        text: the question.
+        answers: any of which is right.
+        options: the answers to choose from; empty where one is to be written.
+        details: whatever a result is stored or broken down with.
+        place: character of the context from which on it tells the answer, where that is known.
+    """
+
+    id: str
+    text: str
+    answers: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    place: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A context that is read once, and all that is asked about it."""
+
+    id: str
+    work: str
+    context: str
+    questions: tuple[Question, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A text and the questions that it answers."""
+
+    text: str
+    questions: tuple[Question, ...]
+
+
+def grouped(documents: Sequence[Document], split: str) -> tuple[Reading, ...]:
+    """Documents in their order, joined by empty lines to as many texts as make the average length that of the split.
+
+    The texts have nearly equal numbers of documents (GenerativeAdapter, section 4.2). Lengths are estimated from words
+    and punctuation marks, so that the texts are the same for every tokenizer.
+    """
+    total = sum(estimated_tokens(document.text) for document in documents)
+    count = min(len(documents), math.ceil(total / LENGTHS[split.partition("-")[0]]))
+    size, longer = divmod(len(documents), count)
+    ends = list(itertools.accumulate([size + 1] * longer + [size] * (count - longer)))
+    parts = [documents[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return tuple(
+        Reading(
+            f"{split}/{n}",
+            f"{split}/{n}",
+            "\n\n".join(document.text for document in part),
+            tuple(question for document in part for question in document.questions),
+        )
+        for n, part in enumerate(parts)
+    )
+
+
+def estimated_tokens(text: str) -> float:
+    """How many tokens a text has, to a few percent for English."""
+    return TOKENS_PER_MARK * len(re.findall(r"\w+|[^\w\s]", text))
+
+
+def in_turns(rows: Iterable[Sequence[T]]) -> tuple[T, ...]:
+    """The first of every row, then the second of every row, and so on."""
+    missing = object()
+    turns = itertools.zip_longest(*rows, fillvalue=missing)
+    return tuple(item for turn in turns for item in turn if item is not missing)  # type: ignore[misc]
+
+
+def sample_documents(seed: int) -> tuple[Document, ...]:
+    """Short stories of the generated sample with the questions that they answer."""
+    stories = [story(SAMPLE_WORDS, seed, index) for index in range(SAMPLE_DOCUMENTS)]
+    return tuple(
+        Document(
+            "\n\n".join(told.chapters),
+            tuple(Question(f"{seed}-{n}-{i}", fact.question, (fact.answer,)) for i, fact in enumerate(told.facts)),
+        )
+        for n, told in enumerate(stories)
+        if told.facts
+    )
+
+
+def sample_dataset(readings: Sequence[Reading], name: str) -> Dataset:
+    """Generated readings as the stand-in for a data set."""
+    digest = hashlib.sha256(repr(readings).encode()).hexdigest()
+    return Dataset(tuple(readings), "sample", digest, f"generated sample, not {name}")

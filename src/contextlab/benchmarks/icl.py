@@ -1,0 +1,177 @@
+"""In-context learning on seven classification sets, with the templates of the papers."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import pydantic
+
+from contextlab.benchmarks.data.icl_sets import SETS, load
+from contextlab.benchmarks.fewshot import Labelled
+from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.demonstrations import IclProtocol
+
+Scoring = Literal["template", "label", "greedy"]
+
+TEMPLATES = ("longmem", "longmem-released", "evalm", "hso")
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """How a classification is put into words.
+
+    Attributes:
+        form: a demonstration, with `{text}` and `{label}`.
+        labels: by class, the words that stand for it; their probabilities add up, demonstrations use the first.
+        separator: what follows every demonstration.
+        scoring: the paper's way to find the class.
+        instruction: what every prompt begins with.
+    """
+
+    form: str
+    labels: tuple[tuple[str, ...], ...]
+    separator: str
+    scoring: Scoring
+    instruction: str = ""
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class Settings:
+    """What a split may say behind the name of its set, as `sst2:k=4,template=evalm`.
+
+    Attributes:
+        k: demonstrations.
+        n: texts that are asked about after the same demonstrations.
+        template: the paper that the template is from; the first of longmem, evalm and hso that has the set when "".
+        scoring: by the likelihood of the whole filled `template`, of the `label` alone, or by writing one token
+            (`greedy`); the paper's own when "".
+        choose: demonstrations drawn at `random`, or for every text the `topk` most similar ones.
+        part: the texts that are asked about.
+    """
+
+    k: Annotated[int, pydantic.Field(ge=0)] = 20
+    n: pydantic.PositiveInt | Literal["all"] = 25
+    template: Literal["", "longmem", "longmem-released", "evalm", "hso"] = ""
+    scoring: Literal["", "template", "label", "greedy"] = ""
+    choose: Literal["random", "topk"] = "random"
+    part: Literal["test", "dev"] = "test"
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from the defaults, in the order above."""
+        default = Settings()
+        pairs = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return {name: value for name, value in pairs if value != getattr(default, name)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Texts that are asked about after the same demonstrations, and those that these may be drawn from."""
+
+    id: str
+    items: tuple[Labelled, ...]
+    train: tuple[Labelled, ...] = dataclasses.field(repr=False)
+
+
+class ICL(Task):
+    """Which class is a text of, after 0 to 2,000 demonstrations? Splits take settings: `sst2:k=4,template=evalm`."""
+
+    name: ClassVar[str] = "icl"
+    splits: ClassVar[dict[str, str]] = {name: f"{known.title}: {known.about}" for name, known in SETS.items()}
+    default_split: ClassVar[str] = "sst2"
+
+    @property
+    def prompt_splits(self) -> list[str]:
+        """A split for every template of every set."""
+        return [f"{name}:template={template}" for name in SETS for template in TEMPLATES if name in _file(template)]
+
+    def check_split(self, split: str | None) -> str:
+        """The split in its shortest form: the name of the set, and the settings that differ from the defaults.
+
+        Raises:
+            UserError: for an unknown set, or settings that are unknown, not valid, or do not fit together.
+        """
+        name, settings = parse(split or self.default_split)
+        template(name, settings)
+        changed = ",".join(f"{key}={value}" for key, value in settings.changed().items())
+        return f"{name}:{changed}" if changed else name
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """Blocks of n test texts that together hold every test text once, in an order that is always the same.
+
+        Raises:
+            UserError: when a file is missing or broken, or the set has too few training texts.
+        """
+        name, settings = parse(split)
+        texts = load(name, settings.part, data)
+        if len(texts.train) < settings.k:
+            raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower k={settings.k} in --split.")
+        draw = random.Random(0).random
+        tested = sorted(texts.tested, key=lambda _: draw())
+        size = len(tested) if settings.n == "all" else settings.n
+        blocks = tuple(
+            Block(f"{settings.part}/{number}", tuple(tested[start : start + size]), texts.train)
+            for number, start in enumerate(range(0, len(tested), size))
+        )
+        return Dataset(blocks, texts.source, texts.sha256, texts.note)
+
+    def protocol(self, split: str, options: Options) -> IclProtocol:
+        """The template and the settings are the split's; `history` and `tokens` have no meaning here."""
+        from contextlab.benchmarks.demonstrations import IclProtocol
+
+        name, settings = parse(split)
+        return IclProtocol(template(name, settings), settings, options)
+
+
+def parse(split: str) -> tuple[str, Settings]:
+    """The name of the set and the settings of a split.
+
+    Raises:
+        UserError: for an unknown set, or a setting that is unknown or not valid.
+    """
+    name, _, given = split.partition(":")
+    if name not in SETS:
+        raise unknown("split of icl", name, SETS)
+    pairs = dict(pair.partition("=")[::2] for pair in given.split(",") if pair)
+    for key in pairs:
+        if key not in Settings.__dataclass_fields__:
+            raise unknown("setting of icl", key, Settings.__dataclass_fields__)
+    try:
+        return name, pydantic.TypeAdapter(Settings).validate_python(pairs)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"{first['loc'][0]}={first['input']} in --split is not valid: {first['msg'].lower()}."
+        ) from None
+
+
+def template(name: str, settings: Settings) -> Template:
+    """The template of a set under the given settings.
+
+    Raises:
+        UserError: when the paper has none for this set, or it does not allow the scoring.
+    """
+    having = [one for one in TEMPLATES if name in _file(one)]
+    chosen = settings.template or having[0]
+    if chosen not in having:
+        raise UserError(f"{chosen} has no template for {name}: choose template={' or '.join(having)}.")
+    common = _file(chosen)
+    own = common[name]
+    labels = tuple((words,) if isinstance(words, str) else tuple(words) for words in own["labels"])
+    scoring = settings.scoring or common["scoring"]
+    if scoring != "template" and not own["form"].endswith("{label}"):
+        raise UserError(f"{chosen}'s template for {name} does not end with the label: choose scoring=template.")
+    return Template(own["form"], labels, common["separator"], scoring, own.get("instruction", ""))
+
+
+@cache
+def _file(name: str) -> dict[str, Any]:
+    return tomllib.loads(prompt(f"icl-{name}"))

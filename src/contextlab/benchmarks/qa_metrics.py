@@ -1,0 +1,56 @@
+"""How a written answer is compared with reference answers."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise(text: str) -> str:
+    """Lower case, without ASCII punctuation, articles and superfluous white space, as SQuAD's script does."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answers: Sequence[str]) -> float:
+    """1 when the prediction equals an answer after normalising (SQuAD v1.1), else 0."""
+    return float(normalise(prediction) in map(normalise, answers))
+
+
+def f1(prediction: str, answers: Sequence[str]) -> float:
+    """The best F1 of words after normalising, over the answers (SQuAD v1.1)."""
+    return max(_f1(normalise(prediction).split(), normalise(answer).split()) for answer in answers)
+
+
+def rouge_l_recall(prediction: str, answers: Sequence[str]) -> float:
+    """The best share of an answer's words that the prediction has in the same order (ROUGE-L recall, unstemmed)."""
+    return max(_common(_words(prediction), _words(answer)) / max(len(_words(answer)), 1) for answer in answers)
+
+
+def shortest(answers: Sequence[str]) -> tuple[str]:
+    """The answer of the fewest characters, the first of several, which GenerativeAdapter's code compares with."""
+    return (min(answers, key=len),)
+
+
+def _f1(predicted: list[str], expected: list[str]) -> float:
+    same = (Counter(predicted) & Counter(expected)).total()
+    return 2 * same / (len(predicted) + len(expected)) if same else 0.0
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _common(one: list[str], two: list[str]) -> int:
+    """Length of the longest common subsequence."""
+    row = [0] * (len(two) + 1)
+    for word in one:
+        before = row
+        row = [0]
+        for place, other in enumerate(two):
+            row.append(before[place] + 1 if word == other else max(before[place + 1], row[place]))
+    return row[-1]

@@ -1,0 +1,196 @@
+"""`contextlab data`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from contextlab.cli import console
+from contextlab.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.data.catalogue import DataSet, Remote
+    from contextlab.benchmarks.data.gutenberg import Row
+
+app = typer.Typer(help="Data sets: what there is, how to get it, and whether it is intact.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+
+
+@app.command("ls")
+def list_(as_json: AsJson = False) -> None:
+    """List every data set with source, licence, size, digests, and how to get it."""
+    from contextlab.benchmarks.data.catalogue import ENTRIES
+
+    for entry in ENTRIES:
+        if as_json:
+            print(json.dumps({**dataclasses.asdict(entry), "folder": entry.folder}))
+            continue
+        print(f"{entry.name}: {entry.about}")
+        print(f"    from     {entry.source}")
+        print(f"    licence  {entry.licence}")
+        print(f"    size     {entry.size}")
+        if entry.remotes:
+            print(f"    get it   contextlab data fetch {entry.name}")
+        if entry.otherwise:
+            print(f"    {'besides ' if entry.remotes else 'get it  '} {entry.otherwise}")
+        for remote in entry.remotes:
+            print(f"    file     {remote.path}  {_pinned(remote)}")
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A data set; see `contextlab data ls`.")],
+    mirror: Annotated[str | None, typer.Option(help="Folder or address with the files as in a data folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download what may be downloaded of a data set into the cache; run again, it resumes."""
+    from contextlab.benchmarks.data import fetch as downloads
+    from contextlab.paths import cache_dir
+
+    entry = _entry(name)
+    if not entry.remotes:
+        raise UserError(f"{name} cannot be fetched; instead: {entry.otherwise}.")
+
+    def told(url: str) -> None:
+        if sys.stderr.isatty() and not as_json:
+            print(url, file=sys.stderr)
+
+    for path, sha256 in downloads.fetch(entry, mirror, told):
+        print(json.dumps({"path": path, "sha256": sha256}) if as_json else f"{sha256}  {path}")
+    if not as_json:
+        print(f"Stored below {cache_dir() / 'data' / entry.folder}.")
+        if entry.otherwise:
+            print(f"Not fetched: {entry.otherwise}.")
+
+
+@app.command()
+def check(
+    name: Annotated[str | None, typer.Argument(help="A data set; all of them when not given.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data folder; CONTEXTLAB_DATA, else the cache.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say of every data set whether it is there, complete, re-laid or broken; exit 1 if one is broken."""
+    from contextlab.benchmarks.data.catalogue import ENTRIES
+    from contextlab.benchmarks.data.intact import examine
+    from contextlab.paths import cache_dir
+
+    named = data or os.environ.get("CONTEXTLAB_DATA")
+    root = Path(named) if named else cache_dir() / "data"
+    if named and not root.is_dir():
+        raise UserError(f"There is no folder {root}: name a data folder that exists.")
+    broken = False
+    for entry in [_entry(name)] if name else ENTRIES:
+        report = examine(entry, root)
+        note = ""
+        if report.state not in ("absent", "broken"):
+            note, problem = _loaded(entry, root)
+            if problem:
+                report = dataclasses.replace(report, state="broken", problems=(problem,))
+            elif note.startswith(("re-laid", "stand-in")):
+                report = dataclasses.replace(report, state="re-laid")
+        broken |= report.state == "broken"
+        if as_json:
+            print(json.dumps({**dataclasses.asdict(report), "note": note}))
+            continue
+        missing = f"no {', '.join(report.missing)}" if report.missing else ""
+        counts = f"{report.files} files, {report.bytes:,} bytes, {report.verified} verified" if report.files else ""
+        print(f"{entry.name:<16} {report.state:<11} {'; '.join(filter(None, (counts, missing, note)))}".rstrip())
+        for problem in report.problems:
+            print(f"    {problem}")
+    if broken:
+        raise typer.Exit(1)
+
+
+@app.command()
+def build(
+    name: Annotated[str, typer.Argument(help="The data set to build: pg22.")],
+    mirror: Annotated[str | None, typer.Option(help="Folder or address of a mirror of Project Gutenberg.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Data folder that receives pg22/; the cache's if not given.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many books.")] = None,
+    catalogue: Annotated[str | None, typer.Option(help="pg_catalog.csv: file or address; the mirror's own.")] = None,
+    pg19: Annotated[Path | None, typer.Option(help="PG-19's metadata.csv; the fetched one if not given.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of GPT-2; the hub's if not given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw PG-22 from Project Gutenberg's catalogue; run again, it resumes."""
+    if name != "pg22":
+        raise unknown("data set that can be built", name, ["pg22"])
+
+    from contextlab.benchmarks.data import gutenberg, pg22_build
+    from contextlab.paths import cache_dir
+
+    source = gutenberg.Mirror(mirror or gutenberg.MIRROR)
+    root = out or cache_dir() / "data"
+    metadata = pg19 or cache_dir() / "data" / "pg19" / "metadata.csv"
+    if not metadata.is_file():
+        raise UserError(
+            f"PG-19's books are left out and {metadata} does not list them: run `contextlab data fetch pg19`, or give "
+            f"--pg19."
+        )
+    where = Path(catalogue).resolve().as_uri() if catalogue and Path(catalogue).is_file() else catalogue
+    manifest = pg22_build.build(
+        root / "pg22",
+        source,
+        metadata,
+        pg22_build.load_tokenizer(tokenizer),
+        limit=limit,
+        catalogue=where,
+        progress=iter if as_json else _progress,
+    )
+    if as_json:
+        print(json.dumps(manifest))
+        return
+    screen = console()
+    screen.print(f"{manifest['books']} books below {root / 'pg22'}: {_counts(manifest['buckets'])}.")
+    screen.print(f"Left out: {_counts(manifest['skipped']) or 'none'}.")
+    screen.print(f"Whoever has the same set has the sha256 {manifest['sha256']}.")
+
+
+def _progress(rows: list[Row]) -> Iterator[Row]:
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(rows, "books", console=Console(stderr=True), disable=not sys.stderr.isatty())
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _pinned(remote: Remote) -> str:
+    size = f"{remote.bytes:,} bytes, " if remote.bytes else ""
+    return size + (remote.digest or "sha256 not pinned: nobody's copy was at hand to compare with")
+
+
+def _entry(name: str) -> DataSet:
+    from contextlab.benchmarks.data.catalogue import SETS
+
+    if name not in SETS:
+        raise unknown("data set", name, SETS)
+    return SETS[name]
+
+
+def _loaded(entry: DataSet, root: Path) -> tuple[str, str]:
+    """What the loader says the data is, or why it refuses all of its splits."""
+    from contextlab import registry
+
+    problem = ""
+    known: dict[str, Any] = registry.tasks()
+    for name in entry.tasks:
+        if name not in known:
+            continue
+        task = registry.task(name)
+        for split in dict.fromkeys((task.default_split, *task.splits)):
+            try:
+                return task.load(split, root).note, ""
+            except UserError as error:
+                problem = problem or str(error)
+    return "", problem

@@ -1,0 +1,210 @@
+"""Any method as a model of lm-evaluation-harness: `lm_eval --model contextlab --model_args method=longmem,...`.
+
+`python -m contextlab.integrations.lm_eval` is the harness's own command with this model in it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from rich.console import Console
+from rich.progress import track
+
+import contextlab
+from contextlab.integrations import lm_eval_plugin
+from contextlab.method import Ahead, pad
+
+PIECE = 16
+AT_ONCE = 16
+MAX_NEW_TOKENS = 256
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+
+class ContextLM(TemplateLM):
+    """A context method that answers the harness's three kinds of requests.
+
+    Every context is read once, whatever number of continuations it has. As in the harness's own `hf` model an empty
+    context is the BOS token, which then stays in the context; without `keep_bos` it only predicts the first token, as
+    `contextlab bench` has it. Where the method starts anew after so many tokens (`full`), a longer request keeps its
+    last ones, also like `hf`; every other method reads all.
+
+    Args:
+        method: a registered name, or `path.py:Class`.
+        backbone: a name, hub id, folder or GGUF file.
+        device: where it runs; chosen by the machine when None.
+        dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
+        add_bos_token: whether texts begin with BOS; what the tokenizer does by itself when None.
+        keep_bos: whether the BOS of an empty context stays in it.
+        batch_size: has no meaning here; the harness always gives one.
+        max_batch_size: likewise.
+        **settings: of the method.
+
+    Raises:
+        UserError: for an unknown method, backbone or setting.
+    """
+
+    def __init__(
+        self,
+        method: str = "full",
+        backbone: str = "smollm2-135m",
+        device: str | None = None,
+        dtype: str | None = None,
+        add_bos_token: bool | None = None,
+        keep_bos: bool = True,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        # The harness names this device whether there is one or not.
+        device = None if device == "cuda:0" and not torch.cuda.is_available() else device
+        self.method = contextlab.load(method, backbone, device, dtype, **settings)
+        self.backbone = self.method.backbone
+        self.tokenizer: Any = self.backbone.tokenizer
+        self._name, self._add_bos_token, self._keep_bos = method, add_bos_token, keep_bos
+        self._device: Any = self.backbone.device
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        end: int | None = self.tokenizer.eos_token_id
+        return self.backbone.bos if end is None else end
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The token that stands for an empty context."""
+        return self.backbone.bos
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What the harness's cache of requests tells tokenizers apart by."""
+        return self.backbone.tokenizer_digest
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the harness stores with its results."""
+        return {
+            "contextlab": contextlab.__version__,
+            "method": self._name,
+            "method_config": self.method.config.as_dict(),
+            "backbone": self.backbone.name,
+            "weights_sha256": self.backbone.digest,
+        }
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Tokens of a text; one that already begins with BOS gets no second one."""
+        add = self._add_bos_token if add_special_tokens is None else add_special_tokens
+        if add_special_tokens is None and string.startswith(self.tokenizer.decode(self.prefix_token_id)):
+            add = False
+        options = {} if add is None else {"add_special_tokens": add}
+        return list(self.tokenizer.encode(string, verbose=False, **options))
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Log-probabilities of whole texts, each read as one stream however long it is."""
+        totals = []
+        with torch.set_grad_enabled(self.method.capabilities.needs_gradients):
+            for request in self._progress(requests, len(requests), disable_tqdm):
+                tokens_BT = pad([self.tok_encode(request.args[0])], self._device)[0]
+                # A whole text is no question: where its segments begin is the method's own choice.
+                _, logprobs_BT = self.method.read(self._read([self.prefix_token_id], None), tokens_BT)
+                assert logprobs_BT is not None
+                totals.append(float(logprobs_BT.double().sum()))
+        return totals
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
+    ) -> list[tuple[float, bool]]:
+        """For each request the continuation's log-probability, and whether greedy decoding would have written it."""
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for place, (_, context, continuation) in enumerate(requests):
+            groups[tuple(self._fitting(context, len(continuation)))].append(place)
+        found: dict[int, tuple[float, bool]] = {}
+        for context, places in self._progress(groups.items(), len(groups), bool(kwargs.get("disable_tqdm"))):
+            candidates = [requests[place][2] for place in places]
+            with torch.set_grad_enabled(self.method.capabilities.needs_gradients):
+                state = self._read(list(context), max(map(len, candidates)))
+                scores = zip(self._sums(state, candidates), self._greedy(state, candidates), strict=True)
+                found.update(zip(places, scores, strict=True))
+        return [found[place] for place in range(len(requests))]
+
+    def _sums(self, state: Any, candidates: list[list[int]]) -> Iterator[float]:
+        for start in range(0, len(candidates), AT_ONCE):
+            some = candidates[start : start + AT_ONCE]
+            logprobs_NM = self.method.score(state, some)[0].double().cpu()
+            yield from (float(row[: len(one)].sum()) for row, one in zip(logprobs_NM, some, strict=True))
+
+    def _greedy(self, state: Any, candidates: list[list[int]]) -> list[bool]:
+        # Whatever does not begin with the most probable token need not be compared any further.
+        written = [int(self.method.next_logprobs(state)[0].argmax())]
+        longest = max((len(one) for one in candidates if one[:1] == written), default=0)
+        if longest > 1:
+            (written,) = self.method.generate(state, [[]], max_new_tokens=longest)
+        return [one == written[: len(one)] for one in candidates]
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Texts written after contexts, up to the first of the `until` strings or the end of text."""
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        limits = [_limit(request.args[1]) for request in requests]
+        for place, (request, limit) in enumerate(zip(requests, limits, strict=True)):
+            # As in `hf`, the last token that is written has a position too.
+            groups[tuple(self._fitting(self.tok_encode(request.args[0]), limit + 1))].append(place)
+        found: dict[int, str] = {}
+        for context, places in self._progress(groups.items(), len(groups), disable_tqdm):
+            with torch.set_grad_enabled(self.method.capabilities.needs_gradients):
+                state = self._read(list(context), max(limits[place] for place in places))
+                for place in places:
+                    found[place] = self._write(state, requests[place].args[1], limits[place])
+        return [found[place] for place in range(len(requests))]
+
+    def _write(self, state: Any, options: dict[str, Any], limit: int) -> str:
+        until = options.get("until") or []
+        stops = [until] if isinstance(until, str) else [stop for stop in until if stop]
+        temperature = float(options.get("temperature", 0.0)) if options.get("do_sample", True) else 0.0
+        written: list[int] = []
+        while True:
+            wanted = min(PIECE, limit - len(written))
+            (piece,) = self.method.generate(
+                state,
+                [written],
+                max_new_tokens=wanted,
+                stop=(self.eot_token_id,),
+                temperature=temperature,
+                seed=len(written),
+            )
+            written += piece
+            text = str(self.tokenizer.decode(written, skip_special_tokens=True))
+            ends = [text.index(stop) for stop in stops if stop in text]
+            if ends or len(piece) < wanted or len(written) == limit:
+                return text[: min(ends, default=len(text))]
+
+    def _read(self, context: list[int], question: int | None) -> Any:
+        if context == [self.prefix_token_id] and not self._keep_bos:
+            context = []
+        state = self.method.start(ahead=None if question is None else Ahead(len(context), question))
+        if context:
+            state, _ = self.method.read(state, pad([context], self._device)[0], logprobs=False)
+        return state
+
+    def _fitting(self, context: list[int], question: int) -> list[int]:
+        """The last tokens of a context that a method reads as one with a question; its last token is only predicted."""
+        most = self.method.capabilities.max_context
+        return context if most is None else context[-max(most + 1 - question, 1) :]
+
+    def _progress(self, groups: Iterable[Any], total: int, disabled: bool) -> Iterable[Any]:
+        show = sys.stderr.isatty() and not disabled
+        return track(groups, self._name, total, console=Console(stderr=True), transient=True, disable=not show)
+
+
+def _limit(options: dict[str, Any]) -> int:
+    return int(next((options[name] for name in LIMITS if options.get(name) is not None), MAX_NEW_TOKENS))
+
+
+lm_eval_plugin.register()
+
+if __name__ == "__main__":
+    sys.exit(lm_eval_plugin.main())

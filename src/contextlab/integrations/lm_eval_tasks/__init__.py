@@ -1,0 +1,74 @@
+"""Our tasks as tasks of lm-evaluation-harness: a folder for its `--include_path`.
+
+`python -m contextlab.integrations.lm_eval_tasks` prints the folder. The files beside this one name the functions
+below, which the harness calls with what is given as `--metadata`, and with the arguments of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset  # type: ignore[import-untyped]
+
+from contextlab import registry
+from contextlab.benchmarks.demonstrations import IclProtocol
+from contextlab.benchmarks.icl import ICL, parse, template
+from contextlab.benchmarks.task import Options
+from contextlab.harness import runner
+
+FOLDER = Path(__file__).parent
+
+Docs = dict[str, Dataset]
+
+
+def icl(split: str, settings: str = "", data: str | None = None, seed: int = 0, **_: Any) -> Docs:
+    """The prompts of `icl` with their choices: the same as in `contextlab bench`, from the same seed.
+
+    Args:
+        split: the set.
+        settings: the rest of a split, as `k=4,template=hso`. What a paper scores greedily is scored by its labels.
+        data: folder of data sets.
+        seed: of the demonstrations.
+    """
+    name, given = parse(f"{split}:{settings}")
+    if template(name, given).scoring == "greedy":
+        given = dataclasses.replace(given, scoring="label")
+    form = template(name, given)
+    protocol = IclProtocol(form, given, Options())
+    # Several words of one class are several right choices.
+    gold = [[n for n, c in enumerate(_classes(form.labels)) if c == label] for label in range(len(form.labels))]
+    one_word = all(len(words) == 1 for words in form.labels)
+    docs = []
+    for block in ICL().load(f"{split}:{settings}", Path(data) if data else None).examples:
+        runner._seed(seed, block.id)
+        for shown, items in protocol.draw(block):
+            context = protocol.context(shown)
+            docs += [
+                {
+                    "id": item.id,
+                    "context": context + protocol.question(item),
+                    "choices": protocol.choices(item),
+                    "gold": gold[item.label][0] if one_word else gold[item.label],
+                }
+                for item in items
+            ]
+    return {"test": Dataset.from_list(docs)}
+
+
+def choices(task: str, split: str, data: str | None = None, **_: Any) -> Docs:
+    """The contexts of a task of choices, with their candidates, whole: the harness cuts them, if at all."""
+    examples = registry.task(task).load(split, Path(data) if data else None).examples
+    docs = [{"id": e.id, "context": e.context, "choices": list(e.candidates), "gold": e.answer} for e in examples]
+    return {"test": Dataset.from_list(docs)}
+
+
+def documents(task: str, split: str, data: str | None = None, **_: Any) -> Docs:
+    """The texts of a perplexity task."""
+    examples = registry.task(task).load(split, Path(data) if data else None).examples
+    return {"test": Dataset.from_list([{"id": example.id, "text": example.text} for example in examples])}
+
+
+def _classes(labels: tuple[tuple[str, ...], ...]) -> list[int]:
+    return [number for number, words in enumerate(labels) for _ in words]

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from contextlab.benchmarks.answers import AnswerProtocol, RankProtocol
+from contextlab.benchmarks.data.questions import Question
+from contextlab.benchmarks.metaicl import CLASSIFICATION, CONVERTED, OTHERS, SEEDS, MetaICL, summarise
+from contextlab.benchmarks.task import Options
+
+
+def record(task: str, seed: int, pairs: list[tuple[int, int]], classes: int = 3) -> dict[str, Any]:
+    """One example whose items have the given answers and predictions."""
+    entries = [
+        {
+            "id": f"{task}/{n}/{seed}",
+            "item": f"{task}/{n}",
+            "seed": seed,
+            "answer": answer,
+            "prediction": prediction,
+            "accuracy": float(answer == prediction),
+            "nats": [1.0] * classes,
+        }
+        for n, (answer, prediction) in enumerate(pairs)
+    ]
+    return {"id": f"{task}/{seed}/0", "work": task, "questions": entries}
+
+
+def test_the_setting_has_26_tasks() -> None:
+    assert len(CLASSIFICATION) == 16
+    assert len(OTHERS) == 10
+    assert not set(CLASSIFICATION) & set(OTHERS)
+    assert set(CONVERTED) < {*CLASSIFICATION, *OTHERS}
+    assert SEEDS == (13, 21, 42, 87, 100)
+
+
+def test_macro_f1_equals_scikit_learn() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    draw = random.Random(0)
+    for size in (1, 2, 5, 40):
+        pairs = [(draw.randrange(3), draw.randrange(3)) for _ in range(size)]
+        metrics = summarise([record("sick", 13, pairs)], "accuracy")
+        expected = sklearn.f1_score([a for a, _ in pairs], [p for _, p in pairs], average="macro", zero_division=0)
+        assert metrics["macro_f1_sick"].value == pytest.approx(expected, abs=1e-12)
+        assert metrics["accuracy_sick"].value == pytest.approx(sum(a == p for a, p in pairs) / size)
+
+
+def test_tasks_count_alike_whatever_their_size_and_seeds_are_told_apart() -> None:
+    records = [
+        record("sick", 13, [(0, 0), (1, 1)]),
+        record("sick", 21, [(0, 1), (1, 0)]),
+        record("codah", 13, [(0, 0)] * 9 + [(0, 1)]),
+    ]
+    values = {name: metric.value for name, metric in summarise(records, "accuracy").items()}
+    assert next(iter(values)) == "accuracy"
+    assert values["accuracy"] == pytest.approx((0.5 + 0.9) / 2)
+    assert values["accuracy_classification"] == values["macro_f1_classification"] == values["macro_f1_sick"] == 0.5
+    assert values["accuracy_other"] == values["accuracy_codah"] == pytest.approx(0.9)
+    assert values["score"] == pytest.approx((0.5 + 0.9) / 2)
+    assert values["accuracy_seed_13"] == pytest.approx((1.0 + 0.9) / 2)
+    assert values["accuracy_seed_21"] == 0.0
+    assert "macro_f1_codah" not in values
+
+
+def test_written_answers_have_no_f1_and_need_no_right_case() -> None:
+    entries = [{"item": "sick/0", "seed": 13, "exact_match": 1.0}, {"item": "sick/1", "seed": 13, "exact_match": 0.0}]
+    metrics = summarise([{"id": "sick/13/0", "work": "sick", "questions": entries}], "exact_match")
+    assert metrics["exact_match"].value == metrics["exact_match_sick"].value == 0.5
+    assert not any("f1" in name for name in metrics)
+    protocol = MetaICL().protocol("k16-written", Options())
+    assert isinstance(protocol, AnswerProtocol)
+    asked = Question("q", "?", ("Positive",))
+    scores = [protocol.scores["exact_match"](text, asked) for text in ("positive", "Output: POSITIVE", "positive.")]
+    assert scores == [1.0, 1.0, 0.0]
+    assert protocol.max_new_tokens == 10
+
+
+def test_splits_name_the_shots_and_the_way_of_answering() -> None:
+    assert {split.partition("-")[0] for split in MetaICL.splits} == {"k1", "k2", "k4", "k8", "k16"}
+    assert isinstance(MetaICL().protocol("k4", Options()), RankProtocol)
+    sample = {split: MetaICL().load(split, None).examples for split in ("k2", "k2-written")}
+    assert sample["k2"] == sample["k2-written"]
+    assert sample["k2"][0].context.count("Input: ") == 2
+    assert sample["k2"][0].work != sample["k2"][1].work

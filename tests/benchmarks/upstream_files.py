@@ -1,0 +1,147 @@
+"""A data folder in the upstream formats of the answering tasks, small enough to be written for every test."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+OPTIONS = {"glue-rte": ["entailment", "not_entailment"], "codah": ["a cat", "a dog", "a bird"]}
+
+
+def lines(records: Iterable[Any]) -> bytes:
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+def put(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    return path
+
+
+def squad(paragraphs: int = 6) -> dict[str, Any]:
+    def paragraph(n: int) -> dict[str, Any]:
+        text = f"The river {n} flows {'slowly ' * 40}to the sea {n}."
+        asked = [
+            {
+                "id": f"{n}-{i}",
+                "question": f" Where does river {n} flow?",
+                "answers": [
+                    {"text": answer, "answer_start": 1} for answer in (f"to the sea {n}", f"sea {n}", f"sea {n}")
+                ],
+            }
+            for i in range(2)
+        ]
+        return {"context": text, "qas": asked}
+
+    half = paragraphs // 2
+    parts = [range(half), range(half, paragraphs)]
+    articles = [{"title": "t", "paragraphs": [paragraph(n) for n in part]} for part in parts]
+    return {"version": "1.1", "data": articles}
+
+
+def article(n: int) -> bytes:
+    return base64.b64encode(f"News {n}.\n\nIt rained on day {n}. Ça suffit.\n".encode())
+
+
+def sorting_key(n: int) -> str:
+    return f"{2018 + n % 3}0{1 + n % 9}01000000{n:06d}\0\1{hashlib.sha256(article(n)).hexdigest()}\0\1"
+
+
+def streamingqa(count: int = 9) -> list[dict[str, Any]]:
+    return [
+        {
+            "qa_id": f"eval-{n}",
+            "question": f"When did it rain in news {n}?",
+            "answers": [f"day {n}", f"on day {n}", f"day {n}"],
+            "answers_additional": [f"day {n}"],
+            "question_ts": 1577836800 + n,
+            "evidence_ts": 1351555200,
+            "evidence_id": sorting_key(n // 2),
+            "recent_or_past": "recent" if n < 4 else "past",
+        }
+        for n in range(count)
+    ]
+
+
+def archives(folder: Path, count: int = 5) -> None:
+    by_year: dict[str, list[bytes]] = {}
+    for n in range(count):
+        date = sorting_key(n)[:8]
+        by_year.setdefault(date[:4], []).append(b"\t".join((date.encode(), b"c3BsaXQ=", article(n))))
+    for year, rows in by_year.items():
+        put(folder / f"news-docs.{year}.en.filtered.gz", b"\n".join(rows) + b"\n")
+
+
+def situatedqa(count: int = 20) -> list[dict[str, Any]]:
+    return [
+        {
+            "question": "who leads",
+            "id": -n,
+            "edited_question": f"who leads as of {2000 + n}",
+            "date": str(2000 + n),
+            "date_type": ("start", "sampled_year")[n % 2],
+            "answer": [f"leader {n}"],
+            "any_answer": [f"leader {i}" for i in range(count)],
+        }
+        for n in range(count)
+    ]
+
+
+def msc(conversation: str, question: int | None = None) -> dict[str, Any]:
+    def dialog(session: int) -> list[dict[str, str]]:
+        return [{"text": f"{conversation} turn {turn} of {session}"} for turn in range(3)]
+
+    last = [{**turn, "id": f"Speaker {2 - n % 2}"} for n, turn in enumerate(dialog(5))]
+    asked = {} if question is None else {"self_instruct": {"B": f"What was turn {question}?", "A": f"turn {question}"}}
+    earlier = [{"dialog": dialog(session), "time_num": 3, "time_unit": "days"} for session in range(1, 5)]
+    metadata = {"initial_data_id": f"{conversation}_q{question}", "session_id": 4}
+    return {"dialog": last, "previous_dialogs": earlier, "metadata": metadata, **asked}
+
+
+def locomo() -> list[dict[str, Any]]:
+    def turn(session: int, number: int) -> dict[str, str]:
+        return {"speaker": "Ann" if number % 2 else "Bob", "dia_id": f"D{session}:{number}", "text": f"said {number}"}
+
+    conversation: dict[str, Any] = {"speaker_a": "Ann", "speaker_b": "Bob", "session_3_date_time": "unused"}
+    for session in (1, 2, 10):
+        conversation[f"session_{session}"] = [turn(session, number) for number in range(3)]
+        conversation[f"session_{session}_date_time"] = f"{session} pm on 8 May, 2023"
+    conversation["session_2"][1]["blip_caption"] = "a red boat"
+    asked = [
+        {"question": f"Question {n}?", "answer": f"answer {n}", "category": n, "evidence": []} for n in range(1, 5)
+    ]
+    asked += [{"question": "When?", "answer": 2022, "category": 2}]
+    asked += [{"question": "Trick?", "adversarial_answer": "no", "category": 5}]
+    return [{"sample_id": f"conv-{n}", "conversation": conversation, "qa": asked} for n in range(2)]
+
+
+def metaicl(task: str, count: int, tag: str) -> list[dict[str, Any]]:
+    options = OPTIONS[task]
+    return [
+        {"task": task, "input": f"{tag} {n} of {task}", "output": options[n % len(options)], "options": options}
+        for n in range(count)
+    ]
+
+
+def write(root: Path) -> Path:
+    """Everything below `root`, which is returned."""
+    put(root / "squad/dev-v1.1.json", json.dumps(squad()).encode())
+    put(root / "streamingqa/streaminqa_eval.jsonl.gz", lines(streamingqa()))
+    archives(root / "streamingqa/wmt")
+    put(root / "streamingqa/situatedqa/temp.dev.jsonl", lines(situatedqa()))
+    records = [msc(f"conv-{n % 2}", n) for n in range(6)] + [msc("train:7", 1)]
+    put(root / "msc/msc_self_instruct.jsonl.gz", lines(records))
+    put(root / "msc/msc_dialogue/session_5/test.txt", lines(msc(f"conv-{n % 2}") for n in range(4)))
+    put(root / "locomo/locomo10.json.gz", json.dumps(locomo()).encode())
+    for task in OPTIONS:
+        for seed in (13, 100):
+            for part, count in (("train", 16), ("test", 20)):
+                path = root / f"metaicl/data/{task}/{task}_16_{seed}_{part}.jsonl"
+                tag = part if part == "test" else f"{part} {seed}"
+                put(path, lines(metaicl(task, count, tag)))
+    return root

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+import lm_eval
+from lm_eval.tasks import TaskManager
+
+import contextlab
+from contextlab.benchmarks import icl as icl_module
+from contextlab.benchmarks.chapterbreak import ChapterBreak
+from contextlab.benchmarks.data.icl_sets import SETS
+from contextlab.errors import UserError
+from contextlab.integrations.lm_eval import ContextLM
+from contextlab.integrations.lm_eval_tasks import FOLDER, choices, documents, icl
+
+ICL = f"{icl_module.__file__}:ICL"
+
+
+@pytest.fixture(autouse=True)
+def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("CONTEXTLAB_DATA", raising=False)
+
+
+@pytest.fixture(scope="module")
+def model() -> ContextLM:
+    return ContextLM("full", "tiny-llama", device="cpu", keep_bos=False)
+
+
+def manager(**metadata: Any) -> TaskManager:
+    return TaskManager(include_path=str(FOLDER), include_defaults=False, metadata=metadata)
+
+
+def harness(model: ContextLM, task: str, limit: int | None = None, **metadata: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The samples and the results of a task in the harness."""
+    options: dict[str, Any] = {"task_manager": manager(**metadata), "bootstrap_iters": 0, "limit": limit}
+    results = lm_eval.simple_evaluate(model=model, tasks=[task], **options)
+    assert results is not None
+    return results["samples"][task], results["results"][task]
+
+
+def bench(folder: Path, task: str, split: str, **options: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The records and the metrics of a task in `contextlab bench`."""
+    options = {"split": split, "backbone": "tiny-llama", "device": "cpu", "out": folder, **options}
+    (run,) = contextlab.bench("full", task, **options).runs
+    (file,) = folder.rglob("*.jsonl")
+    return [json.loads(line)["record"] for line in file.open()], run["metrics"]
+
+
+def test_every_file_is_found_and_every_set_has_one() -> None:
+    icl_tasks = {f"contextlab_icl_{name}" for name in SETS}
+    others = {"contextlab_chapterbreak", "contextlab_pg22", "contextlab_wikitext"}
+    assert set(manager().all_subtasks) == icl_tasks | others
+    assert manager().all_tags == ["contextlab_icl"]
+
+
+def test_the_folder_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_module("contextlab.integrations.lm_eval_tasks", run_name="__main__")
+    assert capsys.readouterr().out == f"{FOLDER}\n"
+
+
+@pytest.mark.parametrize("settings", ["k=1,n=5,scoring=label", "k=1,n=8,template=evalm", "k=0,n=24,template=hso"])
+def test_both_harnesses_score_the_same_items_alike(tmp_path: Path, model: ContextLM, settings: str) -> None:
+    samples, results = harness(model, "contextlab_icl_sst2", settings=settings, seed=3)
+    records, metrics = bench(tmp_path, ICL, f"sst2:{settings}", seed=3)
+    answers = {answer["id"]: answer for record in records for answer in record["answers"]}
+    assert len(samples) == len(answers) == 24
+    for sample in samples:
+        negative, positive = (logprob for ((logprob, _),) in sample["resps"])
+        nats = answers[sample["doc"]["id"]]["nats"]
+        assert nats[0] - nats[1] == pytest.approx(positive - negative, abs=2e-4)
+        assert sample["acc"] == answers[sample["doc"]["id"]]["correct"]
+    assert results["acc,none"] == pytest.approx(metrics["accuracy"]["value"])
+
+
+def test_both_harnesses_read_the_same_documents_alike(tmp_path: Path, model: ContextLM) -> None:
+    samples, _ = harness(model, "contextlab_wikitext", limit=1)
+    records, _ = bench(tmp_path, "wikitext", "test", limit=1)
+    for sample, record in zip(samples, records, strict=True):
+        ((total,),) = sample["resps"]
+        assert -total == pytest.approx(record["nats"], abs=1e-4 * record["tokens"])
+
+
+def test_a_paper_that_writes_its_labels_is_scored_by_them() -> None:
+    doc = icl("sst2")["test"][0]
+    assert doc["choices"] == ["negative", "positive"]
+    assert doc["context"].endswith(" Sentiment: ")
+    assert doc["context"].count("Sentiment") == 21
+
+
+def test_every_word_of_a_class_is_right() -> None:
+    docs = icl("agnews", settings="template=hso,k=1")["test"]
+    assert docs[0]["choices"] == ["World", "Sports", "Business", "Technology", "Science"]
+    assert {tuple(doc["gold"]) for doc in docs} == {(0,), (1,), (2,), (3, 4)}
+
+
+def test_seeds_and_settings_are_those_of_the_task() -> None:
+    one, same, other = (icl("sst2", settings="k=3", seed=seed)["test"]["context"] for seed in (0, 0, 1))
+    assert list(one) == list(same) != list(other)
+    with pytest.raises(UserError, match="no setting of icl 'shots'"):
+        icl("sst2", settings="shots=3")
+
+
+def test_choices_and_documents_are_whole() -> None:
+    example = ChapterBreak().load("ctx-512", None).examples[0]
+    doc = choices("chapterbreak", "ctx-512", method="full")["test"][0]
+    assert (doc["context"], doc["choices"][doc["gold"]]) == (example.context, example.candidates[example.answer])
+    assert set(documents("wikitext", "valid")["test"].features) == {"id", "text"}
