@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
-from contextlab.kernels.chunk_topk import chunk_topk
+from contextlab.accounting.flops import count as count_flops
+from contextlab.kernels.chunk_topk import blocked, chunk_topk
+from contextlab.kernels.dispatch import forced
 
 
 def slow(q_BHTD, mean_BKnD, count_B, take):
@@ -21,35 +25,113 @@ def slow(q_BHTD, mean_BKnD, count_B, take):
     return ids
 
 
+def whole_numbers(rows, kv_heads, groups, queries, chunks, width=3):
+    """Small whole numbers are exact in every type, and make many ties."""
+    q = torch.randint(-1, 2, (rows, kv_heads * groups, queries, width)).float()
+    return q, torch.randint(-1, 2, (rows, kv_heads, chunks, width)).float(), torch.randint(0, chunks + 1, (rows,))
+
+
+@pytest.mark.parametrize("named", ["reference", "torch"])
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2), st.integers(1, 4), st.integers(0, 9), st.integers(0, 5))
-def test_equals_a_plain_sort_with_ties_to_the_lower_id(rows, kv_heads, groups, queries, chunks, take):
-    # Small whole numbers are exact in float32 and make many ties.
-    q = torch.randint(-1, 2, (rows, kv_heads * groups, queries, 3)).float()
-    mean = torch.randint(-1, 2, (rows, kv_heads, chunks, 3)).float()
-    count = torch.randint(0, chunks + 1, (rows,))
-    ids, score = chunk_topk(q, mean, count, take)
+@given(
+    st.integers(1, 2), st.integers(1, 2), st.integers(1, 2), st.integers(1, 4), st.integers(0, 90), st.integers(0, 5)
+)
+def test_equals_a_plain_sort_with_ties_to_the_lower_id(named, rows, kv_heads, groups, queries, chunks, take):
+    q, mean, count = whole_numbers(rows, kv_heads, groups, queries, chunks)
+    with forced(named):
+        ids, score = chunk_topk(q, mean, count, take)
     assert torch.equal(ids, slow(q, mean, count, take))
     assert torch.equal((score > float("-inf")).sum(-1), count.clamp(max=take)[:, None, None].expand(score.shape[:3]))
 
 
-def test_scores_fall_and_belong_to_their_ids():
-    q, mean = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 20, 8)
-    ids, score = chunk_topk(q, mean, torch.tensor([20]), 6)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("queries", "chunks", "take", "width"),
+    [(1, 1, 1, 3), (63, 257, 16, 20), (100, 100, 5, 33), (5, 1200, 7, 16), (2, 3, 9, 4)],
+)
+def test_ties_and_short_banks_in_every_form(form, queries, chunks, take, width, dtype, device):
+    q, mean, count = whole_numbers(2, 2, 2, queries, chunks, width)
+    mean = mean.transpose(1, 2).contiguous().transpose(1, 2)
+    ids, score = chunk_topk(q.to(device, dtype), mean.to(device, dtype), count.to(device), take)
+    with forced("reference"):
+        expected_ids, expected = chunk_topk(q, mean, count, take)
+    assert torch.equal(ids.cpu(), expected_ids)
+    assert torch.equal(score.cpu(), expected)
+
+
+@pytest.mark.parametrize("order", ["random", "rising", "falling", "equal"])
+def test_any_order_of_scores_is_searched(form, order, device):
+    scores = {
+        "random": torch.randn(300),
+        "rising": torch.arange(300.0),
+        "falling": -torch.arange(300.0),
+        "equal": torch.full((300,), -2.0),
+    }[order]
+    q, mean = torch.ones(1, 1, 3, 1, device=device), scores[None, None, :, None].to(device)
+    ids, score = chunk_topk(q, mean, torch.tensor([300], device=device), 9)
+    best = scores.sort(descending=True, stable=True)
+    assert torch.equal(ids[0, 0, 2].cpu(), best.indices[:9])
+    assert torch.equal(score[0, 0, 2].cpu(), best.values[:9])
+
+
+def test_scores_fall_and_belong_to_their_ids(form, device):
+    q, mean = torch.randn(1, 4, 5, 8, device=device), torch.randn(1, 2, 700, 8, device=device)
+    ids, score = chunk_topk(q, mean, torch.tensor([650], device=device), 6)
     assert (score.diff(dim=-1) <= 0).all()
-    of_head = mean.repeat_interleave(2, dim=1)
-    expected = torch.einsum("bhtd,bhtmd->bhtm", q, of_head[0, torch.arange(4)[:, None, None], ids[0]][None])
-    torch.testing.assert_close(score, expected)
+    of_head = mean.repeat_interleave(2, dim=1)[0, torch.arange(4)[:, None, None], ids[0]][None]
+    torch.testing.assert_close(score, torch.einsum("bhtd,bhtmd->bhtm", q, of_head))
+    with forced("reference"):
+        torch.testing.assert_close(score, chunk_topk(q, mean, torch.tensor([650], device=device), 6)[1])
 
 
-def test_scale_of_the_query_changes_no_rank():
-    q, mean = torch.randn(2, 2, 5, 8), torch.randn(2, 2, 30, 8)
-    count = torch.tensor([30, 17])
+def test_positive_and_negative_zero_are_one_score(form, device):
+    q = torch.tensor([1.0, 0.0], device=device).expand(1, 1, 1, 2)
+    mean = torch.tensor([[-0.0, -1.0], [0.0, 1.0], [-0.0, 0.0]], device=device)[None, None]
+    ids, _ = chunk_topk(q, mean, torch.tensor([3], device=device), 2)
+    assert ids.flatten().tolist() == [0, 1]
+
+
+def test_scale_of_the_query_changes_no_rank(form, device):
+    q, mean = torch.randn(2, 2, 5, 8, device=device), torch.randn(2, 2, 30, 8, device=device)
+    count = torch.tensor([30, 17], device=device)
     assert torch.equal(chunk_topk(q, mean, count, 4)[0], chunk_topk(q * 8, mean, count, 4)[0])
 
 
-def test_what_lies_behind_the_count_is_never_found():
-    mean = torch.zeros(1, 1, 6, 4)
-    mean[:, :, 3:] = 1e9
-    ids, _ = chunk_topk(torch.ones(1, 1, 2, 4), mean, torch.tensor([3]), 3)
+def test_what_lies_behind_the_count_is_never_found(form, device):
+    mean = torch.zeros(1, 1, 6, 4, device=device)
+    mean[:, :, 3:] = float("nan")
+    ids, score = chunk_topk(torch.ones(1, 1, 2, 4, device=device), mean, torch.tensor([3], device=device), 5)
     assert ids.max() < 3
+    assert score.isneginf().sum() == 2 * 2
+
+
+def test_blocks_of_queries_do_not_matter(monkeypatch):
+    q, mean, count = torch.randn(2, 4, 37, 8), torch.randn(2, 2, 500, 8), torch.tensor([500, 211])
+    whole = blocked.search(q, mean, count, 8)
+    monkeypatch.setattr(blocked, "QUERIES", 5)
+    monkeypatch.setattr(blocked, "MOST_CHUNKS", 70)
+    for found, expected in zip(blocked.search(q, mean, count, 8), whole, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_no_gradient_is_asked_of_the_search(form, device):
+    q = torch.randn(1, 1, 2, 4, device=device, requires_grad=True)
+    _, score = chunk_topk(q, torch.randn(1, 1, 5, 4, device=device), torch.tensor([5], device=device), 2)
+    assert not score.requires_grad
+
+
+def test_follows_torchs_rules_and_compiles():
+    q, mean, count = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8), torch.tensor([9, 4])
+    torch.library.opcheck(torch.ops.contextlab.chunk_topk, (q, mean, count, 3))
+    compiled = torch.compile(lambda *x: chunk_topk(*x, 3), fullgraph=True, backend="aot_eager")
+    for found, expected in zip(compiled(q, mean, count), chunk_topk(q, mean, count, 3), strict=True):
+        assert torch.equal(found, expected)
+    with FakeTensorMode():
+        ids, _ = chunk_topk(torch.empty(2, 4, 5, 8), torch.empty(2, 2, 9, 8), torch.zeros(2).long(), 3)
+        assert (ids.shape, ids.dtype) == ((2, 4, 5, 3), torch.int64)
+
+
+def test_flops_are_those_of_the_chunks_in_use(monkeypatch):
+    monkeypatch.setenv("CONTEXTLAB_KERNELS", "torch")
+    q, mean, count = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8), torch.tensor([9, 4])
+    assert count_flops(lambda: chunk_topk(q, mean, count, 3))[1] == (9 + 4) * 4 * 5 * 2 * 8

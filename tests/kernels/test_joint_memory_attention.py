@@ -2,130 +2,289 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_cases import assert_close, case, gradients
+from torch._subclasses import FakeTensorMode
 
-from contextlab.kernels.joint_memory_attention import fuse, joint_memory_attention, memory_attention
+from contextlab.accounting.flops import count
+from contextlab.kernels.dispatch import forced
+from contextlab.kernels.joint_memory_attention import (
+    blocked,
+    fuse_memory,
+    joint_memory_attention,
+    local_attention,
+    ops,
+    reference,
+)
 
-MEMORY = ["longmem_attn/a1_f64", "longmem_attn/a2_f32"]
+LEAVES = ("q", "k", "v", "q_memory", "bank_k", "bank_v", "gate")
+SIZES = {
+    "one": {"queries": 1},
+    "generation": {"queries": 1, "keys": 100, "heads": 4, "kv_heads": 2, "rows": 2},
+    "continued": {"queries": 20, "keys": 63, "width": 20, "heads": 4, "kv_heads": 2},
+    "rows": {"queries": 63, "rows": 2, "width": 48, "slopes": False},
+    "hundred": {"queries": 100, "width": 33, "chunk": 3, "take": 30, "heads": 2, "kv_heads": 2},
+    "odd": {"queries": 257, "take": 5, "chunk": 2, "slopes": False},
+}
 
 
-def heads(x_TBC, weight, count):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("size", SIZES)
+def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
+    if form == "reference" and dtype == torch.float16:
+        pytest.skip("the reference computes in the type it is given")
+    given_ = case(**SIZES[size], dtype=dtype, device=device)
+    truth = given_.truth()
+    out, expected = given_.run(), truth.expected()
+    assert out.dtype == dtype
+    assert_close(out, expected, dtype, "out")
+    pairs = zip(gradients(out, given_.leaves), gradients(expected, truth.leaves), LEAVES, strict=True)
+    for gradient, expected, name in pairs:
+        assert_close(gradient, expected, dtype, name)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(0, 30),
+    st.integers(1, 2),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    st.integers(1, 33),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_blocks_equal_float64_in_any_shape(queries, before, rows, heads, width, chunks, chunk, take, slopes):
+    blocked.LOCAL_ELEMENTS, blocked.GATHERED_ELEMENTS, saved = (
+        64,
+        64,
+        (blocked.LOCAL_ELEMENTS, blocked.GATHERED_ELEMENTS),
+    )
+    try:
+        shape = {"rows": rows, "heads": heads[0], "kv_heads": heads[1], "width": width, "chunks": chunks}
+        given_ = case(queries, queries + before, chunk=chunk, take=take, slopes=slopes, **shape).truth()
+        with forced("torch"):
+            out = given_.run()
+        assert_close(out, given_.expected(), torch.float64, "out")
+    finally:
+        blocked.LOCAL_ELEMENTS, blocked.GATHERED_ELEMENTS = saved
+
+
+def heads_of(x_TBC, weight, count):
     return (x_TBC @ weight.T).unflatten(-1, (count, -1)).permute(1, 2, 0, 3)
 
 
-def causal(alibi_BH1T):
-    length = alibi_BH1T.shape[-1]
-    hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
-    return alibi_BH1T.expand(-1, -1, length, -1).masked_fill(hidden, float("-inf"))
-
-
-def as_bank(mem, rows, count):
-    """Retrieved tokens of every query as a bank in which query t owns chunk t."""
-    return mem.unflatten(0, (rows, count))
-
-
-def run(hyper, arrays, leaves):
+def run_fixture(hyper, arrays, leaves):
+    """The released module's inputs as a bank in which query t owns chunk t."""
     rows, count = hyper["B"], hyper["heads"]
-    q, k, v = (heads(leaves["x"], leaves[name], count) for name in ("wq", "wk", "wv"))
-    length = q.shape[2]
+    q, k, v = (heads_of(leaves["x"], leaves[name], count) for name in ("wq", "wk", "wv"))
+    ids = torch.arange(q.shape[2]).expand(rows, count, -1)[..., None]
+    slopes = (arrays["alibi"][0, :, 0, 1] - arrays["alibi"][0, :, 0, 0]).to(q.dtype)
     if hyper["K"]:
-        bank_k, bank_v = (as_bank(leaves[name], rows, count) for name in ("mem_k", "mem_v"))
-        ids = torch.arange(length).expand(rows, count, -1)[..., None]
-        found = torch.ones_like(ids, dtype=torch.bool)
+        bank = [leaves[name].unflatten(0, (rows, count)) for name in ("mem_k", "mem_v")]
         gate = leaves["gate_bias"]
     else:
-        bank_k = bank_v = torch.zeros(rows, count, 1, 1, hyper["head_dim"], dtype=q.dtype)
-        ids = torch.zeros(rows, count, length, 1, dtype=torch.int64)
-        found, gate = torch.zeros_like(ids, dtype=torch.bool), torch.full((count,), 3.0, dtype=q.dtype)
-    scale = hyper["head_dim"] ** -0.5
-    out = joint_memory_attention(q, k, v, q, bank_k, bank_v, ids, found, gate, causal(arrays["alibi"]), scale)
+        bank = [torch.zeros(rows, count, 0, 1, hyper["head_dim"], dtype=q.dtype)] * 2
+        gate = torch.full((count,), 3.0, dtype=q.dtype)
+    found, scale = torch.full_like(ids, bool(hyper["K"]), dtype=torch.bool), hyper["head_dim"] ** -0.5
+    out = joint_memory_attention(q, k, v, q, *bank, ids, found, gate, scale=scale, slopes_H=slopes)
     return out.permute(2, 0, 1, 3).flatten(2) @ leaves["wo"].T
 
 
-@pytest.mark.parametrize("name", [*MEMORY, "longmem_attn/a3_empty_memory_f64"])
-def test_forward_and_gradients_equal_the_released_module(fixture, name):
-    description, arrays = fixture(name)
+@pytest.mark.parametrize("name", ["a1_f64", "a2_f32", "a3_empty_memory_f64"])
+def test_forward_and_gradients_equal_the_released_module(fixture, form, name):
+    description, arrays = fixture(f"longmem_attn/{name}")
     hyper = description["hyper"]
+    if form == "triton" and hyper["dtype"] == "float64":
+        arrays = {key: x.float() if x.is_floating_point() else x for key, x in arrays.items()}
     leaves = {
         key: tensor.clone().requires_grad_()
         for key, tensor in arrays.items()
         if not key.startswith("grad_") and key not in ("out", "alibi")
     }
-    out = run(hyper, arrays, leaves)
-    tolerance = 1e-9 if hyper["dtype"] == "float64" else 1e-5
+    out = run_fixture(hyper, arrays, leaves)
+    tolerance = 1e-9 if out.dtype == torch.float64 else 1e-5
     assert (out - arrays["out"]).abs().max() <= tolerance * arrays["out"].abs().max()
     (out * arrays["grad_out"]).sum().backward()
+    compared = 0
     for key, leaf in leaves.items():
         expected = arrays.get(f"grad_{key}")
-        if expected is not None:
-            assert leaf.grad is not None, key
+        if expected is not None and leaf.grad is not None:
+            compared += 1
             assert (leaf.grad - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1), key
+    assert compared == sum(key.startswith("grad_") for key in arrays) - 1
 
 
-def random_case(rows=2, query_heads=4, kv_heads=2, length=7, width=8, chunks=5, chunk=3, take=2):
-    generator = torch.Generator().manual_seed(1)
-    q, k, v, bank_k, bank_v = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64)
-        for shape in (
-            (rows, query_heads, length, width),
-            (rows, kv_heads, length, width),
-            (rows, kv_heads, length, width),
-            (rows, kv_heads, chunks, chunk, width),
-            (rows, kv_heads, chunks, chunk, width),
+def test_the_joint_form_is_the_local_part_with_the_memory_fused_in(form, device):
+    given_ = case(30, 41, heads=4, kv_heads=2, device=device)
+    q, k, v, q_memory, bank_k, bank_v, gate = given_.leaves
+    local = local_attention(q, k, v, scale=given_.scale, slopes_H=given_.slopes)
+    out = fuse_memory(local, q_memory, bank_k, bank_v, given_.ids, given_.found, gate, scale=given_.scale)
+    assert torch.equal(out, given_.run())
+    nothing = ~given_.found.any(-1)
+    assert nothing.any()
+    assert torch.equal(out[nothing], local[nothing])
+
+
+def test_the_gate_mixes_between_both_parts(form, device):
+    given_ = case(9, device=device)
+    q, k, v, *_ = given_.leaves
+    local = local_attention(q, k, v, scale=given_.scale, slopes_H=given_.slopes)
+    outs = []
+    for value in (-50.0, 0.0, 50.0):
+        given_.leaves[-1] = torch.full((2,), value, device=device)
+        outs.append(given_.run())
+    torch.testing.assert_close(outs[0], local)
+    torch.testing.assert_close(outs[1], (outs[0] + outs[2]) / 2)
+
+
+def test_missing_chunks_have_no_influence_and_order_has_none(form, device):
+    given_ = case(13, device=device)
+    out = given_.run()
+    given_.ids, given_.found = given_.ids.flip(-1), given_.found.flip(-1)
+    torch.testing.assert_close(given_.run(), out)
+    missing = torch.zeros_like(given_.found[..., :2])
+    given_.found, given_.ids = torch.cat((missing, given_.found), -1), torch.cat((missing.long() - 7, given_.ids), -1)
+    torch.testing.assert_close(given_.run(), out)
+
+
+@pytest.mark.parametrize("empty", ["chunks", "take"])
+def test_an_empty_bank_leaves_the_local_part(form, empty, device):
+    given_ = case(5, device=device, **{"chunks": 1, "take": 1, empty: 1})
+    q, k, v, q_memory, bank_k, bank_v, gate = given_.leaves
+    local = local_attention(q, k, v, scale=1.0)
+    if empty == "chunks":
+        bank_k, bank_v = bank_k[:, :, :0], bank_v[:, :, :0]
+    else:
+        given_.ids, given_.found = given_.ids[..., :0], given_.found[..., :0]
+    out = fuse_memory(local, q_memory, bank_k, bank_v, given_.ids, given_.found, gate, scale=1.0)
+    assert torch.equal(out, local)
+
+
+def test_one_token_after_another_equals_all_at_once(form, device):
+    given_ = case(6, width=24, device=device)
+    q, k, v, q_memory, bank_k, bank_v, gate = given_.leaves
+    together = given_.run()
+    for t in range(6):
+        one = joint_memory_attention(
+            *(q[:, :, t : t + 1], k[:, :, : t + 1], v[:, :, : t + 1], q_memory[:, :, t : t + 1], bank_k, bank_v),
+            *(given_.ids[:, :, t : t + 1], given_.found[:, :, t : t + 1], gate),
+            scale=given_.scale,
+            slopes_H=given_.slopes,
         )
-    )
-    ids = torch.randint(chunks, (rows, query_heads, length, take), generator=generator)
-    return q, k, v, bank_k, bank_v, ids, torch.ones_like(ids, dtype=torch.bool)
+        torch.testing.assert_close(one, together[:, :, t : t + 1])
+
+
+def test_a_bank_of_another_type_and_of_any_steps_is_read(form, device):
+    given_ = case(20, width=16, device=device)
+    wide = [torch.randn(1, 1, 9, 4, 20, device=device).half() for _ in range(2)]
+    given_.leaves[4:6] = [x[..., 2:18] for x in wide]
+    narrow = given_.run()
+    given_.leaves[4:6] = [x[..., 2:18].contiguous().float() for x in wide]
+    torch.testing.assert_close(narrow, given_.run())
+    given_.leaves[4:6] = [x[..., 2:18].contiguous().float().transpose(2, 3).contiguous().transpose(2, 3) for x in wide]
+    torch.testing.assert_close(narrow, given_.run())
+
+
+def test_a_bank_in_whole_chunks_is_not_copied():
+    bank = torch.randn(2, 9, 3, 4, 8).transpose(1, 2)
+    assert blocked._whole_chunks(bank) is bank
+    assert blocked._whole_chunks(bank[:1].expand(2, -1, -1, -1, -1)).stride(0) == 0
+    assert blocked._whole_chunks(bank[..., 1:]).is_contiguous()
+
+
+def test_the_bank_gets_no_gradient_unless_asked(form, device):
+    given_ = case(7, device=device)
+    given_.leaves[4:6] = [x.detach() for x in given_.leaves[4:6]]
+    rest = [leaf for leaf in given_.leaves if leaf.requires_grad]
+    truth = case(7, device=device)
+    expected = gradients(truth.run(), truth.leaves)
+    for gradient, want in zip(gradients(given_.run(), rest), (*expected[:4], expected[6]), strict=True):
+        torch.testing.assert_close(gradient, want)
+
+
+@pytest.mark.parametrize("named", ["reference", "torch"])
+def test_gradcheck(named):
+    given_ = case(3, 5, heads=2, kv_heads=1, width=2, chunks=3, chunk=2, take=2).truth()
+
+    def run(*leaves):
+        given_.leaves = list(leaves)
+        with forced(named):
+            return given_.run()
+
+    assert torch.autograd.gradcheck(run, tuple(given_.leaves))
+
+
+def test_repeated_runs_are_bitwise_equal(form, device):
+    given_ = case(63, rows=2, device=device)
+    first, second = given_.run(), given_.run()
+    assert torch.equal(first, second)
+    for one, other in zip(gradients(first, given_.leaves[:4]), gradients(second, given_.leaves[:4]), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_operations_follow_torchs_rules():
+    given_ = case(5, 9, heads=4, kv_heads=2, rows=2)
+    q, k, v, q_memory, bank_k, bank_v, gate = given_.leaves
+    torch.library.opcheck(ops.local_attention, (q, k, v, given_.slopes, 0.3))
+    local = torch.randn_like(q).requires_grad_()
+    arguments = (local, q_memory, bank_k, bank_v, given_.ids, given_.found, gate, 0.3)
+    torch.library.opcheck(ops.fuse_memory, arguments)
+
+
+def test_compiles_into_one_graph_with_its_gradients():
+    given_ = case(12, 17)
+
+    def run(*leaves):
+        *tensors, gate = leaves
+        return joint_memory_attention(*tensors, given_.ids, given_.found, gate, scale=0.25, slopes_H=given_.slopes)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    eager, out = run(*given_.leaves), compiled(*given_.leaves)
+    torch.testing.assert_close(out, eager)
+    for one, other in zip(gradients(out, given_.leaves), gradients(eager, given_.leaves), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_shapes_are_known_without_data():
+    with FakeTensorMode():
+        given_ = case(1, 6, heads=4, kv_heads=2)
+        out = given_.run()
+        assert out.shape == (1, 4, 1, 16)
+        assert [g.shape for g in torch.autograd.grad(out.sum(), given_.leaves)] == [x.shape for x in given_.leaves]
+
+
+@pytest.mark.parametrize("into_bank", [True, False])
+def test_flops_are_counted_from_what_is_visible(into_bank, monkeypatch):
+    given_ = case(10, 15, rows=2, heads=4, kv_heads=2, width=16, chunk=3)
+    if not into_bank:
+        given_.leaves[4:6] = [x.detach() for x in given_.leaves[4:6]]
+    local = 2 * 4 * sum(5 + t + 1 for t in range(10)) * 4 * 16
+    memory = int(given_.found.sum()) * 3 * 4 * 16
+    monkeypatch.setenv("CONTEXTLAB_KERNELS", "torch")
+    out, forward = count(given_.run)
+    assert forward == local + memory
+    _, backward = count(lambda: out.sum().backward())
+    assert backward == 2 * local + (2 if into_bank else 1) * memory
 
 
 def test_memory_attention_is_attention_over_the_gathered_tokens():
-    q, _, _, bank_k, bank_v, ids, found = random_case()
-    out = memory_attention(q, bank_k, bank_v, ids, found, 0.5)
+    given_ = case(7, rows=2, heads=4, kv_heads=2).truth()
+    _, _, _, q, bank_k, bank_v, _ = given_.leaves
+    found = torch.ones_like(given_.found)
+    ids = given_.ids % 9
+    out = reference.memory_attention(q, bank_k, bank_v, ids, found, 0.5)
     for b, h, t in [(0, 0, 0), (1, 3, 6), (0, 2, 3)]:
         keys, values = (bank[b, h // 2, ids[b, h, t]].flatten(0, 1) for bank in (bank_k, bank_v))
-        expected = (keys @ q[b, h, t] * 0.5).softmax(0) @ values
-        torch.testing.assert_close(out[b, h, t], expected)
+        torch.testing.assert_close(out[b, h, t], (keys @ q[b, h, t] * 0.5).softmax(0) @ values)
 
 
-def test_missing_chunks_have_no_influence():
-    q, _, _, bank_k, bank_v, ids, found = random_case()
-    found[..., 1] = False
-    short = memory_attention(q, bank_k, bank_v, ids[..., :1], found[..., :1], 0.5)
-    torch.testing.assert_close(memory_attention(q, bank_k, bank_v, ids, found, 0.5), short)
-
-
-def test_order_of_retrieved_chunks_does_not_matter():
-    q, _, _, bank_k, bank_v, ids, found = random_case(take=3)
-    turned = memory_attention(q, bank_k, bank_v, ids.flip(-1), found, 0.5)
-    torch.testing.assert_close(memory_attention(q, bank_k, bank_v, ids, found, 0.5), turned)
-
-
-def test_gate_mixes_between_both_branches_and_is_bypassed_without_memory():
-    local, memory = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4)
-    found = torch.tensor([[[True, True, False]] * 2])
-    open_gate, half, shut = (fuse(local, memory, torch.full((2,), g), found) for g in (50.0, 0.0, -50.0))
-    torch.testing.assert_close(open_gate[:, :, :2], memory[:, :, :2])
-    torch.testing.assert_close(half[:, :, :2], (local + memory)[:, :, :2] / 2)
-    torch.testing.assert_close(shut, local)
-    assert torch.equal(open_gate[:, :, 2], local[:, :, 2])
-
-
-def test_gradients_are_finite_where_nothing_is_found():
-    q, k, v, bank_k, bank_v, ids, found = random_case()
-    found[0] = False
-    leaves = [x.requires_grad_() for x in (q, k, v, bank_k, bank_v)]
-    gate = torch.zeros(4, dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(7, 7, dtype=torch.float64).masked_fill(torch.ones(7, 7).triu(1).bool(), float("-inf"))
-    joint_memory_attention(q, k, v, q, bank_k, bank_v, ids, found, gate, bias, 0.3).sum().backward()
-    assert all(leaf.grad is not None and leaf.grad.isfinite().all() for leaf in [*leaves, gate])
-
-
-def test_gradcheck():
-    q, k, v, bank_k, bank_v, ids, found = random_case(rows=1, query_heads=2, kv_heads=1, length=3, width=2)
-    gate = torch.tensor([0.3, -0.4], dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(3, 3, dtype=torch.float64).masked_fill(torch.ones(3, 3).triu(1).bool(), -30.0)
-    leaves = [x.requires_grad_() for x in (q, k, v, bank_k, bank_v)]
-
-    def run_it(q, k, v, bank_k, bank_v, gate):
-        return joint_memory_attention(q, k, v, q, bank_k, bank_v, ids, found, gate, bias, 0.7)
-
-    assert torch.autograd.gradcheck(run_it, (*leaves, gate))
+def test_local_attention_is_torchs():
+    given_ = case(20, heads=4, kv_heads=2).truth()
+    q, k, v, *_ = given_.leaves
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=0.2)
+    torch.testing.assert_close(reference.local_attention(q, k, v, None, 0.2), expected)
+    with forced("torch"):
+        torch.testing.assert_close(local_attention(q, k, v, scale=0.2), expected)

@@ -15,6 +15,7 @@ from contextlab.cli.bench import bench
 from contextlab.cli.check import check
 from contextlab.cli.data import app as data
 from contextlab.cli.doctor import doctor
+from contextlab.cli.kernels import app as kernels
 from contextlab.cli.ls import ls
 from contextlab.cli.table import table
 from contextlab.errors import UserError
@@ -29,6 +30,7 @@ app = typer.Typer(
 for command in (bench, ls, check, table, doctor):
     app.command()(command)
 app.add_typer(data, name="data")
+app.add_typer(kernels, name="kernels")
 
 # Typer does not export the base of its errors of usage, which is its own or click's, by version.
 UsageError: Any = typer.BadParameter.__mro__[1]

@@ -1,7 +1,69 @@
-"""Search of a bank of chunks by the inner product with their mean keys (LongMem, section 2.3)."""
+"""Search of a bank of chunks by the inner product with their mean keys (LongMem, section 2.3).
+
+Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks taken.
+"""
 
 from __future__ import annotations
 
-from contextlab.kernels.chunk_topk.reference import chunk_topk
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from contextlab.kernels import checks, dispatch
+from contextlab.kernels.chunk_topk import blocked, reference
 
 __all__ = ["chunk_topk"]
+
+
+def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
+    """The `take` chunks of highest q . mean(k) for every query and head, in float32; ties go to the lower id.
+
+    Args:
+        q_BHTD: queries, unscaled (a scale would not change the ranking).
+        mean_BKnD: mean key of every chunk; query heads share key heads in consecutive groups.
+        count_B: chunks in use per row, packed to the left, int64.
+        take: chunks wanted.
+
+    Returns:
+        `ids_BHTm` (int64, best first, 0 where there is no chunk) and `score_BHTm` (float32, -inf where there is none);
+        neither has gradients.
+
+    Raises:
+        ValueError, TypeError: when shapes, devices or types do not fit.
+    """
+    sizes = checks.shapes(q_BHTD=q_BHTD, mean_BKnD=mean_BKnD, count_B=count_B)
+    checks.heads(sizes)
+    checks.one_float_type(q_BHTD=q_BHTD)
+    checks.one_float_type(mean_BKnD=mean_BKnD)
+    checks.of_type(torch.int64, count_B=count_B)
+    if take < 0:
+        raise ValueError(f"take = {take} chunks cannot be found: give 0 or more.")
+    q_BHTD, mean_BKnD = q_BHTD.detach(), mean_BKnD.detach()
+    if dispatch.asked() == "reference":
+        return reference.chunk_topk(q_BHTD, mean_BKnD, count_B, take)
+    found: tuple[Tensor, Tensor] = _chunk_topk(q_BHTD, mean_BKnD, count_B, take)
+    return found
+
+
+@torch.library.custom_op("contextlab::chunk_topk", mutates_args=())
+def _chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
+    if not dispatch.use_triton(q_BHTD, mean_BKnD):
+        return blocked.search(q_BHTD, mean_BKnD, count_B, take)
+    from contextlab.kernels.chunk_topk import triton
+
+    return triton.search(q_BHTD, mean_BKnD, count_B, take)
+
+
+@_chunk_topk.register_fake
+def _(q_BHTD: Tensor, _mean: Tensor, _count: Tensor, take: int) -> tuple[Tensor, Tensor]:
+    shape = (*q_BHTD.shape[:3], take)
+    return q_BHTD.new_empty(shape, dtype=torch.int64), q_BHTD.new_empty(shape, dtype=torch.float32)
+
+
+@register_flop_formula(torch.ops.contextlab.chunk_topk, get_raw=True)
+def chunk_topk_flops(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, *_args: Any, **_kwargs: Any) -> int:
+    """One inner product for every query head and chunk in use; multiply-add = 2."""
+    _, heads, queries, width = q_BHTD.shape
+    return dispatch.total(count_B, most=mean_BKnD.shape[2]) * heads * queries * 2 * width

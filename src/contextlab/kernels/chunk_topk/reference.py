@@ -10,17 +10,7 @@ from torch import Tensor
 
 
 def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
-    """The `take` chunks of highest q . mean(k) for every query and head, in float32; ties go to the lower id.
-
-    Args:
-        q_BHTD: queries, unscaled (a scale would not change the ranking).
-        mean_BKnD: mean key of every chunk; query heads share key heads in consecutive groups.
-        count_B: chunks in use per row, packed to the left.
-        take: chunks wanted.
-
-    Returns:
-        `ids_BHTm` (int64, best first, 0 where there is no chunk) and `score_BHTm` (float32, -inf where there is none).
-    """
+    """See `contextlab.kernels.chunk_topk.chunk_topk`."""
     rows, _, queries, width = q_BHTD.shape
     chunks = mean_BKnD.shape[2]
     grouped_BKGTD = q_BHTD.float().view(rows, mean_BKnD.shape[1], -1, queries, width)

@@ -1,0 +1,369 @@
+"""Measuring the kernels: time and memory beside the plain-torch twin, beside torch's own, and beside the machine.
+
+A speed is only given for an output that equals the reference in float64. Bytes are those of every argument, retrieved
+token and result, once; FLOPs are those that the accounting counts.
+
+Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D head width, n chunks of the bank, c tokens
+of a chunk, m chunks retrieved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import util
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contextlab.kernels import dispatch
+from contextlab.kernels.chunk_topk import blocked as search
+from contextlab.kernels.chunk_topk import chunk_topk, chunk_topk_flops
+from contextlab.kernels.chunk_topk import reference as plain_search
+from contextlab.kernels.joint_memory_attention import blocked, joint_memory_attention, local_attention, ops, reference
+
+Run = Callable[[], Any]
+PeakOf = Callable[[Run], int]
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+AT_ONCE = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Sizes of one measurement; the letters are the module's."""
+
+    H: int
+    K: int
+    T: int
+    D: int
+    n: int = 0
+    c: int = 4
+    m: int = 16
+    dtype: torch.dtype = torch.float32
+    bank_dtype: torch.dtype = torch.float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One operation at one size.
+
+    Attributes:
+        op: its name, with the direction.
+        size: what it is run on.
+        runs: what is timed, by name; names of forms run that form.
+        error: how far a result is from the truth, relative; None where it is not to be compared.
+        bytes: least memory traffic.
+        flops: multiply-add = 2.
+        opened: runs whose insides an observer of torch operations can see, for the peak of memory.
+    """
+
+    op: str
+    size: Size
+    runs: Mapping[str, Run]
+    error: Callable[[Any], float]
+    bytes: int
+    flops: int
+    opened: Mapping[str, Run] = dataclasses.field(default_factory=dict)
+
+
+def ceilings(device: torch.device, side: int) -> dict[str, float]:
+    """Measured bytes per second of a copy and FLOPs per second of a square matrix product of `side`."""
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    a = torch.randn(side, side, device=device).to(kind)
+    source = torch.randn(16 * side * side, device=device)
+    target = torch.empty_like(source)
+    copy = statistics.median(seconds(lambda: target.copy_(source), device, 5))
+    product = statistics.median(seconds(lambda: a @ a, device, 5))
+    return {"copy_bytes_per_second": 2 * source.nbytes / copy, "matmul_flops_per_second": 2 * side**3 / product}
+
+
+def seconds(run: Run, device: torch.device, repeats: int) -> list[float]:
+    """Seconds of every repeat, after two that warm up; on a GPU those of the GPU alone."""
+    run(), run()
+    return [_seconds_on_gpu(run) if device.type == "cuda" else _seconds(run) for _ in range(repeats)]
+
+
+def measure(
+    case: Case, device: torch.device, ceiling: Mapping[str, float], peak_of: PeakOf, repeats: int
+) -> list[dict[str, Any]]:
+    """One record per run of a case; a wrong output gets its error and no speed."""
+    records = []
+    for name, run in case.runs.items():
+        with dispatch.forced(name if name in dispatch.FORMS else "torch"):
+            records.append(_record(case, name, case.error(run())))
+            if records[-1]["right"]:
+                taken = seconds(run, device, repeats)
+                middle = statistics.median(taken)
+                records[-1] |= {
+                    "seconds": middle,
+                    "fastest": min(taken),
+                    "slowest": max(taken),
+                    "peak_bytes": peak_of(case.opened.get(name, run)),
+                    "share_of_copy": case.bytes / middle / ceiling["copy_bytes_per_second"],
+                    "share_of_matmul": case.flops / middle / ceiling["matmul_flops_per_second"],
+                }
+    base = records[0]
+    for record in records:
+        if record["right"] and base["right"]:
+            record["times_faster"] = base["seconds"] / record["seconds"]
+            record["times_smaller"] = base["peak_bytes"] / max(record["peak_bytes"], 1)
+    return records
+
+
+def _record(case: Case, name: str, error: float) -> dict[str, Any]:
+    return {
+        "op": case.op,
+        "form": name,
+        "size": {k: v for k, v in dataclasses.asdict(case.size).items() if isinstance(v, int)},
+        "dtype": str(case.size.dtype).removeprefix("torch."),
+        "bytes": case.bytes,
+        "flops": case.flops,
+        "relative_error": error,
+        "right": error <= TOLERANCE[case.size.dtype],
+    }
+
+
+def _seconds(run: Run) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def _seconds_on_gpu(run: Run) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    # While the GPU sleeps the processor gets ahead, so that no launch is waited for.
+    torch.cuda._sleep(2_000_000)
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def attention_cases(size: Size, device: torch.device) -> Iterator[Case]:
+    """Joint memory attention, forward and backward, with a bank that is full."""
+    q, k, v, q_memory = _local_inputs(size, device)
+    bank_k, bank_v = (
+        torch.randn(1, size.n, size.K, size.c, size.D, device=device).to(size.bank_dtype).transpose(1, 2)
+        for _ in range(2)
+    )
+    ids = torch.randint(size.n, (1, size.H, size.T, size.m), device=device)
+    found, gate = torch.ones_like(ids, dtype=torch.bool), torch.zeros(size.H, device=device, requires_grad=True)
+    scale = size.D**-0.5
+    memory = (bank_k, bank_v, ids, found, gate)
+
+    def run() -> Tensor:
+        return joint_memory_attention(q, k, v, q_memory, *memory, scale=scale)
+
+    def gathered() -> Tensor:
+        return _gather_and_sdpa(q, k, v, q_memory, *memory, scale)
+
+    @torch.no_grad()
+    def opened() -> Tensor:
+        local, _ = blocked.local_forward(q, k, v, None, scale)
+        return blocked.memory_forward(local, q_memory, *memory, scale)[0]
+
+    retrieved = 2 * ids.numel() * size.c * size.D * bank_k.element_size()
+    flops = ops.local_flops(q, k) + ops.memory_flops(bank_k, found)
+    traffic = retrieved + 5 * q.nbytes + k.nbytes + v.nbytes
+    truth = functools.cache(lambda: _joint_truth(q, k, v, q_memory, *memory, scale))
+    runs = {**_forms(run, device), "gather + SDPA": gathered}
+    case = Case("joint_memory_attention", size, runs, _relative_to(truth), traffic, flops, {"torch": opened})
+    yield case
+    yield _with_gradients(case, (q, k, v, q_memory, gate))
+
+
+def local_cases(size: Size, device: torch.device) -> Iterator[Case]:
+    """The local part alone, against torch's fused attention."""
+    q, k, v, _ = _local_inputs(size, device)
+    scale = size.D**-0.5
+
+    def run() -> Tensor:
+        return local_attention(q, k, v, scale=scale)
+
+    def sdpa() -> Tensor:
+        return _sdpa(q, k, v, scale)
+
+    truth = functools.cache(lambda: _local_truth(q, k, v, scale))
+    runs = {**_forms(run, device), "SDPA": sdpa}
+    traffic, flops = 2 * q.nbytes + k.nbytes + v.nbytes, ops.local_flops(q, k)
+
+    @torch.no_grad()
+    def opened() -> Tensor:
+        return blocked.local_forward(q, k, v, None, scale)[0]
+
+    case = Case("local_attention", size, runs, _relative_to(truth), traffic, flops, {"torch": opened})
+    yield case
+    yield _with_gradients(case, (q, k, v))
+
+
+def search_cases(size: Size, device: torch.device) -> Iterator[Case]:
+    """Chunk search over a full bank."""
+    q = torch.randn(1, size.H, size.T, size.D, device=device).to(size.dtype)
+    mean = torch.randn(1, size.K, size.n, size.D, device=device).to(size.dtype)
+    count = torch.full((1,), size.n, device=device)
+    group = size.H // size.K
+
+    def by_matmul() -> Any:
+        scores = q.view(1, size.K, -1, size.D) @ mean.transpose(-1, -2)
+        best = scores.view(1, size.H, size.T, -1).topk(size.m, dim=-1)
+        return best.indices, best.values.float()
+
+    runs: dict[str, Run] = {
+        **_forms(lambda: chunk_topk(q, mean, count, size.m), device),
+        "matmul + topk": by_matmul,
+        **_faiss(q, mean, size.m),
+    }
+
+    def error(found: tuple[Tensor, Tensor]) -> float:
+        ids, score = found
+        own = torch.zeros_like(score, dtype=torch.float64)
+        for span in _blocks(size.T):
+            heads = torch.arange(size.H, device=device)[:, None, None] // group
+            own[:, :, span] = (mean[0, heads, ids[0, :, span]].double() @ q[0, :, span, :, None].double())[None, ..., 0]
+        best = torch.cat([plain_search.chunk_topk(q[:, :, s], mean, count, size.m)[1] for s in _blocks(size.T)], 2)
+        if any(len(row.unique()) != len(row) for row in ids.flatten(0, 2)[:: max(1, ids[..., 0].numel() // 64)]):
+            return float("inf")
+        return max(_relative(own, best), _relative(score, best))
+
+    traffic = q.nbytes + mean.nbytes + size.H * size.T * size.m * 12
+    opened = {"torch": lambda: search.search(q, mean, count, size.m)}
+    yield Case("chunk_topk", size, runs, error, traffic, chunk_topk_flops(q, mean, count), opened)
+
+
+CASES: dict[str, Callable[[Size, torch.device], Iterator[Case]]] = {
+    "joint_memory_attention": attention_cases,
+    "local_attention": local_cases,
+    "chunk_topk": search_cases,
+}
+_BF16: dict[str, Any] = {"dtype": torch.bfloat16, "bank_dtype": torch.bfloat16}
+SIZES: dict[str, dict[str, Sequence[Size]]] = {
+    "toy": dict.fromkeys(CASES, (Size(H=2, K=1, T=9, D=16, n=40, m=3),)),
+    "cpu": {
+        "joint_memory_attention": (Size(H=16, K=16, T=256, D=64, n=16384, bank_dtype=torch.float16),),
+        "local_attention": (Size(H=16, K=16, T=512, D=64),),
+        "chunk_topk": (Size(H=16, K=16, T=256, D=64, n=16384),),
+    },
+    "cuda": {
+        "joint_memory_attention": (
+            Size(H=16, K=16, T=1024, D=64, n=16384, **_BF16),
+            Size(H=32, K=8, T=1024, D=128, n=16384, **_BF16),
+            Size(H=16, K=16, T=1, D=64, n=16384, **_BF16),
+        ),
+        "local_attention": (Size(H=16, K=16, T=4096, D=128, **_BF16), Size(H=16, K=16, T=1024, D=64, **_BF16)),
+        "chunk_topk": (
+            Size(H=16, K=16, T=1024, D=64, n=16384, **_BF16),
+            Size(H=16, K=16, T=1024, D=64, n=16384),
+            Size(H=16, K=16, T=1, D=64, n=16384, **_BF16),
+        ),
+    },
+}
+
+
+def _forms(run: Run, device: torch.device) -> dict[str, Run]:
+    return {"reference": run, ("triton" if device.type == "cuda" else "torch"): run}
+
+
+def _local_inputs(size: Size, device: torch.device) -> Iterator[Tensor]:
+    for heads in (size.H, size.K, size.K, size.H):
+        yield torch.randn(1, heads, size.T, size.D, device=device).to(size.dtype).requires_grad_()
+
+
+def _sdpa(q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float) -> Tensor:
+    grouped = q_BHTD.shape[1] != k_BKTD.shape[1]
+    return F.scaled_dot_product_attention(q_BHTD, k_BKTD, v_BKTD, is_causal=True, scale=scale, enable_gqa=grouped)
+
+
+def _gather_and_sdpa(
+    q: Tensor, k: Tensor, v: Tensor, q_memory: Tensor, bank_k: Tensor, bank_v: Tensor, ids: Tensor, *rest: Any
+) -> Tensor:
+    """The same by what torch has: a copy of the retrieved tokens and two calls of its fused attention."""
+    _, gate, scale = rest
+    taken_k, taken_v = (reference.gather(x, ids).to(q.dtype).flatten(0, 2)[:, None] for x in (bank_k, bank_v))
+    one = q_memory.flatten(0, 2)[:, None, None]
+    memory = F.scaled_dot_product_attention(one, taken_k, taken_v, scale=scale).view_as(q)
+    return torch.lerp(_sdpa(q, k, v, scale), memory, torch.sigmoid(gate)[:, None, None].to(q.dtype))
+
+
+def _with_gradients(case: Case, leaves: Sequence[Tensor]) -> Case:
+    """The same, forward and backward; the result is every gradient, laid end to end."""
+    dout = torch.randn_like(leaves[0])
+
+    def gradients_of(forward: Run) -> Run:
+        def both() -> Tensor:
+            found = torch.autograd.grad(forward(), leaves, dout)
+            return torch.cat([x.flatten().to(dout.dtype) for x in found])
+
+        return both
+
+    runs = {name: gradients_of(forward) for name, forward in case.runs.items()}
+
+    def error(found: Tensor) -> float:
+        with dispatch.forced("reference"):
+            return _relative(found, runs["reference"]())
+
+    return Case(f"{case.op} with gradients", case.size, runs, error, 3 * case.bytes, 3 * case.flops)
+
+
+def _local_truth(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The reference in float64, some queries at a time: the last ones of what they see."""
+    q, k, v = (x.detach().double() for x in (q, k, v))
+    parts = [
+        reference.local_attention(q[:, :, s], k[:, :, : s.stop], v[:, :, : s.stop], None, scale)
+        for s in _blocks(q.shape[2])
+    ]
+    return torch.cat(parts, 2)
+
+
+def _joint_truth(
+    q: Tensor, k: Tensor, v: Tensor, q_memory: Tensor, bank_k: Tensor, bank_v: Tensor, *rest: Any
+) -> Tensor:
+    ids, found, gate, scale = rest
+    local = _local_truth(q, k, v, scale)
+    q_memory, gate = q_memory.detach().double(), gate.detach().double()
+    parts = [
+        reference.fuse_memory(
+            local[:, :, s], q_memory[:, :, s], bank_k, bank_v, ids[:, :, s], found[:, :, s], gate, scale
+        )
+        for s in _blocks(q.shape[2])
+    ]
+    return torch.cat(parts, 2)
+
+
+def _relative_to(truth: Callable[[], Tensor]) -> Callable[[Tensor], float]:
+    return lambda found: _relative(found, truth())
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    found, expected = found.detach().double(), expected.detach().double()
+    error = (found - expected).pow(2).mean().sqrt() / expected.pow(2).mean().sqrt()
+    return float(error) if error.isfinite() else float("inf")
+
+
+def _blocks(length: int) -> Iterator[slice]:
+    return (slice(begin, min(begin + AT_ONCE, length)) for begin in range(0, length, AT_ONCE))
+
+
+def _faiss(q_BHTD: Tensor, mean_BKnD: Tensor, take: int) -> dict[str, Run]:
+    """Exact search by faiss, one index per head, where it is installed and has a processor to run on."""
+    if util.find_spec("faiss") is None or q_BHTD.is_cuda:
+        return {}
+    import faiss
+
+    indices = []
+    for means in mean_BKnD[0].float().numpy():
+        indices.append(faiss.IndexFlatIP(means.shape[1]))
+        indices[-1].add(means)
+    group = q_BHTD.shape[1] // len(indices)
+
+    def run() -> tuple[Tensor, Tensor]:
+        found = [indices[i // group].search(q.float().numpy(), take) for i, q in enumerate(q_BHTD[0])]
+        score, ids = (torch.stack([torch.from_numpy(part[i]) for part in found])[None] for i in range(2))
+        return ids, score
+
+    return {"faiss": run}

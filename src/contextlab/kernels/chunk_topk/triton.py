@@ -1,0 +1,121 @@
+"""Chunk search in Triton: every program streams a stretch of the bank past a few queries and keeps the best it saw.
+
+A score and its chunk's id make one integer that orders as the score does and, among equals, the lower id first. So
+every comparison has one answer, whatever the order in which they are made.
+
+Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks taken,
+x = stretches of the bank times m.
+"""
+
+# mypy: allow-untyped-decorators
+# ruff: noqa: ARG001 - FEW_QUERIES only tells the tuner that another tile may be best.
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contextlab.kernels.tiling import FEW, padded_width, tuned
+
+LOWEST: tl.constexpr = tl.constexpr(-(2**63))
+HIGHEST: tl.constexpr = tl.constexpr(2**63 - 1)
+LOW_BITS: tl.constexpr = tl.constexpr(2**31 - 1)
+NO_SCORE = -(2**31)
+PROGRAMS = 264
+SHORTEST_STRETCH = 512
+
+SEARCH = ((64, 64, 4, 3), (64, 128, 8, 3), (32, 128, 4, 3), (16, 64, 4, 2))
+
+
+@tuned(("BLOCK_T", "BLOCK_N"), SEARCH, ["WIDTH", "TAKE", "FEW_QUERIES"])
+@triton.jit
+def _search(
+    q_BHTD: tl.tensor,
+    mean_BKnD: tl.tensor,
+    count_B: tl.tensor,
+    key_BHTx: tl.tensor,
+    heads: tl.tensor,
+    groups: tl.tensor,
+    queries: tl.tensor,
+    stretch: tl.tensor,
+    row_step: tl.tensor,
+    head_step: tl.tensor,
+    chunk_step: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    TAKE: tl.constexpr,
+    SLOTS: tl.constexpr,
+    FEW_QUERIES: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+) -> None:
+    bh, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    row, d, slot = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D), tl.arange(0, SLOTS)
+    mean_nD = mean_BKnD + bh // heads * row_step + bh % heads // groups * head_step
+    begin = part * stretch
+    end = tl.minimum(begin + stretch, tl.load(count_B + bh // heads).to(tl.int32))
+    inside = (row < queries)[:, None] & (d < WIDTH)[None, :]
+    q = tl.load(q_BHTD + bh * queries * WIDTH + row[:, None] * WIDTH + d[None, :], mask=inside, other=0.0)
+    # Empty slots differ, so that one is filled at a time; slots beyond TAKE are never the worst.
+    empty = tl.where(slot < TAKE, slot.to(tl.int64) + LOWEST, HIGHEST)
+    kept = tl.zeros([BLOCK_T, SLOTS], tl.int64) + empty[None, :]
+    for n0 in range(begin, end, BLOCK_N):
+        n = n0 + tl.arange(0, BLOCK_N)
+        place = mean_nD + n[:, None].to(tl.int64) * chunk_step + d[None, :]
+        mean = tl.load(place, mask=(n < end)[:, None] & (d < WIDTH)[None, :], other=0.0)
+        score = tl.dot(q, tl.trans(mean), input_precision="ieee")
+        score = tl.where(score == 0, 0.0, score)  # one zero, not two
+        bits = score.to(tl.int32, bitcast=True)
+        bits = bits ^ ((bits >> 31) & LOW_BITS)
+        key = (bits.to(tl.int64) << 32) + (n ^ LOW_BITS)[None, :].to(tl.int64)
+        key = tl.where((n < end)[None, :], key, LOWEST)
+        best, worst = tl.max(key, 1), tl.min(kept, 1)
+        while tl.max((best > worst).to(tl.int32), 0) > 0:
+            kept = tl.where((kept == worst[:, None]) & (best > worst)[:, None], best[:, None], kept)
+            key = tl.where(key == best[:, None], LOWEST, key)
+            best, worst = tl.max(key, 1), tl.min(kept, 1)
+    width = tl.num_programs(2) * TAKE
+    place = key_BHTx + (bh * queries + row[:, None]) * width + part * TAKE + slot[None, :]
+    tl.store(place, kept, mask=(row < queries)[:, None] & (slot < TAKE)[None, :])
+
+
+def search(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
+    """See `contextlab.kernels.chunk_topk.chunk_topk`."""
+    rows, heads, queries, width = q_BHTD.shape
+    kv_heads, chunks = mean_BKnD.shape[1:3]
+    kind = torch.promote_types(q_BHTD.dtype, mean_BKnD.dtype)
+    q_BHTD, mean_BKnD = q_BHTD.to(kind).contiguous(), mean_BKnD.to(kind)
+    if mean_BKnD.stride(3) != 1:
+        mean_BKnD = mean_BKnD.contiguous()
+    tiles = rows * heads * triton.cdiv(queries, 64)
+    parts = max(1, min(PROGRAMS // max(tiles, 1), chunks // SHORTEST_STRETCH))
+    key_BHTx = torch.empty(rows, heads, queries, parts * take, dtype=torch.int64, device=q_BHTD.device)
+    if 0 not in (take, queries):
+        _search[lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads, parts)](
+            q_BHTD,
+            mean_BKnD,
+            count_B,
+            key_BHTx,
+            heads,
+            heads // kv_heads,
+            queries,
+            triton.cdiv(chunks, parts),
+            *mean_BKnD.stride()[:3],
+            WIDTH=width,
+            BLOCK_D=padded_width(width),
+            TAKE=take,
+            SLOTS=triton.next_power_of_2(take),
+            FEW_QUERIES=queries <= FEW,
+        )
+    return _unpack(key_BHTx.sort(dim=-1, descending=True).values[..., :take])
+
+
+def _unpack(key_BHTm: Tensor) -> tuple[Tensor, Tensor]:
+    bits = key_BHTm >> 32
+    none = bits == NO_SCORE
+    bits = bits.to(torch.int32)
+    score = (bits ^ ((bits >> 31) & LOW_BITS.value)).view(torch.float32)
+    ids = ~key_BHTm & LOW_BITS.value
+    return ids.masked_fill(none, 0), score.masked_fill(none, float("-inf"))

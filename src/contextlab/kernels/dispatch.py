@@ -1,0 +1,84 @@
+"""Which form of an operation runs: Triton on CUDA, blocked torch elsewhere, or what `CONTEXTLAB_KERNELS` asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import util
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensor
+from torch.utils._mode_utils import no_dispatch
+
+VARIABLE = "CONTEXTLAB_KERNELS"
+FORMS = ("reference", "torch", "triton")
+TRITON_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def asked() -> str | None:
+    """The form that the environment asks for, if any.
+
+    Raises:
+        ValueError: for a form that does not exist.
+    """
+    form = os.environ.get(VARIABLE) or None
+    if form is not None and form not in FORMS:
+        raise ValueError(f"{VARIABLE}={form} is no form of the kernels: set it to reference, torch or triton.")
+    return form
+
+
+@contextmanager
+def forced(form: str) -> Iterator[None]:
+    """Run one form for the duration of a block."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = form
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def interpreted() -> bool:
+    """Whether Triton runs its kernels in the interpreter; it must be known before Triton is imported."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def use_triton(*floating: Tensor) -> bool:
+    """Whether Triton computes on these tensors.
+
+    Raises:
+        ValueError: when the environment asks for Triton where it cannot run.
+    """
+    form = asked()
+    if form != "triton" and (form is not None or not floating[0].is_cuda):
+        return False
+    reason = _obstacle(floating)
+    if reason is not None and form == "triton":
+        raise ValueError(f"{VARIABLE}=triton cannot be followed: {reason}.")
+    return reason is None
+
+
+def _obstacle(floating: tuple[Tensor, ...]) -> str | None:
+    types = {tensor.dtype for tensor in floating}
+    if util.find_spec("triton") is None:
+        return "triton is not installed (pip install 'contextlab[kernels]')"
+    if not floating[0].is_cuda and not interpreted():
+        return "the tensors are not on a CUDA device, and TRITON_INTERPRET=1 is not set"
+    if interpreted() and torch.bfloat16 in types:
+        return "Triton's interpreter computes nonsense in bfloat16, use float32 or float16"
+    if not types <= set(TRITON_TYPES):
+        return "it takes float32, float16 and bfloat16 only"
+    return None
+
+
+def total(counts: Tensor, most: int = 1) -> int:
+    """The sum of whole numbers or truths; each counts as `most` where the data is not there to be added."""
+    if isinstance(counts, FakeTensor) or counts.is_meta:
+        return counts.numel() * most
+    with no_dispatch():
+        return int(counts.sum())

@@ -1,0 +1,215 @@
+"""Joint memory attention in torch, a few queries at a time, so that what is computed on fits a processor's cache.
+
+Legend: B rows, H query heads, K key/value heads, G query heads per key head, t queries of a block, S local keys,
+s of them visible to a block, D head width, n chunks of the bank, c tokens of a chunk, m chunks retrieved, R = m*c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+LOCAL_ELEMENTS = 2**18
+GATHERED_ELEMENTS = 2**19
+NEVER = float("-inf")
+
+
+def local_forward(
+    q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, slopes_H: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """`out_BHTD` and the logarithm of every softmax's denominator, `lse_BHT`."""
+    out_BHTD, lse_BHT = _contiguous(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
+    for span in _local_spans(q_BHTD, k_BKSD):
+        logits_BKGts, _, _, v_BK1sD = _local_logits(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale, span)
+        lse_BKGt = logits_BKGts.logsumexp(-1)
+        weights_BKGts = logits_BKGts.sub_(lse_BKGt[..., None]).exp_()
+        out_BHTD[:, :, span] = (weights_BKGts @ v_BK1sD).flatten(1, 2)
+        lse_BHT[:, :, span] = lse_BKGt.flatten(1, 2)
+    return out_BHTD, lse_BHT
+
+
+def local_backward(
+    dout_BHTD: Tensor,
+    q_BHTD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    out_BHTD: Tensor,
+    lse_BHT: Tensor,
+    slopes_H: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values."""
+    dq_BHTD = _contiguous(q_BHTD)
+    dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=wide(q_BHTD), device=x.device) for x in (k_BKSD, v_BKSD))
+    groups = (k_BKSD.shape[1], -1)
+    for span in _local_spans(q_BHTD, k_BKSD):
+        logits_BKGts, q_BKGtD, k_BK1sD, v_BK1sD = _local_logits(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale, span)
+        dout_BKGtD, out_BKGtD = (x[:, :, span].to(wide(q_BHTD)).unflatten(1, groups) for x in (dout_BHTD, out_BHTD))
+        weights_BKGts = logits_BKGts.sub_(lse_BHT[:, :, span].unflatten(1, groups)[..., None]).exp_()
+        seen = weights_BKGts.shape[-1]
+        dv_BKSD[:, :, :seen] += (weights_BKGts.transpose(-1, -2) @ dout_BKGtD).sum(2)
+        dlogits_BKGts = dout_BKGtD @ v_BK1sD.transpose(-1, -2)
+        dlogits_BKGts.sub_((dout_BKGtD * out_BKGtD).sum(-1, keepdim=True)).mul_(weights_BKGts).mul_(scale)
+        dq_BHTD[:, :, span] = (dlogits_BKGts @ k_BK1sD).flatten(1, 2)
+        dk_BKSD[:, :, :seen] += (dlogits_BKGts.transpose(-1, -2) @ q_BKGtD).sum(2)
+    return dq_BHTD, dk_BKSD.to(k_BKSD.dtype), dv_BKSD.to(v_BKSD.dtype)
+
+
+def memory_forward(
+    local_BHTD: Tensor,
+    q_BHTD: Tensor,
+    k_BKncD: Tensor,
+    v_BKncD: Tensor,
+    ids_BHTm: Tensor,
+    found_BHTm: Tensor,
+    gate_H: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`out_BHTD`, the memory's part `memory_BHTD` and the logarithm of its denominator, -inf where none was found."""
+    k_BKncD, v_BKncD = _whole_chunks(k_BKncD), _whole_chunks(v_BKncD)
+    out_BHTD, memory_BHTD = _contiguous(local_BHTD), _contiguous(local_BHTD)
+    lse_BHT = q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
+    weight = torch.sigmoid(gate_H.to(lse_BHT.dtype))[:, None, None]
+    for span in _memory_spans(k_BKncD, ids_BHTm):
+        ids_BHtm = _ids(ids_BHTm, found_BHTm, span)
+        logits_BHtR, _ = _memory_logits(q_BHTD, k_BKncD, ids_BHtm, found_BHTm, scale, span)
+        lse_BHt = logits_BHtR.logsumexp(-1)
+        weights_BHtR = _weights(logits_BHtR, lse_BHt)
+        memory_BHtD = (weights_BHtR[..., None, :] @ _gather(v_BKncD, ids_BHtm).to(lse_BHT.dtype))[..., 0, :]
+        local_BHtD = local_BHTD[:, :, span].to(lse_BHT.dtype)
+        mixed_BHtD = torch.lerp(local_BHtD, memory_BHtD, weight)
+        out_BHTD[:, :, span] = torch.where(lse_BHt[..., None] > NEVER, mixed_BHtD, local_BHtD)
+        memory_BHTD[:, :, span], lse_BHT[:, :, span] = memory_BHtD, lse_BHt
+    return out_BHTD, memory_BHTD, lse_BHT
+
+
+def memory_backward(
+    dout_BHTD: Tensor,
+    local_BHTD: Tensor,
+    q_BHTD: Tensor,
+    k_BKncD: Tensor,
+    v_BKncD: Tensor,
+    ids_BHTm: Tensor,
+    found_BHTm: Tensor,
+    gate_H: Tensor,
+    memory_BHTD: Tensor,
+    lse_BHT: Tensor,
+    scale: float,
+    into_bank: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of the local part, queries, gate, and the bank's keys and values (empty unless `into_bank`)."""
+    kind, k_BKncD, v_BKncD = wide(q_BHTD), _whole_chunks(k_BKncD), _whole_chunks(v_BKncD)
+    dlocal_BHTD, dq_BHTD = _contiguous(local_BHTD), _contiguous(q_BHTD)
+    dk, dv = (torch.zeros(x.shape if into_bank else (0,), dtype=kind, device=x.device) for x in (k_BKncD, v_BKncD))
+    dgate_H = torch.zeros(gate_H.shape, dtype=kind, device=gate_H.device)
+    weight = torch.sigmoid(gate_H.to(kind))[:, None, None]
+    for span in _memory_spans(k_BKncD, ids_BHTm):
+        some = lse_BHT[:, :, span, None] > NEVER
+        dout_BHtD, local_BHtD, memory_BHtD = (x[:, :, span].to(kind) for x in (dout_BHTD, local_BHTD, memory_BHTD))
+        dmixed_BHtD = dout_BHtD * some
+        dgate_H += (dmixed_BHtD * (memory_BHtD - local_BHtD)).sum((0, 2, 3))
+        dmemory_BHtD = dmixed_BHtD * weight
+        dlocal_BHTD[:, :, span] = dout_BHtD - dmemory_BHtD
+        ids_BHtm = _ids(ids_BHTm, found_BHTm, span)
+        logits_BHtR, k_BHtRD = _memory_logits(q_BHTD, k_BKncD, ids_BHtm, found_BHTm, scale, span)
+        weights_BHtR = _weights(logits_BHtR, lse_BHT[:, :, span])
+        dlogits_BHtR = (_gather(v_BKncD, ids_BHtm).to(kind) @ dmemory_BHtD[..., None])[..., 0]
+        dlogits_BHtR.sub_((dmemory_BHtD * memory_BHtD).sum(-1, keepdim=True)).mul_(weights_BHtR).mul_(scale)
+        dq_BHTD[:, :, span] = (dlogits_BHtR[..., None, :] @ k_BHtRD)[..., 0, :]
+        if into_bank:
+            _scatter(dk, ids_BHtm, dlogits_BHtR, q_BHTD[:, :, span].to(kind))
+            _scatter(dv, ids_BHtm, weights_BHtR, dmemory_BHtD)
+    weight_H = weight[:, 0, 0]
+    dgate_H = (dgate_H * weight_H * (1 - weight_H)).to(gate_H.dtype)
+    return dlocal_BHTD, dq_BHTD, dgate_H, dk.to(k_BKncD.dtype), dv.to(v_BKncD.dtype)
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """The type computed in: float64 stays, everything narrower is widened to float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _contiguous(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _spans(length: int, step: int) -> Iterator[slice]:
+    return (slice(begin, min(begin + step, length)) for begin in range(0, length, step))
+
+
+def _local_spans(q_BHTD: Tensor, k_BKSD: Tensor) -> Iterator[slice]:
+    rows, heads, length, _ = q_BHTD.shape
+    return _spans(length, max(16, LOCAL_ELEMENTS // (rows * heads * k_BKSD.shape[2])))
+
+
+def _local_logits(
+    q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, slopes_H: Tensor | None, scale: float, span: slice
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits of a block of queries, with those queries, the keys and the values that they see."""
+    before = k_BKSD.shape[2] - q_BHTD.shape[2]
+    k_BK1sD, v_BK1sD = (x[:, :, None, : before + span.stop].to(wide(q_BHTD)) for x in (k_BKSD, v_BKSD))
+    q_BKGtD = q_BHTD[:, :, span].to(wide(q_BHTD)).unflatten(1, (k_BKSD.shape[1], -1))
+    logits_BKGts = (q_BKGtD * scale) @ k_BK1sD.transpose(-1, -2)
+    place = torch.arange(before + span.stop, device=q_BHTD.device)
+    distance_ts = place - place[before + span.start :, None]
+    if slopes_H is not None:
+        slopes_KG = slopes_H.to(logits_BKGts.dtype).view(k_BKSD.shape[1], -1)
+        logits_BKGts.add_(slopes_KG[..., None, None] * distance_ts)
+    return logits_BKGts.masked_fill_(distance_ts > 0, NEVER), q_BKGtD, k_BK1sD, v_BK1sD
+
+
+def _memory_spans(k_BKncD: Tensor, ids_BHTm: Tensor) -> Iterator[slice]:
+    rows, heads, length, taken = ids_BHTm.shape
+    per_query = rows * heads * taken * k_BKncD.shape[3] * k_BKncD.shape[4]
+    return _spans(length, max(1, GATHERED_ELEMENTS // per_query))
+
+
+def _ids(ids_BHTm: Tensor, found_BHTm: Tensor, span: slice) -> Tensor:
+    """The chunks of a block, the first one where none was found."""
+    return ids_BHTm[:, :, span].masked_fill(~found_BHTm[:, :, span], 0)
+
+
+def _whole_chunks(x_BKncD: Tensor) -> Tensor:
+    """The bank itself where its chunks lie in one piece each, as they do however rows and heads are ordered."""
+    size, width = x_BKncD.shape[3:]
+    in_one_piece = x_BKncD.stride()[3:] == (width, 1) and not any(s % (size * width) for s in x_BKncD.stride()[:3])
+    return x_BKncD if in_one_piece else x_BKncD.contiguous()
+
+
+def _places(x_BKncD: Tensor, ids_BHtm: Tensor) -> tuple[Tensor, Tensor]:
+    """The bank's memory as one row per chunk, and the row of every id."""
+    size = x_BKncD.shape[3] * x_BKncD.shape[4]
+    row_step, head_step, chunk_step = (step // size for step in x_BKncD.stride()[:3])
+    rows, heads = ids_BHtm.shape[:2]
+    row = torch.arange(rows, device=ids_BHtm.device) * row_step
+    head = torch.arange(heads, device=ids_BHtm.device) // (heads // x_BKncD.shape[1]) * head_step
+    place_BHtm = row[:, None, None, None] + head[:, None, None] + ids_BHtm * chunk_step
+    last = sum((n - 1) * step for n, step in zip(x_BKncD.shape, x_BKncD.stride(), strict=True))
+    return x_BKncD.as_strided((last // size + 1, size), (size, 1)), place_BHtm.flatten()
+
+
+def _gather(x_BKncD: Tensor, ids_BHtm: Tensor) -> Tensor:
+    """The tokens of chunks, from wherever the bank keeps them."""
+    memory, place = _places(x_BKncD, ids_BHtm)
+    return memory.index_select(0, place).view(*ids_BHtm.shape[:3], -1, x_BKncD.shape[4])
+
+
+def _memory_logits(
+    q_BHTD: Tensor, k_BKncD: Tensor, ids_BHtm: Tensor, found_BHTm: Tensor, scale: float, span: slice
+) -> tuple[Tensor, Tensor]:
+    k_BHtRD = _gather(k_BKncD, ids_BHtm).to(wide(q_BHTD))
+    q_BHtD1 = (q_BHTD[:, :, span].to(wide(q_BHTD)) * scale)[..., None]
+    missing_BHtR = ~found_BHTm[:, :, span].repeat_interleave(k_BKncD.shape[3], dim=-1)
+    return (k_BHtRD @ q_BHtD1)[..., 0].masked_fill_(missing_BHtR, NEVER), k_BHtRD
+
+
+def _weights(logits_BHtR: Tensor, lse_BHt: Tensor) -> Tensor:
+    return logits_BHtR.sub_(lse_BHt.clamp(min=torch.finfo(lse_BHt.dtype).min)[..., None]).exp_()
+
+
+def _scatter(into_BKncD: Tensor, ids_BHtm: Tensor, weights_BHtR: Tensor, x_BHtD: Tensor) -> None:
+    """Add every query's `x`, weighted, to each of its tokens."""
+    memory, place = _places(into_BKncD, ids_BHtm)
+    memory.index_add_(0, place, (weights_BHtR[..., None] * x_BHtD[..., None, :]).view(len(place), -1))

@@ -1,0 +1,279 @@
+"""The memory part in Triton: every query reads its own tokens from the bank by chunk id, and is fused at once.
+
+Logits are computed in units of log 2, in which the hardware exponentiates. All tensors but the bank are contiguous; of
+the bank, tokens and width are, and its other steps are given. All sums are float32.
+
+Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, c tokens of a chunk,
+m chunks retrieved, R = m*c.
+"""
+
+# mypy: allow-untyped-decorators
+# ruff: noqa: ARG001 - FEW_QUERIES only tells the tuner that another tile may be best.
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contextlab.kernels.tiling import FEW, LOG2E, NEVER, load_rows, padded_width, store_rows, tuned
+
+TILES = ((4, 16, 4, 2), (2, 32, 4, 2), (1, 64, 4, 2), (2, 16, 2, 3), (1, 16, 1, 3))
+
+
+@triton.jit
+def _tokens(
+    ids_Tm: tl.tensor,
+    found_Tm: tl.tensor,
+    row: tl.tensor,
+    r: tl.tensor,
+    queries: tl.tensor,
+    taken: tl.tensor,
+    chunk_step: tl.tensor,
+    CHUNK: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Where the retrieved tokens of a tile begin, counted from their head's bank, and which there are."""
+    inside = (row < queries)[:, None] & (r < taken * CHUNK)[None, :]
+    slot = row[:, None] * taken + (r // CHUNK)[None, :]
+    found = tl.load(found_Tm + slot, mask=inside, other=0) != 0
+    ids = tl.load(ids_Tm + slot, mask=found, other=0)
+    return ids * chunk_step + (r % CHUNK)[None, :] * WIDTH, found
+
+
+@tuned(("BLOCK_T", "BLOCK_R"), TILES, ["WIDTH", "CHUNK", "FEW_QUERIES"])
+@triton.jit
+def _memory_forward(
+    local_BHTD: tl.tensor,
+    q_BHTD: tl.tensor,
+    k_BKncD: tl.tensor,
+    v_BKncD: tl.tensor,
+    ids_BHTm: tl.tensor,
+    found_BHTm: tl.tensor,
+    gate_H: tl.tensor,
+    out_BHTD: tl.tensor,
+    memory_BHTD: tl.tensor,
+    lse_BHT: tl.tensor,
+    heads: tl.tensor,
+    groups: tl.tensor,
+    queries: tl.tensor,
+    taken: tl.tensor,
+    row_step: tl.tensor,
+    head_step: tl.tensor,
+    chunk_step: tl.tensor,
+    scale: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    CHUNK: tl.constexpr,
+    FEW_QUERIES: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+) -> None:
+    bh = tl.program_id(1).to(tl.int64)
+    row, d = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
+    bank = bh // heads * row_step + bh % heads // groups * head_step
+    q = load_rows(q_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH).to(tl.float32) * (scale * LOG2E)
+    top = tl.full([BLOCK_T], NEVER, tl.float32)
+    total = tl.zeros([BLOCK_T], tl.float32)
+    memory = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    for r0 in range(0, taken * CHUNK, BLOCK_R):
+        r = r0 + tl.arange(0, BLOCK_R)
+        base = bh * queries * taken
+        place, found = _tokens(ids_BHTm + base, found_BHTm + base, row, r, queries, taken, chunk_step, CHUNK, WIDTH)
+        offset = bank + place[:, :, None] + d[None, None, :]
+        mask = found[:, :, None] & (d < WIDTH)[None, None, :]
+        k = tl.load(k_BKncD + offset, mask=mask, other=0.0).to(tl.float32)
+        logits = tl.where(found, tl.sum(k * q[:, None, :], 2), NEVER)
+        higher = tl.maximum(top, tl.max(logits, 1))
+        # A query without any token so far has no highest logit to subtract.
+        ground = tl.where(higher == NEVER, 0.0, higher)
+        shrink = tl.exp2(top - ground)
+        weights = tl.exp2(logits - ground[:, None])
+        v = tl.load(v_BKncD + offset, mask=mask, other=0.0).to(tl.float32)
+        total = total * shrink + tl.sum(weights, 1)
+        memory = memory * shrink[:, None] + tl.sum(weights[:, :, None] * v, 1)
+        top = higher
+    some = total > 0
+    memory = memory / tl.where(some, total, 1.0)[:, None]
+    local = load_rows(local_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH).to(tl.float32)
+    gate = tl.sigmoid(tl.load(gate_H + bh % heads).to(tl.float32))
+    out = tl.where(some[:, None], local + gate * (memory - local), local)
+    store_rows(out_BHTD + bh * queries * WIDTH, out, row, queries, d, WIDTH)
+    store_rows(memory_BHTD + bh * queries * WIDTH, memory, row, queries, d, WIDTH)
+    lse = tl.where(some, (top + tl.log2(tl.where(some, total, 1.0))) / LOG2E, NEVER)
+    tl.store(lse_BHT + bh * queries + row, lse, mask=row < queries)
+
+
+@tuned(("BLOCK_T", "BLOCK_R"), TILES, ["WIDTH", "CHUNK", "FEW_QUERIES", "INTO_BANK"], reset=["dk_BKncD", "dv_BKncD"])
+@triton.jit
+def _memory_backward(
+    dout_BHTD: tl.tensor,
+    local_BHTD: tl.tensor,
+    q_BHTD: tl.tensor,
+    k_BKncD: tl.tensor,
+    v_BKncD: tl.tensor,
+    ids_BHTm: tl.tensor,
+    found_BHTm: tl.tensor,
+    gate_H: tl.tensor,
+    memory_BHTD: tl.tensor,
+    lse_BHT: tl.tensor,
+    dlocal_BHTD: tl.tensor,
+    dq_BHTD: tl.tensor,
+    dgate_BHT: tl.tensor,
+    dk_BKncD: tl.tensor,
+    dv_BKncD: tl.tensor,
+    heads: tl.tensor,
+    groups: tl.tensor,
+    queries: tl.tensor,
+    taken: tl.tensor,
+    chunks: tl.tensor,
+    row_step: tl.tensor,
+    head_step: tl.tensor,
+    chunk_step: tl.tensor,
+    scale: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    CHUNK: tl.constexpr,
+    FEW_QUERIES: tl.constexpr,
+    INTO_BANK: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+) -> None:
+    bh = tl.program_id(1).to(tl.int64)
+    row, d = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
+    bank = bh // heads * row_step + bh % heads // groups * head_step
+    dbank = bh // groups * chunks * CHUNK * WIDTH
+    lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=NEVER)
+    some = (lse > NEVER)[:, None]
+    lse = tl.where(lse > NEVER, lse, 0.0) * LOG2E
+    gate = tl.sigmoid(tl.load(gate_H + bh % heads).to(tl.float32))
+    q = load_rows(q_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH).to(tl.float32)
+    dout = load_rows(dout_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH).to(tl.float32)
+    local = load_rows(local_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH).to(tl.float32)
+    memory = load_rows(memory_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH).to(tl.float32)
+    dmemory = tl.where(some, gate * dout, 0.0)
+    store_rows(dlocal_BHTD + bh * queries * WIDTH, dout - dmemory, row, queries, d, WIDTH)
+    dgate = tl.sum(tl.where(some, dout * (memory - local), 0.0), 1) * gate * (1 - gate)
+    tl.store(dgate_BHT + bh * queries + row, dgate, mask=row < queries)
+    delta = tl.sum(dmemory * memory, 1)
+    dq = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    for r0 in range(0, taken * CHUNK, BLOCK_R):
+        r = r0 + tl.arange(0, BLOCK_R)
+        base = bh * queries * taken
+        place, found = _tokens(ids_BHTm + base, found_BHTm + base, row, r, queries, taken, chunk_step, CHUNK, WIDTH)
+        offset = bank + place[:, :, None] + d[None, None, :]
+        mask = found[:, :, None] & (d < WIDTH)[None, None, :]
+        k = tl.load(k_BKncD + offset, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(v_BKncD + offset, mask=mask, other=0.0).to(tl.float32)
+        logits = tl.sum(k * q[:, None, :], 2) * (scale * LOG2E)
+        weights = tl.exp2(tl.where(found, logits, NEVER) - lse[:, None])
+        dlogits = weights * (tl.sum(v * dmemory[:, None, :], 2) - delta[:, None]) * scale
+        dq += tl.sum(dlogits[:, :, None] * k, 1)
+        if INTO_BANK:
+            place, _ = _tokens(ids_BHTm + base, found_BHTm + base, row, r, queries, taken, CHUNK * WIDTH, CHUNK, WIDTH)
+            offset = dbank + place[:, :, None] + d[None, None, :]
+            tl.atomic_add(dk_BKncD + offset, dlogits[:, :, None] * q[:, None, :], mask=mask)
+            tl.atomic_add(dv_BKncD + offset, weights[:, :, None] * dmemory[:, None, :], mask=mask)
+    store_rows(dq_BHTD + bh * queries * WIDTH, dq, row, queries, d, WIDTH)
+
+
+def memory_forward(
+    local_BHTD: Tensor,
+    q_BHTD: Tensor,
+    k_BKncD: Tensor,
+    v_BKncD: Tensor,
+    ids_BHTm: Tensor,
+    found_BHTm: Tensor,
+    gate_H: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `blocked.memory_forward`."""
+    local_BHTD, q_BHTD, ids_BHTm = (x.contiguous() for x in (local_BHTD, q_BHTD, ids_BHTm))
+    k_BKncD, v_BKncD = _in_one_step(k_BKncD, v_BKncD)
+    out_BHTD, memory_BHTD = torch.empty_like(local_BHTD), torch.empty_like(local_BHTD)
+    lse_BHT = q_BHTD.new_empty(q_BHTD.shape[:3], dtype=torch.float32)
+    grid, sizes, shape = _memory_launch(k_BKncD, ids_BHTm)
+    _memory_forward[grid](
+        local_BHTD,
+        q_BHTD,
+        k_BKncD,
+        v_BKncD,
+        ids_BHTm,
+        found_BHTm.contiguous().view(torch.int8),
+        gate_H,
+        out_BHTD,
+        memory_BHTD,
+        lse_BHT,
+        *sizes,
+        *k_BKncD.stride()[:3],
+        scale,
+        **shape,
+    )
+    return out_BHTD, memory_BHTD, lse_BHT
+
+
+def memory_backward(
+    dout_BHTD: Tensor,
+    local_BHTD: Tensor,
+    q_BHTD: Tensor,
+    k_BKncD: Tensor,
+    v_BKncD: Tensor,
+    ids_BHTm: Tensor,
+    found_BHTm: Tensor,
+    gate_H: Tensor,
+    memory_BHTD: Tensor,
+    lse_BHT: Tensor,
+    scale: float,
+    into_bank: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """See `blocked.memory_backward`; into the bank the order of sums, and so the last bit, is not fixed."""
+    dout_BHTD, local_BHTD, q_BHTD, ids_BHTm = (x.contiguous() for x in (dout_BHTD, local_BHTD, q_BHTD, ids_BHTm))
+    k_BKncD, v_BKncD = _in_one_step(k_BKncD, v_BKncD)
+    dlocal_BHTD, dq_BHTD, dgate_BHT = torch.empty_like(local_BHTD), torch.empty_like(q_BHTD), torch.empty_like(lse_BHT)
+    dk, dv = (
+        torch.zeros(x.shape if into_bank else (0,), dtype=torch.float32, device=x.device) for x in (k_BKncD, v_BKncD)
+    )
+    grid, sizes, shape = _memory_launch(k_BKncD, ids_BHTm)
+    _memory_backward[grid](
+        dout_BHTD,
+        local_BHTD,
+        q_BHTD,
+        k_BKncD,
+        v_BKncD,
+        ids_BHTm,
+        found_BHTm.contiguous().view(torch.int8),
+        gate_H,
+        memory_BHTD,
+        lse_BHT,
+        dlocal_BHTD,
+        dq_BHTD,
+        dgate_BHT,
+        dk,
+        dv,
+        *sizes,
+        k_BKncD.shape[2],
+        *k_BKncD.stride()[:3],
+        scale,
+        INTO_BANK=into_bank,
+        **shape,
+    )
+    dgate_H = dgate_BHT.sum((0, 2)).to(gate_H.dtype)
+    return dlocal_BHTD, dq_BHTD, dgate_H, dk.to(k_BKncD.dtype), dv.to(v_BKncD.dtype)
+
+
+def _memory_launch(k_BKncD: Tensor, ids_BHTm: Tensor) -> tuple[Any, tuple[int, ...], Any]:
+    rows, heads, queries, taken = ids_BHTm.shape
+    _, kv_heads, _, size, width = k_BKncD.shape
+    shape = {"WIDTH": width, "BLOCK_D": padded_width(width), "CHUNK": size, "FEW_QUERIES": queries <= FEW}
+    sizes = (heads, heads // kv_heads, queries, taken)
+    return lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads), sizes, shape
+
+
+def _in_one_step(k_BKncD: Tensor, v_BKncD: Tensor) -> tuple[Tensor, Tensor]:
+    """The bank as it is, where keys and values have the same steps and whole chunks; otherwise a copy."""
+    if k_BKncD.stride() == v_BKncD.stride() and k_BKncD.stride()[3:] == (k_BKncD.shape[4], 1):
+        return k_BKncD, v_BKncD
+    return k_BKncD.contiguous(), v_BKncD.contiguous()

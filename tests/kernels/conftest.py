@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib import util
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # Triton decides when it is imported; without a GPU its kernels run in its interpreter.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from contextlab.kernels.dispatch import FORMS, VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def _fresh_memory_is_nan() -> Iterator[None]:
+    """What an operation forgets to write must show."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every form of the kernels, one after the other."""
+    if request.param == "triton" and util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    monkeypatch.setenv(VARIABLE, request.param)
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

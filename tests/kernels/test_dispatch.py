@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from contextlab.kernels import dispatch
+from contextlab.kernels.joint_memory_attention import local_attention
+
+
+def attend(dtype=torch.float32):
+    x = torch.randn(1, 1, 2, 4, dtype=dtype)
+    return local_attention(x, x, x, scale=1.0)
+
+
+def test_a_processor_takes_blocks_unless_asked(monkeypatch):
+    monkeypatch.delenv(dispatch.VARIABLE, raising=False)
+    assert not dispatch.use_triton(torch.zeros(1))
+    with dispatch.forced("torch"):
+        assert dispatch.asked() == "torch"
+        assert not dispatch.use_triton(torch.zeros(1))
+    assert dispatch.asked() is None
+
+
+def test_forcing_ends_with_the_block_and_nests(monkeypatch):
+    monkeypatch.setenv(dispatch.VARIABLE, "torch")
+    with dispatch.forced("reference"), pytest.raises(KeyError), dispatch.forced("triton"):
+        raise KeyError
+    assert dispatch.asked() == "torch"
+
+
+def test_an_unknown_form_is_one_sentence(monkeypatch):
+    monkeypatch.setenv(dispatch.VARIABLE, "fast")
+    with pytest.raises(ValueError, match="CONTEXTLAB_KERNELS=fast is no form of the kernels: set it to reference"):
+        attend()
+
+
+@pytest.mark.parametrize(
+    ("interpret", "dtype", "sentence"),
+    [
+        ("0", torch.float32, "not on a CUDA device, and TRITON_INTERPRET=1 is not set"),
+        ("1", torch.bfloat16, "interpreter computes nonsense in bfloat16"),
+        ("1", torch.float64, "it takes float32, float16 and bfloat16 only"),
+    ],
+)
+def test_triton_where_it_cannot_run_is_one_sentence(monkeypatch, interpret, dtype, sentence):
+    pytest.importorskip("triton")
+    monkeypatch.setenv(dispatch.VARIABLE, "triton")
+    monkeypatch.setenv("TRITON_INTERPRET", interpret)
+    with pytest.raises(ValueError, match=sentence):
+        attend(dtype)
+
+
+def test_triton_that_is_not_installed_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(dispatch.util, "find_spec", lambda name: None)
+    monkeypatch.setenv(dispatch.VARIABLE, "triton")
+    with pytest.raises(ValueError, match=r"triton is not installed \(pip install 'contextlab\[kernels\]'\)."):
+        attend()
+
+
+def test_the_kernels_are_imported_without_triton():
+    code = """
+import sys
+sys.modules["triton"] = None
+from contextlab.kernels import chunk_topk, joint_memory_attention
+"""
+    environment = {name: value for name, value in os.environ.items() if name != dispatch.VARIABLE}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_totals_are_known_with_and_without_data():
+    assert dispatch.total(torch.tensor([True, False, True])) == 2
+    assert dispatch.total(torch.tensor([3, 4]), most=9) == 7
+    assert dispatch.total(torch.empty(2, device="meta"), most=9) == 18

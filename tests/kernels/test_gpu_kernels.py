@@ -1,0 +1,91 @@
+"""What only a GPU can show: bfloat16, sizes that fill it, and runs that race."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_cases import assert_close, case, gradients
+
+from contextlab.kernels.chunk_topk import chunk_topk
+from contextlab.kernels.dispatch import forced
+from contextlab.kernels.joint_memory_attention import local_attention
+
+pytestmark = pytest.mark.gpu
+
+SIZES = {
+    "paper": {"queries": 1024, "heads": 16, "kv_heads": 16, "width": 64, "chunks": 4096, "take": 16},
+    "grouped": {"queries": 777, "heads": 8, "kv_heads": 2, "width": 128, "chunks": 300, "take": 5, "rows": 3},
+    "continued": {"queries": 100, "keys": 1500, "heads": 4, "kv_heads": 4, "width": 80, "chunk": 2, "take": 7},
+    "generation": {"queries": 1, "keys": 1000, "heads": 16, "kv_heads": 4, "width": 64, "rows": 4, "take": 16},
+}
+
+
+@pytest.fixture(autouse=True)
+def _needs_a_gpu() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("size", SIZES)
+def test_forward_and_every_gradient_equal_float64(size, dtype):
+    given = case(**SIZES[size], dtype=dtype, device="cuda")
+    truth = given.truth()
+    with forced("triton"):
+        out = given.run()
+        found = gradients(out, given.leaves)
+    expected = truth.expected()
+    assert_close(out, expected, dtype, "out")
+    for i, (gradient, want) in enumerate(zip(found, gradients(expected, truth.leaves), strict=True)):
+        assert_close(gradient, want, dtype, str(i))
+
+
+def test_no_two_runs_differ():
+    given = case(**SIZES["paper"], dtype=torch.bfloat16, device="cuda")
+    first = given.run()
+    first_gradients = gradients(first, given.leaves[:4])
+    for _ in range(30):
+        again = given.run()
+        assert torch.equal(again, first)
+        for one, other in zip(gradients(again, given.leaves[:4]), first_gradients, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("queries", "chunks"), [(1024, 16384), (1, 16384), (333, 5000)])
+def test_search_of_a_large_bank_has_one_answer(queries, chunks, dtype):
+    # Whole numbers: exact in every type, with many ties.
+    q = torch.randint(-2, 3, (2, 8, queries, 64), device="cuda").to(dtype)
+    mean = torch.randint(-2, 3, (2, 4, chunks, 64), device="cuda").to(dtype)
+    count = torch.tensor([chunks, chunks // 3], device="cuda")
+    with forced("reference"):
+        expected = chunk_topk(q, mean, count, 16)
+    for _ in range(5):
+        found = chunk_topk(q, mean, count, 16)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_bank_beyond_four_gigabytes_is_addressed():
+    given = case(64, heads=2, kv_heads=1, width=128, chunks=16, dtype=torch.bfloat16, device="cuda")
+    far = 5 * 2**20
+    bank_k, bank_v = (torch.zeros(1, 1, far + 16, 4, 128, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    near = [x.detach() for x in given.leaves[4:6]]
+    for bank, x in zip((bank_k, bank_v), near, strict=True):
+        bank[:, :, far:] = x
+    given.leaves[4:6] = near
+    expected = given.run()
+    given.leaves[4:6] = [bank_k, bank_v]
+    given.ids = given.ids + far
+    assert torch.equal(given.run(), expected)
+
+
+def test_a_long_local_part():
+    q, k, v = (torch.randn(1, 4, 16384, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.1)
+    assert_close(local_attention(q, k, v, scale=0.1), expected, torch.bfloat16, "out")
+
+
+def test_compiles_around_the_kernels():
+    given = case(**SIZES["paper"], dtype=torch.bfloat16, device="cuda")
+    compiled = torch.compile(lambda: given.run() * 2, fullgraph=True)
+    torch.testing.assert_close(compiled(), given.run() * 2)

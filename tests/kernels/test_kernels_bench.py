@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from contextlab.accounting.memory import PeakMemory
+from contextlab.cli.main import main
+from contextlab.kernels import bench
+from contextlab.kernels.dispatch import forced
+
+CPU = torch.device("cpu")
+CEILING = {"copy_bytes_per_second": 1e9, "matmul_flops_per_second": 1e9}
+
+
+def peak_of(run):
+    with PeakMemory() as peak:
+        run()
+    return peak.peak_bytes
+
+
+def cases(op, **changed):
+    size = dataclasses.replace(bench.SIZES["toy"][op][0], **changed)
+    return list(bench.CASES[op](size, CPU))
+
+
+@pytest.mark.parametrize("op", bench.CASES)
+def test_every_form_is_right_and_measured(op):
+    for case in cases(op, T=20):
+        records = bench.measure(case, CPU, CEILING, peak_of, repeats=1)
+        assert [record["form"] for record in records][:2] == ["reference", "torch"]
+        for record in records:
+            assert record["right"], record
+            assert record["seconds"] > 0
+            assert record["share_of_matmul"] == pytest.approx(case.flops / record["seconds"] / 1e9)
+        assert records[0]["times_faster"] == 1
+
+
+@pytest.mark.parametrize("op", bench.CASES)
+def test_a_wrong_output_gets_no_speed(op):
+    case = cases(op)[0]
+
+    def spoiled(name):
+        def run():
+            found = case.runs[name]()
+            return (found[0], found[1] + 1) if isinstance(found, tuple) else found + 1
+
+        return run
+
+    spoiled_case = dataclasses.replace(case, runs={**case.runs, "torch": spoiled("torch")})
+    by_form = {r["form"]: r for r in bench.measure(spoiled_case, CPU, CEILING, peak_of, repeats=1)}
+    assert by_form["reference"]["right"]
+    assert not by_form["torch"]["right"]
+    assert "seconds" not in by_form["torch"]
+
+
+def test_a_chunk_found_twice_is_wrong():
+    case = cases("chunk_topk")[0]
+    ids, score = case.runs["reference"]()
+    ids[..., 1] = ids[..., 0]
+    assert case.error((ids, score)) == float("inf")
+
+
+@pytest.mark.parametrize("op", ["joint_memory_attention", "chunk_topk"])
+def test_blocks_take_an_eighth_of_the_memory_at_a_bank_of_65536_tokens(op):
+    case = cases(op, H=4, K=4, D=64, T=512, m=16, n=16384)[0]
+    with forced("reference"):
+        reference = peak_of(case.runs["reference"])
+    assert peak_of(case.opened["torch"]) * 8 <= reference
+
+
+def test_the_command_prints_a_table_or_json(capsys):
+    assert main(["kernels", "bench", "--sizes", "toy", "--repeats", "1", "--device", "cpu", "--op", "chunk_topk"]) == 0
+    assert "chunk_topk" in capsys.readouterr().out
+    assert main(["kernels", "bench", "--sizes", "toy", "--repeats", "1", "--device", "cpu", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {record["op"].split()[0] for record in report["results"]} == set(bench.CASES)
+    assert set(report["ceilings"]) == {"copy_bytes_per_second", "matmul_flops_per_second"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--op", "chunk_top"], "There is no operation 'chunk_top': did you mean 'chunk_topk'?"),
+        (["--sizes", "toi"], "There is no size 'toi': did you mean 'toy'?"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, sentence, capsys):
+    assert main(["kernels", "bench", "--device", "cpu", *arguments]) == 2
+    assert capsys.readouterr().err.strip() == f"contextlab: {sentence}"
+
+
+def test_a_wrong_kernel_ends_the_command_with_a_sentence(capsys, monkeypatch):
+    monkeypatch.setitem(bench.TOLERANCE, torch.float32, -1.0)
+    assert main(["kernels", "bench", "--sizes", "toy", "--device", "cpu", "--op", "chunk_topk"]) == 2
+    printed = capsys.readouterr()
+    assert "wrong by" in printed.out
+    assert "gives a wrong output here" in printed.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_one_sentence(capsys):
+    assert main(["kernels", "bench", "--device", "cuda"]) == 2
+    assert "There is no GPU that torch can use here: use --device cpu." in capsys.readouterr().err
