@@ -140,6 +140,11 @@ class State:
         """Floating-point numbers held, whatever their width."""
         return sum(tensor.numel() for tensor in self.tensors().values() if tensor.is_floating_point())
 
+    @property
+    def cached(self) -> int:
+        """Keys of all rows that a question meets in every layer; a summary of many tokens counts as one."""
+        return 0
+
     def fork(self, n: int) -> Self:
         """`n` copies of every row, next to each other: row b becomes rows b*n .. b*n+n-1."""
         return self.map(lambda tensor: tensor.repeat_interleave(n, dim=0))

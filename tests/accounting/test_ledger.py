@@ -255,7 +255,7 @@ def test_the_kept_state_is_reported_once_with_its_size() -> None:
     state, _ = metered.read("contextualize", metered.start(2), tokens(2, 5), torch.tensor([5, 3]))
     metered.keep(state)
     taken = metered.take()
-    assert taken["state"] == {"bytes": 2 * 8 + 2 * C * 4, "floats": 2 * C, "tokens": 8}
+    assert taken["state"] == {"bytes": 2 * 8 + 2 * C * 4, "floats": 2 * C, "tokens": 8, "cached": 0}
     assert taken["cost"].keys() == {"contextualize"}
     assert metered.take() == {"cost": {}, "state": None}
 
@@ -266,7 +266,7 @@ def test_of_several_kept_states_the_largest_is_reported() -> None:
     for state in (small, large, small):
         metered.keep(state)
     taken = metered.take()["state"]
-    assert taken == {"bytes": large.nbytes, "floats": large.floats, "tokens": 0}
+    assert taken == {"bytes": large.nbytes, "floats": large.floats, "tokens": 0, "cached": 0}
 
 
 def test_the_state_that_a_call_is_given_is_in_memory() -> None:

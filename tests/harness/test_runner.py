@@ -46,7 +46,7 @@ SCHEMA: dict[str, Any] = {
     "data": {"source": str, "sha256": str, "examples": int, "note": str},
     "metrics": ...,
     "cost": {"train": type(None), "contextualize": COST, "query": COST},
-    "state": {"bytes": int, "floats": int, "tokens": int},
+    "state": {"bytes": int, "floats": int, "tokens": int, "cached": int},
     "parameters": {"backbone": int, "added": int, "trained": int},
     "max_context": int | None,
     "untrained": bool,

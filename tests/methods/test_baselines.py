@@ -189,3 +189,10 @@ def test_defaults_are_the_papers_where_the_model_is_long_enough(monkeypatch):
     assert (sliding.segment, sliding.keep_first, sliding.keep_last) == (1024, 4, 1024)
     assert (sinks.keep_first, sinks.band) == (4, 1020)
     assert Full(backbone).capabilities.max_context == 8192
+
+
+@pytest.mark.parametrize(("method", "length", "cached"), [(Full, 40, 40), (Window, 40, 8), (Sliding, 40, 28)])
+def test_cached_is_what_a_question_meets(backbone, method, length, cached):
+    config = {} if method is Full else {"config": method.Config(N=32 if method is Window else 16)}
+    state, _ = (made := method(backbone, **config)).read(made.start(2), text(length).repeat(2, 1))
+    assert state.cached == 2 * cached

@@ -77,6 +77,18 @@ def test_without_two_common_examples_nothing_is_paired(quality: dict[str, float]
     assert not [name for name in comparison([window, full], baseline="window") if name.startswith("paired")]
 
 
+def test_legacy_cost_is_the_papers_product_of_lengths() -> None:
+    cost = result()["cost"]
+    cost["query"]["tokens"] = 71
+    adapter = result("adapter", cost=cost, state={"bytes": 1, "floats": 1, "tokens": 2352, "cached": 0})
+    prompt = result("prompt", cost=cost, state={"bytes": 1, "floats": 1, "tokens": 2352, "cached": 2352})
+    frame = comparison([adapter, prompt], legacy_cost=True)
+    assert [cell(frame, name, "legacy TMACs query") for name in ("adapter", "prompt")] == ["0.505", "2.06"]
+    assert [cell(frame, name, "cached TMACs query") for name in ("adapter", "prompt")] == ["0.506", "0.549"]
+    assert "once too often" in frame.attrs["caption"]
+    assert not [name for name in comparison([adapter]) if "legacy" in name]
+
+
 def test_what_was_not_trained_is_marked() -> None:
     frame = comparison([result("window"), result("memory", untrained=True)])
     assert [key[0] for key in frame.index] == ["window", "memory (untrained)"]

@@ -204,7 +204,8 @@ class Meter:
     def keep(self, state: Any) -> None:
         """Record the size of `state` as what must be kept; of several, the largest counts."""
         if self._state is None or state.nbytes > self._state["bytes"]:
-            self._state = {"bytes": state.nbytes, "floats": state.floats, "tokens": int(state.length_B.sum())}
+            tokens = int(state.length_B.sum())
+            self._state = {"bytes": state.nbytes, "floats": state.floats, "tokens": tokens, "cached": state.cached}
 
     def take(self) -> dict[str, Any]:
         """Cost by phase, and the size of what was kept (None when nothing was), of the example just finished."""

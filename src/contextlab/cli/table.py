@@ -14,11 +14,12 @@ def table(
     rows: Annotated[str, typer.Option(help="method, task, context, backbone, device, dtype or seed.")] = "method",
     columns: Annotated[str, typer.Option(help="Likewise; each value has its own group of columns.")] = "task",
     baseline: Annotated[str | None, typer.Option(help="Method whose metrics are subtracted.")] = None,
+    legacy: Annotated[bool, typer.Option(help="Add the cost as GenerativeAdapter's Table 1 counts it.")] = False,
     metric: Annotated[str, typer.Option(help="Metrics wanted, separated by commas; all when not given.")] = "",
 ) -> None:
     """Print a comparison table of stored results, with the data it was measured on."""
     from contextlab.reports.tables import comparison, load_results, render
 
     wanted = [name for name in metric.split(",") if name]
-    frame = comparison(load_results(folder), rows, columns, baseline, wanted)
+    frame = comparison(load_results(folder), rows, columns, baseline, wanted, legacy_cost=legacy)
     print(render(frame, style), end="")

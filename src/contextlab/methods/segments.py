@@ -32,6 +32,11 @@ class SegmentState(State):
     kv: KV
     left_B: Tensor
 
+    @property
+    def cached(self) -> int:
+        """Tokens in the cache."""
+        return int(self.kv.used_B.sum())
+
 
 class SegmentMethod(BlockMethod):
     """Attention over a cache of which, after every `segment` tokens, the first and last slots are kept."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas
 
+from contextlab.accounting import legacy
 from contextlab.benchmarks.metrics import paired_difference, share_of_full
 from contextlab.benchmarks.task import Metric
 from contextlab.errors import UserError, unknown
@@ -21,6 +22,11 @@ FORMATS = ("markdown", "latex", "csv", "html")
 FIELDS = {"run_id", "method", "method_config", "task", "split", "context", "data", "metrics", "cost", "provenance"}
 CONVENTION = (
     "Per example; a multiply-add is 2 FLOPs and causal attention is counted exactly; peak memory includes the weights"
+)
+LEGACY = (
+    "Legacy: multiply-accumulates as printed in the GenerativeAdapter paper, whose attention to a cached context is "
+    "multiplied by the question's length once too often; cached: the same sizes (Mistral-7B), counted rightly; the "
+    "query's tokens are taken as one question"
 )
 LATEX = str.maketrans(
     {character: "\\" + character for character in "&%$#_{}"}
@@ -46,6 +52,8 @@ def comparison(
     columns: str = "task",
     baseline: str | None = None,
     metrics: Collection[str] = (),
+    *,
+    legacy_cost: bool = False,
 ) -> pandas.DataFrame:
     """One table of many results, in the order in which they were started.
 
@@ -61,6 +69,8 @@ def comparison(
         columns: one of `DIMENSIONS`; each of its values has its own group of columns.
         baseline: method whose metrics are subtracted, in columns of their own; named as in the table's rows.
         metrics: those wanted; all when empty.
+        legacy_cost: whether to add what the GenerativeAdapter paper's Table 1 would print for a question of the query's
+            length behind the keys that were kept, and what that computes, both with the paper's model sizes.
 
     Returns:
         Cells as text, metrics as `value [low, high]`; `attrs["caption"]` says what they were measured on and with.
@@ -82,11 +92,14 @@ def comparison(
         prefix = f"{place[columns]} " if columns in differing and columns != rows else ""
         peers = {places[k]["method"]: peer for k, peer in latest.items() if _same_examples(k, key, peer, result)}
         cells = {**_quality(result, peers, baseline, metrics), **_costs(result)}
+        cells |= _legacy(result) if legacy_cost else {}
         row = table.setdefault(tuple(place[name] for name in keys), {})
         row.update({prefix + name: cell for name, cell in cells.items()})
     index = pandas.MultiIndex.from_tuples(list(table), names=keys)
     frame = pandas.DataFrame(list(table.values()), index=index).fillna("")
     frame.attrs["caption"] = _caption(latest.values(), list(places.values()), differing)
+    if legacy_cost:
+        frame.attrs["caption"] += f" {LEGACY}."
     return frame
 
 
@@ -206,6 +219,12 @@ def _costs(result: Result) -> dict[str, str]:
     if result.get("state"):
         costs["state MiB"] = result["state"]["bytes"] / 2**20
     return {name: f"{cost:.3g}" if cost < 100 else f"{cost:,.0f}" for name, cost in costs.items()}
+
+
+def _legacy(result: Result) -> dict[str, str]:
+    question, cached = result["cost"]["query"]["tokens"], (result.get("state") or {}).get("cached", 0)
+    counts = {"legacy": legacy.printed_macs(question, cached), "cached": legacy.cached_macs(question, cached)}
+    return {f"{name} TMACs query": f"{macs / 1e12:.3g}" for name, macs in counts.items()}
 
 
 def _number(value: float) -> str:

@@ -35,6 +35,11 @@ class EVALMState(SegmentState):
     chunks: KV
     query_sum: tuple[Tensor, ...]
 
+    @property
+    def cached(self) -> int:
+        """Tokens in the local view, and summaries."""
+        return super().cached + int(self.chunks.used_B.sum())
+
 
 class RollUp:
     """Which tokens of a block complete chunks.

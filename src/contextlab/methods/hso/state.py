@@ -48,6 +48,11 @@ class HSOState(State):
     mean_B: Tensor
     worst_B: Tensor
 
+    @property
+    def cached(self) -> int:
+        """Tokens in view."""
+        return int((self.used_B + self.open_B).sum())
+
 
 class Buffers:
     """Cache and moments with room for `slots` slots; those behind a row's states hold no moments.

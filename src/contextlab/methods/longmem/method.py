@@ -45,6 +45,11 @@ class LongMemState(State):
     bank: Bank
     left_B: Tensor
 
+    @property
+    def cached(self) -> int:
+        """Tokens of the open segment; of the bank a question meets K more."""
+        return int(self.kv.used_B.sum())
+
 
 class LongMem(BlockMethod):
     """Reads segments of N tokens; one side layer attends to chunks of earlier segments through a gate per head."""
