@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,24 @@ def test_commands_shown_name_options_that_exist(page, capsys):
         known = capsys.readouterr().out
         for option in re.findall(r"(?<!\w)--[a-z]+", rest):
             assert option in known, f"{command} {option}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_tables_are_what_their_commands_print(page, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for command, shown in re.findall(
+        r"<!-- run: contextlab (.*?) -->\n(.*?)<!-- end -->", (ROOT / page).read_text(), re.S
+    ):
+        assert cli.main(command.split()) == 0
+        assert capsys.readouterr().out.strip() == shown.strip(), command
+
+
+def test_a_page_is_filled_between_its_marks(tmp_path):
+    (tmp_path / "found.json").write_text('progress\n{"seconds": [1.25, 2.0], "deep": {"n": 3, "no": null}}\n')
+    page = f"before\n<!-- run: benches/tables.py {tmp_path}/found.json -->\nold\n<!-- end -->\nafter\n"
+    (tmp_path / "page.md").write_text(page)
+    for _ in range(2):
+        subprocess.run([sys.executable, ROOT / "benches" / "fill.py", tmp_path / "page.md"], check=True)
+    lines = (tmp_path / "page.md").read_text().splitlines()
+    assert lines[0] == "before" and lines[-1] == "after"
+    assert lines[3:-3] == ["| found | |", "|---|---|", "| seconds | 1.25, 2 |", "| deep.n | 3 |"]
