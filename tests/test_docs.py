@@ -59,5 +59,6 @@ def test_a_page_is_filled_between_its_marks(tmp_path):
     for _ in range(2):
         subprocess.run([sys.executable, ROOT / "benches" / "fill.py", tmp_path / "page.md"], check=True)
     lines = (tmp_path / "page.md").read_text().splitlines()
-    assert lines[0] == "before" and lines[-1] == "after"
+    assert lines[0] == "before"
+    assert lines[-1] == "after"
     assert lines[3:-3] == ["| found | |", "|---|---|", "| seconds | 1.25, 2 |", "| deep.n | 3 |"]
