@@ -135,3 +135,12 @@ def test_everything_that_is_built_in_is_registered_under_a_name_that_loads() -> 
             assert (ROOT / "src" / Path(*module.split("."))).with_suffix(".py").exists() or (
                 ROOT / "src" / Path(*module.split(".")) / "__init__.py"
             ).exists(), f"{module}:{name}"
+
+
+@pytest.mark.parametrize("name", registry.methods())
+def test_settings_can_be_given_as_text(name):
+    """As they come from the command line."""
+    config = registry.method_class(name).Config
+    defaults = config().as_dict()
+    given = {key: str(value) for key, value in defaults.items() if value is not None}
+    assert config.parse(given).as_dict() == defaults

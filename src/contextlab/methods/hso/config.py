@@ -41,7 +41,7 @@ class HSOConfig(MethodConfig):
     optimizer: Literal["adam", "sgd"] = "adam"
     update: Literal["full", "present"] = "full"
     states: Literal["both", "keys", "values"] = "both"
-    steps: Literal[1, 2] = 1
+    steps: Annotated[int, pydantic.Field(ge=1, le=2)] = 1
     second: Literal["fixed", "recomputed"] = "fixed"
     context: pydantic.PositiveInt | None = None
     eviction: Literal["reset", "sliding"] = "reset"
