@@ -16,9 +16,11 @@ from contextlab.benchmarks import answers, qa_metrics
 from contextlab.benchmarks.answers import AnswerProtocol, RankProtocol, document_protocol, means, stop_tokens
 from contextlab.benchmarks.data.questions import Question, Reading
 from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.protocols import contextualize
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities
+from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.full import Full
 from contextlab.methods.window import Window, WindowConfig
 
@@ -37,7 +39,7 @@ OTHER = Reading("other", "other", "Some quite different text that is longer.", (
 
 
 class FakeMeter:
-    """Knows bytes, writes what it is told to, scores options by how often they occur in what was read."""
+    """Knows bytes, writes what it is told to, likes `another`."""
 
     def __init__(self, written: str = " answer 0\nmore", **capabilities: Any) -> None:
         self.written = written
@@ -53,6 +55,7 @@ class FakeMeter:
         self.ahead: Ahead | None = None
         self.read_texts: list[str] = []
         self.prompts: list[list[str]] = []
+        self.asked: list[str] = []
         self.candidates: list[list[str]] = []
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Any:
@@ -63,8 +66,9 @@ class FakeMeter:
         return SimpleNamespace(length_B=torch.zeros(rows))
 
     def read(self, phase: str, state: Any, tokens_BT: Any, *, logprobs: bool) -> tuple[Any, None]:
-        assert (phase, logprobs) == ("contextualize", False)
-        self.read_texts.append(bytes(tokens_BT[0].tolist()).decode())
+        assert not logprobs
+        texts = {"contextualize": self.read_texts, "query": self.asked}[phase]
+        texts.append(bytes(tokens_BT[0].tolist()).decode())
         return state, None
 
     def keep(self, state: Any) -> None:
@@ -84,8 +88,8 @@ class FakeMeter:
         scores = torch.zeros(1, len(texts), max(map(len, texts)))
         for row, text in enumerate(texts):
             scores[0, row, : len(text)] = -1.0 if text.endswith("another") else -2.0
-            # What is asked is scored too and must not count.
-            scores[0, row, : text.index("Answer:")] = -100.0 * row
+            # Where what is asked is scored too, it must not count.
+            scores[0, row, : max(text.find("Answer:"), 0)] = -100.0 * row
         return scores
 
 
@@ -156,7 +160,10 @@ def test_the_method_is_told_how_long_context_question_and_answer_are() -> None:
     longest = max(len(text) for batch in meter.prompts for text in batch)
     assert meter.ahead == Ahead(17, longest + 7)
     _, meter = rank()
-    assert meter.ahead == Ahead(17, max(len(text) for batch in meter.candidates for text in batch))
+    longest = max(
+        len(asked) + len(text) for asked, batch in zip(meter.asked, meter.candidates, strict=True) for text in batch
+    )
+    assert meter.ahead == Ahead(17, longest)
 
 
 def test_what_does_not_fit_is_refused_with_a_remedy() -> None:
@@ -167,11 +174,14 @@ def test_what_does_not_fit_is_refused_with_a_remedy() -> None:
     write(FakeMeter(max_context=room.context + room.question))
 
 
-def test_the_option_of_the_lowest_perplexity_per_token_is_taken() -> None:
-    record, meter = rank()
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_option_of_the_lowest_perplexity_per_token_is_taken(exact: bool) -> None:
+    record, meter = rank(FakeMeter(exact_streaming=exact))
+    assert len(meter.asked) == (len(OWN.questions) if exact else 0)
     for n, (entry, texts) in enumerate(zip(record["questions"], meter.candidates, strict=True)):
         before = "\n\n" + prompt("document-question").format(text=f"What is {n}?")
-        assert texts == [f"{before} {option}" for option in OWN.questions[n].options]
+        assert texts == [f"{'' if exact else before} {option}" for option in OWN.questions[n].options]
+        assert not exact or meter.asked[n] == before
         assert (entry["prediction"], entry["answer"], entry["accuracy"]) == (1, 0, 0.0)
         assert entry["nats"] == pytest.approx([2.0, 1.0, 2.0])
         assert entry["nats_per_token"] == pytest.approx(2.0)
@@ -244,17 +254,51 @@ def test_answers_do_not_depend_on_what_else_is_asked(tiny: Any, build: Any, monk
     assert together == single
 
 
-def test_ranking_equals_scoring_the_whole_text(tiny: Any) -> None:
+@pytest.mark.parametrize("build", [Full, ClosedBook, lambda backbone: Window(backbone, WindowConfig(N=16))])
+def test_ranking_equals_scoring_the_whole_text(tiny: Any, build: Any) -> None:
+    method, protocol = build(tiny), RankProtocol(SHORT, Options())
     with torch.no_grad():
-        record = RankProtocol(SHORT, Options()).evaluate(metered(Full(tiny)), OWN, OTHER)
-        method = Full(tiny)
+        meter = metered(method)
+        state = contextualize(meter, tiny.encode(OWN.context.rstrip()), Ahead(17))
+        for asked in OWN.questions:
+            (before, *options) = protocol._asked(meter, OWN, asked, True)
+            (entry,) = protocol.answer(meter, state, [asked], [[before, *options]])
+            whole_NM = method.score(state, [before + option for option in options])[0, :, len(before) :]
+            assert entry["nats"] == pytest.approx(
+                [-float(row[: len(one)].mean()) for row, one in zip(whole_NM, options, strict=True)], abs=1e-4
+            )
+
+
+def test_what_is_ranked_is_the_text_that_others_are_given(tiny: Any) -> None:
+    protocol, method = RankProtocol(SHORT, Options()), Full(tiny)
+    with torch.no_grad():
+        record = protocol.evaluate(metered(method), OWN, OTHER)
         for entry, asked in zip(record["questions"], OWN.questions, strict=True):
             before = f"{OWN.context.rstrip()}\n\n{prompt('recall-question').format(text=asked.text)}"
+            assert protocol.whole(OWN, asked) == before
+            assert protocol.choices(asked) == [f" {option}" for option in asked.options]
             for option, nats in zip(asked.options, entry["nats"], strict=True):
                 tokens = torch.tensor([tiny.encode(f"{before} {option}")])
                 _, logprobs = method.read(method.start(), tokens)
                 assert logprobs is not None
                 assert nats == pytest.approx(-float(logprobs[0, len(tiny.encode(before)) :].mean()), abs=1e-4)
+
+
+def test_without_a_context_the_whole_text_is_the_question_alone() -> None:
+    protocol = AnswerProtocol(PROMPTS, Options(), EXACT)
+    empty = Reading("empty", "empty", " \n", OWN.questions)
+    assert protocol.whole(empty, OWN.questions[0]) == prompt("question").format(text=OWN.questions[0].text)
+
+
+def test_a_question_is_read_once_for_all_its_options(tiny: Any) -> None:
+    protocol = RankProtocol(SHORT, Options())
+    for build, times in ((Full, 1), (ClosedBook, 3)):
+        meter = metered(build(tiny))
+        with torch.no_grad():
+            protocol.evaluate(meter, OWN, OTHER)
+        asked = [protocol._asked(meter, OWN, question, True) for question in OWN.questions]
+        expected = sum(times * len(before) + sum(map(len, options)) for before, *options in asked)
+        assert meter.take()["cost"]["query"]["tokens"] == expected
 
 
 def test_the_ledger_counts_the_context_once(tiny: Any) -> None:

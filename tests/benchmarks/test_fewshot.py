@@ -117,8 +117,8 @@ def test_the_note_tells_a_part_from_the_whole(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("line", ["2 text", "-1 text", "0", "0  ", "x text", "text"])
 def test_a_broken_sst2_line_is_named(tmp_path: Path, line: str) -> None:
-    write_sst2(tmp_path, {**SST2_LINES, "train": f"0 good .\n{line}\n1 good .\n"})
-    with pytest.raises(UserError, match=r"^Example 2 of .*stsa\.binary\.train has no class and text"):
+    write_sst2(tmp_path, {**SST2_LINES, "train": f"0 good .\n\n{line}\n1 good .\n"})
+    with pytest.raises(UserError, match=r"^Line 3 of .*stsa\.binary\.train has no class and text"):
         SST2().load("n4", tmp_path)
 
 
@@ -129,8 +129,23 @@ def test_a_broken_agnews_row_is_named(tmp_path: Path, row: str) -> None:
     write_agnews(tmp_path, AGNEWS_ROWS)
     with (tmp_path / "icl/ag_news_csv/test.csv").open("a", encoding="utf-8") as file:
         file.write(row + "\n")
-    with pytest.raises(UserError, match=r"^Example 4 of .*test\.csv has no class and text"):
+    # One of the three rows before it has two lines.
+    with pytest.raises(UserError, match=r"^Line 5 of .*test\.csv has no class and text"):
         AGNews().load("n4", tmp_path)
+
+
+@pytest.mark.parametrize("broken", ['"1","a","b', '"1","a","b\n"2","c","d"\n', '"1","a","b\nc\n\n'])
+def test_an_open_quotation_is_named_by_its_first_line(tmp_path: Path, broken: str) -> None:
+    write_agnews(tmp_path, AGNEWS_ROWS)
+    (tmp_path / "icl/ag_news_csv/train.csv").write_text(f'"1","a","b"\n"2","a\nb","c"\n{broken}')
+    with pytest.raises(UserError, match=r"^Line 4 of .*train\.csv has no class and text"):
+        AGNews().load("n4", tmp_path)
+
+
+def test_a_file_without_examples_is_an_error(tmp_path: Path) -> None:
+    write_sst2(tmp_path, {**SST2_LINES, "test": "\n\n"})
+    with pytest.raises(UserError, match=r"stsa\.binary\.test holds no examples"):
+        SST2().load("n4", tmp_path)
 
 
 def test_a_missing_file_of_a_named_folder_is_an_error(tmp_path: Path) -> None:

