@@ -1,6 +1,6 @@
 """All that needs a GPU, in one command: tests of the kernels, their speed, and what the methods cost.
 
-    python benches/gpu_suite.py --out DIR [--section tests,kernels,longmem,hso] [--toy]
+    python benches/gpu_suite.py --out DIR [--section tests,kernels,...] [--toy]
 
 Every section writes one JSON file into DIR and is not run again while that file is there; `summary.md` is made of all
 of them. Weights are random and of the papers' shapes, so nothing is fetched. `--toy` runs the same code on toy sizes.
@@ -9,6 +9,7 @@ of them. Weights are random and of the papers' shapes, so nothing is fetched. `-
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import platform
@@ -25,11 +26,13 @@ import transformers
 from torch import Tensor
 
 from contextlab.accounting.memory import PeakMemory, resident_bytes
-from contextlab.backbone import Backbone
+from contextlab.backbone import PAPER_SHAPES, PAPER_VOCABULARY, Backbone
 from contextlab.cli.kernels import measured
 from contextlab.harness.identity import hardware
-from contextlab.method import ContextMethod
+from contextlab.method import Ahead, ContextMethod
+from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
 from contextlab.methods.full import Full
+from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
@@ -38,6 +41,8 @@ from contextlab.methods.window import Window
 TESTS = Path(__file__).parents[1] / "tests" / "kernels"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PUBLISHED = {4096: {"full": 14666, "longmem": 22638}, 8192: {"full": 8417, "longmem": 21343}}
+
+QUESTION = 30
 
 Section = Callable[[bool], dict[str, Any]]
 
@@ -97,7 +102,76 @@ def hso(toy: bool) -> dict[str, Any]:
     return {"records": records}
 
 
-SECTIONS: dict[str, Section] = {"tests": tests, "kernels": kernels, "longmem": longmem, "hso": hso}
+def evalm(toy: bool) -> dict[str, Any]:
+    """EVALM, figure 4: seconds and memory of encoding against length, read piece by piece or as one sequence."""
+    width, heads, layers = (32, 2, 2) if toy else PAPER_SHAPES["evalm-350m"]
+    config = EVALMConfig(W=16, c=16, sinks=0, remote_bias=0.0) if toy else PAPER
+    records = []
+    for length in (64, 128) if toy else (8192, 32768):
+        shape: dict[str, Any] = {
+            "hidden_size": width,
+            "word_embed_proj_dim": width,
+            "ffn_dim": 4 * width,
+            "num_hidden_layers": layers,
+        }
+        opt = transformers.OPTConfig(
+            vocab_size=97 if toy else PAPER_VOCABULARY,
+            num_attention_heads=heads,
+            max_position_embeddings=length,
+            **shape,
+        )
+        backbone = _on_device(transformers.OPTForCausalLM(opt), "evalm-350m")
+        tokens_1T = torch.randint(backbone.vocab_size, (1, length), device=DEVICE)
+        method = EVALM(backbone, config)
+        runs = {
+            "full, piece by piece": functools.partial(_read, Full(backbone), tokens_1T, 1024, logprobs=False),
+            "evalm, piece by piece": functools.partial(_read, method, tokens_1T, length, logprobs=False),
+            "full, as one": functools.partial(_forward, backbone, tokens_1T),
+            "evalm, as one": functools.partial(_forward, backbone, tokens_1T, method),
+        }
+        for name, run in runs.items():
+            cost = _cost(run, backbone.model, toy)
+            records.append({"method": name, "context": length, "tokens_per_second": length / cost["seconds"], **cost})
+    return {"records": records}
+
+
+def generative_adapter(toy: bool) -> dict[str, Any]:
+    """GenerativeAdapter on Mistral 7B's shape: making weights of a context, and a question after it."""
+    small: dict[str, Any] = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    small |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+    with DEVICE:
+        model = transformers.MistralForCausalLM(
+            transformers.MistralConfig(sliding_window=None, **(small if toy else {}))
+        )
+    backbone = _on_device(model, "mistral-7b")
+    # The released code's normalisation.
+    config = GenerativeAdapterConfig(normalisation="svd-lowrank", chunk=32 if toy else 1024)
+    records = []
+    for length in (32, 64) if toy else (1024, 4096):
+        tokens_1T = torch.randint(backbone.vocab_size, (1, length), device=DEVICE)
+        question = [torch.randint(backbone.vocab_size, (QUESTION,)).tolist()]
+        for name, method in (("full", Full(backbone)), ("generative_adapter", GenerativeAdapter(backbone, config))):
+            start = method.start(ahead=Ahead(length, QUESTION))
+            read = functools.partial(method.read, start, tokens_1T, logprobs=False)
+            state, _ = read()
+            phases: dict[str, Callable[[], object]] = {
+                "contextualize": read,
+                "query": functools.partial(method.score, state, question),
+            }
+            for phase, run in phases.items():
+                record = {"method": name, "context": length, "phase": phase, "state_floats": state.floats}
+                records.append({**record, **_cost(run, backbone.model, toy)})
+    return {"records": records}
+
+
+SECTIONS: dict[str, Section] = {
+    "tests": tests,
+    "kernels": kernels,
+    "longmem": longmem,
+    "evalm": evalm,
+    "hso": hso,
+    "generative_adapter": generative_adapter,
+}
 
 
 def run(out: Path, names: Iterable[str], toy: bool) -> None:
@@ -160,13 +234,20 @@ def _on_device(model: Any, name: str) -> Backbone:
     return Backbone(model.to(DEVICE, width).eval(), None, name)
 
 
-def _read(method: ContextMethod, tokens_BT: Tensor, piece: int) -> None:
+def _read(method: ContextMethod, tokens_BT: Tensor, piece: int, *, logprobs: bool = True) -> None:
     state = method.start(len(tokens_BT))
     for part_Bt in tokens_BT.split(piece, dim=1):
-        state, _ = method.read(state, part_Bt)
+        state, _ = method.read(state, part_Bt, logprobs=logprobs)
 
 
-def _cost(read: Callable[[], None], model: torch.nn.Module, toy: bool) -> dict[str, float]:
+@torch.no_grad()
+def _forward(backbone: Backbone, tokens_BT: Tensor, method: EVALM | None = None) -> None:
+    """A whole sequence without the vocabulary, with the model's own attention or the method's."""
+    with method.as_attention() if method else contextlib.nullcontext():
+        backbone.model.base_model(tokens_BT, use_cache=False)
+
+
+def _cost(read: Callable[[], object], model: torch.nn.Module, toy: bool) -> dict[str, float]:
     """Median seconds after a warm-up, their spread, and the peak of memory, weights included."""
     with PeakMemory(DEVICE, resident_bytes(model)) as peak:
         read()

@@ -5,6 +5,8 @@ import torch
 from kernel_cases import case
 
 from contextlab.kernels.chunk_topk import chunk_topk
+from contextlab.kernels.eva_attention import eva_attention
+from contextlab.kernels.eva_chunk_compress import eva_chunk_compress, pool_chunks
 from contextlab.kernels.joint_memory_attention import joint_memory_attention, local_attention
 
 NAMES = ("q_BHTD", "k_BKSD", "v_BKSD", "q_memory", "k_BKncD", "v_BKncD", "gate_H", "ids_BHTm", "found_BHTm")
@@ -52,3 +54,56 @@ def test_heads_and_lengths_must_fit():
         chunk_topk(q, torch.randn(1, 3, 4, 8), torch.tensor([1]), -1)
     with pytest.raises(TypeError, match=r"count_B is torch.float32: give it as torch.int64."):
         chunk_topk(q, torch.randn(1, 3, 4, 8), torch.tensor([1.0]), 1)
+
+
+def attend(**changed):
+    given = {"q_BHTD": (1, 4, 3, 8), "k_BKSD": (1, 2, 5, 8), "v_BKSD": (1, 2, 5, 8)}
+    given |= {"chunk_k_BKnD": (1, 2, 6, 8), "chunk_v_BKnD": (1, 2, 6, 8)}
+    arguments = {name: torch.zeros(shape) for name, shape in given.items()}
+    return eva_attention(**{**arguments, "scale": 1.0, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "sentence"),
+    [
+        ({"q_BHTD": torch.zeros(1, 3, 3, 8)}, ValueError, "3 query heads cannot share 2 key heads: give a multiple."),
+        ({"q_BHTD": torch.zeros(1, 4, 6, 8)}, ValueError, "There are 6 queries but 5 keys: give every query its own"),
+        ({"chunk_v_BKnD": torch.zeros(1, 2, 5, 8)}, ValueError, "chunk_v_BKnD has n = 5 where n = 6 before"),
+        ({"chunk_k_BKnD": torch.zeros(1, 2, 6, 8).half()}, TypeError, "chunk_k_BKnD is torch.float16 beside q_BHTD"),
+        ({"counts_BT": torch.zeros(1, 3)}, TypeError, "counts_BT is torch.float32: give it as torch.int64."),
+        ({"counts_BT": torch.zeros(1, 2).long()}, ValueError, "counts_BT has T = 2 where T = 3 before"),
+        ({"chunk_bias_H": torch.zeros(2)}, ValueError, "chunk_bias_H has H = 2 where H = 4 before"),
+        ({"chunk_bias_H": torch.zeros(4).long()}, TypeError, "chunk_bias_H is torch.int64 .* use one float type."),
+        ({"bias": torch.zeros(2, 5)}, ValueError, r"A bias of \[2, 5\] does not spread over BHTS = \[1, 4, 3, 5\]"),
+        ({"bias": torch.zeros(1, 1, 1, 3, 5)}, ValueError, "does not spread over BHTS"),
+        ({"bias": torch.zeros(3, 5).bool()}, TypeError, "bias is torch.bool .* use one float type."),
+        ({"bias": torch.zeros(3, 5), "window": 2}, ValueError, "give either bias or window."),
+        ({"window": 0}, ValueError, "A window of 0 tokens holds no query: give 1 or more."),
+        ({"overlap": True}, ValueError, "Nothing overlaps without windows: give window= too."),
+    ],
+)
+def test_a_mistake_in_eva_attention_is_one_sentence(changed, error, sentence):
+    assert attend().shape == (1, 4, 3, 8)
+    with pytest.raises(error, match=sentence) as raised:
+        attend(**changed)
+    assert str(raised.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "sentence"),
+    [
+        ({"v_BKTD": torch.zeros(1, 2, 9, 8)}, ValueError, "v_BKTD has T = 9 where T = 10 before: make them equal."),
+        ({"k_BKTD": torch.zeros(1, 2, 10, 8).half()}, TypeError, "v_BKTD is torch.float32 beside k_BKTD of torch.f"),
+        ({"w_BKnD": torch.zeros(1, 2, 2, 8)}, ValueError, "10 tokens make 3 chunks of 4, not 2: give one mean each."),
+        ({"chunk": 0}, ValueError, "A chunk of 0 tokens holds none: give 1 or more."),
+    ],
+)
+def test_a_mistake_in_pooling_is_one_sentence(changed, error, sentence):
+    given = {"k_BKTD": torch.zeros(1, 2, 10, 8), "v_BKTD": torch.zeros(1, 2, 10, 8), "chunk": 4, "scale": 1.0}
+    w = torch.zeros(1, 2, 3, 8)
+    pool_chunks(w, **given)
+    with pytest.raises(error, match=sentence) as raised:
+        pool_chunks(**{"w_BKnD": w, **given, **changed})
+    assert str(raised.value).endswith(".")
+    with pytest.raises(ValueError, match="noise_BKnD has n = 4 where n = 3 before"):
+        eva_chunk_compress(w, w, **given, noise_BKnD=torch.zeros(1, 2, 4, 8))

@@ -65,7 +65,7 @@ def test_the_kernels_are_imported_without_triton():
     code = """
 import sys
 sys.modules["triton"] = None
-from contextlab.kernels import chunk_topk, joint_memory_attention
+from contextlab.kernels import chunk_topk, eva_attention, eva_chunk_compress, joint_memory_attention
 """
     environment = {name: value for name, value in os.environ.items() if name != dispatch.VARIABLE}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

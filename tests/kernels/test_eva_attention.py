@@ -1,125 +1,196 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
+from eva_cases import LEAVES, attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_cases import assert_close, gradients
 from torch._subclasses import FakeTensorMode
 
 from contextlab.accounting.flops import count
-from contextlab.kernels.eva_attention import _forward, eva_attention
-from contextlab.kernels.eva_attention.blocked import QUERIES_AT_ONCE
-from contextlab.kernels.eva_attention.blocked import eva_attention as blocked
-from contextlab.kernels.eva_attention.reference import eva_attention as reference
+from contextlab.kernels.dispatch import forced
+from contextlab.kernels.eva_attention import blocked, eva_attention, ops, part
+from contextlab.methods.evalm import CausalEVA
+
+SIZES = {
+    "one": {"queries": 1, "rows": 2},
+    "generation": {"queries": 1, "keys": 100, "heads": 4, "kv_heads": 2, "rows": 2, "counts": False},
+    "continued": {"queries": 20, "keys": 63, "width": 20, "heads": 4, "kv_heads": 2},
+    "rows": {"queries": 63, "rows": 2, "width": 48, "chunk_bias": False},
+    "windows": {"queries": 100, "width": 33, "window": 8, "chunks": 70},
+    "overlap": {"queries": 100, "window": 48, "overlap": True, "heads": 3, "kv_heads": 3},
+    "late": {"queries": 50, "keys": 130, "window": 32, "overlap": True, "heads": 4, "kv_heads": 2},
+    "odd": {"queries": 257, "chunks": 0, "counts": False, "window": 100},
+    "biased": {"queries": 30, "keys": 37, "bias": True, "heads": 4, "kv_heads": 2},
+}
 
 
-def case(rows=2, heads=4, kv_heads=2, queries=5, keys=9, chunks=3, width=8, dtype=torch.float64, causal=False):
-    q = torch.randn(rows, heads, queries, width, dtype=dtype)
-    k, v = torch.randn(2, rows, kv_heads, keys, width, dtype=dtype)
-    chunk_k, chunk_v = torch.randn(2, rows, kv_heads, chunks, width, dtype=dtype)
-    if causal:
-        return q, k, v, chunk_k, chunk_v, None, None, None, 0.3
-    bias = torch.randn(rows, 1, queries, keys, dtype=dtype)
-    hidden = torch.rand_like(bias) > 0.6
-    hidden[..., 0] = False
-    counts = torch.randint(0, chunks + 1, (rows, queries))
-    heed = torch.randn(heads, dtype=dtype)
-    heed[0] = float("-inf")
-    return q, k, v, chunk_k, chunk_v, bias.masked_fill(hidden, float("-inf")), counts, heed, 0.3
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("size", SIZES)
+def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
+    if form == "reference" and dtype == torch.float16:
+        pytest.skip("the reference computes in the type it is given")
+    given_ = attention(**SIZES[size], dtype=dtype, device=device)
+    truth = given_.truth()
+    out, expected = given_.run(), truth.expected()
+    assert out.dtype == dtype
+    assert_close(out, expected, dtype, "out")
+    pairs = zip(gradients(out, given_.leaves), gradients(expected, truth.leaves), LEAVES, strict=False)
+    for gradient, expected, name in pairs:
+        assert gradient.dtype == dtype
+        assert_close(gradient, expected, dtype, name)
 
 
-def by_loops(q, k, v, chunk_k, chunk_v, bias, counts, heed, scale):
-    out = torch.zeros_like(q)
-    rows, heads, queries, _ = q.shape
-    older, groups = k.shape[2] - queries, heads // k.shape[1]
-    for b in range(rows):
-        for h in range(heads):
-            for t in range(queries):
-                keys = k.shape[2] if bias is not None else older + t + 1
-                seen = chunk_k.shape[2] if counts is None else int(counts[b, t])
-                local = k[b, h // groups, :keys] @ q[b, h, t] * scale
-                local = local if bias is None else local + bias[b, 0, t]
-                remote = chunk_k[b, h // groups, :seen] @ q[b, h, t] * scale
-                remote = remote if heed is None else remote + heed[h]
-                weights = torch.cat((local, remote)).softmax(0)
-                out[b, h, t] = weights @ torch.cat((v[b, h // groups, :keys], chunk_v[b, h // groups, :seen]))
-    return out
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(0, 30),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    st.integers(0, 7),
+    st.sampled_from([None, 1, 5, 16]),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_blocks_equal_float64_in_any_shape(queries, older, heads, chunks, window, flag, seed):
+    shape = {"heads": heads[0], "kv_heads": heads[1], "chunks": chunks, "window": window}
+    given_ = attention(
+        queries, queries + older, **shape, counts=flag, overlap=flag and window is not None, seed=seed
+    ).truth()
+    blocked.QUERIES_AT_ONCE, saved = 7, blocked.QUERIES_AT_ONCE
+    try:
+        with forced("torch"):
+            out = given_.run()
+            found = gradients(out, given_.leaves)
+    finally:
+        blocked.QUERIES_AT_ONCE = saved
+    expected = given_.expected()
+    assert_close(out, expected, torch.float64, "out")
+    for gradient, want, name in zip(found, gradients(expected, given_.leaves), LEAVES, strict=False):
+        assert_close(gradient, want, torch.float64, name)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_the_reference_is_one_softmax_over_what_is_seen(causal):
-    given = case(causal=causal)
-    torch.testing.assert_close(reference(*given), by_loops(*given))
+def test_the_reference_is_one_softmax_over_what_is_seen():
+    given_ = attention(30, 37, rows=2, heads=4, kv_heads=2, window=8, overlap=True).truth()
+    q, k, v, chunk_k, chunk_v, heed = given_.leaves
+    out = given_.expected()
+    for b, h, t in ((0, 0, 0), (1, 3, 0), (0, 1, 7), (1, 2, 29), (0, 3, 9)):
+        place, seen = t + 7, int(given_.counts[b, t])
+        local, chunks = slice(max(place // 8 * 8 - 8, 0), place + 1), slice(0, seen)
+        logits = [k[b, h // 2, local] @ q[b, h, t] * 0.3, chunk_k[b, h // 2, chunks] @ q[b, h, t] * 0.3 + heed[h]]
+        values = torch.cat((v[b, h // 2, local], chunk_v[b, h // 2, chunks]))
+        torch.testing.assert_close(out[b, h, t], torch.cat(logits).softmax(0) @ values)
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 9), st.integers(0, 6), st.integers(0, 5), st.booleans(), st.integers(0, 99))
-def test_all_forms_agree(queries, older, chunks, causal, seed):
-    torch.manual_seed(seed)
-    given = case(queries=queries, keys=queries + older, chunks=chunks, causal=causal)
-    expected = reference(*given)
-    torch.testing.assert_close(eva_attention(*given), expected)
-    with torch.enable_grad():
-        torch.testing.assert_close(blocked(*given), expected)
+@pytest.mark.parametrize("size", ["continued", "late", "biased"])
+def test_gradcheck(size):
+    shape = {**SIZES[size], "queries": 5, "keys": 9, "width": 2, "chunks": 3, "kv_heads": 1, "heads": 2}
+    given_ = attention(**{**shape, "window": 4 if "window" in shape else None}).truth()
+    leaves = given_.leaves
+    # Around minus infinity there is no difference to take.
+    leaves[5] = torch.tensor([0.5, -0.3], dtype=torch.float64, requires_grad=True)
+
+    def run(*tensors):
+        given_.given = dict(zip(LEAVES, tensors, strict=False))
+        return given_.expected()
+
+    finite = [x.detach().nan_to_num(neginf=-3.0).requires_grad_() for x in leaves]
+    assert torch.autograd.gradcheck(run, finite)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_narrower_types_stay_close(dtype):
-    given = case(queries=70, keys=100, chunks=20)
-    narrow = [x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in given]
-    expected = reference(*given)
-    found = eva_attention(*narrow)
-    assert found.dtype == dtype
-    tolerance = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
-    assert (found.double() - expected).norm() < tolerance * expected.norm()
+def test_a_part_written_out_equals_the_fused_one():
+    """The form that a processor only takes for the gradient of a bias."""
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 4, 300, 8, generator=generator)
+    k, v = (torch.randn(2, 2, 300, 8, generator=generator) for _ in range(2))
+    bias = torch.randn(2, 1, 300, 300, generator=generator)
+    for mask, causal in ((None, True), (bias, False), (bias[:, :, :1], False)):
+        out, lse = part.forward(q, k, v, mask, 0.3, causal=causal)
+        for one, other in zip((out, lse), part.tiled_forward(q, k, v, mask, 0.3, causal=causal), strict=True):
+            torch.testing.assert_close(one, other)
+        given_ = (torch.cos(out), out, lse, q, k, v, mask, 0.3)
+        fused = part.backward(*given_, causal, into_bias=False)
+        written = part.tiled_backward(*given_, causal=causal, into_bias=False)
+        for one, other in zip(fused, written, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_gradients_equal_the_references_over_several_tiles(causal, monkeypatch):
-    monkeypatch.setattr(sys.modules[blocked.__module__], "QUERIES_AT_ONCE", 4)
-    given = case(queries=11, keys=15, causal=causal)
-    found = []
-    for form in (eva_attention, reference):
-        leaves = [
-            x.clone().requires_grad_() if isinstance(x, torch.Tensor) and i != 6 else x for i, x in enumerate(given)
-        ]
-        form(*leaves).square().sum().backward()
-        found.append([x.grad for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad])
-    assert len(found[0]) == (5 if causal else 7)
-    for ours, expected in zip(*found, strict=True):
-        assert ours.isfinite().all()
-        torch.testing.assert_close(ours, expected)
+@pytest.mark.parametrize("shape", [(1, 1, 6, 9), (2, 4, 6, 9), (1, 4, 1, 9), (6, 9), (2, 1, 6, 1)])
+def test_a_bias_spreads_and_its_gradient_gathers(shape):
+    given_ = attention(6, 9, rows=2, heads=4, bias=True).truth()
+    given_.given["bias"] = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    expected = gradients(given_.expected(), given_.leaves)
+    for one, want in zip(gradients(given_.run(), given_.leaves), expected, strict=True):
+        torch.testing.assert_close(one, want)
 
 
-def test_heads_that_heed_no_chunk_are_local_attention():
-    q, k, v, chunk_k, chunk_v, bias, counts, _, scale = case()
-    shut = torch.full((4,), float("-inf"), dtype=torch.float64)
-    out = eva_attention(q, k, v, chunk_k, chunk_v, bias, counts, shut, scale)
-    torch.testing.assert_close(
-        out, eva_attention(q, k, v, chunk_k[:, :, :0], chunk_v[:, :, :0], bias, None, None, scale)
-    )
+@pytest.mark.parametrize("name", ["e1_w8c4_f64", "e2_ragged_w16c4_f64", "e3_w_eq_c_norpe_f32"])
+def test_forward_and_gradients_equal_the_released_module(fixture, form, name):
+    description, arrays = fixture(f"eva/{name}")
+    hyper = description["hyper"]
+    if form == "triton":
+        arrays = {key: x.float() for key, x in arrays.items()}
+    module = CausalEVA(
+        hyper["heads"] * hyper["head_dim"],
+        hyper["heads"],
+        hyper["window_size"],
+        hyper["chunk_size"],
+        adaptive=hyper["adaptive_proj"],
+        relative_bias=hyper["use_t5_rpe"],
+        overlap=hyper["overlap_window"],
+    ).to(arrays["x"].dtype)
+    module.load_state_dict({key[2:]: x for key, x in arrays.items() if key.startswith("w.")})
+    tolerance = 1e-9 if arrays["x"].dtype == torch.float64 else 2e-5
+    x = arrays["x"].clone().requires_grad_()
+    out = module(x.transpose(0, 1)).transpose(0, 1)
+    assert (out - arrays["out"]).abs().max() <= tolerance * arrays["out"].abs().max()
+    (out * arrays["grad_out"]).sum().backward()
+    for key, found in {"grad_x": x.grad, **{f"grad.{name}": p.grad for name, p in module.named_parameters()}}.items():
+        assert (found - arrays[key]).abs().max() <= tolerance * arrays[key].abs().max().clamp(min=1), key
 
 
-def test_a_query_without_chunks_beside_others_with_chunks():
-    given = list(case(causal=True))
-    given[6] = torch.tensor([[0, 0, 3, 3, 3], [0, 1, 1, 2, 3]])
-    out = eva_attention(*given)
-    assert out.isfinite().all()
-    torch.testing.assert_close(out, by_loops(*given))
+def test_windows_are_calls_of_their_own(form, device):
+    given_ = attention(100, window=16, overlap=True, device=device)
+    q, k, v, chunk_k, chunk_v, heed = given_.leaves
+    parts = []
+    for begin in range(0, 100, 16):
+        local = slice(max(begin - 16, 0), begin + 16)
+        options = {"counts_BT": given_.counts[:, begin : begin + 16], "chunk_bias_H": heed, "scale": 0.3}
+        part_q = q[:, :, begin : begin + 16]
+        parts.append(eva_attention(part_q, k[:, :, local], v[:, :, local], chunk_k, chunk_v, **options))
+    torch.testing.assert_close(given_.run(), torch.cat(parts, 2), atol=1e-6, rtol=1e-5)
 
 
-def test_flops_count_what_is_visible():
-    q, k, v, chunk_k, chunk_v, bias, counts, heed, scale = case(causal=False)
-    visible = int((bias > float("-inf")).sum()) * 4 + int(counts.sum()) * 4
-    assert count(lambda: eva_attention(q, k, v, chunk_k, chunk_v, bias, counts, heed, scale))[1] == visible * 4 * 8
-    causal = 2 * 4 * (5 * 4 + 15) + 2 * 4 * 5 * 3
-    assert count(lambda: eva_attention(q, k, v, chunk_k, chunk_v, None, None, heed, scale))[1] == causal * 4 * 8
+def test_heads_that_heed_no_chunk_are_local_attention(form, device):
+    given_ = attention(20, 30, device=device)
+    without = attention(20, 30, chunks=0, chunk_bias=False, device=device)
+    without.given |= {name: given_.given[name] for name in ("q", "k", "v")}
+    torch.testing.assert_close(given_.run()[:, 0], without.run()[:, 0])
+    assert not torch.allclose(given_.run()[:, 1], without.run()[:, 1])
+
+
+def test_a_bias_takes_blocks_whatever_is_asked():
+    given_ = attention(6, 9, bias=True)
+    with forced("triton"):
+        out = given_.run()
+    with forced("torch"):
+        assert torch.equal(out, given_.run())
+
+
+def test_flops_count_what_is_visible_with_gradients_too():
+    given_ = attention(21, 30, heads=4, kv_heads=2, width=8, window=8, overlap=True, rows=2)
+    local = sum(p + 1 - max(p // 8 * 8 - 8, 0) for p in range(9, 30)) * 2 * 4
+    visible = local + 4 * int(given_.counts.clamp(max=5).sum())
+    with torch.no_grad():
+        assert count(given_.run)[1] == visible * 4 * 8
+    assert count(lambda: gradients(given_.run(), given_.leaves))[1] == 3 * visible * 4 * 8
+    given_ = attention(6, 9, bias=True, counts=False, width=8)
+    visible = 2 * int((given_.given["bias"] > float("-inf")).sum()) + 2 * 6 * 5
+    assert count(given_.run)[1] == visible * 4 * 8
 
 
 def test_no_score_matrix_of_all_heads_is_ever_held():
-    """The largest tensor of a forward and backward pass is a tile's, whatever the number of queries."""
+    """The largest tensor of a forward and backward pass is linear in the number of queries."""
     largest = 0
 
     class Largest(torch.utils._python_dispatch.TorchDispatchMode):
@@ -129,19 +200,44 @@ def test_no_score_matrix_of_all_heads_is_ever_held():
             largest = max([largest, *(x.numel() for x in torch.utils._pytree.tree_leaves(out) if hasattr(x, "numel"))])
             return out
 
-    given = list(case(rows=1, heads=2, kv_heads=1, queries=1024, keys=1024, chunks=1024, width=2, causal=True))
-    given[0].requires_grad_()
-    with Largest():
-        eva_attention(*given).sum().backward()
-    assert largest <= 2 * QUERIES_AT_ONCE * 1024
+    given_ = attention(4096, width=2, chunks=4096, window=64, counts=False)
+    out, lse = torch.zeros(1, 2, 4096, 2), torch.zeros(1, 2, 4096)
+    with torch.no_grad(), Largest():
+        inputs = (*given_.leaves[:5], None, given_.counts, given_.given["chunk_bias"])
+        blocked.forward(*inputs, 0.3, 64, 0)
+        blocked.backward(out, *inputs, out, lse, 0.3, 64, 0, False, True)
+    assert largest <= 4096 * 4
 
 
-def test_shapes_are_known_without_data():
+@pytest.mark.parametrize("size", ["continued", "late", "biased"])
+def test_shapes_are_known_without_data(size):
     with FakeTensorMode():
-        given = case(causal=True)
-        assert eva_attention(*given).shape == given[0].shape
+        given_ = attention(**SIZES[size])
+        out = given_.run()
+        assert out.shape == given_.given["q"].shape
+        assert [x.shape for x in gradients(out, given_.leaves)] == [x.shape for x in given_.leaves]
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_the_operation_follows_torchs_rules(causal):
-    torch.library.opcheck(_forward, case(causal=causal), test_utils=("test_schema", "test_faketensor"))
+@pytest.mark.parametrize("size", ["continued", "late", "biased"])
+def test_the_operation_follows_torchs_rules(size):
+    given_ = attention(**SIZES[size])
+    window = given_.window or given_.given["k"].shape[2]
+    biases = (given_.given.get("bias"), given_.counts, given_.given["chunk_bias"])
+    shape = (given_.scale, window, window if given_.overlap else 0)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(ops.eva_attention, (*given_.leaves[:5], *biases, *shape), test_utils=tests)
+
+
+def test_it_compiles_without_breaks():
+    given_ = attention(20, 30, window=8)
+    compiled = torch.compile(lambda: given_.run() * 2, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(), given_.run() * 2)
+    found = gradients(compiled(), given_.leaves)
+    for one, other in zip(found, gradients(given_.run() * 2, given_.leaves), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_nothing_in_is_nothing_out(form, device):
+    given_ = attention(3, device=device)
+    q, *rest = given_.leaves[:5]
+    assert eva_attention(q[:, :, :0], *rest, scale=1.0).shape == (1, 2, 0, 16)

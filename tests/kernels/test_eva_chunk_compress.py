@@ -2,25 +2,67 @@ from __future__ import annotations
 
 import pytest
 import torch
+from eva_cases import pooling
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_cases import assert_close, gradients
+from torch._subclasses import FakeTensorMode
 
-from contextlab.kernels.eva_chunk_compress import chunk_means, chunk_weights, eva_chunk_compress, pool
+from contextlab.accounting.flops import count
+from contextlab.kernels.dispatch import forced
+from contextlab.kernels.eva_chunk_compress import blocked, chunk_means, eva_chunk_compress, ops, pool_chunks
+
+LEAVES = ("w", "k", "v")
+SIZES = {
+    "one": {"tokens": 1},
+    "rows": {"tokens": 63, "rows": 2, "width": 48, "features": False},
+    "hundred": {"tokens": 100, "chunk": 70, "width": 33},
+    "odd": {"tokens": 257, "chunk": 3, "kv_heads": 1},
+    "odd means": {"tokens": 257, "chunk": 16, "kv_heads": 3, "features": False, "width": 20},
+}
 
 
-def case(rows=2, heads=4, kv_heads=2, length=12, width=8, chunk=4):
-    q = torch.randn(rows, heads, length, width, dtype=torch.float64)
-    k, v = torch.randn(2, rows, kv_heads, length, width, dtype=torch.float64)
-    return q, k, v, torch.randn(rows, kv_heads, -(-length // chunk), width, dtype=torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("size", SIZES)
+def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
+    if form == "reference" and dtype == torch.float16:
+        pytest.skip("the reference computes in the type it is given")
+    given_ = pooling(**SIZES[size], dtype=dtype, device=device)
+    truth = given_.truth()
+    out, expected = given_.run(), truth.expected()
+    assert out.dtype == dtype
+    assert_close(out, expected, dtype, "out")
+    pairs = zip(gradients(out, given_.leaves), gradients(expected, truth.leaves), LEAVES, strict=True)
+    for gradient, expected, name in pairs:
+        assert gradient.dtype == dtype
+        assert_close(gradient, expected, dtype, name)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 2), st.integers(1, 9), st.booleans(), st.integers(0, 99))
+def test_blocks_equal_float64_in_any_shape(tokens, chunk, rows, width, features, seed):
+    given_ = pooling(tokens, chunk, rows=rows, width=width, features=features, seed=seed).truth()
+    blocked.ELEMENTS, saved = 64, blocked.ELEMENTS
+    try:
+        with forced("torch"):
+            out = given_.run()
+            found = gradients(out, given_.leaves)
+    finally:
+        blocked.ELEMENTS = saved
+    expected = given_.expected()
+    assert_close(out, expected, torch.float64, "out")
+    for one, want, name in zip(found, gradients(expected, given_.leaves), LEAVES, strict=True):
+        assert_close(one, want, torch.float64, name)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 9))
 def test_by_hand_for_all_lengths(length, chunk):
     """Means are over the chunk size, weights over the tokens that are there."""
-    q, k, v, w = case(length=length, chunk=chunk)
-    means, weights = chunk_means(q, chunk, 2), chunk_weights(w, k, chunk, 0.4)
-    pooled = pool(weights, v)
+    given_ = pooling(length, chunk).truth()
+    w, k, v = given_.leaves
+    q = torch.randn(1, 4, length, 16, dtype=torch.float64)
+    means, pooled = chunk_means(q, chunk, 2), given_.expected()
     for n, begin in enumerate(range(0, length, chunk)):
         piece = slice(begin, begin + chunk)
         expected = q[:, :, piece].unflatten(1, (2, 2)).mean(2).sum(2) / chunk
@@ -30,40 +72,68 @@ def test_by_hand_for_all_lengths(length, chunk):
         torch.testing.assert_close(pooled[:, :, n], expected)
 
 
-def test_what_is_missing_of_a_ragged_chunk_weighs_nothing():
-    _, k, _, w = case(length=10)
-    weights = chunk_weights(w, k, 4, 0.3)
-    assert torch.equal(weights[:, :, 2, 2:], torch.zeros(2, 2, 2, dtype=torch.float64))
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 3, dtype=torch.float64))
+def test_without_direction_plain_pooling_is_the_mean(form, device):
+    w, k, v = pooling(12, device=device).leaves
+    key, value = pool_chunks(w * 0, k, v, chunk=4, scale=0.3)
+    torch.testing.assert_close(key, chunk_means(k, 4, 2))
+    torch.testing.assert_close(value, chunk_means(v, 4, 2))
 
 
-def test_without_direction_and_features_pooling_is_the_mean():
-    _, k, v, w = case()
-    weights = chunk_weights(w * 0, k, 4, 0.3, features=False)
-    torch.testing.assert_close(pool(weights, v), chunk_means(v, 4, 2))
-
-
-def test_chunks_do_not_influence_each_other():
-    q, k, v, _ = case()
-    changed = k.clone()
+def test_chunks_do_not_influence_each_other(form, device):
+    w, k, v = pooling(12, device=device).leaves
+    changed = k.detach().clone()
     changed[:, :, 4:8] += 1
-    before, after = (
-        eva_chunk_compress(chunk_means(q, 4, 2), chunk_means(x, 4, 2), x, v, None, 4, 0.3) for x in (k, changed)
-    )
+    before, after = (eva_chunk_compress(w, chunk_means(x, 4, 2), x, v, chunk=4, scale=0.3) for x in (k, changed))
     moved = (before - after).abs().amax((0, 1, 3)) > 0
     assert moved.tolist() == [False, True, False]
 
 
 def test_noise_moves_the_feature():
-    q, k, v, noise = case()
-    mean_q, mean_k = chunk_means(q, 4, 2), chunk_means(k, 4, 2)
-    drawn = eva_chunk_compress(mean_q, mean_k, k, v, noise, 4, 0.3)
-    torch.testing.assert_close(drawn, eva_chunk_compress(mean_q + noise, mean_k, k, v, None, 4, 0.3))
-    assert not torch.allclose(drawn, eva_chunk_compress(mean_q, mean_k, k, v, None, 4, 0.3))
+    w, k, v = pooling(10).leaves
+    mean, noise = torch.randn_like(w), torch.randn_like(w)
+    still = eva_chunk_compress(w, mean, k, v, chunk=4, scale=0.3)
+    drawn = eva_chunk_compress(w, mean, k, v, chunk=4, scale=0.3, noise_BKnD=noise)
+    torch.testing.assert_close(drawn, eva_chunk_compress(w + noise, mean, k, v, chunk=4, scale=0.3))
+    assert not torch.allclose(drawn, still)
 
 
-@pytest.mark.parametrize("length", [8, 7])
-def test_gradcheck(length):
-    _, k, v, w = case(rows=1, kv_heads=1, length=length, width=2)
-    leaves = [x.requires_grad_() for x in (w, chunk_means(k, 4, 1), k, v)]
-    assert torch.autograd.gradcheck(lambda w, m, k, v: eva_chunk_compress(w, m, k, v, None, 4, 0.7), leaves)
+@pytest.mark.parametrize("features", [True, False])
+@pytest.mark.parametrize("tokens", [8, 7])
+def test_gradcheck(tokens, features):
+    given_ = pooling(tokens, kv_heads=1, width=2, features=features).truth()
+
+    def run(*leaves):
+        given_.leaves = list(leaves)
+        return given_.expected()
+
+    assert torch.autograd.gradcheck(run, given_.leaves)
+
+
+@pytest.mark.parametrize("features", [True, False])
+def test_flops_count_every_token_once_a_product(features):
+    given_ = pooling(10, features=features, width=8)
+    once = (4 if features else 6) * 2 * 10 * 8
+    with torch.no_grad():
+        assert count(given_.run)[1] == once
+    assert count(lambda: gradients(given_.run(), given_.leaves))[1] == 3 * once
+
+
+@pytest.mark.parametrize("features", [True, False])
+def test_shapes_are_known_and_the_operation_follows_torchs_rules(features):
+    with FakeTensorMode():
+        given_ = pooling(10, features=features)
+        out = given_.run()
+        assert [x.shape for x in gradients(out, given_.leaves)] == [x.shape for x in given_.leaves]
+    given_ = pooling(10, features=features)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(ops.pool_chunks, (*given_.leaves, 4, 0.4, features), test_utils=tests)
+    compiled = torch.compile(lambda: given_.run() * 2, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(), given_.run() * 2)
+    found = gradients(compiled(), given_.leaves)
+    for one, other in zip(found, gradients(given_.run() * 2, given_.leaves), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_nothing_in_is_nothing_out(form):
+    w, k, v = pooling(4).leaves
+    assert eva_chunk_compress(w[:, :, :0], w[:, :, :0], k[:, :, :0], v[:, :, :0], chunk=4, scale=1.0).numel() == 0

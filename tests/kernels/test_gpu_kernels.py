@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from eva_cases import attention, pooling
 from kernel_cases import assert_close, case, gradients
 
 from contextlab.kernels.chunk_topk import chunk_topk
@@ -89,3 +90,57 @@ def test_compiles_around_the_kernels():
     given = case(**SIZES["paper"], dtype=torch.bfloat16, device="cuda")
     compiled = torch.compile(lambda: given.run() * 2, fullgraph=True)
     torch.testing.assert_close(compiled(), given.run() * 2)
+
+
+EVA_SIZES = {
+    "paper": {"queries": 4096, "heads": 16, "kv_heads": 16, "width": 64, "chunks": 64, "window": 512},
+    "grouped": {"queries": 777, "heads": 8, "kv_heads": 2, "width": 128, "chunks": 300, "window": 64, "overlap": True},
+    "continued": {"queries": 100, "keys": 1500, "heads": 4, "kv_heads": 4, "width": 80, "chunks": 100, "rows": 3},
+    "generation": {"queries": 1, "keys": 1000, "heads": 16, "kv_heads": 4, "width": 64, "rows": 4, "chunks": 640},
+}
+POOLING_SIZES = {
+    "paper": {"tokens": 8192, "chunk": 128, "width": 64, "kv_heads": 16, "features": True},
+    "ragged": {"tokens": 1001, "chunk": 16, "width": 80, "rows": 3, "features": False},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("size", [*EVA_SIZES, *(f"pool {name}" for name in POOLING_SIZES)])
+def test_eva_equals_float64_forward_and_in_every_gradient(size, dtype):
+    if size in EVA_SIZES:
+        given = attention(**EVA_SIZES[size], dtype=dtype, device="cuda")
+    else:
+        given = pooling(**POOLING_SIZES[size.removeprefix("pool ")], dtype=dtype, device="cuda")
+    truth = given.truth()
+    with forced("triton"):
+        out = given.run()
+        found = gradients(out, given.leaves)
+    expected = truth.expected()
+    assert_close(out, expected, dtype, "out")
+    for i, (gradient, want) in enumerate(zip(found, gradients(expected, truth.leaves), strict=True)):
+        assert_close(gradient, want, dtype, str(i))
+
+
+def test_no_two_runs_of_eva_differ():
+    for given in (
+        attention(**EVA_SIZES["paper"], dtype=torch.bfloat16, device="cuda"),
+        pooling(**POOLING_SIZES["paper"], dtype=torch.bfloat16, device="cuda"),
+    ):
+        first = given.run()
+        first_gradients = gradients(first, given.leaves)
+        for _ in range(20):
+            again = given.run()
+            assert torch.equal(again, first)
+            for one, other in zip(gradients(again, given.leaves), first_gradients, strict=True):
+                assert torch.equal(one, other)
+
+
+def test_torch_forms_of_eva_are_right_on_a_gpu():
+    for size in ("grouped", "continued"):
+        given = attention(**EVA_SIZES[size], bias=size == "continued", device="cuda")
+        truth = given.truth()
+        with forced("torch"):
+            out = given.run()
+            found = gradients(out, given.leaves)
+        for one, want in zip(found, gradients(truth.expected(), truth.leaves), strict=True):
+            assert_close(one, want, torch.float32, size)

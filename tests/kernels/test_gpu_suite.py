@@ -46,7 +46,7 @@ def test_a_section_that_fails_leaves_nothing(suite, tmp_path, monkeypatch):
 
 def test_mistakes_are_one_sentence(suite, tmp_path, monkeypatch, capsys):
     for arguments, sentence in (
-        (["--section", "kernel"], "there is no section 'kernel': choose from tests, kernels, longmem, hso"),
+        (["--section", "kernel"], "there is no section 'kernel': choose from tests, kernels, longmem, evalm, hso"),
         ([], "there is no GPU that torch can use here: add --toy"),
     ):
         if not arguments and suite.DEVICE.type == "cuda":

@@ -33,8 +33,9 @@ def test_every_form_is_right_and_measured(op):
         assert [record["form"] for record in records][:2] == ["reference", "torch"]
         for record in records:
             assert record["right"], record
+            assert record["form"] in case.beside or record["flops"] == case.flops
             assert record["seconds"] > 0
-            assert record["share_of_matmul"] == pytest.approx(case.flops / record["seconds"] / 1e9)
+            assert record["share_of_matmul"] == pytest.approx(record["flops"] / record["seconds"] / 1e9)
         assert records[0]["times_faster"] == 1
 
 
@@ -69,6 +70,25 @@ def test_blocks_take_an_eighth_of_the_memory_at_a_bank_of_65536_tokens(op):
     with forced("reference"):
         reference = peak_of(case.runs["reference"])
     assert peak_of(case.opened["torch"]) * 8 <= reference
+
+
+def test_blocks_of_eva_take_memory_that_is_linear_in_tokens():
+    peaks = []
+    for length in (512, 2048):
+        case = cases("eva_attention", H=4, K=4, D=64, T=length, W=128, c=64)[0]
+        with forced("reference"):
+            reference = peak_of(case.runs["reference"])
+        peaks.append(peak_of(case.opened["torch"]))
+    assert peaks[1] < 5 * peaks[0]
+    assert peaks[1] * 8 <= reference
+
+
+def test_other_operations_are_measured_by_their_own_work_and_not_compared():
+    case = cases("eva_attention", T=64, c=8, W=16)[0]
+    records = {r["form"]: r for r in bench.measure(case, CPU, CEILING, peak_of, repeats=1)}
+    assert records["SDPA, equal work"]["flops"] == case.flops
+    assert records["SDPA, causal over all"]["flops"] == 2 * (64 * 65 // 2) * 4 * 16
+    assert records["SDPA, causal over all"]["relative_error"] is None
 
 
 def test_the_command_prints_a_table_or_json(capsys):

@@ -4,7 +4,7 @@ A speed is only given for an output that equals the reference in float64. Bytes 
 token and result, once; FLOPs are those that the accounting counts.
 
 Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D head width, n chunks of the bank, c tokens
-of a chunk, m chunks retrieved.
+of a chunk, m chunks retrieved, W tokens of a window.
 """
 
 from __future__ import annotations
@@ -25,12 +25,21 @@ from contextlab.kernels import dispatch
 from contextlab.kernels.chunk_topk import blocked as search
 from contextlab.kernels.chunk_topk import chunk_topk, chunk_topk_flops
 from contextlab.kernels.chunk_topk import reference as plain_search
+from contextlab.kernels.eva_attention import blocked as eva
+from contextlab.kernels.eva_attention import eva_attention
+from contextlab.kernels.eva_attention import ops as eva_ops
+from contextlab.kernels.eva_attention import reference as plain_eva
+from contextlab.kernels.eva_chunk_compress import blocked as pooling
+from contextlab.kernels.eva_chunk_compress import eva_chunk_compress
+from contextlab.kernels.eva_chunk_compress import ops as pooling_ops
+from contextlab.kernels.eva_chunk_compress import reference as plain_pooling
 from contextlab.kernels.joint_memory_attention import blocked, joint_memory_attention, local_attention, ops, reference
 
 Run = Callable[[], Any]
 PeakOf = Callable[[Run], int]
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 AT_ONCE = 32
+MOST_SCORES = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +53,7 @@ class Size:
     n: int = 0
     c: int = 4
     m: int = 16
+    W: int = 0
     dtype: torch.dtype = torch.float32
     bank_dtype: torch.dtype = torch.float32
 
@@ -60,6 +70,7 @@ class Case:
         bytes: least memory traffic.
         flops: multiply-add = 2.
         opened: runs whose insides an observer of torch operations can see, for the peak of memory.
+        beside: other operations to measure it by, with their FLOPs; their results are not compared.
     """
 
     op: str
@@ -69,6 +80,7 @@ class Case:
     bytes: int
     flops: int
     opened: Mapping[str, Run] = dataclasses.field(default_factory=dict)
+    beside: Mapping[str, tuple[Run, int]] = dataclasses.field(default_factory=dict)
 
 
 def ceilings(device: torch.device, side: int) -> dict[str, float]:
@@ -93,9 +105,10 @@ def measure(
 ) -> list[dict[str, Any]]:
     """One record per run of a case; a wrong output gets its error and no speed."""
     records = []
-    for name, run in case.runs.items():
+    others = {name: run for name, (run, _) in case.beside.items()}
+    for name, run in {**case.runs, **others}.items():
         with dispatch.forced(name if name in dispatch.FORMS else "torch"):
-            records.append(_record(case, name, case.error(run())))
+            records.append(_record(case, name, None if name in others else case.error(run())))
             if records[-1]["right"]:
                 taken = seconds(run, device, repeats)
                 middle = statistics.median(taken)
@@ -105,7 +118,7 @@ def measure(
                     "slowest": max(taken),
                     "peak_bytes": peak_of(case.opened.get(name, run)),
                     "share_of_copy": case.bytes / middle / ceiling["copy_bytes_per_second"],
-                    "share_of_matmul": case.flops / middle / ceiling["matmul_flops_per_second"],
+                    "share_of_matmul": records[-1]["flops"] / middle / ceiling["matmul_flops_per_second"],
                 }
     base = records[0]
     for record in records:
@@ -115,16 +128,16 @@ def measure(
     return records
 
 
-def _record(case: Case, name: str, error: float) -> dict[str, Any]:
+def _record(case: Case, name: str, error: float | None) -> dict[str, Any]:
     return {
         "op": case.op,
         "form": name,
         "size": {k: v for k, v in dataclasses.asdict(case.size).items() if isinstance(v, int)},
         "dtype": str(case.size.dtype).removeprefix("torch."),
         "bytes": case.bytes,
-        "flops": case.flops,
+        "flops": case.beside[name][1] if name in case.beside else case.flops,
         "relative_error": error,
-        "right": error <= TOLERANCE[case.size.dtype],
+        "right": error is None or error <= TOLERANCE[case.size.dtype],
     }
 
 
@@ -236,18 +249,98 @@ def search_cases(size: Size, device: torch.device) -> Iterator[Case]:
     yield Case("chunk_topk", size, runs, error, traffic, chunk_topk_flops(q, mean, count), opened)
 
 
+def eva_cases(size: Size, device: torch.device) -> Iterator[Case]:
+    """EVA attention over a whole sequence, beside fused attention on as many pairs and over all tokens."""
+    q, k, v, _ = _local_inputs(size, device)
+    places = torch.arange(size.T, device=device)
+    chunk_k, chunk_v = (
+        torch.randn(1, size.K, size.T // size.c, size.D, device=device).to(size.dtype).requires_grad_()
+        for _ in range(2)
+    )
+    leaves, counts, scale = (q, k, v, chunk_k, chunk_v), (places // size.c)[None], size.D**-0.5
+    flops = eva_ops.flops(q, k, chunk_k, None, counts, size.W, 0)
+    mean_pairs = flops // (4 * size.D * size.H * size.T)
+    fewer_k, fewer_v = (x.detach()[:, :, :mean_pairs].contiguous() for x in (k, v))
+    grouped = size.H != size.K
+
+    def run() -> Tensor:
+        return eva_attention(*leaves, scale=scale, counts_BT=counts, window=size.W)
+
+    @torch.no_grad()
+    def opened() -> Tensor:
+        return eva.forward(*leaves, None, counts, None, scale, size.W, 0)[0]
+
+    def on_as_many() -> Tensor:
+        return F.scaled_dot_product_attention(q.detach(), fewer_k, fewer_v, scale=scale, enable_gqa=grouped)
+
+    def over_all() -> Tensor:
+        return _sdpa(q.detach(), k.detach(), v.detach(), scale)
+
+    runs = _forms(run, device)
+    if size.H * size.T**2 > MOST_SCORES:
+        del runs["reference"]
+    beside = {"SDPA, equal work": (on_as_many, flops), "SDPA, causal over all": (over_all, ops.local_flops(q, k))}
+    truth = functools.cache(lambda: torch.cat([out.detach() for _, out in _eva_parts(leaves, counts, size)], 2))
+    traffic = 2 * q.nbytes + 2 * k.nbytes + 2 * chunk_k.nbytes
+    case = Case("eva_attention", size, runs, _relative_to(truth), traffic, flops, {"torch": opened}, beside)
+    yield case
+
+    def true_gradients(dout: Tensor) -> Tensor:
+        exact = [x.detach().double().requires_grad_() for x in leaves]
+        for span, out in _eva_parts(exact, counts, size):
+            out.backward(dout[:, :, span].double())
+        return torch.cat([x.grad.flatten() for x in exact if x.grad is not None])
+
+    yield _with_gradients(case, leaves, true_gradients)
+
+
+def compress_cases(size: Size, device: torch.device) -> Iterator[Case]:
+    """Chunk compression behind the means."""
+    _, k, v, _ = _local_inputs(size, device)
+    q_mean, k_mean = (
+        torch.randn(1, size.K, -(-size.T // size.c), size.D, device=device).to(size.dtype).requires_grad_()
+        for _ in range(2)
+    )
+    given, scale = (size.c, size.D**-0.5), size.D**-0.5
+
+    def run() -> Tensor:
+        return eva_chunk_compress(q_mean, k_mean, k, v, chunk=size.c, scale=scale)
+
+    @torch.no_grad()
+    def opened() -> Tensor:
+        return pooling.forward(q_mean + k_mean, k, v, *given, True)[1]
+
+    def exact(leaves: Sequence[Tensor]) -> Tensor:
+        q_mean_, k_, v_ = leaves
+        return plain_pooling.pool_chunks(q_mean_ + k_mean.detach().double(), k_, v_, *given, True)[1]
+
+    def true_gradients(dout: Tensor) -> Tensor:
+        leaves = [x.detach().double().requires_grad_() for x in (q_mean, k, v)]
+        return torch.cat([x.flatten() for x in torch.autograd.grad(exact(leaves), leaves, dout.double())])
+
+    truth = functools.cache(lambda: exact([x.detach().double() for x in (q_mean, k, v)]))
+    traffic, flops = 2 * k.nbytes + 3 * q_mean.nbytes, pooling_ops.flops(k, True)
+    case = Case("eva_chunk_compress", size, _forms(run, device), _relative_to(truth), traffic, flops, {"torch": opened})
+    yield case
+    yield _with_gradients(case, (q_mean, k, v), true_gradients)
+
+
 CASES: dict[str, Callable[[Size, torch.device], Iterator[Case]]] = {
     "joint_memory_attention": attention_cases,
     "local_attention": local_cases,
     "chunk_topk": search_cases,
+    "eva_attention": eva_cases,
+    "eva_chunk_compress": compress_cases,
 }
 _BF16: dict[str, Any] = {"dtype": torch.bfloat16, "bank_dtype": torch.bfloat16}
 SIZES: dict[str, dict[str, Sequence[Size]]] = {
-    "toy": dict.fromkeys(CASES, (Size(H=2, K=1, T=9, D=16, n=40, m=3),)),
+    "toy": dict.fromkeys(CASES, (Size(H=2, K=1, T=9, D=16, n=40, m=3, W=4),)),
     "cpu": {
         "joint_memory_attention": (Size(H=16, K=16, T=256, D=64, n=16384, bank_dtype=torch.float16),),
         "local_attention": (Size(H=16, K=16, T=512, D=64),),
         "chunk_topk": (Size(H=16, K=16, T=256, D=64, n=16384),),
+        "eva_attention": (Size(H=4, K=4, T=2048, D=64, c=16, W=256),),
+        "eva_chunk_compress": (Size(H=16, K=16, T=8192, D=64, c=16),),
     },
     "cuda": {
         "joint_memory_attention": (
@@ -260,6 +353,15 @@ SIZES: dict[str, dict[str, Sequence[Size]]] = {
             Size(H=16, K=16, T=1024, D=64, n=16384, **_BF16),
             Size(H=16, K=16, T=1024, D=64, n=16384),
             Size(H=16, K=16, T=1, D=64, n=16384, **_BF16),
+        ),
+        "eva_attention": (
+            Size(H=16, K=16, T=65536, D=64, c=64, W=512, **_BF16),
+            Size(H=32, K=8, T=16384, D=128, c=16, W=1024, **_BF16),
+            Size(H=16, K=16, T=4096, D=64, c=64, W=512, **_BF16),
+        ),
+        "eva_chunk_compress": (
+            Size(H=16, K=16, T=65536, D=64, c=64, **_BF16),
+            Size(H=32, K=8, T=65536, D=128, c=16, **_BF16),
         ),
     },
 }
@@ -290,8 +392,11 @@ def _gather_and_sdpa(
     return torch.lerp(_sdpa(q, k, v, scale), memory, torch.sigmoid(gate)[:, None, None].to(q.dtype))
 
 
-def _with_gradients(case: Case, leaves: Sequence[Tensor]) -> Case:
-    """The same, forward and backward; the result is every gradient, laid end to end."""
+def _with_gradients(case: Case, leaves: Sequence[Tensor], truth: Callable[[Tensor], Tensor] | None = None) -> Case:
+    """The same, forward and backward; the result is every gradient, laid end to end.
+
+    `truth` gives it for the output's gradient; without it the reference does.
+    """
     dout = torch.randn_like(leaves[0])
 
     def gradients_of(forward: Run) -> Run:
@@ -303,11 +408,26 @@ def _with_gradients(case: Case, leaves: Sequence[Tensor]) -> Case:
 
     runs = {name: gradients_of(forward) for name, forward in case.runs.items()}
 
-    def error(found: Tensor) -> float:
+    @functools.cache
+    def expected() -> Tensor:
         with dispatch.forced("reference"):
-            return _relative(found, runs["reference"]())
+            found: Tensor = runs["reference"]() if truth is None else truth(dout)
+            return found
+
+    def error(found: Tensor) -> float:
+        return _relative(found, expected())
 
     return Case(f"{case.op} with gradients", case.size, runs, error, 3 * case.bytes, 3 * case.flops)
+
+
+def _eva_parts(leaves: Sequence[Tensor], counts: Tensor, size: Size) -> Iterator[tuple[slice, Tensor]]:
+    """The reference in float64, window by window."""
+    q, k, v, chunk_k, chunk_v = (x.double() for x in leaves)
+    for begin in range(0, size.T, size.W):
+        span = slice(begin, min(begin + size.W, size.T))
+        seen = int(counts[0, span.stop - 1])
+        given = (q[:, :, span], k[:, :, span], v[:, :, span], chunk_k[:, :, :seen], chunk_v[:, :, :seen])
+        yield span, plain_eva.eva_attention(*given, None, counts[:, span], None, size.D**-0.5, size.W, 0)
 
 
 def _local_truth(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

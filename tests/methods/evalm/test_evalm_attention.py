@@ -26,9 +26,18 @@ def of_model(model, tokens, **given):
         return model(tokens, **given).logits.log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0]
 
 
-@pytest.mark.parametrize("settings", [{}, {"overlap": True}, {"remote_visibility": "before_chunk"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"overlap": True},
+        {"remote_visibility": "before_chunk"},
+        {"sinks": 0, "overlap": True},
+        {"sinks": 0, "remote_visibility": "before_chunk"},
+    ],
+)
 def test_an_unmodified_model_computes_what_the_method_reads(model, settings):
-    config = EVALMConfig(W=32, c=8, remote_bias=0.5, sinks=2, **settings)
+    config = EVALMConfig(**{"W": 32, "c": 8, "remote_bias": 0.5, "sinks": 2, **settings})
     tokens, lengths = text(170, rows=2), torch.tensor([170, 101])
     mask = (torch.arange(170) < lengths[:, None]).long()
     with eva_attention_of(model, config) as method:

@@ -29,7 +29,7 @@ def test_at_first_maps_are_the_identity():
     q_mean, k, v = case()
     key, value = made()(q_mean, k, v)
     torch.testing.assert_close(key, chunk_means(k, CHUNK, KV_HEADS))
-    torch.testing.assert_close(value, eva_chunk_compress(q_mean, key, k, v, None, CHUNK, WIDTH**-0.5))
+    torch.testing.assert_close(value, eva_chunk_compress(q_mean, key, k, v, chunk=CHUNK, scale=WIDTH**-0.5))
 
 
 def test_learned_pooling_starts_as_the_mean_and_turns_to_what_its_vector_points_at():

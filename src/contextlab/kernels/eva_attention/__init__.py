@@ -5,13 +5,13 @@ Legend: B rows, H query heads, K key/value heads, T queries, S local keys, n chu
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from contextlab.kernels.eva_attention.blocked import eva_attention as in_parts
+from contextlab.kernels import checks, dispatch
+from contextlab.kernels.eva_attention import ops, reference
+
+__all__ = ["eva_attention"]
 
 
 def eva_attention(
@@ -20,76 +20,72 @@ def eva_attention(
     v_BKSD: Tensor,
     chunk_k_BKnD: Tensor,
     chunk_v_BKnD: Tensor,
-    bias: Tensor | None,
-    counts_BT: Tensor | None,
-    chunk_bias_H: Tensor | None,
+    *,
     scale: float,
+    bias: Tensor | None = None,
+    counts_BT: Tensor | None = None,
+    chunk_bias_H: Tensor | None = None,
+    window: int | None = None,
+    overlap: bool = False,
 ) -> Tensor:
     """Attention of every query over local keys and the chunks it sees; a chunk counts as one token.
 
     Args:
-        q_BHTD: queries; consecutive groups of heads share a key head.
+        q_BHTD: queries, the last T of the S tokens; consecutive groups of heads share a key head.
         k_BKSD: local keys.
         v_BKSD: local values.
         chunk_k_BKnD: keys of chunks, oldest first.
         chunk_v_BKnD: values of chunks.
-        bias: added to the local logits, broadcastable to BHTS, -inf where a key is not seen; every query must see one.
-            None for queries that are the last T of the local keys and see all that is not behind them.
-        counts_BT: chunks that each query sees, the first so many; all when None.
-        chunk_bias_H: added to the logits of chunks; heads with -inf see none.
         scale: factor of the logits.
+        bias: added to the local logits, broadcastable to BHTS, -inf where a key is not seen; every query must see one.
+            Without it a query sees the local keys that are not behind it. There is no fused kernel for it on a GPU.
+        counts_BT: chunks that each query sees, the first so many, int64; all when None.
+        chunk_bias_H: added to the logits of chunks; heads with -inf see none.
+        window: the local keys lie in windows of so many tokens, the first one beginning with them, and a query sees
+            those of its own; all are one window when None.
+        overlap: whether the window before its own is seen too.
 
     Returns:
         `out_BHTD`.
+
+    Raises:
+        ValueError, TypeError: when shapes, devices or types do not fit.
     """
-    given = (q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, bias, counts_BT, chunk_bias_H)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
-        return in_parts(*given, scale)
-    out_BHTD: Tensor = _forward(*given, scale)
+    given = {"q_BHTD": q_BHTD, "k_BKSD": k_BKSD, "v_BKSD": v_BKSD}
+    given |= {"chunk_k_BKnD": chunk_k_BKnD, "chunk_v_BKnD": chunk_v_BKnD}
+    optional = {"counts_BT": counts_BT, "chunk_bias_H": chunk_bias_H}
+    sizes = checks.shapes(**given, **{name: x for name, x in optional.items() if x is not None})
+    checks.heads(sizes)
+    checks.one_float_type(**given)
+    if counts_BT is not None:
+        checks.of_type(torch.int64, counts_BT=counts_BT)
+    if chunk_bias_H is not None:
+        checks.one_float_type(chunk_bias_H=chunk_bias_H)
+    if sizes["T"] > sizes["S"]:
+        raise ValueError(f"There are {sizes['T']} queries but {sizes['S']} keys: give every query its own key.")
+    if bias is not None:
+        bias = _checked_bias(bias, sizes, windows=window is not None)
+    if window is not None and window < 1:
+        raise ValueError(f"A window of {window} tokens holds no query: give 1 or more.")
+    if overlap and window is None:
+        raise ValueError("Nothing overlaps without windows: give window= too.")
+    if 0 in (sizes["B"], sizes["T"], sizes["D"]):
+        return q_BHTD
+    window = window or sizes["S"]
+    shape = (scale, window, window if overlap else 0)
+    form = reference.eva_attention if dispatch.asked() == "reference" else ops.eva_attention
+    out = form(q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, bias, counts_BT, chunk_bias_H, *shape)
+    out_BHTD: Tensor = out if isinstance(out, Tensor) else out[0]
     return out_BHTD
 
 
-@torch.library.custom_op("contextlab::eva_attention", mutates_args=())
-def _forward(
-    q_BHTD: Tensor,
-    k_BKSD: Tensor,
-    v_BKSD: Tensor,
-    chunk_k_BKnD: Tensor,
-    chunk_v_BKnD: Tensor,
-    bias: Tensor | None,
-    counts_BT: Tensor | None,
-    chunk_bias_H: Tensor | None,
-    scale: float,
-) -> Tensor:
-    with torch.no_grad():
-        return in_parts(q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, bias, counts_BT, chunk_bias_H, scale)
-
-
-@_forward.register_fake
-def _(q_BHTD: Tensor, *_args: Any) -> Tensor:
-    return torch.empty_like(q_BHTD)
-
-
-@register_flop_formula(torch.ops.contextlab.eva_attention, get_raw=True)
-def eva_attention_flops(
-    q_BHTD: Tensor,
-    k_BKSD: Tensor,
-    _v: Tensor,
-    chunk_k_BKnD: Tensor,
-    _chunk_v: Tensor,
-    bias: Tensor | None,
-    counts_BT: Tensor | None,
-    *_args: Any,
-    **_kwargs: Any,
-) -> int:
-    """Visible (query, key) pairs, each one inner product and one weighted sum; multiply-add = 2."""
-    rows, heads, length, width = q_BHTD.shape
-    keys, chunks = k_BKSD.shape[2], chunk_k_BKnD.shape[2]
-    if bias is None:
-        local = rows * heads * (length * (keys - length) + length * (length + 1) // 2)
-    else:
-        local = rows * heads * length * keys * int((bias > float("-inf")).sum()) // bias.numel()
-    visible = rows * length * chunks
-    if counts_BT is not None:
-        visible = int(counts_BT.clamp(max=chunks).sum()) * (rows // counts_BT.shape[0])
-    return (local + heads * visible) * 4 * width
+def _checked_bias(bias: Tensor, sizes: dict[str, int], *, windows: bool) -> Tensor:
+    """The bias with its four dimensions."""
+    checks.one_float_type(bias=bias)
+    if windows:
+        raise ValueError("A bias says by itself what is seen: give either bias or window.")
+    full = [sizes[letter] for letter in "BHTS"]
+    bias_BHTS = bias[(None,) * max(4 - bias.dim(), 0)]
+    if bias_BHTS.dim() != 4 or any(size not in (1, most) for size, most in zip(bias_BHTS.shape, full, strict=True)):
+        raise ValueError(f"A bias of {list(bias.shape)} does not spread over BHTS = {full}: give one that does.")
+    return bias_BHTS

@@ -1,22 +1,44 @@
-"""EVA attention part by part, joined by the parts' log-sum-exp: memory linear in queries and keys.
+"""EVA attention in torch, part by part, joined by the parts' log-sum-exp: memory linear in queries and keys.
 
-The parts are what all queries see in full (older local keys, chunks before the first query's last) and what needs a
-mask. On a CPU each is one call of torch's fused kernel; with gradients, and elsewhere, tiles of queries are written
-out, and with gradients computed again in the backward pass.
+A part is a block of queries and keys that they see: older local keys, the block's own, chunks that all of them see,
+and chunks that some see. Given the whole softmax's denominator and output, each part also has its own gradient.
+
+Legend: B rows, H query heads, K key/value heads, T queries, t of them in a block, S keys, n chunks, D head width.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-QUERIES_AT_ONCE = 256
+from contextlab.kernels.eva_attention import part
+
+QUERIES_AT_ONCE = 1024
 
 
-def eva_attention(
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Queries, and the keys that they are compared with.
+
+    Attributes:
+        queries: a stretch of the queries.
+        remote: whether the keys are chunks.
+        keys: a stretch of the keys.
+        bias: added to the logits.
+        causal: as many keys as queries, of which a query sees those not behind it.
+    """
+
+    queries: slice
+    remote: bool
+    keys: slice
+    bias: Tensor | None = None
+    causal: bool = False
+
+
+def forward(
     q_BHTD: Tensor,
     k_BKSD: Tensor,
     v_BKSD: Tensor,
@@ -26,79 +48,146 @@ def eva_attention(
     counts_BT: Tensor | None,
     chunk_bias_H: Tensor | None,
     scale: float,
+    window: int,
+    overlap: int,
+) -> tuple[Tensor, Tensor]:
+    """`out_BHTD` and the logarithm of every softmax's denominator, `lse_BHT`."""
+    out_BHTD, lse_BHT = _empty(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
+    keys, values = (k_BKSD, chunk_k_BKnD), (v_BKSD, chunk_v_BKnD)
+    for parts in _blocks(q_BHTD, k_BKSD, chunk_k_BKnD, bias, counts_BT, window, overlap):
+        span, outs, sums = parts[0].queries, [], []
+        for given in parts:
+            k, v = (x[given.remote][:, :, given.keys] for x in (keys, values))
+            out, lse = part.forward(q_BHTD[:, :, span], k, v, given.bias, scale, causal=given.causal)
+            outs.append(out)
+            sums.append(lse + chunk_bias_H[:, None] if given.remote and chunk_bias_H is not None else lse)
+        lse_BHt = torch.stack(sums).logsumexp(0) if len(sums) > 1 else sums[0]
+        weighted = [out * (lse - lse_BHt).exp_()[..., None] for out, lse in zip(outs, sums, strict=True)]
+        out_BHTD[:, :, span], lse_BHT[:, :, span] = sum(weighted[1:], weighted[0]), lse_BHt
+    return out_BHTD, lse_BHT
+
+
+def backward(
+    dout_BHTD: Tensor,
+    q_BHTD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    chunk_k_BKnD: Tensor,
+    chunk_v_BKnD: Tensor,
+    bias: Tensor | None,
+    counts_BT: Tensor | None,
+    chunk_bias_H: Tensor | None,
+    out_BHTD: Tensor,
+    lse_BHT: Tensor,
+    scale: float,
+    window: int,
+    overlap: int,
+    into_bias: bool,
+    into_chunk_bias: bool,
+) -> tuple[Tensor, ...]:
+    """Gradients of queries, keys, values, chunks' keys and values, and of both biases (empty unless asked for)."""
+    kind = wide(q_BHTD)
+    dq_BHTD = _empty(q_BHTD)
+    keys, values = (k_BKSD, chunk_k_BKnD), (v_BKSD, chunk_v_BKnD)
+    dkeys, dvalues = (tuple(_zeros(x.shape, q_BHTD) for x in pair) for pair in (keys, values))
+    dbias = _zeros(bias.shape if into_bias and bias is not None else (0,), q_BHTD)
+    dchunk_bias_H = _zeros(q_BHTD.shape[1:2] if into_chunk_bias else (0,), q_BHTD)
+    for parts in _blocks(q_BHTD, k_BKSD, chunk_k_BKnD, bias, counts_BT, window, overlap):
+        span = parts[0].queries
+        q_BHtD, dout_BHtD, out_BHtD = (x[:, :, span] for x in (q_BHTD, dout_BHTD, out_BHTD))
+        dq_BHtD = torch.zeros_like(q_BHtD, dtype=kind)
+        for given in parts:
+            lse_BHt = lse_BHT[:, :, span]
+            if given.remote and chunk_bias_H is not None:
+                lse_BHt = lse_BHt - chunk_bias_H[:, None]
+            k, v = (x[given.remote][:, :, given.keys] for x in (keys, values))
+            seen = (q_BHtD, k, v, given.bias, scale, given.causal)
+            wanted = into_bias and not given.remote
+            dq, dk, dv, dlogits = part.backward(dout_BHtD, out_BHtD, lse_BHt, *seen, into_bias=wanted)
+            dq_BHtD += dq
+            dkeys[given.remote][:, :, given.keys] += dk
+            dvalues[given.remote][:, :, given.keys] += dv
+            if wanted:
+                dbias[_rows(dbias, span)] += dlogits
+            if into_chunk_bias and given.remote:
+                dchunk_bias_H += _chunk_bias_gradient(dout_BHtD, out_BHtD, lse_BHt, *seen)
+        dq_BHTD[:, :, span] = dq_BHtD
+    gradients = (dkeys[0], dvalues[0], dkeys[1], dvalues[1])
+    given_types = (k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD)
+    narrow = (x.to(like.dtype) for x, like in zip(gradients, given_types, strict=True))
+    return dq_BHTD, *narrow, _as(dbias, bias), _as(dchunk_bias_H, chunk_bias_H)
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """The type summed in: float64 stays, everything narrower is widened to float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _chunk_bias_gradient(
+    dout_BHtD: Tensor,
+    out_BHtD: Tensor,
+    lse_BHt: Tensor,
+    q_BHtD: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    causal: bool,
 ) -> Tensor:
-    """See `contextlab.kernels.eva_attention.eva_attention`."""
-    parts = list(_local(q_BHTD, k_BKSD, v_BKSD, bias, scale))
-    for out_BHTD, lse_BHT in _remote(q_BHTD, chunk_k_BKnD, chunk_v_BKnD, counts_BT, scale):
-        parts.append((out_BHTD, lse_BHT if chunk_bias_H is None else lse_BHT + chunk_bias_H[:, None]))
-    if len(parts) == 1:
-        return parts[0][0]
-    total_BHT = parts[0][1]
-    for _, lse_BHT in parts[1:]:
-        total_BHT = torch.logaddexp(total_BHT, lse_BHT)
-    weighted = [out_BHTD * (lse_BHT - total_BHT).exp()[..., None] for out_BHTD, lse_BHT in parts]
-    return torch.stack(weighted).sum(0).to(q_BHTD.dtype)
+    """Per head: what the chunks weigh, times how much better than the whole they are in the output's gradient."""
+    chunks_BHtD, chunks_lse_BHt = part.forward(q_BHtD, k, v, bias, scale, causal=causal)
+    better_BHt = (dout_BHtD.to(lse_BHt.dtype) * (chunks_BHtD.to(lse_BHt.dtype) - out_BHtD)).sum(-1)
+    return ((chunks_lse_BHt - lse_BHt).exp() * better_BHt).sum((0, 2))
 
 
-def _local(
-    q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float
-) -> Iterator[tuple[Tensor, Tensor]]:
-    if bias is not None:
-        yield _attend(q_BHTD, k_BKSD, v_BKSD, bias, scale)
-        return
-    older = k_BKSD.shape[2] - q_BHTD.shape[2]
-    yield _attend(q_BHTD, k_BKSD[:, :, older:], v_BKSD[:, :, older:], None, scale, causal=True)
-    if older:
-        yield _attend(q_BHTD, k_BKSD[:, :, :older], v_BKSD[:, :, :older], None, scale)
+def _blocks(
+    q_BHTD: Tensor,
+    k_BKSD: Tensor,
+    chunk_k_BKnD: Tensor,
+    bias: Tensor | None,
+    counts_BT: Tensor | None,
+    window: int,
+    overlap: int,
+) -> Iterator[list[Part]]:
+    """The parts of every block of queries; no block reaches over the end of a window."""
+    keys, chunks = k_BKSD.shape[2], chunk_k_BKnD.shape[2]
+    older = keys - q_BHTD.shape[2]
+    begin = older
+    while begin < keys:
+        end = min(begin + QUERIES_AT_ONCE, begin // window * window + window, keys)
+        span = slice(begin - older, end - older)
+        if bias is not None:
+            parts = [Part(span, False, slice(0, keys), bias[_rows(bias, span)])]
+        else:
+            first = max(begin // window * window - overlap, 0)
+            parts = [Part(span, False, slice(begin, end), causal=True)]
+            parts += [Part(span, False, slice(first, begin))] * (first < begin)
+        counts_Bt = None if counts_BT is None else counts_BT[:, span].clamp(max=chunks)
+        all_see = chunks if counts_Bt is None else int(counts_Bt.min())
+        parts += [Part(span, True, slice(0, all_see))] * (all_see > 0)
+        some_see = chunks if counts_Bt is None else int(counts_Bt.max())
+        if counts_Bt is not None and some_see > all_see:
+            hidden_B1tn = torch.arange(all_see, some_see, device=q_BHTD.device) >= counts_Bt[:, None, :, None]
+            # A finite floor, not -inf: a query that sees no chunk has a finite output here, and weight 0 in the end.
+            floor = torch.finfo(q_BHTD.dtype).min / 2
+            mask = torch.zeros_like(hidden_B1tn, dtype=q_BHTD.dtype).masked_fill(hidden_B1tn, floor)
+            parts.append(Part(span, True, slice(all_see, some_see), mask))
+        yield parts
+        begin = end
 
 
-def _remote(
-    q_BHTD: Tensor, k_BKnD: Tensor, v_BKnD: Tensor, counts_BT: Tensor | None, scale: float
-) -> Iterator[tuple[Tensor, Tensor]]:
-    chunks = k_BKnD.shape[2]
-    all_see = chunks if counts_BT is None else min(int(counts_BT.min()), chunks)
-    if all_see:
-        yield _attend(q_BHTD, k_BKnD[:, :, :all_see], v_BKnD[:, :, :all_see], None, scale)
-    if counts_BT is not None and int(counts_BT.max()) > all_see:
-        hidden_B1Tn = torch.arange(all_see, chunks, device=q_BHTD.device) >= counts_BT[:, None, :, None]
-        # A finite floor instead of -inf: a query that sees no chunk has a finite output here, and weight 0 in the end.
-        floor = torch.finfo(q_BHTD.dtype).min / 2
-        bias = torch.zeros_like(hidden_B1Tn, dtype=q_BHTD.dtype).masked_fill(hidden_B1Tn, floor)
-        yield _attend(q_BHTD, k_BKnD[:, :, all_see:], v_BKnD[:, :, all_see:], bias, scale)
+def _rows(bias: Tensor, span: slice) -> tuple[slice, slice, slice]:
+    """The queries of a block, in a bias that may be one for all of them."""
+    return slice(None), slice(None), span if bias.shape[2] > 1 else slice(None)
 
 
-def _attend(
-    q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float, *, causal: bool = False
-) -> tuple[Tensor, Tensor]:
-    """`out_BHTD` and `lse_BHT`; causal over equal lengths."""
-    grad = torch.is_grad_enabled()
-    if q_BHTD.device.type == "cpu" and not grad:
-        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        out_BHTD, lse_BHT = fused(q_BHTD, k_BKSD, v_BKSD, 0.0, causal, attn_mask=bias, scale=scale)
-        return out_BHTD, lse_BHT
-    outs, sums = [], []
-    for begin in range(0, q_BHTD.shape[2], QUERIES_AT_ONCE):
-        end = min(begin + QUERIES_AT_ONCE, q_BHTD.shape[2])
-        keys = end if causal else k_BKSD.shape[2]
-        rows = bias[..., begin:end, :] if bias is not None and bias.shape[-2] > 1 else bias
-        given = (q_BHTD[:, :, begin:end], k_BKSD[:, :, :keys], v_BKSD[:, :, :keys], rows, scale, causal)
-        out, lse = checkpoint(_tile, *given, use_reentrant=False) if grad else _tile(*given)
-        outs.append(out)
-        sums.append(lse)
-    return torch.cat(outs, dim=2), torch.cat(sums, dim=2)
+def _empty(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-def _tile(
-    q_BHtD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float, causal: bool
-) -> tuple[Tensor, Tensor]:
-    q_BKGtD = (q_BHtD * scale).unflatten(1, (k_BKSD.shape[1], -1))
-    logits_BHtS = (q_BKGtD @ k_BKSD[:, :, None].transpose(-1, -2)).flatten(1, 2)
-    logits_BHtS = logits_BHtS.to(torch.promote_types(logits_BHtS.dtype, torch.float32))
-    if bias is not None:
-        logits_BHtS = logits_BHtS + bias
-    if causal:
-        queries, keys = logits_BHtS.shape[-2:]
-        seen_tS = torch.ones(queries, keys, dtype=torch.bool, device=q_BHtD.device).tril(keys - queries)
-        logits_BHtS = logits_BHtS.masked_fill(~seen_tS, float("-inf"))
-    weights_BKGtS = logits_BHtS.softmax(-1).to(v_BKSD.dtype).unflatten(1, (k_BKSD.shape[1], -1))
-    return (weights_BKGtS @ v_BKSD[:, :, None]).flatten(1, 2), logits_BHtS.logsumexp(-1)
+def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    return torch.zeros(shape, dtype=wide(like), device=like.device)
+
+
+def _as(x: Tensor, like: Tensor | None) -> Tensor:
+    return x if like is None else x.to(like.dtype)

@@ -16,12 +16,16 @@ def eva_attention(
     counts_BT: Tensor | None,
     chunk_bias_H: Tensor | None,
     scale: float,
+    window: int,
+    overlap: int,
 ) -> Tensor:
-    """See `contextlab.kernels.eva_attention.eva_attention`."""
+    """See `contextlab.kernels.eva_attention.eva_attention`; `overlap` in tokens."""
     length, keys, chunks = q_BHTD.shape[2], k_BKSD.shape[2], chunk_k_BKnD.shape[2]
     local_BHTS = _logits(q_BHTD, k_BKSD, scale)
     if bias is None:
-        seen_TS = torch.ones(length, keys, dtype=torch.bool, device=q_BHTD.device).tril(keys - length)
+        place_S = torch.arange(keys, device=q_BHTD.device)
+        query_T1 = place_S[keys - length :, None]
+        seen_TS = (place_S <= query_T1) & (place_S >= query_T1 // window * window - overlap)
         local_BHTS = local_BHTS.masked_fill(~seen_TS, float("-inf"))
     else:
         local_BHTS = local_BHTS + bias
@@ -31,7 +35,7 @@ def eva_attention(
     if counts_BT is not None:
         hidden_B1Tn = torch.arange(chunks, device=q_BHTD.device) >= counts_BT[:, None, :, None]
         remote_BHTn = remote_BHTn.masked_fill(hidden_B1Tn, float("-inf"))
-    weights = torch.cat((local_BHTS, remote_BHTn), dim=-1).softmax(-1)
+    weights = torch.cat((local_BHTS, remote_BHTn), dim=-1).softmax(-1).to(v_BKSD.dtype)
     return _weigh(weights[..., :keys], v_BKSD) + _weigh(weights[..., keys:], chunk_v_BKnD)
 
 

@@ -99,28 +99,14 @@ class CausalEVA(nn.Module):
         )
         scale = self.head_width**-0.5
         q_mean_BHnD, k_mean_BHnD = self.means(q_BHTD, k_BHTD)
-        value_BHnD = eva_chunk_compress(q_mean_BHnD, k_mean_BHnD, k_BHTD, v_BHTD, noise_BHnD, self.chunk, scale)
-        outs = []
-        for begin in range(0, x_BTC.shape[1], self.window):
-            q_BHtD = q_BHTD[:, :, begin : begin + self.window]
-            first, end = max(begin - self.extension, 0), begin + q_BHtD.shape[2]
-            query_t = torch.arange(begin, end, device=x_BTC.device)
-            counts_t = (query_t if self.own else torch.full_like(query_t, first)) // self.chunk
-            seen = int(counts_t[-1])
-            outs.append(
-                eva_attention(
-                    q_BHtD,
-                    k_BHTD[:, :, first:end],
-                    v_BHTD[:, :, first:end],
-                    k_mean_BHnD[:, :, :seen],
-                    value_BHnD[:, :, :seen],
-                    self._bias(query_t, first, scale),
-                    counts_t.expand(len(x_BTC), -1),
-                    None,
-                    scale,
-                )
-            )
-        out_BTC: Tensor = self.out_proj(torch.cat(outs, dim=2).transpose(1, 2).flatten(2))
+        value_BHnD = eva_chunk_compress(
+            q_mean_BHnD, k_mean_BHnD, k_BHTD, v_BHTD, chunk=self.chunk, scale=scale, noise_BKnD=noise_BHnD
+        )
+        place_T = torch.arange(x_BTC.shape[1], device=x_BTC.device)
+        first_T = (place_T // self.window * self.window - self.extension).clamp(min=0)
+        counts_BT = ((place_T if self.own else first_T) // self.chunk).expand(len(x_BTC), -1)
+        out_BHTD = self._attend(q_BHTD, k_BHTD, v_BHTD, (k_mean_BHnD, value_BHnD), counts_BT, scale)
+        out_BTC: Tensor = self.out_proj(out_BHTD.transpose(1, 2).flatten(2))
         return out_BTC
 
     def means(self, q_BHTD: Tensor, k_BHTD: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,13 +120,36 @@ class CausalEVA(nn.Module):
         shape = (rows, self.heads, -(-length // self.chunk), self.head_width)
         return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
-    def _bias(self, query_t: Tensor, first: int, scale: float) -> Tensor | None:
+    def _attend(
+        self,
+        q_BHTD: Tensor,
+        k_BHTD: Tensor,
+        v_BHTD: Tensor,
+        chunks: tuple[Tensor, Tensor],
+        counts_BT: Tensor,
+        scale: float,
+    ) -> Tensor:
         if self.rel_pos_bias is None:
-            return None
-        key_S = torch.arange(first, int(query_t[-1]) + 1, device=query_t.device)
-        distance_tS = query_t[:, None] - key_S
-        bias_tS: Tensor = self.rel_pos_bias(distance_tS) * scale
-        return bias_tS.masked_fill(distance_tS < 0, float("-inf"))
+            return eva_attention(
+                q_BHTD,
+                k_BHTD,
+                v_BHTD,
+                *chunks,
+                scale=scale,
+                counts_BT=counts_BT,
+                window=self.window,
+                overlap=self.extension > 0,
+            )
+        outs = []
+        # Window by window: the bias of all of them would be a whole matrix.
+        for begin in range(0, q_BHTD.shape[2], self.window):
+            first, end = max(begin - self.extension, 0), min(begin + self.window, q_BHTD.shape[2])
+            place_S = torch.arange(first, end, device=q_BHTD.device)
+            distance_tS = place_S[begin - first :, None] - place_S
+            bias_tS = (self.rel_pos_bias(distance_tS) * scale).masked_fill(distance_tS < 0, float("-inf"))
+            given = (q_BHTD[:, :, begin:end], k_BHTD[:, :, first:end], v_BHTD[:, :, first:end], *chunks)
+            outs.append(eva_attention(*given, scale=scale, bias=bias_tS, counts_BT=counts_BT[:, begin:end]))
+        return torch.cat(outs, dim=2)
 
 
 def _adaptive(width: int, kind: Literal["qk", "no-ln"]) -> nn.Sequential:

@@ -28,7 +28,7 @@ class ParallelEVA:
     def __call__(
         self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
     ) -> Tensor:
-        """Summarise all whole chunks, then attend window by window."""
+        """Summarise all whole chunks, then attend: in one call where every key has one position, else by windows."""
         geometry = self.geometry
         summary: Summary = self.summaries[layer]  # type: ignore[assignment]
         whole = q_BHTD.shape[2] // geometry.chunk * geometry.chunk
@@ -37,27 +37,56 @@ class ParallelEVA:
             q_mean_BKnD = chunk_means(q_BHTD[:, :, :whole], geometry.chunk, k_BKTD.shape[1])
             q_mean_BKnD = q_mean_BKnD * query_factor(scale, q_BHTD.shape[-1])
             chunk_k_BKnD, chunk_v_BKnD = summary(q_mean_BKnD, k_BKTD[:, :, :whole], v_BKTD[:, :, :whole])
-        outs = []
-        for begin in range(0, q_BHTD.shape[2], geometry.window):
-            q_BHtD = q_BHTD[:, :, begin : begin + geometry.window]
-            end = begin + q_BHtD.shape[2]
-            k_BKSD, v_BKSD = self._local(k_BKTD, begin, end), self._local(v_BKTD, begin, end)
-            slots_S = torch.arange(k_BKSD.shape[2], device=q_BHTD.device)
-            slots_t = slots_S[-q_BHtD.shape[2] :]
-            counts_1t, positions_1n = self._chunks(begin, end, slots_S)
-            out_BHtD = eva_attention(
-                self._rotate(q_BHtD, slots_t),
-                self._rotate(k_BKSD, slots_S),
-                v_BKSD,
-                self._rotate(chunk_k_BKnD[:, :, : positions_1n.shape[1]], positions_1n[0]),
-                chunk_v_BKnD[:, :, : positions_1n.shape[1]],
-                _band(slots_t, slots_S, window, q_BHTD.dtype),
-                counts_1t.expand(q_BHTD.shape[0], -1) if geometry.own else None,
-                summary.remote_bias_H,
-                scale,
-            )
-            outs.append(out_BHtD)
-        return torch.cat(outs, dim=2)
+        given = (q_BHTD, k_BKTD, v_BKTD, chunk_k_BKnD, chunk_v_BKnD)
+        narrow = window is not None and window < geometry.recent + geometry.window
+        if narrow or geometry.sinks or not self.backbone.learned_positions:
+            begins = range(0, q_BHTD.shape[2], geometry.window)
+            return torch.cat([self._one_window(begin, *given, summary, scale, window) for begin in begins], dim=2)
+        return eva_attention(
+            *given,
+            scale=scale,
+            counts_BT=self._counts(q_BHTD),
+            chunk_bias_H=summary.remote_bias_H,
+            window=geometry.window,
+            overlap=geometry.recent > 0,
+        )
+
+    def _counts(self, q_BHTD: Tensor) -> Tensor:
+        """`counts_BT` of a whole sequence without sinks."""
+        geometry, place_T = self.geometry, torch.arange(q_BHTD.shape[2], device=q_BHTD.device)
+        begin_T = place_T // geometry.window * geometry.window
+        gone_T = geometry.gone(begin_T, begin_T.clamp(max=geometry.recent))
+        return geometry.seen(place_T[:, None], gone_T)[:, 0].expand(len(q_BHTD), -1)
+
+    def _one_window(
+        self,
+        begin: int,
+        q_BHTD: Tensor,
+        k_BKTD: Tensor,
+        v_BKTD: Tensor,
+        chunk_k_BKnD: Tensor,
+        chunk_v_BKnD: Tensor,
+        summary: Summary,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        q_BHtD = q_BHTD[:, :, begin : begin + self.geometry.window]
+        end = begin + q_BHtD.shape[2]
+        k_BKSD, v_BKSD = self._local(k_BKTD, begin, end), self._local(v_BKTD, begin, end)
+        slots_S = torch.arange(k_BKSD.shape[2], device=q_BHTD.device)
+        slots_t = slots_S[-q_BHtD.shape[2] :]
+        counts_1t, positions_1n = self._chunks(begin, end, slots_S)
+        return eva_attention(
+            self._rotate(q_BHtD, slots_t),
+            self._rotate(k_BKSD, slots_S),
+            v_BKSD,
+            self._rotate(chunk_k_BKnD[:, :, : positions_1n.shape[1]], positions_1n[0]),
+            chunk_v_BKnD[:, :, : positions_1n.shape[1]],
+            scale=scale,
+            bias=_band(slots_t, slots_S, window, q_BHTD.dtype),
+            counts_BT=counts_1t.expand(len(q_BHTD), -1) if self.geometry.own else None,
+            chunk_bias_H=summary.remote_bias_H,
+        )
 
     def _local(self, x_BKTD: Tensor, begin: int, end: int) -> Tensor:
         geometry = self.geometry

@@ -123,10 +123,10 @@ class EvaReader(CacheReader):
             v_BKSD,
             rotate(chunk_k_BKnD, self._chunk_rotary) if self.seen else chunk_k_BKnD,
             chunk_v_BKnD,
-            self._bias(window, q_BHTD.dtype),
-            self.counts_BT if self.seen and not self.all_see else None,
-            summary.remote_bias_H,
-            scale,
+            scale=scale,
+            bias=self._bias(window, q_BHTD.dtype),
+            counts_BT=self.counts_BT if self.seen and not self.all_see else None,
+            chunk_bias_H=summary.remote_bias_H,
         )
 
     def _summarise(self, roll_up: RollUp, summary: Summary, layer: int, q_BHTD: Tensor, scale: float) -> None:

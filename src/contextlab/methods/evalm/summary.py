@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contextlab.backbone import Backbone
-from contextlab.kernels.eva_chunk_compress import chunk_means, chunk_weights, eva_chunk_compress, pool
+from contextlab.kernels.eva_chunk_compress import chunk_means, eva_chunk_compress, pool_chunks
 from contextlab.methods.evalm.config import EVALMConfig
 
 NORM_EPSILON = 1e-5
@@ -65,13 +65,15 @@ class Summary(nn.Module):
         if self.query_map is None:
             rows, chunks = k_BKTD.shape[0], k_BKTD.shape[2] // self.chunk
             w_BKnD = constant_K1D.expand(rows, -1, chunks, -1)
-            p_BKnc = chunk_weights(w_BKnD, k_BKTD, self.chunk, scale, features=False)
-            key_BKnD, value_BKnD = self.key_map(pool(p_BKnc, k_BKTD)), pool(p_BKnc, v_BKTD)
+            pooled_BKnD, value_BKnD = pool_chunks(w_BKnD, k_BKTD, v_BKTD, chunk=self.chunk, scale=scale)
+            key_BKnD = self.key_map(pooled_BKnD)
         else:
             assert q_mean_BKnD is not None
             key_BKnD = self.key_map(chunk_means(k_BKTD, self.chunk, self.kv_heads))
             query_BKnD = self.query_map(q_mean_BKnD) + constant_K1D
-            value_BKnD = eva_chunk_compress(query_BKnD, key_BKnD, k_BKTD, v_BKTD, noise_BKnD, self.chunk, scale)
+            value_BKnD = eva_chunk_compress(
+                query_BKnD, key_BKnD, k_BKTD, v_BKTD, chunk=self.chunk, scale=scale, noise_BKnD=noise_BKnD
+            )
         return key_BKnD, value_BKnD @ self.value_map_KDD
 
 

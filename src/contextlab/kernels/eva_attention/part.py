@@ -1,0 +1,127 @@
+"""One part of a softmax, forward and backward: torch's fused kernel on a CPU, tiles written out elsewhere.
+
+Legend: B rows, H query heads, K key/value heads, R queries of all heads that share a key head, t queries, S keys,
+D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+QUERIES_AT_ONCE = 256
+fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+fused_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def forward(
+    q_BHtD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float, *, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """`out_BHtD` and `lse_BHt`; causal over equal lengths."""
+    if q_BHtD.device.type == "cpu":
+        bias = bias if bias is None else bias.to(q_BHtD.dtype)
+        out_BHtD, lse_BHt = fused(q_BHtD, k_BKSD, v_BKSD, 0.0, causal, attn_mask=bias, scale=scale)
+        return out_BHtD, lse_BHt
+    return tiled_forward(q_BHtD, k_BKSD, v_BKSD, bias, scale, causal=causal)
+
+
+def backward(
+    dout_BHtD: Tensor,
+    out_BHtD: Tensor,
+    lse_BHt: Tensor,
+    q_BHtD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    causal: bool,
+    *,
+    into_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys, values and, where asked for, the bias, in its shape.
+
+    `out_BHtD` and `lse_BHt` are those of the whole softmax.
+    """
+    if q_BHtD.device.type != "cpu" or into_bias:
+        given = (q_BHtD, k_BKSD, v_BKSD, bias, scale)
+        return tiled_backward(dout_BHtD, out_BHtD, lse_BHt, *given, causal=causal, into_bias=into_bias)
+    bias = bias if bias is None else bias.to(q_BHtD.dtype)
+    made = (out_BHtD, lse_BHt.contiguous(), 0.0, causal)
+    dq, dk, dv = fused_backward(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, *made, attn_mask=bias, scale=scale)
+    return dq, dk, dv, dq.new_empty(0)
+
+
+def tiled_forward(
+    q_BHtD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float, *, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """`forward`, written out."""
+    outs, sums = [], []
+    for span in _spans(q_BHtD):
+        logits_BHtS = _logits(q_BHtD, k_BKSD, bias, scale, span, causal=causal)
+        lse_BHt = logits_BHtS.logsumexp(-1)
+        weights_BHtS = logits_BHtS.sub_(lse_BHt[..., None]).exp_()
+        out_BKRD = _grouped(weights_BHtS, v_BKSD).to(v_BKSD.dtype) @ v_BKSD
+        outs.append(out_BKRD.view(*lse_BHt.shape, -1))
+        sums.append(lse_BHt)
+    return torch.cat(outs, dim=2), torch.cat(sums, dim=2)
+
+
+def tiled_backward(
+    dout_BHtD: Tensor,
+    out_BHtD: Tensor,
+    lse_BHt: Tensor,
+    q_BHtD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    *,
+    causal: bool,
+    into_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`backward`, written out."""
+    kind, dqs = lse_BHt.dtype, []
+    dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=kind, device=x.device) for x in (k_BKSD, v_BKSD))
+    dbias = torch.zeros(bias.shape if into_bias and bias is not None else (0,), dtype=kind, device=q_BHtD.device)
+    delta_BHt1 = (dout_BHtD.to(kind) * out_BHtD).sum(-1, keepdim=True)
+    for span in _spans(q_BHtD):
+        dout_BKRD = _grouped(dout_BHtD[:, :, span], v_BKSD)
+        weights_BHtS = _logits(q_BHtD, k_BKSD, bias, scale, span, causal=causal)
+        weights_BHtS.sub_(lse_BHt[:, :, span, None]).exp_()
+        dv_BKSD += _grouped(weights_BHtS, v_BKSD).to(dout_BKRD.dtype).transpose(-1, -2) @ dout_BKRD
+        dlogits_BHtS = (dout_BKRD @ v_BKSD.transpose(-1, -2)).view(weights_BHtS.shape).to(kind)
+        dlogits_BHtS = (dlogits_BHtS - delta_BHt1[:, :, span]).mul_(weights_BHtS)
+        if into_bias:
+            rows = dbias[..., span, :] if dbias.shape[-2] > 1 else dbias
+            rows += dlogits_BHtS.sum_to_size(rows.shape)
+        dlogits_BKRS = _grouped(dlogits_BHtS.mul_(scale), k_BKSD).to(k_BKSD.dtype)
+        dqs.append((dlogits_BKRS @ k_BKSD).view(*dlogits_BHtS.shape[:3], -1))
+        dk_BKSD += dlogits_BKRS.transpose(-1, -2) @ _grouped(q_BHtD[:, :, span], k_BKSD)
+    return torch.cat(dqs, dim=2), dk_BKSD, dv_BKSD, dbias
+
+
+def _spans(q_BHtD: Tensor) -> Iterator[slice]:
+    length = q_BHtD.shape[2]
+    return (slice(begin, min(begin + QUERIES_AT_ONCE, length)) for begin in range(0, length, QUERIES_AT_ONCE))
+
+
+def _logits(q_BHtD: Tensor, k_BKSD: Tensor, bias: Tensor | None, scale: float, span: slice, *, causal: bool) -> Tensor:
+    """`logits_BHtS` of some of the queries, in the type that is summed in."""
+    q = q_BHtD[:, :, span]
+    logits = (_grouped(q, k_BKSD) @ k_BKSD.transpose(-1, -2)).view(*q.shape[:3], -1)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) * scale
+    if bias is not None:
+        logits = logits + (bias[..., span, :] if bias.shape[-2] > 1 else bias)
+    if causal:
+        behind_tS = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1 + span.start)
+        logits = logits.masked_fill(behind_tS, float("-inf"))
+    return logits
+
+
+def _grouped(x_BHtD: Tensor, like_BKSD: Tensor) -> Tensor:
+    """All queries that share a key head, one behind the other: `x_BKRD`."""
+    rows, heads, length, width = x_BHtD.shape
+    kv_heads = like_BKSD.shape[1]
+    return x_BHtD.reshape(rows, kv_heads, heads // kv_heads * length, width)

@@ -1,0 +1,418 @@
+"""EVA attention in Triton: one online softmax over tiles of local keys, then over tiles of chunks.
+
+Logits are computed in units of log 2, in which the hardware exponentiates. All tensors are contiguous, all sums
+float32. A query's place is counted as its key; it sees the keys from `overlap` before its window up to its own.
+
+Legend: B rows, H query heads, K key/value heads, T queries, S local keys, n chunks, D head width, x stretches of the
+queries.
+"""
+
+# mypy: allow-untyped-decorators
+# ruff: noqa: ARG001 - FEW_QUERIES only tells the tuner that another tile may be best.
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from contextlab.kernels.tiling import FEW, LOG2E, NEVER, load_rows, padded_width, store_rows, tuned
+
+FORWARD = ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (16, 64, 4, 2))
+BACKWARD = ((64, 64, 4, 2), (64, 128, 8, 2), (16, 64, 4, 2))
+KEY = ["WIDTH", "COUNTS", "FEW_QUERIES"]
+STRETCH = 8192
+MOST_STRETCHES = 8
+
+
+@triton.jit
+def _first_seen(place: tl.tensor, window: tl.tensor, overlap: tl.tensor) -> tl.tensor:
+    """The first local key that queries see."""
+    return tl.maximum(place // window * window - overlap, 0)
+
+
+@triton.jit
+def _local_logits(
+    q: tl.tensor,
+    k: tl.tensor,
+    place: tl.tensor,
+    s: tl.tensor,
+    window: tl.tensor,
+    overlap: tl.tensor,
+    scale: tl.tensor,
+    MASKED: tl.constexpr,
+) -> tl.tensor:
+    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E)
+    if MASKED:
+        seen = (s[None, :] <= place[:, None]) & (s[None, :] >= _first_seen(place, window, overlap)[:, None])
+        logits = tl.where(seen, logits, NEVER)
+    return logits
+
+
+@triton.jit
+def _chunk_logits(
+    q: tl.tensor, k: tl.tensor, n: tl.tensor, counts: tl.tensor, bias: tl.tensor, scale: tl.tensor
+) -> tl.tensor:
+    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E) + bias * LOG2E
+    return tl.where(n[None, :] < counts[:, None], logits, NEVER)
+
+
+@triton.jit
+def _counts(
+    counts_BT: tl.tensor, before: tl.tensor, row: tl.tensor, end: tl.tensor, chunks: tl.tensor, COUNTS: tl.constexpr
+) -> tl.tensor:
+    """Chunks that the queries of a tile see; none from row `end` on."""
+    if COUNTS:
+        counts = tl.minimum(tl.load(counts_BT + before + row, mask=row < end, other=0), chunks).to(tl.int32)
+    else:
+        counts = tl.where(row < end, chunks, 0)
+    return counts
+
+
+@triton.jit
+def _fold(
+    logits: tl.tensor, v: tl.tensor, top: tl.tensor, total: tl.tensor, out: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Take a tile into the softmax."""
+    higher = tl.maximum(top, tl.max(logits, 1))
+    # A query that has seen no key so far has no highest logit to subtract.
+    ground = tl.where(higher == NEVER, 0.0, higher)
+    shrink = tl.exp2(top - ground)
+    weights = tl.exp2(logits - ground[:, None])
+    out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
+    return higher, total * shrink + tl.sum(weights, 1), out
+
+
+@tuned(("BLOCK_T", "BLOCK_S"), FORWARD, KEY)
+@triton.jit
+def _forward(
+    q_BHTD: tl.tensor,
+    k_BKSD: tl.tensor,
+    v_BKSD: tl.tensor,
+    chunk_k_BKnD: tl.tensor,
+    chunk_v_BKnD: tl.tensor,
+    counts_BT: tl.tensor,
+    chunk_bias_H: tl.tensor,
+    out_BHTD: tl.tensor,
+    lse_BHT: tl.tensor,
+    heads: tl.tensor,
+    groups: tl.tensor,
+    queries: tl.tensor,
+    keys: tl.tensor,
+    chunks: tl.tensor,
+    window: tl.tensor,
+    overlap: tl.tensor,
+    scale: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    COUNTS: tl.constexpr,
+    BIAS: tl.constexpr,
+    FEW_QUERIES: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+) -> None:
+    bh = tl.program_id(1).to(tl.int64)
+    bk = bh // groups
+    first = tl.program_id(0) * BLOCK_T
+    row, d = first + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
+    place, lowest = row + (keys - queries), first + keys - queries
+    q = load_rows(q_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH)
+    top = tl.full([BLOCK_T], NEVER, tl.float32)
+    total = tl.zeros([BLOCK_T], tl.float32)
+    out = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    k_SD, v_SD = k_BKSD + bk * keys * WIDTH, v_BKSD + bk * keys * WIDTH
+    begin = _first_seen(lowest, window, overlap)
+    in_one_window = lowest // window == tl.minimum(lowest + BLOCK_T - 1, keys - 1) // window
+    seen_by_all = begin + tl.where(in_one_window, (lowest + 1 - begin) // BLOCK_S * BLOCK_S, 0)
+    for s0 in range(begin, seen_by_all, BLOCK_S):
+        s = s0 + tl.arange(0, BLOCK_S)
+        k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
+        logits = _local_logits(q, k, place, s, window, overlap, scale, False)
+        top, total, out = _fold(logits, v, top, total, out)
+    for s0 in range(seen_by_all, tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
+        s = s0 + tl.arange(0, BLOCK_S)
+        k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
+        logits = _local_logits(q, k, place, s, window, overlap, scale, True)
+        top, total, out = _fold(logits, v, top, total, out)
+    counts = _counts(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
+    bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
+    k_nD, v_nD = chunk_k_BKnD + bk * chunks * WIDTH, chunk_v_BKnD + bk * chunks * WIDTH
+    for n0 in range(0, tl.max(counts, 0), BLOCK_S):
+        n = n0 + tl.arange(0, BLOCK_S)
+        k, v = load_rows(k_nD, n, chunks, d, WIDTH), load_rows(v_nD, n, chunks, d, WIDTH)
+        top, total, out = _fold(_chunk_logits(q, k, n, counts, bias, scale), v, top, total, out)
+    # Rows behind the last query may see nothing; they are not stored.
+    total = tl.where(row < queries, total, 1.0)
+    store_rows(out_BHTD + bh * queries * WIDTH, out / total[:, None], row, queries, d, WIDTH)
+    tl.store(lse_BHT + bh * queries + row, (top + tl.log2(total)) / LOG2E, mask=row < queries)
+
+
+@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY)
+@triton.jit
+def _backward_queries(
+    dout_BHTD: tl.tensor,
+    q_BHTD: tl.tensor,
+    k_BKSD: tl.tensor,
+    v_BKSD: tl.tensor,
+    chunk_k_BKnD: tl.tensor,
+    chunk_v_BKnD: tl.tensor,
+    counts_BT: tl.tensor,
+    chunk_bias_H: tl.tensor,
+    lse_BHT: tl.tensor,
+    delta_BHT: tl.tensor,
+    dq_BHTD: tl.tensor,
+    dbias_BHT: tl.tensor,
+    heads: tl.tensor,
+    groups: tl.tensor,
+    queries: tl.tensor,
+    keys: tl.tensor,
+    chunks: tl.tensor,
+    window: tl.tensor,
+    overlap: tl.tensor,
+    scale: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    COUNTS: tl.constexpr,
+    BIAS: tl.constexpr,
+    FEW_QUERIES: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+) -> None:
+    bh = tl.program_id(1).to(tl.int64)
+    bk = bh // groups
+    first = tl.program_id(0) * BLOCK_T
+    row, d = first + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
+    place, lowest = row + (keys - queries), first + keys - queries
+    q = load_rows(q_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH)
+    dout = load_rows(dout_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH)
+    lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=0.0) * LOG2E
+    delta = tl.load(delta_BHT + bh * queries + row, mask=row < queries, other=0.0)
+    k_SD, v_SD = k_BKSD + bk * keys * WIDTH, v_BKSD + bk * keys * WIDTH
+    dq = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    for s0 in range(_first_seen(lowest, window, overlap), tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
+        s = s0 + tl.arange(0, BLOCK_S)
+        k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
+        weights = tl.exp2(_local_logits(q, k, place, s, window, overlap, scale, True) - lse[:, None])
+        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
+        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision="ieee")
+    counts = _counts(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
+    bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
+    k_nD, v_nD = chunk_k_BKnD + bk * chunks * WIDTH, chunk_v_BKnD + bk * chunks * WIDTH
+    dbias = tl.zeros([BLOCK_T], tl.float32)
+    for n0 in range(0, tl.max(counts, 0), BLOCK_S):
+        n = n0 + tl.arange(0, BLOCK_S)
+        k, v = load_rows(k_nD, n, chunks, d, WIDTH), load_rows(v_nD, n, chunks, d, WIDTH)
+        weights = tl.exp2(_chunk_logits(q, k, n, counts, bias, scale) - lse[:, None])
+        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
+        dbias += tl.sum(dlogits, 1)
+        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision="ieee")
+    store_rows(dq_BHTD + bh * queries * WIDTH, dq * scale, row, queries, d, WIDTH)
+    tl.store(dbias_BHT + bh * queries + row, dbias, mask=row < queries)
+
+
+@triton.jit
+def _tile_gradients(
+    logits: tl.tensor,
+    q: tl.tensor,
+    dout: tl.tensor,
+    v: tl.tensor,
+    lse: tl.tensor,
+    delta: tl.tensor,
+    dk: tl.tensor,
+    dv: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Add what the queries of a tile say about its keys and values."""
+    weights = tl.exp2(logits - lse[:, None])
+    dv = tl.dot(tl.trans(weights).to(dout.dtype), dout, dv, input_precision="ieee")
+    dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
+    return tl.dot(tl.trans(dlogits).to(q.dtype), q, dk, input_precision="ieee"), dv
+
+
+@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY)
+@triton.jit
+def _backward_keys(
+    dout_BHTD: tl.tensor,
+    q_BHTD: tl.tensor,
+    k_BKSD: tl.tensor,
+    v_BKSD: tl.tensor,
+    lse_BHT: tl.tensor,
+    delta_BHT: tl.tensor,
+    dk_BKSD: tl.tensor,
+    dv_BKSD: tl.tensor,
+    groups: tl.tensor,
+    queries: tl.tensor,
+    keys: tl.tensor,
+    window: tl.tensor,
+    overlap: tl.tensor,
+    scale: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    COUNTS: tl.constexpr,
+    FEW_QUERIES: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+) -> None:
+    bk = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0) * BLOCK_S
+    s, d = first + tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
+    k = load_rows(k_BKSD + bk * keys * WIDTH, s, keys, d, WIDTH)
+    v = load_rows(v_BKSD + bk * keys * WIDTH, s, keys, d, WIDTH)
+    dk = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
+    dv = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
+    older = keys - queries
+    begin = tl.maximum(0, first - older) // BLOCK_T * BLOCK_T
+    last_window = (first + BLOCK_S - 1 + overlap) // window
+    end = tl.minimum(queries, last_window * window + window - older)
+    for bh in range(bk * groups, (bk + 1) * groups):
+        q_TD, dout_TD = q_BHTD + bh * queries * WIDTH, dout_BHTD + bh * queries * WIDTH
+        for t0 in range(begin, end, BLOCK_T):
+            row = t0 + tl.arange(0, BLOCK_T)
+            q, dout = load_rows(q_TD, row, queries, d, WIDTH), load_rows(dout_TD, row, queries, d, WIDTH)
+            # Rows behind the last query get no weight.
+            lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=float("inf")) * LOG2E
+            delta = tl.load(delta_BHT + bh * queries + row, mask=row < queries, other=0.0)
+            logits = _local_logits(q, k, row + older, s, window, overlap, scale, True)
+            dk, dv = _tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
+    store_rows(dk_BKSD + bk * keys * WIDTH, dk * scale, s, keys, d, WIDTH)
+    store_rows(dv_BKSD + bk * keys * WIDTH, dv, s, keys, d, WIDTH)
+
+
+@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY)
+@triton.jit
+def _backward_chunks(
+    dout_BHTD: tl.tensor,
+    q_BHTD: tl.tensor,
+    chunk_k_BKnD: tl.tensor,
+    chunk_v_BKnD: tl.tensor,
+    counts_BT: tl.tensor,
+    chunk_bias_H: tl.tensor,
+    lse_BHT: tl.tensor,
+    delta_BHT: tl.tensor,
+    dk_xBHnD: tl.tensor,
+    dv_xBHnD: tl.tensor,
+    heads: tl.tensor,
+    groups: tl.tensor,
+    queries: tl.tensor,
+    chunks: tl.tensor,
+    stretch: tl.tensor,
+    scale: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    COUNTS: tl.constexpr,
+    BIAS: tl.constexpr,
+    FEW_QUERIES: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+) -> None:
+    bh, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    bk = bh // groups
+    first = tl.program_id(0) * BLOCK_S
+    n, d = first + tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
+    k = load_rows(chunk_k_BKnD + bk * chunks * WIDTH, n, chunks, d, WIDTH)
+    v = load_rows(chunk_v_BKnD + bk * chunks * WIDTH, n, chunks, d, WIDTH)
+    bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
+    dk = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
+    dv = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
+    q_TD, dout_TD = q_BHTD + bh * queries * WIDTH, dout_BHTD + bh * queries * WIDTH
+    end = tl.minimum(queries, (part + 1) * stretch)
+    for t0 in range(part * stretch, end, BLOCK_T):
+        row = t0 + tl.arange(0, BLOCK_T)
+        counts = _counts(counts_BT, bh // heads * queries, row, end, chunks, COUNTS)
+        if tl.max(counts, 0) > first:
+            q, dout = load_rows(q_TD, row, end, d, WIDTH), load_rows(dout_TD, row, end, d, WIDTH)
+            lse = tl.load(lse_BHT + bh * queries + row, mask=row < end, other=0.0) * LOG2E
+            delta = tl.load(delta_BHT + bh * queries + row, mask=row < end, other=0.0)
+            logits = _chunk_logits(q, k, n, counts, bias, scale)
+            dk, dv = _tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
+    place = (part * tl.num_programs(1) + bh) * chunks * WIDTH
+    store_rows(dk_xBHnD + place, dk * scale, n, chunks, d, WIDTH)
+    store_rows(dv_xBHnD + place, dv, n, chunks, d, WIDTH)
+
+
+def forward(
+    q_BHTD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    chunk_k_BKnD: Tensor,
+    chunk_v_BKnD: Tensor,
+    _bias: None,
+    counts_BT: Tensor | None,
+    chunk_bias_H: Tensor | None,
+    scale: float,
+    window: int,
+    overlap: int,
+) -> tuple[Tensor, Tensor]:
+    """See `blocked.forward`; there is no bias here."""
+    inputs = _contiguous(q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, counts_BT, chunk_bias_H)
+    out_BHTD, lse_BHT = torch.empty_like(inputs[0]), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=torch.float32)
+    grid, sizes, shape = _launch(inputs, window, overlap)
+    _forward[grid](*inputs, out_BHTD, lse_BHT, *sizes, scale, **shape)
+    return out_BHTD, lse_BHT
+
+
+def backward(
+    dout_BHTD: Tensor,
+    q_BHTD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    chunk_k_BKnD: Tensor,
+    chunk_v_BKnD: Tensor,
+    _bias: None,
+    counts_BT: Tensor | None,
+    chunk_bias_H: Tensor | None,
+    out_BHTD: Tensor,
+    lse_BHT: Tensor,
+    scale: float,
+    window: int,
+    overlap: int,
+    _into_bias: bool,
+    into_chunk_bias: bool,
+) -> tuple[Tensor, ...]:
+    """See `blocked.backward`; there is no bias here."""
+    given = (dout_BHTD, q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, counts_BT, chunk_bias_H)
+    dout, q, k, v, chunk_k, chunk_v, counts, chunk_bias = inputs = _contiguous(*given)
+    rows, heads, queries, width = q.shape
+    delta_BHT, dbias_BHT = (dout.float() * out_BHTD.float()).sum(-1), torch.empty_like(lse_BHT)
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    grid, sizes, shape = _launch(inputs[1:], window, overlap)
+    of_queries = (lse_BHT, delta_BHT)
+    _backward_queries[grid](*inputs, *of_queries, dq, dbias_BHT, *sizes, scale, **shape)
+    _, groups, _, keys, chunks, *_ = sizes
+    without = {name: value for name, value in shape.items() if name != "BIAS"}
+    _backward_keys[lambda meta: (triton.cdiv(keys, meta["BLOCK_S"]), rows * heads // groups)](
+        dout, q, k, v, *of_queries, dk, dv, groups, queries, keys, window, overlap, scale, **without
+    )
+    stretches = min(triton.cdiv(queries, STRETCH), MOST_STRETCHES)
+    parts = (stretches, rows, heads, chunks, width)
+    dchunk_k, dchunk_v = (torch.empty(parts, dtype=torch.float32, device=q.device) for _ in range(2))
+    if chunks:
+        by_chunk = lambda meta: (triton.cdiv(chunks, meta["BLOCK_S"]), rows * heads, stretches)  # noqa: E731
+        made = (*of_queries, dchunk_k, dchunk_v, heads, groups, queries, chunks, triton.cdiv(queries, stretches))
+        _backward_chunks[by_chunk](dout, q, chunk_k, chunk_v, counts, chunk_bias, *made, scale, **shape)
+    shared = (stretches, rows, heads // groups, groups, chunks, width)
+    of_chunks = (x.view(shared).sum((0, 3)).to(chunk_k.dtype) for x in (dchunk_k, dchunk_v))
+    of_bias = dbias_BHT.sum((0, 2)) if into_chunk_bias else dbias_BHT.new_empty(0)
+    if chunk_bias is not None:
+        of_bias = of_bias.to(chunk_bias.dtype)
+    return dq, dk, dv, *of_chunks, dbias_BHT.new_empty(0), of_bias
+
+
+def _contiguous(*given: Tensor | None) -> tuple[Any, ...]:
+    return tuple(x if x is None else x.contiguous() for x in given)
+
+
+def _launch(inputs: tuple[Any, ...], window: int, overlap: int) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
+    q_BHTD, k_BKSD, _, chunk_k_BKnD, _, counts_BT, chunk_bias_H = inputs
+    rows, heads, queries, width = q_BHTD.shape
+    shape = {
+        "WIDTH": width,
+        "BLOCK_D": padded_width(width),
+        "COUNTS": counts_BT is not None,
+        "BIAS": chunk_bias_H is not None,
+        "FEW_QUERIES": queries <= FEW,
+    }
+    sizes = (heads, heads // k_BKSD.shape[1], queries, k_BKSD.shape[2], chunk_k_BKnD.shape[2], window, overlap)
+    return lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads), sizes, shape
