@@ -19,13 +19,12 @@ from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
 
 PAPER_LENGTH = 8192
 LENGTHS = [4096, 16384, 65536]
-OPEN = EVALMConfig(remote_bias=-2.0)
 
 
-def encode(backbone_name: str, length: int, *, counted: bool) -> dict[str, Any]:
+def encode(backbone_name: str, length: int, chunk: int, *, counted: bool) -> dict[str, Any]:
     """Encode so many tokens, with seconds, or with the peak of live bytes."""
     backbone = load(backbone_name, device="cpu", dtype="float32")
-    method = EVALM(backbone, OPEN)
+    method = EVALM(backbone, EVALMConfig(c=chunk, remote_bias=-2.0))
     weights = resident_bytes(backbone.model, method.summaries)
     tokens_BT = torch.randint(backbone.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
     start = method.start()
@@ -41,6 +40,7 @@ def encode(backbone_name: str, length: int, *, counted: bool) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     return {
         "tokens": length,
+        "chunk": chunk,
         "seconds_per_1k_tokens": 1000 * seconds / length,
         "state_bytes": state.nbytes,
         "max_resident_bytes": _resident(),
@@ -93,14 +93,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backbone", default="smollm2-135m")
     parser.add_argument("--lengths", type=int, nargs="*", default=LENGTHS)
+    parser.add_argument("--chunk", type=int, default=EVALMConfig().c)
     parser.add_argument("--one", choices=["seconds", "bytes"], help="one length in this process")
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(encode(options.backbone, options.lengths[0], counted=options.one == "bytes")))
+        counted = options.one == "bytes"
+        print(json.dumps(encode(options.backbone, options.lengths[0], options.chunk, counted=counted)))
         return
     runs = []
     for length in options.lengths:
-        given = ["--backbone", options.backbone, "--lengths", str(length), "--one"]
+        given = ["--backbone", options.backbone, "--chunk", str(options.chunk), "--lengths", str(length), "--one"]
         runs.append({**_alone([*given, "seconds"]), **_alone([*given, "bytes"])})
     growth = runs[-1]["seconds_per_1k_tokens"] / runs[0]["seconds_per_1k_tokens"] if runs else None
     print(json.dumps({"runs": runs, "growth_per_token": growth, "paper_shapes": by_arithmetic(PAPER_LENGTH)}))

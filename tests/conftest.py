@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+# The models are so small that threads would only wait for each other.
+torch.set_num_threads(1)
+
 SHARED = Path(os.environ.get("CONTEXTLAB_SHARED", Path(__file__).parents[2] / "shared"))
 
 Fixture = tuple[dict[str, Any], dict[str, torch.Tensor]]
