@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    # Triton's kernels then run in its interpreter, which it decides when it is imported, by whatever test comes first.
+    os.environ["TRITON_INTERPRET"] = "1"
 # The models are so small that threads would only wait for each other.
 torch.set_num_threads(1)
 

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib import util
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    # Triton decides when it is imported; without a GPU its kernels run in its interpreter.
-    os.environ["TRITON_INTERPRET"] = "1"
 
 from contextlab.kernels.dispatch import FORMS, VARIABLE
 
