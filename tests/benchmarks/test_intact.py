@@ -13,7 +13,7 @@ from contextlab.benchmarks.data.intact import Report, examine
 
 JSON = b'{"a": [1]}\n'
 LINES = JSON * 3
-FILES = {"data/a.json": JSON, "b.jsonl.gz": gzip.compress(LINES), "c.txt.xz": lzma.compress(b"text")}
+FILES = {"data/a.json": JSON, "b.jsonl.gz": gzip.compress(LINES, mtime=0), "c.txt.xz": lzma.compress(b"text")}
 PATTERNS = ("data/*.json", "b.jsonl", "c.txt.xz")
 
 
@@ -83,11 +83,11 @@ def test_sums_of_either_folder_are_compared(tmp_path: Path, where: str) -> None:
     [
         ("data/a.json", b"", "is empty"),
         ("data/a.json", b'{"a":\n', "Line 2"),
-        ("b.jsonl.gz", gzip.compress(JSON + b"oops\n"), "Line 2"),
-        ("b.jsonl.gz", gzip.compress(LINES)[:-5], "cannot be read"),
+        ("b.jsonl.gz", gzip.compress(JSON + b"oops\n", mtime=0), "Line 2"),
+        ("b.jsonl.gz", gzip.compress(LINES, mtime=0)[:-5], "cannot be read"),
         ("b.jsonl.gz", LINES, "cannot be read"),
-        ("b.jsonl.gz", gzip.compress(b'"\xff"'), "not UTF-8"),
-        ("b.jsonl.gz", gzip.compress(b""), "is empty"),
+        ("b.jsonl.gz", gzip.compress(b'"\xff"', mtime=0), "not UTF-8"),
+        ("b.jsonl.gz", gzip.compress(b"", mtime=0), "is empty"),
         ("c.txt.xz", FILES["c.txt.xz"][:-4], "cannot be read"),
     ],
 )
