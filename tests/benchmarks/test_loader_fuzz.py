@@ -57,7 +57,7 @@ def book(number: int) -> dict[str, Any]:
     digest = hashlib.sha256(TEXT.encode()).hexdigest()
     return {
         "id": f"pg{number}",
-        "bucket": "S2",
+        "bucket": "S1",
         "gpt2_tokens": 20_000,
         "file": f"texts/{number}.txt.gz",
         "sha256_txt": digest,
