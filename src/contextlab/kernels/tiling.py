@@ -56,3 +56,35 @@ def store_rows(
     """Write rows of a contiguous matrix, in its type."""
     place = x + row[:, None] * WIDTH + d[None, :]
     tl.store(place, value.to(x.dtype.element_ty), mask=(row < rows)[:, None] & (d < WIDTH)[None, :])
+
+
+@triton.jit
+def fold(
+    logits: tl.tensor, v: tl.tensor, top: tl.tensor, total: tl.tensor, out: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Take a tile into the softmax."""
+    higher = tl.maximum(top, tl.max(logits, 1))
+    # A query that has seen no key so far has no highest logit to subtract.
+    ground = tl.where(higher == NEVER, 0.0, higher)
+    shrink = tl.exp2(top - ground)
+    weights = tl.exp2(logits - ground[:, None])
+    out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
+    return higher, total * shrink + tl.sum(weights, 1), out
+
+
+@triton.jit
+def tile_gradients(
+    logits: tl.tensor,
+    q: tl.tensor,
+    dout: tl.tensor,
+    v: tl.tensor,
+    lse: tl.tensor,
+    delta: tl.tensor,
+    dk: tl.tensor,
+    dv: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Add what the queries of a tile say about its keys and values."""
+    weights = tl.exp2(logits - lse[:, None])
+    dv = tl.dot(tl.trans(weights).to(dout.dtype), dout, dv, input_precision="ieee")
+    dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
+    return tl.dot(tl.trans(dlogits).to(q.dtype), q, dk, input_precision="ieee"), dv

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from contextlab.kernels.blocks import contiguous_like, wide
 from contextlab.kernels.eva_attention import part
 
 QUERIES_AT_ONCE = 1024
@@ -52,7 +53,7 @@ def forward(
     overlap: int,
 ) -> tuple[Tensor, Tensor]:
     """`out_BHTD` and the logarithm of every softmax's denominator, `lse_BHT`."""
-    out_BHTD, lse_BHT = _empty(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
+    out_BHTD, lse_BHT = contiguous_like(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
     keys, values = (k_BKSD, chunk_k_BKnD), (v_BKSD, chunk_v_BKnD)
     for parts in _blocks(q_BHTD, k_BKSD, chunk_k_BKnD, bias, counts_BT, window, overlap):
         span, outs, sums = parts[0].queries, [], []
@@ -87,7 +88,7 @@ def backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of queries, keys, values, chunks' keys and values, and of both biases (empty unless asked for)."""
     kind = wide(q_BHTD)
-    dq_BHTD = _empty(q_BHTD)
+    dq_BHTD = contiguous_like(q_BHTD)
     keys, values = (k_BKSD, chunk_k_BKnD), (v_BKSD, chunk_v_BKnD)
     dkeys, dvalues = (tuple(_zeros(x.shape, q_BHTD) for x in pair) for pair in (keys, values))
     dbias = _zeros(bias.shape if into_bias and bias is not None else (0,), q_BHTD)
@@ -116,11 +117,6 @@ def backward(
     given_types = (k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD)
     narrow = (x.to(like.dtype) for x, like in zip(gradients, given_types, strict=True))
     return dq_BHTD, *narrow, _as(dbias, bias), _as(dchunk_bias_H, chunk_bias_H)
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """The type summed in: float64 stays, everything narrower is widened to float32."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _chunk_bias_gradient(
@@ -179,10 +175,6 @@ def _blocks(
 def _rows(bias: Tensor, span: slice) -> tuple[slice, slice, slice]:
     """The queries of a block, in a bias that may be one for all of them."""
     return slice(None), slice(None), span if bias.shape[2] > 1 else slice(None)
-
-
-def _empty(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from contextlab.kernels import dispatch
+from contextlab.kernels.blocks import wide
 from contextlab.kernels.eva_attention import blocked
-from contextlab.kernels.eva_attention.blocked import wide
 
 
 def _form(q_BHTD: Tensor, bias: Tensor | None) -> ModuleType:

@@ -19,7 +19,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contextlab.kernels.tiling import FEW, LOG2E, NEVER, load_rows, padded_width, store_rows, tuned
+from contextlab.kernels.tiling import (
+    FEW,
+    LOG2E,
+    NEVER,
+    fold,
+    load_rows,
+    padded_width,
+    store_rows,
+    tile_gradients,
+    tuned,
+)
 
 FORWARD = ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (16, 64, 4, 2))
 BACKWARD = ((64, 64, 4, 2), (64, 128, 8, 2), (16, 64, 4, 2))
@@ -72,20 +82,6 @@ def _counts(
     return counts
 
 
-@triton.jit
-def _fold(
-    logits: tl.tensor, v: tl.tensor, top: tl.tensor, total: tl.tensor, out: tl.tensor
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Take a tile into the softmax."""
-    higher = tl.maximum(top, tl.max(logits, 1))
-    # A query that has seen no key so far has no highest logit to subtract.
-    ground = tl.where(higher == NEVER, 0.0, higher)
-    shrink = tl.exp2(top - ground)
-    weights = tl.exp2(logits - ground[:, None])
-    out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
-    return higher, total * shrink + tl.sum(weights, 1), out
-
-
 @tuned(("BLOCK_T", "BLOCK_S"), FORWARD, KEY)
 @triton.jit
 def _forward(
@@ -131,19 +127,19 @@ def _forward(
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
         logits = _local_logits(q, k, place, s, window, overlap, scale, False)
-        top, total, out = _fold(logits, v, top, total, out)
+        top, total, out = fold(logits, v, top, total, out)
     for s0 in range(seen_by_all, tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
         logits = _local_logits(q, k, place, s, window, overlap, scale, True)
-        top, total, out = _fold(logits, v, top, total, out)
+        top, total, out = fold(logits, v, top, total, out)
     counts = _counts(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
     bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
     k_nD, v_nD = chunk_k_BKnD + bk * chunks * WIDTH, chunk_v_BKnD + bk * chunks * WIDTH
     for n0 in range(0, tl.max(counts, 0), BLOCK_S):
         n = n0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_nD, n, chunks, d, WIDTH), load_rows(v_nD, n, chunks, d, WIDTH)
-        top, total, out = _fold(_chunk_logits(q, k, n, counts, bias, scale), v, top, total, out)
+        top, total, out = fold(_chunk_logits(q, k, n, counts, bias, scale), v, top, total, out)
     # Rows behind the last query may see nothing; they are not stored.
     total = tl.where(row < queries, total, 1.0)
     store_rows(out_BHTD + bh * queries * WIDTH, out / total[:, None], row, queries, d, WIDTH)
@@ -213,24 +209,6 @@ def _backward_queries(
     tl.store(dbias_BHT + bh * queries + row, dbias, mask=row < queries)
 
 
-@triton.jit
-def _tile_gradients(
-    logits: tl.tensor,
-    q: tl.tensor,
-    dout: tl.tensor,
-    v: tl.tensor,
-    lse: tl.tensor,
-    delta: tl.tensor,
-    dk: tl.tensor,
-    dv: tl.tensor,
-) -> tuple[tl.tensor, tl.tensor]:
-    """Add what the queries of a tile say about its keys and values."""
-    weights = tl.exp2(logits - lse[:, None])
-    dv = tl.dot(tl.trans(weights).to(dout.dtype), dout, dv, input_precision="ieee")
-    dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
-    return tl.dot(tl.trans(dlogits).to(q.dtype), q, dk, input_precision="ieee"), dv
-
-
 @tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY)
 @triton.jit
 def _backward_keys(
@@ -275,7 +253,7 @@ def _backward_keys(
             lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=float("inf")) * LOG2E
             delta = tl.load(delta_BHT + bh * queries + row, mask=row < queries, other=0.0)
             logits = _local_logits(q, k, row + older, s, window, overlap, scale, True)
-            dk, dv = _tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
+            dk, dv = tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
     store_rows(dk_BKSD + bk * keys * WIDTH, dk * scale, s, keys, d, WIDTH)
     store_rows(dv_BKSD + bk * keys * WIDTH, dv, s, keys, d, WIDTH)
 
@@ -326,7 +304,7 @@ def _backward_chunks(
             lse = tl.load(lse_BHT + bh * queries + row, mask=row < end, other=0.0) * LOG2E
             delta = tl.load(delta_BHT + bh * queries + row, mask=row < end, other=0.0)
             logits = _chunk_logits(q, k, n, counts, bias, scale)
-            dk, dv = _tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
+            dk, dv = tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
     place = (part * tl.num_programs(1) + bh) * chunks * WIDTH
     store_rows(dk_xBHnD + place, dk * scale, n, chunks, d, WIDTH)
     store_rows(dv_xBHnD + place, dv, n, chunks, d, WIDTH)

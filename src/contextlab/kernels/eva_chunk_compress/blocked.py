@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from contextlab.kernels.blocks import contiguous_like, wide
+
 ELEMENTS = 2**17
 
 
@@ -17,8 +19,8 @@ def forward(
     w_BKnD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, chunk: int, scale: float, features: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`key_BKnD` (empty with features), `value_BKnD`, and the logarithm of every denominator, `lse_BKn`."""
-    value_BKnD, lse_BKn = _empty(w_BKnD), w_BKnD.new_empty(w_BKnD.shape[:3], dtype=wide(w_BKnD))
-    key_BKnD = w_BKnD.new_empty(0) if features else _empty(w_BKnD)
+    value_BKnD, lse_BKn = contiguous_like(w_BKnD), w_BKnD.new_empty(w_BKnD.shape[:3], dtype=wide(w_BKnD))
+    key_BKnD = w_BKnD.new_empty(0) if features else contiguous_like(w_BKnD)
     for chunks, tokens, size in _blocks(k_BKTD, chunk):
         k_BKbcD, v_BKbcD = (_chunks_of(x, tokens, size) for x in (k_BKTD, v_BKTD))
         logits_BKbc = _logits(w_BKnD[:, :, chunks], k_BKbcD, scale, features)
@@ -45,7 +47,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of directions, keys and values."""
     kind = wide(w_BKnD)
-    dw_BKnD, dk_BKTD, dv_BKTD = (_empty(x) for x in (w_BKnD, k_BKTD, v_BKTD))
+    dw_BKnD, dk_BKTD, dv_BKTD = (contiguous_like(x) for x in (w_BKnD, k_BKTD, v_BKTD))
     for chunks, tokens, size in _blocks(k_BKTD, chunk):
         k_BKbcD, v_BKbcD = (_chunks_of(x, tokens, size) for x in (k_BKTD, v_BKTD))
         w_BKbD, dvalue_BKbD, value_BKbD = (x[:, :, chunks].to(kind) for x in (w_BKnD, dvalue_BKnD, value_BKnD))
@@ -65,15 +67,6 @@ def backward(
         dk_BKTD[:, :, tokens] = dk_BKbcD.flatten(2, 3)
         dv_BKTD[:, :, tokens] = (weights_BKbc[..., None] * dvalue_BKbD[..., None, :]).flatten(2, 3)
     return dw_BKnD, dk_BKTD, dv_BKTD
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """The type computed in: float64 stays, everything narrower is widened to float32."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _empty(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _blocks(k_BKTD: Tensor, chunk: int) -> Iterator[tuple[slice, slice, int]]:

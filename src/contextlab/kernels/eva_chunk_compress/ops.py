@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from contextlab.kernels import dispatch
+from contextlab.kernels.blocks import wide
 from contextlab.kernels.eva_chunk_compress import blocked
-from contextlab.kernels.eva_chunk_compress.blocked import wide
 
 
 def _form(k_BKTD: Tensor) -> ModuleType:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from contextlab.kernels.blocks import contiguous_like, wide
+
 LOCAL_ELEMENTS = 2**18
 GATHERED_ELEMENTS = 2**19
 NEVER = float("-inf")
@@ -20,7 +22,7 @@ def local_forward(
     q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, slopes_H: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """`out_BHTD` and the logarithm of every softmax's denominator, `lse_BHT`."""
-    out_BHTD, lse_BHT = _contiguous(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
+    out_BHTD, lse_BHT = contiguous_like(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
     for span in _local_spans(q_BHTD, k_BKSD):
         logits_BKGts, _, _, v_BK1sD = _local_logits(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale, span)
         lse_BKGt = logits_BKGts.logsumexp(-1)
@@ -41,7 +43,7 @@ def local_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values."""
-    dq_BHTD = _contiguous(q_BHTD)
+    dq_BHTD = contiguous_like(q_BHTD)
     dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=wide(q_BHTD), device=x.device) for x in (k_BKSD, v_BKSD))
     groups = (k_BKSD.shape[1], -1)
     for span in _local_spans(q_BHTD, k_BKSD):
@@ -69,7 +71,7 @@ def memory_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`out_BHTD`, the memory's part `memory_BHTD` and the logarithm of its denominator, -inf where none was found."""
     k_BKncD, v_BKncD = _whole_chunks(k_BKncD), _whole_chunks(v_BKncD)
-    out_BHTD, memory_BHTD = _contiguous(local_BHTD), _contiguous(local_BHTD)
+    out_BHTD, memory_BHTD = contiguous_like(local_BHTD), contiguous_like(local_BHTD)
     lse_BHT = q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
     weight = torch.sigmoid(gate_H.to(lse_BHT.dtype))[:, None, None]
     for span in _memory_spans(k_BKncD, ids_BHTm):
@@ -101,7 +103,7 @@ def memory_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of the local part, queries, gate, and the bank's keys and values (empty unless `into_bank`)."""
     kind, k_BKncD, v_BKncD = wide(q_BHTD), _whole_chunks(k_BKncD), _whole_chunks(v_BKncD)
-    dlocal_BHTD, dq_BHTD = _contiguous(local_BHTD), _contiguous(q_BHTD)
+    dlocal_BHTD, dq_BHTD = contiguous_like(local_BHTD), contiguous_like(q_BHTD)
     dk, dv = (torch.zeros(x.shape if into_bank else (0,), dtype=kind, device=x.device) for x in (k_BKncD, v_BKncD))
     dgate_H = torch.zeros(gate_H.shape, dtype=kind, device=gate_H.device)
     weight = torch.sigmoid(gate_H.to(kind))[:, None, None]
@@ -124,15 +126,6 @@ def memory_backward(
     weight_H = weight[:, 0, 0]
     dgate_H = (dgate_H * weight_H * (1 - weight_H)).to(gate_H.dtype)
     return dlocal_BHTD, dq_BHTD, dgate_H, dk.to(k_BKncD.dtype), dv.to(v_BKncD.dtype)
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """The type computed in: float64 stays, everything narrower is widened to float32."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _contiguous(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _spans(length: int, step: int) -> Iterator[slice]:

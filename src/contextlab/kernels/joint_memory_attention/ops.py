@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from contextlab.kernels import dispatch
+from contextlab.kernels.blocks import wide
 from contextlab.kernels.joint_memory_attention import blocked
-from contextlab.kernels.joint_memory_attention.blocked import wide
 
 
 def _form(*floating: Tensor) -> ModuleType:

@@ -18,7 +18,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contextlab.kernels.tiling import FEW, LOG2E, NEVER, load_rows, padded_width, store_rows, tuned
+from contextlab.kernels.tiling import (
+    FEW,
+    LOG2E,
+    NEVER,
+    fold,
+    load_rows,
+    padded_width,
+    store_rows,
+    tile_gradients,
+    tuned,
+)
 
 FORWARD = ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (16, 64, 4, 2))
 BACKWARD = ((64, 64, 4, 2), (64, 128, 8, 2), (16, 64, 4, 2))
@@ -43,31 +53,6 @@ def _logits(
     if MASKED:
         logits = tl.where((s[None, :] <= t[:, None]) & (s[None, :] < keys), logits, NEVER)
     return logits
-
-
-@triton.jit
-def _local_step(
-    q: tl.tensor,
-    k: tl.tensor,
-    v: tl.tensor,
-    slope: tl.tensor,
-    t: tl.tensor,
-    s: tl.tensor,
-    keys: tl.tensor,
-    scale: tl.tensor,
-    top: tl.tensor,
-    total: tl.tensor,
-    out: tl.tensor,
-    SLOPES: tl.constexpr,
-    MASKED: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    logits = _logits(q, k, slope, t, s, keys, scale, SLOPES, MASKED)
-    higher = tl.maximum(top, tl.max(logits, 1))
-    shrink = tl.exp2(top - higher)
-    weights = tl.exp2(logits - higher[:, None])
-    total = total * shrink + tl.sum(weights, 1)
-    out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
-    return higher, total, out
 
 
 @tuned(("BLOCK_T", "BLOCK_S"), FORWARD, ["WIDTH", "FEW_QUERIES"])
@@ -106,11 +91,13 @@ def _local_forward(
     for s0 in range(0, seen_by_all, BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        top, total, out = _local_step(q, k, v, slope, t, s, keys, scale, top, total, out, SLOPES, False)
+        logits = _logits(q, k, slope, t, s, keys, scale, SLOPES, False)
+        top, total, out = fold(logits, v, top, total, out)
     for s0 in range(seen_by_all, tl.minimum(keys, first + BLOCK_T + keys - queries), BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        top, total, out = _local_step(q, k, v, slope, t, s, keys, scale, top, total, out, SLOPES, True)
+        logits = _logits(q, k, slope, t, s, keys, scale, SLOPES, True)
+        top, total, out = fold(logits, v, top, total, out)
     store_rows(out_BHTD + bh * queries * WIDTH, out / total[:, None], row, queries, d, WIDTH)
     tl.store(lse_BHT + bh * queries + row, (top + tl.log2(total)) / LOG2E, mask=row < queries)
 
@@ -200,10 +187,7 @@ def _local_dkdv(
             lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=float("inf")) * LOG2E
             delta = tl.load(delta_BHT + bh * queries + row, mask=row < queries, other=0.0)
             logits = _logits(q, k, slope, row + (keys - queries), s, keys, scale, SLOPES, True)
-            weights = tl.exp2(logits - lse[:, None])
-            dv = tl.dot(tl.trans(weights).to(dout.dtype), dout, dv, input_precision="ieee")
-            dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
-            dk = tl.dot(tl.trans(dlogits).to(q.dtype), q, dk, input_precision="ieee")
+            dk, dv = tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
     store_rows(dk_BKSD + bk * keys * WIDTH, dk * scale, s, keys, d, WIDTH)
     store_rows(dv_BKSD + bk * keys * WIDTH, dv, s, keys, d, WIDTH)
 
