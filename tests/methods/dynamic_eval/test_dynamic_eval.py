@@ -312,3 +312,11 @@ def test_narrow_backbones_learn_too():
         bool((w[0] != own).any()) for w, own in zip(state.learned.weights, narrow.model.parameters(), strict=True)
     )
     assert moved == len(state.learned.weights)
+
+
+def test_prompts_behind_one_row_are_continued_with_what_it_has_learned(method):
+    state, _ = read(method, text(40))
+    assert int(state.steps_B) > 0
+    prompts = [[3, 5], [7], [11, 2, 4]]
+    expected = method.generate(state.fork(len(prompts)), prompts, max_new_tokens=5)
+    assert method.generate(state, prompts, max_new_tokens=5) == expected

@@ -121,6 +121,9 @@ class DynamicEval(SegmentMethod):
         """Score all candidates of a row in one pass when none of them is learned from; else one by one."""
         return torch.cat([self._score_row(single_row(state, row), candidates) for row in range(state.batch_size)])
 
+    # Prompts behind one row do not share a pass over its cache: the row's own weights would have to be in the model.
+    generate = ContextMethod.generate
+
     @torch.no_grad()
     def next_logprobs(self, state: DynamicEvalState) -> Tensor:
         """`logprobs_BV`, float32: the distribution of the next token of every row, with the row's weights."""
