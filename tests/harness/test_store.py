@@ -101,15 +101,22 @@ def test_qualities_are_read_without_holding_the_run(tmp_path: Path) -> None:
     with store.open_run(tmp_path, IDENTITY, {}) as run:
         for line in lines:
             run.append(line)
-        assert store.qualities(run.folder) == {"a": 1.5}
-    assert store.qualities(tmp_path / "nothing") == {}
+        assert store.qualities(run.folder, 3) == {"a": 1.5}
+    assert store.qualities(tmp_path / "nothing", 3) == {}
+
+
+def test_qualities_are_those_of_the_examples_that_a_summary_is_about(tmp_path: Path) -> None:
+    with store.open_run(tmp_path, IDENTITY, {}) as run:
+        for number in range(4):
+            run.append({"id": str(number), "quality": float(number)})
+        assert [store.qualities(run.folder, n) for n in (1, 2)] == [{"0": 0.0}, {"0": 0.0, "1": 1.0}]
 
 
 def test_a_broken_line_is_named_where_qualities_are_read(tmp_path: Path) -> None:
     folder = write(tmp_path, LINES)
     (folder / "examples.jsonl").write_text("{\n")
     with pytest.raises(UserError, match="Line 1"):
-        store.qualities(folder)
+        store.qualities(folder, 1)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "summary.json"])

@@ -259,6 +259,22 @@ def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
     assert load_results(tmp_path) == [one | {"quality": {"x": 0.5}} for one in results]
 
 
+def test_a_run_summarised_again_over_fewer_examples_is_compared_on_those(tmp_path: Path) -> None:
+    for method, nats in (("window", [1.0, 2.0, 9.0]), ("full", [0.9, 1.8, 0.0])):
+        fewer = result(method, data=result()["data"] | {"examples": 2})
+        path = store(tmp_path / method, json.dumps(fewer))
+        lines = [json.dumps({"id": str(n), "quality": one}) for n, one in enumerate(nats)]
+        path.with_name("examples.jsonl").write_text("\n".join(lines) + "\n")
+    frame = comparison(load_results(tmp_path), baseline="window")
+    assert cell(frame, "full", "paired nats_per_token - window").startswith("-0.150")
+
+
+def test_with_tasks_as_rows_every_method_has_a_row_under_its_task() -> None:
+    runs = [result(method, task=task) for method in NATS for task in ("pg22", "wikitext")]
+    rows = comparison(runs, rows="task").index.tolist()
+    assert rows == [(f"{task}/S2", method) for task in ("pg22", "wikitext") for method in NATS]
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps(result(schema=2)), "\x00"])
 def test_a_broken_summary_is_named(tmp_path: Path, content: str) -> None:
     path = store(tmp_path / "run", content)

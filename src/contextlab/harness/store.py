@@ -90,8 +90,12 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, An
                 _discard(folder)
 
 
-def qualities(folder: Path) -> dict[str, float]:
-    """The quality of every finished example of a stored run by its id; those that were skipped have none.
+def qualities(folder: Path, examples: int) -> dict[str, float]:
+    """The quality of the first examples of a stored run by their ids; those that were skipped have none.
+
+    Args:
+        folder: of the run.
+        examples: as many as its summary is about; a run that was summarised anew with a lower limit has stored more.
 
     Raises:
         UserError: when a stored line is broken.
@@ -100,7 +104,7 @@ def qualities(folder: Path) -> dict[str, float]:
         lines = _parsed(folder / "examples.jsonl", (folder / "examples.jsonl").read_bytes())
     except FileNotFoundError:
         return {}
-    return {line["id"]: line["quality"] for line in lines if line.get("quality") is not None}
+    return {line["id"]: line["quality"] for line in lines[:examples] if line.get("quality") is not None}
 
 
 @contextlib.contextmanager

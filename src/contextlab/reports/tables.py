@@ -55,7 +55,7 @@ def comparison(
     *,
     legacy_cost: bool = False,
 ) -> pandas.DataFrame:
-    """One table of many results, in the order in which they were started.
+    """One table of many results, in the order in which they were started, equal rows together.
 
     A dimension other than rows and columns in which the results differ becomes part of the rows. Of results that
     differ in no dimension (but in the version of the code, say) the latest is taken. `share` is
@@ -95,8 +95,10 @@ def comparison(
         cells |= _legacy(result) if legacy_cost else {}
         row = table.setdefault(tuple(place[name] for name in keys), {})
         row.update({prefix + name: cell for name, cell in cells.items()})
-    index = pandas.MultiIndex.from_tuples(list(table), names=keys)
-    frame = pandas.DataFrame(list(table.values()), index=index).fillna("")
+    groups = list(dict.fromkeys(row[0] for row in table))
+    together = sorted(table, key=lambda row: groups.index(row[0]))
+    index = pandas.MultiIndex.from_tuples(together, names=keys)
+    frame = pandas.DataFrame([table[row] for row in together], index=index).fillna("")
     frame.attrs["caption"] = _caption(latest.values(), list(places.values()), differing)
     if legacy_cost:
         frame.attrs["caption"] += f" {LEGACY}."
@@ -136,7 +138,7 @@ def _load(path: Path) -> Result:
         ) from None
     if missing or result.get("schema") != 1:
         raise UserError(f"{path} is not a result of this version: delete it and run its benchmark again.")
-    return {**result, "quality": qualities(path.parent)}
+    return {**result, "quality": qualities(path.parent, result["data"]["examples"])}
 
 
 def _check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
