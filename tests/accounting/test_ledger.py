@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contextlab.accounting import ledger as module
+from contextlab.accounting.flops import count as count_flops
 from contextlab.accounting.ledger import Cost, Ledger, Meter, signature
+from contextlab.accounting.memory import PeakMemory
+from contextlab.kernels.chunk_topk import chunk_topk
+from contextlab.kernels.dispatch import forced
 from contextlab.method import Ahead, Capabilities, ContextMethod, State
 
 V, C = 11, 8
@@ -141,6 +145,19 @@ def test_what_a_call_finds_in_memory_counts() -> None:
     ledger = Ledger("cpu", resident_bytes=1000)
     ledger.call("query", lambda: torch.zeros(2), tokens=1, key="a", held_bytes=500)
     assert ledger.take()["query"].peak_bytes == 1508
+
+
+def test_an_operation_written_in_python_has_its_own_flops_and_the_memory_of_its_parts() -> None:
+    q, mean, count = torch.randn(1, 2, 30, 8), torch.randn(1, 1, 500, 8), torch.tensor([500])
+    ledger = Ledger("cpu")
+    with forced("torch"):
+        ledger.call("query", lambda: chunk_topk(q, mean, count, 4), tokens=1, key="a")
+        cost = ledger.take()["query"]
+        assert cost.flops == count_flops(lambda: chunk_topk(q, mean, count, 4))[1] == 500 * 2 * 30 * 2 * 8
+        with PeakMemory() as alone:
+            chunk_topk(q, mean, count, 4)
+    results = 2 * 30 * 4 * (8 + 4)
+    assert cost.peak_bytes == alone.peak_bytes > 2 * results
 
 
 SAME = [

@@ -158,6 +158,34 @@ def test_counting_the_visible_pairs_of_a_mask_takes_no_memory() -> None:
     assert memory.peak_bytes == peak(call)
 
 
+@torch.library.custom_op("contextlab_test::in_parts", mutates_args=())
+def in_parts(a: Tensor) -> Tensor:
+    return torch.stack([a, a, a]).sum(0)
+
+
+@in_parts.register_fake
+def _(a: Tensor) -> Tensor:
+    return torch.empty_like(a)
+
+
+in_parts.register_autograd(lambda _, gradient: torch.ops.contextlab_test.in_parts(gradient))
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_operations_written_in_python_are_seen_from_inside(mode: Any) -> None:
+    h = torch.rand(10, 10)
+    with mode():
+        assert peak(lambda: in_parts(h)) == 4 * SQUARE
+        assert peak(lambda: in_parts(in_parts(h))) == 5 * SQUARE
+
+
+def test_what_is_inside_a_backward_pass_counts() -> None:
+    h = torch.rand(10, 10, requires_grad=True)
+    out = in_parts(h)
+    gradient = torch.rand(10, 10)
+    assert peak(lambda: torch.autograd.grad(out, h, gradient)) == 4 * SQUARE
+
+
 def test_shared_storages_count_once() -> None:
     x = torch.rand(10, 10)
     assert storage_bytes([x, x[:2], x.t(), torch.rand(3)]) == SQUARE + 12

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import flop_counter
 from torch.utils._mode_utils import no_dispatch
 
-from contextlab.accounting.watch import Watch
+from contextlab.accounting.watch import OF_TORCH, watching
 
 if TYPE_CHECKING:
     from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
@@ -42,7 +42,6 @@ _FUSED = {
     for direction in ("", "_backward")
 }
 _CALL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-_OF_TORCH = {"aten", "prim", "prims"}
 
 
 class FlopCounter:
@@ -59,7 +58,7 @@ class FlopCounter:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(Watch(self._observe))
+        self._stack.enter_context(watching(self._observe))
         self._stack.enter_context(_AttentionCalls(self))
         return self
 
@@ -76,11 +75,13 @@ class FlopCounter:
         finally:
             self._paused = False
 
-    def _observe(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def _observe(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, inside: bool) -> None:
+        if inside or self._paused:
+            return
         if op not in self._formulas:
             self._formulas[op] = _formula_of(op)
         formula = self._formulas[op]
-        if formula is not None and not self._paused:
+        if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=result)
 
 
@@ -136,8 +137,8 @@ def _formula_of(op: Any) -> Callable[..., int] | None:
     packet = getattr(op, "_overloadpacket", op)
     if op.namespace == "aten" and packet.__name__ in _FUSED:
         return functools.partial(_fused_attention_flops, op)
-    formula = _MISSING.get(packet) or flop_counter.flop_registry.get(packet)
-    if formula is None and op.namespace not in _OF_TORCH:
+    formula = _PRODUCTS.get(packet) or flop_counter.flop_registry.get(packet)
+    if formula is None and op.namespace not in OF_TORCH:
         warnings.warn(f"{packet} has no FLOP formula and counts 0: register_flop_formula gives it one.", stacklevel=2)
     return formula
 
@@ -159,9 +160,13 @@ def _added_product(_base: Tensor, a: Tensor, b: Tensor, **_: Any) -> int:
     return _product(a, b)
 
 
-_MISSING: dict[Any, Callable[..., int]] = {
-    **dict.fromkeys((aten.dot, aten.vdot, aten.mv), _product),
-    **dict.fromkeys((aten.addmv, aten.addbmm, aten._addmm_activation), _added_product),
+# Torch has no formulas for some of these; for the others it takes as long as a small product itself.
+_PRODUCTS: dict[Any, Callable[..., int]] = {
+    **dict.fromkeys((aten.dot, aten.vdot, aten.mv, aten.mm, aten.bmm), _product),
+    **dict.fromkeys(
+        (aten.addmv, aten.addmm, aten.addbmm, aten.baddbmm, aten._addmm_activation),
+        _added_product,
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -10,7 +11,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from contextlab.accounting.watch import Watch, tensors_in
+from contextlab.accounting.watch import tensors_in, watching
+
+LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
 
 class PeakMemory:
@@ -19,7 +22,7 @@ class PeakMemory:
     On a CUDA device this is the allocator's peak, which includes all that was allocated before. Elsewhere it is
     `resident_bytes` plus the peak of live bytes in storages that operations made since entering. Views and in-place
     operations share a storage, and a storage stops counting as soon as it is freed, so the number is the same on
-    every machine. The working memory inside one operation is not seen there.
+    every machine. Operations written in Python are seen from inside; the working memory of torch's own is not.
 
     Args:
         device: where the call runs.
@@ -37,7 +40,7 @@ class PeakMemory:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         else:
-            self._stack.enter_context(Watch(self._observe))
+            self._stack.enter_context(watching(self._observe))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -46,7 +49,9 @@ class PeakMemory:
         if self._device.type == "cuda":
             self.peak_bytes = torch.cuda.max_memory_allocated(self._device)
 
-    def _observe(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def _observe(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, _inside: bool) -> None:
+        if _returns_arguments(op):
+            return
         for tensor in tensors_in(result):
             if tensor.layout is not torch.strided:
                 continue
@@ -66,11 +71,19 @@ class PeakMemory:
         self.peak_bytes = max(self.peak_bytes, self._live_bytes)
 
 
+@functools.cache
+def _returns_arguments(op: Any) -> bool:
+    """Whether an operation says that what it returns is part of its arguments."""
+    # torch.tensor(...) fills its storage unseen, and lift_fresh announces it.
+    returns = getattr(getattr(op, "_schema", None), "returns", ())
+    return op is not LIFT_FRESH and any(value.alias_info is not None for value in returns)
+
+
 def _is_argument(storage: torch.UntypedStorage, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    # torch.tensor(...) fills its storage unseen, and this operation announces it.
-    if op is torch.ops.aten.lift_fresh.default:
+    """Whether a storage belongs to an argument: `_unsafe_view` does not say so."""
+    if op is LIFT_FRESH:
         return False
-    return any(tensor.untyped_storage() is storage for tensor in tensors_in((args, tuple(kwargs.values()))))
+    return any(tensor.untyped_storage() is storage for tensor in tensors_in((*args, *kwargs.values())))
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:

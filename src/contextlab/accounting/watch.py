@@ -4,47 +4,83 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-Observer = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]
+Observer = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any, bool], None]
+OF_TORCH = frozenset({"aten", "prim", "prims"})
 
 
-class Watch(TorchDispatchMode):
-    """While entered, shows every operation to `observer(op, args, kwargs, result)` after it ran.
+@contextmanager
+def watching(observer: Observer) -> Iterator[None]:
+    """Show every operation to `observer(op, args, kwargs, result, inside)` after it ran.
 
-    Composite operations are shown as the operations they consist of. Autograd resolves them before a mode sees them,
+    Composite operations are shown as the operations they consist of. Autograd resolves them before they can be seen,
     `torch.inference_mode` does not, so that `linear` would arrive in one piece there and in its parts elsewhere.
+    Operations outside of torch that are written in Python are shown after what they consist of, which is `inside`.
     """
+    mode = _get_current_dispatch_mode()
+    if not isinstance(mode, _Watch):
+        with _Watch(observer):
+            yield
+        return
+    # Two modes would take twice the time, and the outer one would see the parts of what the inner one takes apart.
+    mode.observers.append(observer)
+    try:
+        yield
+    finally:
+        mode.observers.remove(observer)
 
+
+class _Watch(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, observer: Observer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._observer = observer
+        self.observers = [observer]
+        self._inside = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if _is_composite(func):
+        parts = _parts(func)
+        if parts is None:
+            result = func(*args, **kwargs)
+        elif parts is DispatchKey.CompositeImplicitAutograd:
             with self:
                 # `func.decompose` prefers Python decompositions, whose results differ in the last bits.
-                return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-        result = func(*args, **kwargs)
-        self._observer(func, args, kwargs, result)
+                return func._op_dk(parts, *args, **kwargs)
+        else:
+            with self, self._within():
+                result = func._op_dk(parts, *args, **kwargs)
+        for observer in self.observers:
+            observer(func, args, kwargs, result, self._inside)
         return result
+
+    @contextmanager
+    def _within(self) -> Iterator[None]:
+        before, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = before
 
 
 @functools.cache
-def _is_composite(op: Any) -> bool:
+def _parts(op: Any) -> DispatchKey | None:
+    """Where an operation's parts are found, if it is taken apart."""
     if not hasattr(op, "_overloadpacket"):
-        return False
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), DispatchKey.CompositeImplicitAutograd)
+        return None
+    for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.CompositeExplicitAutograd):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):
+            return None if key is DispatchKey.CompositeExplicitAutograd and op.namespace in OF_TORCH else key
+    return None
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -22,18 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contextlab.kernels import dispatch
-from contextlab.kernels.chunk_topk import blocked as search
 from contextlab.kernels.chunk_topk import chunk_topk, chunk_topk_flops
 from contextlab.kernels.chunk_topk import reference as plain_search
-from contextlab.kernels.eva_attention import blocked as eva
 from contextlab.kernels.eva_attention import eva_attention
 from contextlab.kernels.eva_attention import ops as eva_ops
 from contextlab.kernels.eva_attention import reference as plain_eva
-from contextlab.kernels.eva_chunk_compress import blocked as pooling
 from contextlab.kernels.eva_chunk_compress import eva_chunk_compress
 from contextlab.kernels.eva_chunk_compress import ops as pooling_ops
 from contextlab.kernels.eva_chunk_compress import reference as plain_pooling
-from contextlab.kernels.joint_memory_attention import blocked, joint_memory_attention, local_attention, ops, reference
+from contextlab.kernels.joint_memory_attention import joint_memory_attention, local_attention, ops, reference
 
 Run = Callable[[], Any]
 PeakOf = Callable[[Run], int]
@@ -69,7 +66,6 @@ class Case:
         error: how far a result is from the truth, relative; None where it is not to be compared.
         bytes: least memory traffic.
         flops: multiply-add = 2.
-        opened: runs whose insides an observer of torch operations can see, for the peak of memory.
         beside: other operations to measure it by, with their FLOPs; their results are not compared.
     """
 
@@ -79,7 +75,6 @@ class Case:
     error: Callable[[Any], float]
     bytes: int
     flops: int
-    opened: Mapping[str, Run] = dataclasses.field(default_factory=dict)
     beside: Mapping[str, tuple[Run, int]] = dataclasses.field(default_factory=dict)
 
 
@@ -107,7 +102,7 @@ def measure(
     records = []
     others = {name: run for name, (run, _) in case.beside.items()}
     for name, run in {**case.runs, **others}.items():
-        with dispatch.forced(name if name in dispatch.FORMS else "torch"):
+        with torch.no_grad(), dispatch.forced(name if name in dispatch.FORMS else "torch"):
             records.append(_record(case, name, None if name in others else case.error(run())))
             if records[-1]["right"]:
                 taken = seconds(run, device, repeats)
@@ -116,7 +111,7 @@ def measure(
                     "seconds": middle,
                     "fastest": min(taken),
                     "slowest": max(taken),
-                    "peak_bytes": peak_of(case.opened.get(name, run)),
+                    "peak_bytes": peak_of(run),
                     "share_of_copy": case.bytes / middle / ceiling["copy_bytes_per_second"],
                     "share_of_matmul": records[-1]["flops"] / middle / ceiling["matmul_flops_per_second"],
                 }
@@ -176,17 +171,12 @@ def attention_cases(size: Size, device: torch.device) -> Iterator[Case]:
     def gathered() -> Tensor:
         return _gather_and_sdpa(q, k, v, q_memory, *memory, scale)
 
-    @torch.no_grad()
-    def opened() -> Tensor:
-        local, _ = blocked.local_forward(q, k, v, None, scale)
-        return blocked.memory_forward(local, q_memory, *memory, scale)[0]
-
     retrieved = 2 * ids.numel() * size.c * size.D * bank_k.element_size()
     flops = ops.local_flops(q, k) + ops.memory_flops(bank_k, found)
     traffic = retrieved + 5 * q.nbytes + k.nbytes + v.nbytes
     truth = functools.cache(lambda: _joint_truth(q, k, v, q_memory, *memory, scale))
     runs = {**_forms(run, device), "gather + SDPA": gathered}
-    case = Case("joint_memory_attention", size, runs, _relative_to(truth), traffic, flops, {"torch": opened})
+    case = Case("joint_memory_attention", size, runs, _relative_to(truth), traffic, flops)
     yield case
     yield _with_gradients(case, (q, k, v, q_memory, gate))
 
@@ -206,11 +196,7 @@ def local_cases(size: Size, device: torch.device) -> Iterator[Case]:
     runs = {**_forms(run, device), "SDPA": sdpa}
     traffic, flops = 2 * q.nbytes + k.nbytes + v.nbytes, ops.local_flops(q, k)
 
-    @torch.no_grad()
-    def opened() -> Tensor:
-        return blocked.local_forward(q, k, v, None, scale)[0]
-
-    case = Case("local_attention", size, runs, _relative_to(truth), traffic, flops, {"torch": opened})
+    case = Case("local_attention", size, runs, _relative_to(truth), traffic, flops)
     yield case
     yield _with_gradients(case, (q, k, v))
 
@@ -245,8 +231,7 @@ def search_cases(size: Size, device: torch.device) -> Iterator[Case]:
         return max(_relative(own, best), _relative(score, best))
 
     traffic = q.nbytes + mean.nbytes + size.H * size.T * size.m * 12
-    opened = {"torch": lambda: search.search(q, mean, count, size.m)}
-    yield Case("chunk_topk", size, runs, error, traffic, chunk_topk_flops(q, mean, count), opened)
+    yield Case("chunk_topk", size, runs, error, traffic, chunk_topk_flops(q, mean, count))
 
 
 def eva_cases(size: Size, device: torch.device) -> Iterator[Case]:
@@ -266,10 +251,6 @@ def eva_cases(size: Size, device: torch.device) -> Iterator[Case]:
     def run() -> Tensor:
         return eva_attention(*leaves, scale=scale, counts_BT=counts, window=size.W)
 
-    @torch.no_grad()
-    def opened() -> Tensor:
-        return eva.forward(*leaves, None, counts, None, scale, size.W, 0)[0]
-
     def on_as_many() -> Tensor:
         return F.scaled_dot_product_attention(q.detach(), fewer_k, fewer_v, scale=scale, enable_gqa=grouped)
 
@@ -282,7 +263,7 @@ def eva_cases(size: Size, device: torch.device) -> Iterator[Case]:
     beside = {"SDPA, equal work": (on_as_many, flops), "SDPA, causal over all": (over_all, ops.local_flops(q, k))}
     truth = functools.cache(lambda: torch.cat([out.detach() for _, out in _eva_parts(leaves, counts, size)], 2))
     traffic = 2 * q.nbytes + 2 * k.nbytes + 2 * chunk_k.nbytes
-    case = Case("eva_attention", size, runs, _relative_to(truth), traffic, flops, {"torch": opened}, beside)
+    case = Case("eva_attention", size, runs, _relative_to(truth), traffic, flops, beside)
     yield case
 
     def true_gradients(dout: Tensor) -> Tensor:
@@ -306,10 +287,6 @@ def compress_cases(size: Size, device: torch.device) -> Iterator[Case]:
     def run() -> Tensor:
         return eva_chunk_compress(q_mean, k_mean, k, v, chunk=size.c, scale=scale)
 
-    @torch.no_grad()
-    def opened() -> Tensor:
-        return pooling.forward(q_mean + k_mean, k, v, *given, True)[1]
-
     def exact(leaves: Sequence[Tensor]) -> Tensor:
         q_mean_, k_, v_ = leaves
         return plain_pooling.pool_chunks(q_mean_ + k_mean.detach().double(), k_, v_, *given, True)[1]
@@ -320,7 +297,7 @@ def compress_cases(size: Size, device: torch.device) -> Iterator[Case]:
 
     truth = functools.cache(lambda: exact([x.detach().double() for x in (q_mean, k, v)]))
     traffic, flops = 2 * k.nbytes + 3 * q_mean.nbytes, pooling_ops.flops(k, True)
-    case = Case("eva_chunk_compress", size, _forms(run, device), _relative_to(truth), traffic, flops, {"torch": opened})
+    case = Case("eva_chunk_compress", size, _forms(run, device), _relative_to(truth), traffic, flops)
     yield case
     yield _with_gradients(case, (q_mean, k, v), true_gradients)
 
@@ -400,6 +377,7 @@ def _with_gradients(case: Case, leaves: Sequence[Tensor], truth: Callable[[Tenso
     dout = torch.randn_like(leaves[0])
 
     def gradients_of(forward: Run) -> Run:
+        @torch.enable_grad()
         def both() -> Tensor:
             found = torch.autograd.grad(forward(), leaves, dout)
             return torch.cat([x.flatten().to(dout.dtype) for x in found])
@@ -409,6 +387,7 @@ def _with_gradients(case: Case, leaves: Sequence[Tensor], truth: Callable[[Tenso
     runs = {name: gradients_of(forward) for name, forward in case.runs.items()}
 
     @functools.cache
+    @torch.enable_grad()
     def expected() -> Tensor:
         with dispatch.forced("reference"):
             found: Tensor = runs["reference"]() if truth is None else truth(dout)
