@@ -108,8 +108,8 @@ def test_what_lies_behind_the_count_is_never_found(form, device):
 def test_blocks_of_queries_do_not_matter(monkeypatch):
     q, mean, count = torch.randn(2, 4, 37, 8), torch.randn(2, 2, 500, 8), torch.tensor([500, 211])
     whole = blocked.search(q, mean, count, 8)
-    monkeypatch.setattr(blocked, "QUERIES", 5)
-    monkeypatch.setattr(blocked, "MOST_CHUNKS", 70)
+    monkeypatch.setattr(blocked, "SCORES", 3000)
+    monkeypatch.setattr(blocked, "GROUP", 7)
     for found, expected in zip(blocked.search(q, mean, count, 8), whole, strict=True):
         torch.testing.assert_close(found, expected)
 
