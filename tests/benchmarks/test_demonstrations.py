@@ -63,8 +63,8 @@ class FakeMeter:
 
     def generate(self, phase: str, state: Any, prompts: Any, *, max_new_tokens: int) -> list[list[int]]:
         assert (phase, max_new_tokens) == ("query", 1)
-        self.asked.append([bytes(prompts[0]).decode()])
-        return [list(self.says.encode())]
+        self.asked += [[bytes(prompt).decode()] for prompt in prompts]
+        return [list(self.says.encode()) for _ in prompts]
 
 
 def ask(

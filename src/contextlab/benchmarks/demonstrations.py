@@ -53,7 +53,8 @@ class IclProtocol(Protocol):
         Raises:
             UserError: when the method cannot read the prompt as one.
         """
-        demonstrations, answers, context_tokens = [], [], 0
+        answers: list[dict[str, Any]] = []
+        demonstrations, context_tokens = [], 0
         for shown, items in self.draw(example):
             tokens = meter.backbone.encode(self.context(shown).rstrip())
             tail = self.context(shown[-1:])
@@ -61,8 +62,7 @@ class IclProtocol(Protocol):
             ahead = Ahead(len(tokens), max(len(candidate) for one in asked for candidate, _ in one))
             check_fits(meter, ahead.context + ahead.question, "lower k in --split")
             state = contextualize(meter, tokens, ahead)
-            for item, candidates in zip(items, asked, strict=True):
-                answers.append(self._answer(meter, state, item, candidates))
+            answers += self._answers(meter, state, items, asked)
             demonstrations.append([one.id for one in shown])
             context_tokens += len(tokens)
         return {
@@ -137,15 +137,28 @@ class IclProtocol(Protocol):
         )
         return [(whole, len(scored)) for whole, scored in pairs]
 
-    def _answer(
-        self, meter: Meter, state: Any, item: Labelled, candidates: list[tuple[list[int], int]]
+    def _answers(
+        self, meter: Meter, state: Any, items: Sequence[Labelled], asked: Sequence[Sequence[tuple[list[int], int]]]
+    ) -> Iterator[dict[str, Any]]:
+        if self.template.scoring != "greedy":
+            return (self._scored(meter, state, *one) for one in zip(items, asked, strict=True))
+        prompts = [tokens for ((tokens, _),) in asked]
+        written = meter.generate("query", state, prompts, max_new_tokens=1)
+        return (self._written(item, meter.backbone.decode(one)) for item, one in zip(items, written, strict=True))
+
+    def _written(self, item: Labelled, text: str) -> dict[str, Any]:
+        written = text.strip()
+        begun = [any(word.startswith(written) for word in words) for words in self.template.labels]
+        return {
+            "id": item.id,
+            "answer": item.label,
+            "written": written,
+            "correct": bool(written) and begun[item.label],
+        }
+
+    def _scored(
+        self, meter: Meter, state: Any, item: Labelled, candidates: Sequence[tuple[list[int], int]]
     ) -> dict[str, Any]:
-        known = {"id": item.id, "answer": item.label}
-        if self.template.scoring == "greedy":
-            (asked,) = (tokens for tokens, _ in candidates)
-            written = meter.backbone.decode(meter.generate("query", state, [asked], max_new_tokens=1)[0]).strip()
-            begun = [any(word.startswith(written) for word in words) for words in self.template.labels]
-            return {**known, "written": written, "correct": bool(written) and begun[item.label]}
         logprobs_NM = meter.score("query", state, [tokens for tokens, _ in candidates])[0].double().cpu()
         sums = [
             row[len(tokens) - scored : len(tokens)].sum()
@@ -154,7 +167,13 @@ class IclProtocol(Protocol):
         classes = torch.stack(sums).split([len(words) for words in self.template.labels])
         nats = (-torch.stack([words.logsumexp(0) for words in classes]).log_softmax(0)).tolist()
         prediction = nats.index(min(nats))
-        return {**known, "prediction": prediction, "correct": prediction == item.label, "nats": nats}
+        return {
+            "id": item.id,
+            "answer": item.label,
+            "prediction": prediction,
+            "correct": prediction == item.label,
+            "nats": nats,
+        }
 
 
 def _most_similar(train: tuple[Labelled, ...], item: Labelled, k: int) -> list[Labelled]:

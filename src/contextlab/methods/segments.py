@@ -14,10 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from contextlab.cache import KV, CacheReader, Layout
 from contextlab.method import Ahead, State, Writer, pad
 from contextlab.methods.blocks import BlockMethod
+
+AT_ONCE = 4096
+"""Tokens that lie side by side: more would gain no speed, and their mask grows with the square."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +90,9 @@ class SegmentMethod(BlockMethod):
         rows = state.batch_size
         if longest == 0 or not self.side_by_side(state, longest):
             return super().score(state, candidates)
+        if count > (together := max(1, AT_ONCE // longest)):
+            parts = [self.score(state, candidates[n : n + together]) for n in range(0, count, together)]
+            return torch.cat([functional.pad(part, (0, longest - part.shape[-1])) for part in parts], dim=1)
         group_T = torch.arange(count, device=tokens_NM.device).repeat_interleave(longest)
         steps_T = torch.arange(longest, device=tokens_NM.device).repeat(count)
         layout = Layout(state.kv.used_B[:, None] + steps_T, group_T, self.band, self.keep_first)
@@ -111,8 +118,9 @@ class SegmentMethod(BlockMethod):
         """Continue many prompts behind one row over the shared cache when no segment ends inside one of them."""
         longest = max(map(len, prompts), default=0) + max_new_tokens
         if state.batch_size == 1 < len(prompts) and self.side_by_side(state, longest):
-            writer = Writer(max_new_tokens, stop, temperature, seed)
-            return writer.write(len(prompts), Continuations(self, state, prompts))
+            writer, together = Writer(max_new_tokens, stop, temperature, seed), max(1, AT_ONCE // longest)
+            parts = [prompts[n : n + together] for n in range(0, len(prompts), together)]
+            return [row for part in parts for row in writer.write(len(part), Continuations(self, state, part))]
         return super().generate(
             state, prompts, max_new_tokens=max_new_tokens, stop=stop, temperature=temperature, seed=seed
         )
