@@ -207,3 +207,11 @@ def test_importing_the_package_alone_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("terminal", "seen"), [(True, "converting"), (False, "")])
+def test_the_bar_of_gguf_files_is_for_terminals(monkeypatch, capsys, terminal, seen):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with backbones._no_bar_of_gguf():
+        print("converting", end="", file=sys.stderr)
+    assert capsys.readouterr().err == seen

