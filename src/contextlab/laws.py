@@ -148,7 +148,7 @@ def score_is_pure(method: ContextMethod) -> None:
 def generate(method: ContextMethod) -> None:
     """Prompts behind a single row are continued as behind forks of it, and alone as beside others."""
     prompts = [[3, 5, 7, 9], [], [11], list(range(20, 60)), [4, 4]]
-    for length in (0, 100):
+    for length in (0, 100, SHORT):
         state = _read(method, _text(1)[:, :length])[0]
         found = method.generate(state, prompts, max_new_tokens=6)
         if found != method.generate(state.fork(len(prompts)), prompts, max_new_tokens=6):

@@ -18,7 +18,7 @@ from contextlab.errors import UserError
 
 TOY = Path(__file__).parents[1] / "harness" / "toy_parts.py"
 COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))
-COMMANDS = ("bench", "ls", "check", "table", "doctor")
+COMMANDS = ("bench", "ls", "check", "table", "data", "kernels", "doctor")
 HEAVY = {"torch", "transformers", "pandas", "numpy", "contextlab.backbone"}
 
 

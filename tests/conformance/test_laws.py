@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from contextlab import laws, registry
+from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full
+from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
@@ -20,6 +22,8 @@ SETTINGS = {
     "sliding, no sinks": lambda b: Sliding(b, SlidingConfig(N=24, sinks=0)),
     "sinks, short": lambda b: Sinks(b, SinksConfig(sinks=2, recent=21)),
     "evalm, open": lambda b: EVALM(b, EVALMConfig(W=32, c=8, remote_bias=-0.5, sinks=2)),
+    "dynamic-eval, large steps": lambda b: DynamicEval(b, DynamicEvalConfig(lr=0.01, segment=50, N=100)),
+    "hso, large steps": lambda b: HSO(b, HSOConfig(lr=0.05, k=20)),
     "longmem, copied layers": lambda b: LongMem(b, LongMemConfig(N=32, K=16, init="paper")),
 }
 
@@ -134,6 +138,14 @@ class Miscounts(Full):
         return dataclasses.replace(state, length_B=before), found
 
 
+class WritesFromNothing(Full):
+    """Writes as if nothing had been read where many prompts stand behind one row."""
+
+    def generate(self, state, prompts, **options):
+        start = self.start(state.batch_size) if state.batch_size < len(prompts) else state
+        return super().generate(start, prompts, **options)
+
+
 class Fails(Full):
     """Raises."""
 
@@ -155,6 +167,7 @@ class Fails(Full):
         (TouchesTheBackbone, "backbone untouched"),
         (HidesMemory, "score is pure"),
         (Miscounts, "lengths"),
+        (WritesFromNothing, "generate"),
         (Fails, "causality"),
     ],
 )
