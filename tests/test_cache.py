@@ -85,7 +85,8 @@ def test_a_models_own_sliding_window_is_respected():
     reader = CacheReader(NoPositions(), kv(1, 0, [0]), Layout(torch.arange(5)[None]))
     mask = reader.mask(2, torch.float32)
     assert mask is not None
-    assert mask[0, 0].sum(-1).tolist() == [1, 2, 2, 2, 2]
+    assert (mask[0, 0] == 0).sum(-1).tolist() == [1, 2, 2, 2, 2]
+    assert mask[0, 0].isneginf().sum(-1).tolist() == [4, 3, 3, 3, 3]
 
 
 def test_alibi_falls_with_distance():

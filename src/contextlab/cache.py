@@ -279,7 +279,7 @@ class CacheReader:
         return k_BKTD, v_BKTD
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """What the new tokens see, broadcastable to BHTS; None stands for plain causal attention."""
+        """What is added to scores, broadcastable to BHTS, -inf for what is not seen; None for plain causal attention."""
         if window not in self._masks:
             self._masks[window] = self._build_mask(window, dtype)
         return self._masks[window]
@@ -318,7 +318,8 @@ class CacheReader:
             return None
         seen = _shared(self.visible(window if narrow else None))[:, None]
         if slopes_H is None:
-            return seen
+            # As numbers, which every layer would otherwise make of it anew.
+            return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))
         distance = self.key_position_BS[:, None, None, :] - self.layout.position_BT[:, None, :, None]
         bias = slopes_H.to(dtype)[:, None, None] * distance.to(dtype)
         return bias.masked_fill(~seen, float("-inf"))

@@ -170,6 +170,15 @@ def test_how_many_lie_side_by_side_does_not_matter(backbone, monkeypatch, most):
     assert method.generate(state, candidates, max_new_tokens=4) == written
 
 
+def test_the_last_token_written_needs_no_room(monkeypatch):
+    """A window that was placed for a question and an answer holds both side by side with others."""
+    method, prompts = Window(load("tiny-llama"), WindowConfig(N=32)), [[1, 2, 3, 4], [5]]
+    state, _ = method.read(method.start(ahead=Ahead(20, 6)), text(20))
+    expected = [method.generate(state, [prompt], max_new_tokens=3)[0] for prompt in prompts]
+    monkeypatch.delattr(ContextMethod, "generate")
+    assert method.generate(state, prompts, max_new_tokens=3) == expected
+
+
 def test_closed_book_forgets_what_it_read():
     backbone = load("tiny-llama")
     method = ClosedBook(backbone)

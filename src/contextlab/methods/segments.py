@@ -116,7 +116,7 @@ class SegmentMethod(BlockMethod):
         seed: int = 0,
     ) -> list[list[int]]:
         """Continue many prompts behind one row over the shared cache when no segment ends inside one of them."""
-        longest = max(map(len, prompts), default=0) + max_new_tokens
+        longest = max(map(len, prompts), default=0) + max_new_tokens - 1  # the last one is not read
         if state.batch_size == 1 < len(prompts) and self.side_by_side(state, longest):
             writer, together = Writer(max_new_tokens, stop, temperature, seed), max(1, AT_ONCE // longest)
             parts = [prompts[n : n + together] for n in range(0, len(prompts), together)]

@@ -85,5 +85,5 @@ class SinkReader(CacheReader):
         return out
 
     def _seen(self, window: int | None) -> Tensor:
-        seen = self.mask(window, torch.float32)
-        return self.visible() if seen is None else seen[:, 0]
+        mask = self.mask(window, torch.float32)
+        return self.visible() if mask is None else mask[:, 0] == 0
