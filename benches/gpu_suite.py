@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import tables
 import torch
 import transformers
 from torch import Tensor
@@ -203,25 +204,11 @@ def summary(out: Path) -> str:
         result = found["result"]
         note = " **Toy sizes: no measurement.**" if found["toy"] else ""
         parts.append(f"## {name}\n\n{found['hardware']}, torch {found['torch']}, {found['took']:.0f} s.{note}")
-        records = result.get("results") or result.get("records")
+        measured = result.get("results") or result.get("records")
         if "ceilings" in result:
             parts.append(", ".join(f"{key} {value:.4g}" for key, value in result["ceilings"].items()))
-        parts.append(_table(records) if records else str(result["outcome"]))
+        parts.append(tables.records(measured) if measured else str(result["outcome"]))
     return "\n\n".join(parts) + "\n"
-
-
-def _table(records: list[dict[str, Any]]) -> str:
-    keys = list(dict.fromkeys(key for record in records for key in record))
-    lines = [keys, ["---"] * len(keys), *([_word(record.get(key)) for key in keys] for record in records)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{key}{number}" for key, number in value.items())
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else str(value)
 
 
 def _machine() -> dict[str, str]:

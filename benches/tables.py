@@ -1,37 +1,58 @@
-"""The stored output of the benchmarks as one Markdown table a file."""
+"""The stored output of the benchmarks as Markdown: what was measured once in rows, lists of measurements as tables."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 
-def rows(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every number and text of a nest of objects and lists under its dotted name; short lists of numbers in one row."""
+def page(path: Path, columns: Sequence[str] = ()) -> str:
+    """One benchmark's tables; the last line of its output is the JSON object."""
+    found = json.loads(path.read_text("utf-8").splitlines()[-1])
+    lists = {key: value for key, value in found.items() if _is_records(value)}
+    single = [{path.stem: key, "": text} for key, text in _flat({k: v for k, v in found.items() if k not in lists})]
+    return "\n\n".join([records(single), *(records(value, columns) for value in lists.values())])
+
+
+def records(rows: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> str:
+    """A table with one row per record, of the given columns or of all."""
+    flat = [dict(_flat(row)) for row in rows]
+    keys = columns or list(dict.fromkeys(key for row in flat for key in row))
+    lines = [keys, ["---"] * len(keys), *([row.get(key, "") for key in keys] for row in flat)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _is_records(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _flat(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Every value of nested objects as text under its dotted name; sizes in one word."""
+    for key, item in value.items():
+        if isinstance(item, dict) and key != "size":
+            yield from _flat(item, f"{before}{key}.")
+        elif item is not None:
+            yield before + key, _word(item)
+
+
+def _word(value: Any) -> str:
     if isinstance(value, dict):
-        for key, item in value.items():
-            yield from rows(item, f"{name}.{key}" if name else key)
-    elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
-        for place, item in enumerate(value):
-            yield from rows(item, f"{name}.{place}")
-    elif value is not None:
-        items = value if isinstance(value, list) else [value]
-        yield name, ", ".join(f"{item:,.4g}" if isinstance(item, float) else str(item) for item in items)
-
-
-def table(path: Path) -> str:
-    """One benchmark's table; the last line of its output is the JSON object."""
-    lines = [f"| {name} | {text} |" for name, text in rows(json.loads(path.read_text("utf-8").splitlines()[-1]))]
-    return "\n".join([f"| {path.stem} | |", "|---|---|", *lines]) + "\n"
+        return " ".join(f"{key}{number}" for key, number in value.items() if number)
+    if isinstance(value, list):
+        return ", ".join(map(_word, value))
+    return f"{value:,.4g}" if isinstance(value, float) else str(value).replace("|", r"\|")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", type=Path, nargs="+")
-    print("\n".join(table(path) for path in parser.parse_args().files), end="")
+    parser.add_argument("--columns", default="", help="of measurements, separated by commas; all when not given")
+    options = parser.parse_args()
+    columns = [name for name in options.columns.split(",") if name]
+    print("\n\n".join(page(path, columns) for path in options.files))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -53,7 +54,9 @@ def test_tables_are_what_their_commands_print(page, capsys, monkeypatch):
 
 
 def test_a_page_is_filled_between_its_marks(tmp_path):
-    (tmp_path / "found.json").write_text('progress\n{"seconds": [1.25, 2.0], "deep": {"n": 3, "no": null}}\n')
+    runs = [{"op": "a|b", "size": {"H": 2, "W": 0}}, {"op": "c", "peak": 1.5}]
+    found = {"seconds": [1.25, 2.0], "deep": {"n": 3, "no": None}, "runs": runs}
+    (tmp_path / "found.json").write_text(f"progress\n{json.dumps(found)}\n")
     page = f"before\n<!-- run: benches/tables.py {tmp_path}/found.json -->\nold\n<!-- end -->\nafter\n"
     (tmp_path / "page.md").write_text(page)
     for _ in range(2):
@@ -61,4 +64,13 @@ def test_a_page_is_filled_between_its_marks(tmp_path):
     lines = (tmp_path / "page.md").read_text().splitlines()
     assert lines[0] == "before"
     assert lines[-1] == "after"
-    assert lines[3:-3] == ["| found | |", "|---|---|", "| seconds | 1.25, 2 |", "| deep.n | 3 |"]
+    once = ["| found |  |", "| --- | --- |", "| seconds | 1.25, 2 |", "| deep.n | 3 |"]
+    every = ["| op | size | peak |", "| --- | --- | --- |", r"| a\|b | H2 |  |", "| c |  | 1.5 |"]
+    assert lines[3:-3] == [*once, "", *every]
+
+
+def test_columns_of_measurements_can_be_chosen(tmp_path):
+    (tmp_path / "found.json").write_text('{"threads": 2, "runs": [{"a": 1, "b": 2, "c": 3}]}')
+    command = [sys.executable, ROOT / "benches" / "tables.py", tmp_path / "found.json", "--columns", "c,a"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines()[-3:] == ["| c | a |", "| --- | --- |", "| 3 | 1 |"]

@@ -12,10 +12,12 @@ SUITE = Path(__file__).parents[2] / "benches" / "gpu_suite.py"
 
 @pytest.fixture(scope="module")
 def suite():
+    sys.path.insert(0, str(SUITE.parent))
     spec = importlib.util.spec_from_file_location("gpu_suite", SUITE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(SUITE.parent))
 
 
 def test_every_section_runs_at_toy_sizes_and_only_once(suite, tmp_path, monkeypatch):
