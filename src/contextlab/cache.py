@@ -279,7 +279,7 @@ class CacheReader:
         return k_BKTD, v_BKTD
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """What is added to scores, broadcastable to BHTS, -inf for what is not seen; None for plain causal attention."""
+        """Added to scores, broadcastable to BHTS: -inf for what is not seen; None for plain causal attention."""
         if window not in self._masks:
             self._masks[window] = self._build_mask(window, dtype)
         return self._masks[window]
