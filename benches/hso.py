@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import statistics
 import time
@@ -17,6 +16,7 @@ from torch import Tensor
 from contextlab.backbone import Backbone, load
 from contextlab.benchmarks.data.sample import documents
 from contextlab.benchmarks.pg22 import PG22
+from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.window import Window
 
@@ -44,28 +44,18 @@ def _windowed(method: Any, tokens_BT: Tensor) -> None:
         state, _ = method.read(state, piece_BT)
 
 
-def _dynamic_evaluation(backbone: Backbone) -> Any | None:
-    """Dynamic evaluation that updates as often as HSO does, where it is there."""
-    try:
-        module = importlib.import_module("contextlab.methods.dynamic_eval")
-    except ImportError:
-        return None
-    return module.DynamicEval(backbone, module.DynamicEval.Config(segment=WINDOW))
-
-
 def cost(backbone: Backbone, repeats: int) -> dict[str, Any]:
     text = documents(4 * TOKENS, DOCUMENTS, seed=0)
     tokens_BT = torch.tensor([backbone.encode(document.text)[:TOKENS] for document in text])
     plain, hso = Window(backbone), HSO(backbone, HSOConfig(k=WINDOW))
+    dynamic = DynamicEval(backbone, DynamicEvalConfig(segment=WINDOW))  # updates as often as HSO does
     _windowed(plain, tokens_BT[:1, :WINDOW])
     calls: list[Callable[[], object]] = [
         lambda: _windowed(plain, tokens_BT[:1]),
         lambda: hso.read(hso.start(), tokens_BT[:1]),
         lambda: hso.read(hso.start(DOCUMENTS), tokens_BT),
+        lambda: dynamic.read(dynamic.start(), tokens_BT[:1]),
     ]
-    dynamic = _dynamic_evaluation(backbone)
-    if dynamic is not None:
-        calls.append(lambda: dynamic.read(dynamic.start(), tokens_BT[:1]))
     seconds = _seconds(calls, repeats)
     state, _ = hso.read(hso.start(), tokens_BT[:1, :-1])
     in_view = int(state.used_B + state.open_B)
@@ -77,7 +67,7 @@ def cost(backbone: Backbone, repeats: int) -> dict[str, Any]:
         "ratio": seconds[1] / seconds[0],
         "hso_seconds_per_token": seconds[1] / TOKENS,
         "hso_batched_seconds_per_token": seconds[2] / (DOCUMENTS * TOKENS),
-        "dynamic_evaluation_seconds": seconds[3] if dynamic is not None else None,
+        "dynamic_evaluation_seconds": seconds[3],
         "state_bytes": state.nbytes,
         "state_bytes_by_formula": formula,
     }

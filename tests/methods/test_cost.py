@@ -7,7 +7,9 @@ import torch
 
 from contextlab.accounting.flops import count, gpt2_block_flops, head_flops, llama_block_flops
 from contextlab.backbone import load
+from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.full import Full
+from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
@@ -99,3 +101,28 @@ def test_longmem_contextualises_up_to_its_cached_layer_only(backbone):
     memory = heads * 4 * 2 * width * (chunks + 2 * 8)
     expected = 3 * 3 * one + (LAYERS + 2) * tail + memory
     assert read_flops(method, 100, logprobs=False) == pytest.approx(expected, rel=0.01)
+
+
+def test_hso_runs_every_updated_window_backwards_through_its_activations():
+    """No gradient of a weight, none below the first layer's keys and values, and none for the last window."""
+    backbone = load("tiny-llama")
+    _ = backbone.bos_hidden_C
+    length, k, config = 100, 20, backbone.config
+    method, window = HSO(backbone, HSOConfig(k=k)), Window(backbone)
+    forward = read_flops(window, length, logprobs=True)
+    tokens = length - k
+    projections = llama_block_flops(tokens, 0, config)
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    inputs = 2 * tokens * config.hidden_size * backbone.head_width * (heads + 2 * kv_heads)
+    seen = sum(triangle(done + k) - triangle(done) for done in range(0, tokens, k))
+    attention = 2 * 4 * seen * heads * backbone.head_width
+    backward = LAYERS * (projections + attention) - inputs + head_flops(tokens, config)
+    assert read_flops(method, length, logprobs=True) == pytest.approx(forward + backward, rel=0.01)
+
+
+def test_dynamic_evaluation_pays_two_forward_passes_for_a_backward_one():
+    backbone = load("tiny-llama")
+    _ = backbone.bos_hidden_C
+    method, window = DynamicEval(backbone, DynamicEvalConfig(segment=32)), Window(backbone)
+    forward, both = (read_flops(each, 97, logprobs=True) for each in (window, method))
+    assert 2.5 * forward < both < 3.1 * forward

@@ -1,0 +1,72 @@
+"""Every benchmark runs at toy sizes and prints JSON; what is arithmetic in it is asserted, what is time is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHES = Path(__file__).parents[1] / "benches"
+
+
+@pytest.fixture
+def bench(monkeypatch, capsys):
+    """Runs a benchmark as its command line would, with some of its constants changed; gives its JSON."""
+
+    def run(name, *arguments, **constants):
+        spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCHES / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for constant, value in constants.items():
+            monkeypatch.setattr(module, constant, value)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        module.main()
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
+
+
+def test_accounting(bench):
+    found = bench("accounting", READS=2)
+    assert found["reads"] == 2
+    assert found["median_ratio"] > 0
+
+
+def test_hso(bench):
+    found = bench("hso", "--backbone", "tiny-llama", "--repeats", "1", TOKENS=100, DOCUMENTS=2)
+    assert found["state_bytes"] == pytest.approx(found["state_bytes_by_formula"], rel=0.05)
+    assert found["ratio"] == found["hso_seconds"] / found["plain_windowed_seconds"]
+
+
+def test_evalm_in_a_process_of_its_own_for_every_length(bench):
+    found = bench("evalm", "--backbone", "tiny-llama", "--lengths", "256", "1024")
+    short, long = found["runs"]
+    assert (short["tokens"], long["tokens"]) == (256, 1024)
+    assert 0 < long["state_bytes"] - short["state_bytes"] < 4 * short["state_bytes"]
+    assert all(run["formula_bytes"] == pytest.approx(run["peak_bytes"], rel=0.5) for run in found["runs"])
+
+
+def test_the_papers_evalm_by_arithmetic(bench):
+    shapes = bench("evalm", "--lengths")["paper_shapes"]
+    assert set(shapes) == {"evalm-350m", "evalm-1.3b"}
+    for shape in shapes.values():
+        assert shape["state_numbers"] * 8 < shape["full_attention_state_numbers"]
+        assert shape["flops_per_token"] < shape["full_attention_flops_per_token"]
+
+
+def test_generative_adapter(bench):
+    found = bench("generative_adapter", "--backbone", "tiny-llama", "--tokens", "200")
+    assert found["state_floats"] > 2 * found["pair_floats"] > 0
+    for phase in ("contextualize", "query"):
+        cost = found[phase]
+        assert cost["flops_ratio"] == round(cost["flops"] / cost["plain_flops"], 4) > 1
+
+
+def test_scoring_from_a_shared_state_gives_lm_evals_scores(bench):
+    options = {"context": 60, "candidates": 3, "length": 8, "repeats": 1, "backbone": "tiny-llama"}
+    found = bench("shared_prefix", *(f"--{name}={value}" for name, value in options.items()))
+    assert found["largest_difference"] < 1e-3
+    assert found["token_bound"] == 3 * (60 + 8) / (60 + 3 * 8)
