@@ -310,6 +310,13 @@ def test_the_ledger_counts_the_context_once(tiny: Any) -> None:
     assert taken["state"]["tokens"] == taken["cost"]["contextualize"]["tokens"]
 
 
+@given(st.lists(st.integers(0, 9), max_size=5), st.none() | st.integers(0, 7))
+def test_the_last_tokens_are_kept(tokens: list[int], count: int | None) -> None:
+    kept = answers.last(tokens, count)
+    assert tokens[len(tokens) - len(kept) :] == kept
+    assert len(kept) == (len(tokens) if count is None else min(count, len(tokens)))
+
+
 def test_line_ends_and_special_tokens_stop(tiny: Any) -> None:
     stop = stop_tokens(tiny)
     assert tiny.encode("\n")[-1] in stop

@@ -154,6 +154,13 @@ def test_one_written_token_is_right_when_it_begins_the_label(says: str, correct:
     assert list(protocol.summarise([record])) == ["accuracy"]
 
 
+@pytest.mark.parametrize(("says", "correct"), [(" Technology", True), (" Sci", True), (" Sports", False)])
+def test_a_written_token_may_begin_any_word_of_the_class(says: str, correct: bool) -> None:
+    block = Block("test/0", (Labelled("test/0", "chips", 3),), NEWS)
+    record, _, _ = ask("agnews:template=hso,scoring=greedy,k=4", block, FakeMeter(says=says))
+    assert record["answers"][0]["correct"] is correct
+
+
 def test_fewer_demonstrations_are_the_first_of_more_and_seeds_differ() -> None:
     few, many, other = (ask(split, seed=s)[0] for split, s in (("sst2:k=3", 0), ("sst2:k=9", 0), ("sst2:k=9", 1)))
     assert many["demonstrations"][0][:3] == few["demonstrations"][0]

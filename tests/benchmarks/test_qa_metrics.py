@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
@@ -59,6 +59,16 @@ def test_f1_is_symmetric_and_its_own_definition(one: str, two: str) -> None:
 
 @given(st.text("ab c'1,\n", max_size=12), st.text("ab c'1,\n", max_size=12))
 def test_rouge_is_the_longest_common_subsequence_over_the_length_of_the_answer(prediction: str, answer: str) -> None:
+    _compare_with_all_subsequences(prediction, answer)
+
+
+def test_rouge_counts_repeated_words_as_often_as_they_are_paired() -> None:
+    texts = [" ".join(words) for size in range(5) for words in product("ab", repeat=size)]
+    for prediction, answer in product(texts, texts):
+        _compare_with_all_subsequences(prediction, answer)
+
+
+def _compare_with_all_subsequences(prediction: str, answer: str) -> None:
     said, wanted = (re.findall("[a-z0-9]+", text.lower()) for text in (prediction, answer))
     kept = (part for size in range(len(wanted), 0, -1) for part in combinations(wanted, size))
     longest = next((len(part) for part in kept if _within(part, said)), 0)
