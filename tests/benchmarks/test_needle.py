@@ -26,7 +26,9 @@ def test_every_story_asks_twice_about_each_of_its_promises(split: str) -> None:
         assert reaches[-1] == split
         for question in reading.questions:
             assert question.answers[0] in question.options
-            assert len(set(question.options)) == OPTIONS
+            assert len(set(question.options)) == 4
+            where = question.text.startswith("Where")
+            assert {" at the " in option for option in question.options} == {where}
 
 
 @pytest.mark.parametrize("split", ["1k", "4k"])
