@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +73,20 @@ def cost(backbone: Backbone, repeats: int) -> dict[str, Any]:
     }
 
 
-def loss(backbone: Backbone, data: Path) -> dict[str, Any]:
+def _stretches(backbone: Backbone, data: Path, split: str) -> Iterator[Tensor]:
+    """`tokens_BT` of one stretch of each of the first books that are long enough."""
+    for book in PG22().load(split, data).examples[:BOOKS]:
+        tokens = backbone.encode(book.text[FROM_CHARACTER:][: 16 * TOKENS])[:TOKENS]
+        if len(tokens) == TOKENS:
+            yield torch.tensor([tokens])
+
+
+def loss(backbone: Backbone, data: Path, split: str) -> dict[str, Any]:
     """Mean difference of the loss to the plain model's on stretches of different books, nats per token."""
     methods = {"default": HSO(backbone), "present_only": HSO(backbone, HSOConfig(update="present"))}
     plain = Window(backbone)
     deltas: dict[str, list[float]] = {name: [] for name in methods}
-    for book in PG22().load("S2", data).examples[:BOOKS]:
-        tokens_BT = torch.tensor([backbone.encode(book.text[FROM_CHARACTER:][: 16 * TOKENS])[:TOKENS]])
+    for tokens_BT in _stretches(backbone, data, split):
         expected_BT = plain.read(plain.start(), tokens_BT)[1]
         for name, method in methods.items():
             found_BT = method.read(method.start(), tokens_BT)[1]
@@ -102,9 +109,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--loss", action="store_true")
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--split", default="S2")
     options = parser.parse_args()
     backbone = load(options.backbone, device="cpu", dtype="float32")
-    print(json.dumps(loss(backbone, options.data) if options.loss else cost(backbone, options.repeats)))
+    print(json.dumps(loss(backbone, options.data, options.split) if options.loss else cost(backbone, options.repeats)))
 
 
 if __name__ == "__main__":

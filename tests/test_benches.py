@@ -41,6 +41,14 @@ def test_hso(bench):
     assert found["ratio"] == found["hso_seconds"] / found["plain_windowed_seconds"]
 
 
+def test_what_hso_gains(bench):
+    found = bench("hso", "--backbone", "tiny-llama", "--loss", TOKENS=64, BOOKS=2, FROM_CHARACTER=100)
+    assert set(found) == {"default", "present_only"}
+    for kind in found.values():
+        assert len(kind["of_books"]) == 2
+        assert kind["delta"] == pytest.approx(sum(kind["of_books"]) / 2)
+
+
 def test_evalm_in_a_process_of_its_own_for_every_length(bench):
     found = bench("evalm", "--backbone", "tiny-llama", "--lengths", "256", "1024")
     short, long = found["runs"]

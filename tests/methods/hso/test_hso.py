@@ -351,6 +351,14 @@ def easy(backbone):
     return torch.tensor([[1, *method.generate(method.start(), [[1]], max_new_tokens=60)[0]]])
 
 
+@pytest.mark.parametrize(("length", "of_windows"), [(7, slice(0, 0)), (26, slice(1, 22)), (32 + 15, slice(33, 47))])
+def test_a_state_knows_the_mean_loss_of_the_finished_windows_of_its_context(backbone, length, of_windows):
+    method, tokens = hso(backbone), text(length, 2)
+    state, logprobs = method.read(method.start(2), tokens)
+    expected = -logprobs[:, of_windows].mean(1) if of_windows.stop else torch.zeros(2)
+    assert torch.allclose(state.mean_B, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize(("settings", "what"), [({"lr": 30.0}, "worse"), ({"lr": 1e38, "optimizer": "sgd"}, "finite")])
 def test_divergence_is_reported(backbone, settings, what):
     with pytest.raises(UserError, match=f"HSO diverged: its loss is .*{what}.*; use an lr lower than"):
