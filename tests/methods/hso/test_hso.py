@@ -14,6 +14,7 @@ from contextlab.laws import check
 from contextlab.method import Ahead, State
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.hso.reading import Reading
+from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
 from contextlab.methods.window import Window, WindowConfig
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
@@ -64,6 +65,13 @@ def test_the_laws(family, eviction):
     assert not broken, broken
 
 
+def naive_attention(q, k, v, scale):
+    groups = q.shape[1] // k.shape[1]
+    scores = q @ k.repeat_interleave(groups, 1).transpose(-1, -2) * scale
+    hidden = torch.ones(q.shape[2], k.shape[2]).triu(k.shape[2] - q.shape[2] + 1).bool()
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v.repeat_interleave(groups, 1)
+
+
 def one_adam_per_state(backbone, tokens_T, config, context):
     """Losses of one text by an implementation as naive as can be: every state is a parameter with its own Adam."""
     states, losses, begin = [], [], 0
@@ -82,10 +90,7 @@ def one_adam_per_state(backbone, tokens_T, config, context):
             q, k = rotate(q, rotary), rotate(k, rotary)
             fresh.append((k, v))
             k, v = (torch.cat([s[layer][i] for s in states] + [x], dim=2) for i, x in enumerate((k, v)))
-            groups = q.shape[1] // k.shape[1]
-            scores = q @ k.repeat_interleave(groups, 1).transpose(-1, -2) * scale
-            hidden = torch.ones(q.shape[2], k.shape[2]).triu(k.shape[2] - q.shape[2] + 1).bool()
-            return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v.repeat_interleave(groups, 1)
+            return naive_attention(q, k, v, scale)
 
         hidden = backbone.forward(window[None], position, attend)
         loss = -backbone.logprobs(hidden, tokens_T[None, begin + 1 : begin + 1 + len(window)])[0]
@@ -119,6 +124,77 @@ def test_equals_one_adam_per_state_end_to_end(exact, family, eviction):
     torch.testing.assert_close(-read(method, tokens)[0, 1:].double(), expected, rtol=1e-6, atol=1e-6)
     moved = expected + plain(exact[family], tokens, 12)[0, 1:].double()
     assert float(moved.abs().max()) > 1e-2
+
+
+def two_steps_a_window(backbone, tokens_T, config):
+    """Losses of one context by HSO-2: of every window, its states as parameters with an Adam of their own."""
+    states, optimizers, losses = [], [], []
+
+    def losses_of(begin, own):
+        window = tokens_T[None, begin : begin + config.k]
+        position, placed = torch.arange(begin, begin + config.k)[None], []
+
+        def attend(_layer, q, k, v, scale, _window):
+            rotary = backbone.rotary(position)
+            i = len(placed)
+            placed.extend((own(i, rotate(k, rotary)), own(i + 1, v)))
+            k, v = (torch.cat([past[j] for past in states] + [placed[j]], dim=2) for j in (i, i + 1))
+            return naive_attention(rotate(q, rotary), k, v, scale)
+
+        hidden = backbone.forward(window, position, attend)
+        return -backbone.logprobs(hidden, tokens_T[None, begin + 1 : begin + 1 + config.k])[0], placed
+
+    for begin in range(0, len(tokens_T) - config.k, config.k):
+        loss, placed = losses_of(begin, lambda _, x: x)
+        losses += loss.tolist()
+        window = [torch.nn.Parameter(x.detach().clone()) for x in placed]
+        before = [x.detach().clone() for x in placed]
+        optimizers.append(torch.optim.Adam(window, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps))
+        past = [x for one in states for x in one]
+        step(optimizers, past + window, torch.autograd.grad(loss.sum(), past + placed))
+        if config.second == "fixed":
+            loss, placed = losses_of(begin, lambda i, _, window=window: window[i])
+        else:
+            moved = [(x - old).detach() for x, old in zip(window, before, strict=True)]
+            loss, placed = losses_of(begin, lambda i, x, moved=moved: x + moved[i])
+        gradients = torch.autograd.grad(loss.sum(), past + placed)
+        for parameter, x in zip(window, placed, strict=True):
+            parameter.data = x.detach().clone()
+        step(optimizers, past + window, gradients)
+        states.append(window)
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+def step(optimizers, parameters, gradients):
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("second", ["fixed", "recomputed"])
+def test_hso_2_equals_two_steps_of_one_adam_per_window(exact, family, second):
+    method = hso(exact[family], k=5, lr=0.02, steps=2, second=second)
+    tokens = text(31)
+    expected = two_steps_a_window(exact[family], tokens[0], method.settings)
+    assert len(expected) == 30
+    torch.testing.assert_close(-read(method, tokens)[0, 1:].double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.fixture(scope="module", params=["tiny-mistral", "alibi"])
+def unusual(request):
+    """A model that sees its last 48 tokens alone, and one whose attention falls with distance."""
+    if request.param == "alibi":
+        return wrap(NewGPTForCausalLM(NewGPTConfig(257, 24, 2, 3, 128)).float())
+    return load(request.param)
+
+
+def test_a_models_own_window_and_slopes_are_kept(unusual):
+    tokens = text(100, 2)
+    for settings in ({"lr": 0}, {"lr": 1e-12}):
+        found = read(hso(unusual, context=100, **settings), tokens)
+        torch.testing.assert_close(found, plain(unusual, tokens, 100), atol=1e-5, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
