@@ -116,7 +116,8 @@ def test_a_part_written_out_equals_the_fused_one():
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 6, 9), (2, 4, 6, 9), (1, 4, 1, 9), (6, 9), (2, 1, 6, 1)])
-def test_a_bias_spreads_and_its_gradient_gathers(shape):
+def test_a_bias_spreads_over_blocks_and_its_gradient_gathers(shape, monkeypatch):
+    monkeypatch.setattr(blocked, "QUERIES_AT_ONCE", 4)
     given_ = attention(6, 9, rows=2, heads=4, bias=True).truth()
     given_.given["bias"] = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     expected = gradients(given_.expected(), given_.leaves)
