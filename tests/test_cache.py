@@ -100,10 +100,10 @@ def test_alibi_falls_with_distance():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3))
-def test_growing_appends_each_rows_tokens_behind_its_own(rows):
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3), st.integers(0, 2))
+def test_growing_appends_each_rows_tokens_behind_its_own_and_no_padding(rows, padding):
     used, lengths = (torch.tensor(column) for column in zip(*rows, strict=True))
-    slots, new = int(used.max()), int(lengths.max())
+    slots, new = int(used.max()), int(lengths.max()) + padding
     old = torch.arange(slots).float().expand(len(rows), -1)
     fresh = 100 + torch.arange(new).float().expand(len(rows), -1)
     cached = KV((old[:, None, :, None],), (old[:, None, :, None],), used)
@@ -111,6 +111,7 @@ def test_growing_appends_each_rows_tokens_behind_its_own(rows):
     reader.append(fresh[:, None, :, None], fresh[:, None, :, None])
     grown = reader.grown(lengths)
     assert grown.used_B.tolist() == (used + lengths).tolist()
+    assert grown.k[0].shape[2] == int((used + lengths).max())
     for row, (before, added) in enumerate(rows):
         kept = grown.k[0][row, 0, : before + added, 0].tolist()
         assert kept == [*range(before), *(100 + i for i in range(added))]

@@ -17,7 +17,7 @@ from lm_eval.api.registry import get_model, model_registry
 from lm_eval.models.huggingface import HFLM
 
 from contextlab.integrations import lm_eval_plugin
-from contextlab.integrations.lm_eval import ContextLM
+from contextlab.integrations.lm_eval import ContextLM, _limit
 from contextlab.integrations.lm_eval_tasks import FOLDER
 
 LONG = "a long text that goes on and on; " * 5
@@ -222,3 +222,8 @@ def test_the_harness_command_finds_an_installed_contextlab(tmp_path: Path, monke
     command += ["--tasks", "contextlab_icl_sst2", "--include_path", str(FOLDER), "--limit", "2"]
     answer = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert "contextlab_icl_sst2" in answer.stdout, answer.stderr
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 256), ({"max_gen_toks": None}, 256), ({"max_gen_toks": 7}, 7)])
+def test_without_a_limit_256_tokens_are_written_as_by_the_harness(options: dict[str, Any], most: int) -> None:
+    assert _limit(options) == most
