@@ -148,14 +148,13 @@ def two_steps_a_window(backbone, tokens_T, config):
         loss, placed = losses_of(begin, lambda _, x: x)
         losses += loss.tolist()
         window = [torch.nn.Parameter(x.detach().clone()) for x in placed]
-        before = [x.detach().clone() for x in placed]
         optimizers.append(torch.optim.Adam(window, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps))
         past = [x for one in states for x in one]
         step(optimizers, past + window, torch.autograd.grad(loss.sum(), past + placed))
         if config.second == "fixed":
             loss, placed = losses_of(begin, lambda i, _, window=window: window[i])
         else:
-            moved = [(x - old).detach() for x, old in zip(window, before, strict=True)]
+            moved = [(x - old).detach() for x, old in zip(window, placed, strict=True)]
             loss, placed = losses_of(begin, lambda i, x, moved=moved: x + moved[i])
         gradients = torch.autograd.grad(loss.sum(), past + placed)
         for parameter, x in zip(window, placed, strict=True):
