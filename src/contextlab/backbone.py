@@ -29,7 +29,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from contextlab import cache
+from contextlab import cache, tensors
 from contextlab.errors import UserError, unknown
 from contextlab.paths import cache_dir
 
@@ -308,7 +308,9 @@ def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **
         raise UserError(
             f"Backbone '{source}' cannot be loaded ({reason}): give a local folder or check the name."
         ) from error
-    return model.to(device), tokenizer
+    model = model.to(device)
+    tensors.align(model)
+    return model, tokenizer
 
 
 @contextmanager

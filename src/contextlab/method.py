@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import pydantic
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
+from contextlab import tensors
 from contextlab.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -165,9 +166,9 @@ class State:
         """A state of this one's structure with the tensors of a file that `save` wrote, on this one's device.
 
         Raises:
-            UserError: when the file holds the state of another method or backbone.
+            UserError: when the file is broken, or holds the state of another method or backbone.
         """
-        stored = load_file(path, device=str(self.length_B.device))
+        stored, _ = tensors.read(path, self.length_B.device)
         if stored.keys() != self.tensors().keys():
             raise UserError(
                 f"{path} holds the state of another method or backbone: load it with the one that saved it."

@@ -18,10 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
+from contextlab import tensors
 from contextlab.backbone import Backbone
 from contextlab.cache import KV, Layout
 from contextlab.errors import UserError
@@ -145,10 +144,7 @@ class DynamicEval(SegmentMethod):
         assert path is not None
         if not path.is_file():
             raise UserError(f"There is no statistics file {path}: make it with gradient_statistics.")
-        try:
-            stored = load_file(path, device=str(self.backbone.device))
-        except SafetensorError:
-            stored = {}
+        stored, _ = tensors.read(path, self.backbone.device)
         wanted = dict(zip(self.model.names, self.model.trained, strict=True))
         if any(name not in stored or stored[name].shape != w.shape for name, w in wanted.items()):
             raise UserError(f"{path} does not fit {self.backbone.name}: make it with gradient_statistics of this one.")

@@ -14,11 +14,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from contextlab import cache
+from contextlab import cache, tensors
 from contextlab.backbone import Backbone, weights_digest, wrap
 from contextlab.cache import KV, Layout
 from contextlab.errors import UserError
@@ -168,9 +166,10 @@ class EVALM(SegmentMethod):
         return positions_T % self.backbone.max_positions
 
     def _load(self, path: Path) -> None:
+        weights, _ = tensors.read(path)
         try:
-            self.summaries.load_state_dict(load_file(path))
-        except (OSError, RuntimeError, SafetensorError) as error:
+            self.summaries.load_state_dict(weights)
+        except RuntimeError as error:
             raise UserError(
                 f"{path} does not hold EVALM weights for this backbone and configuration: check weights=."
             ) from error

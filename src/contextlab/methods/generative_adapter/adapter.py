@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from contextlab import tensors
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.generator import Generator
 from contextlab.methods.generative_adapter.places import Pair
@@ -69,13 +69,11 @@ class Adapter:
         Raises:
             UserError: when it is none, or belongs to another generator or backbone.
         """
-        try:
-            with safe_open(path, "pt", device=str(generator.backbone.device)) as file:
-                about, S_BLRR = file.metadata() or {}, file.get_tensor("S")
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{path} is not an adapter that was saved here: check the path.") from error
+        stored, about = tensors.read(path, generator.backbone.device)
+        if stored.keys() != {"S"}:
+            raise UserError(f"{path} is not an adapter that was saved here: check the path.")
         _check_origin(about, generator.origin())
-        return cls(S_BLRR, generator)
+        return cls(stored["S"], generator)
 
     def _joined(self, other: Adapter) -> Tensor:
         other.check_origin(self.generator)

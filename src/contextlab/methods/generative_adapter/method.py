@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
+from contextlab import tensors
 from contextlab.backbone import Backbone, weights_digest
 from contextlab.cache import CacheReader, Layout
-from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.generative_adapter import released
 from contextlab.methods.generative_adapter.adapter import Adapter
@@ -187,8 +185,5 @@ class GenerativeAdapter(SegmentMethod):
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        weights: dict[str, Tensor] = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} cannot be read as safetensors: check weights=.") from error
+    weights, _ = tensors.read(path)
     return released.generator_weights(weights) if released.is_released(weights) else weights

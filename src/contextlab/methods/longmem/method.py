@@ -13,10 +13,9 @@ import functools
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from contextlab import cache
+from contextlab import cache, tensors
 from contextlab.backbone import Backbone, weights_digest
 from contextlab.cache import KV, CacheReader, Layout
 from contextlab.errors import UserError
@@ -187,9 +186,10 @@ class LongMem(BlockMethod):
         return hidden[0, 0]
 
     def _load(self, path: Path) -> None:
+        weights, _ = tensors.read(path)
         try:
-            self.side.load_state_dict(load_file(path))
-        except (OSError, RuntimeError) as error:
+            self.side.load_state_dict(weights)
+        except RuntimeError as error:
             raise UserError(
                 f"{path} does not hold LongMem weights for this backbone and configuration: check weights=."
             ) from error

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from contextlab import backbone as backbones
+from contextlab import registry, tensors
+from contextlab.errors import UserError
+from contextlab.methods.generative_adapter import Adapter, GenerativeAdapter
+
+
+def unaligned(held: dict[str, torch.Tensor]) -> list[str]:
+    """Names of the tensors whose memory does not begin at a multiple of 64 bytes."""
+    return [name for name, tensor in held.items() if tensor.numel() and tensor.data_ptr() % 64]
+
+
+def awkward(count: int = 40) -> dict[str, torch.Tensor]:
+    """Tensors of odd sizes, of which a file cannot begin every one at a multiple of 64 bytes."""
+    return {f"t{n:02}": torch.randn(n % 7 + 1, 3) for n in range(count)}
+
+
+def test_what_is_read_is_what_was_written_in_memory_of_its_own(tmp_path: Path) -> None:
+    written = awkward()
+    save_file(written, tmp_path / "file.safetensors", metadata={"made by": "a test"})
+    read, about = tensors.read(tmp_path / "file.safetensors")
+    assert about == {"made by": "a test"}
+    assert read.keys() == written.keys()
+    assert all(torch.equal(read[name], written[name]) for name in written)
+    assert unaligned(read) == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nonsense", b"\xff" * 64, (100).to_bytes(8, "little") + b"{}"])
+def test_a_file_that_cannot_be_read_is_named_in_one_sentence(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "broken.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"broken\.safetensors cannot be read .*: give an intact safetensors file\.$"):
+        tensors.read(path)
+
+
+def test_a_folder_is_no_file_of_tensors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        tensors.read(tmp_path)
+
+
+def test_a_module_is_aligned_in_place_and_its_ties_stay() -> None:
+    raw = torch.zeros(100)
+    module = torch.nn.Module()
+    module.a = torch.nn.Parameter(raw[1:33])
+    module.b = module.a
+    module.register_buffer("c", raw[35:50])
+    before = module.a
+    tensors.align(module)
+    assert unaligned(dict(module.named_parameters())) == unaligned(dict(module.named_buffers())) == []
+    assert module.a is before
+    assert module.b is module.a
+    assert torch.equal(module.a, torch.zeros(32))
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2"])
+def test_a_loaded_backbone_is_aligned(name: str, tmp_path: Path) -> None:
+    small = backbones.load(name)
+    small.model.save_pretrained(tmp_path)
+    small.tokenizer.save_pretrained(tmp_path)
+    model = backbones.load(str(tmp_path)).model
+    assert unaligned(dict(model.named_parameters()) | dict(model.named_buffers())) == []
+
+
+@pytest.mark.parametrize("name", registry.methods())
+def test_a_loaded_state_is_aligned(name: str, tmp_path: Path) -> None:
+    method = registry.method_class(name)(backbones.load("tiny-llama", device="cpu"))
+    state, _ = method.read(method.start(), torch.arange(150)[None])
+    state.save(tmp_path / "state.safetensors")
+    assert unaligned(method.load_state(tmp_path / "state.safetensors").tensors()) == []
+
+
+def test_a_loaded_adapter_is_aligned(tmp_path: Path) -> None:
+    method = GenerativeAdapter(backbones.load("tiny-llama", device="cpu"))
+    state, _ = method.read(method.start(), torch.arange(150)[None])
+    method.adapter(state).save(tmp_path / "adapter.safetensors")
+    loaded = Adapter.load(tmp_path / "adapter.safetensors", method.generator)
+    assert unaligned({"S": loaded.S_BLRR}) == []
