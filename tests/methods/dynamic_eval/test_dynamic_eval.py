@@ -295,7 +295,7 @@ def test_statistics_must_be_there_and_fit(backbone, tmp_path):
     save_file({"other": torch.zeros(3)}, tmp_path / "other.safetensors")
     (tmp_path / "no.safetensors").write_text("not tensors")
     for name in ("other", "no"):
-        with pytest.raises(UserError, match="does not fit|cannot be read"):
+        with pytest.raises(UserError, match=r"does not fit|cannot be read"):
             make(backbone, rule="rms", statistics=tmp_path / f"{name}.safetensors")
     one, other = make(backbone, rule="rms", statistics=save_statistics(backbone, tmp_path)), make(backbone)
     assert len(one.weights_digest) == 64

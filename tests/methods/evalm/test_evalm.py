@@ -200,7 +200,7 @@ def test_weights_are_loaded_digested_and_counted(llama, tmp_path):
     assert torch.equal(read(loaded, tokens), read(made, tokens))
     (tmp_path / "other.safetensors").write_bytes(b"no")
     for path, options in (("evalm", {"pooling": "learned"}), ("other", {}), ("none", {})):
-        with pytest.raises(UserError, match="does not hold EVALM weights|cannot be read"):
+        with pytest.raises(UserError, match=r"does not hold EVALM weights|cannot be read"):
             EVALM(llama, EVALMConfig(weights=tmp_path / f"{path}.safetensors", **options))
 
 

@@ -97,5 +97,5 @@ def test_what_is_no_adapter_is_refused(method, tmp_path):
     (tmp_path / "broken").write_text("nothing")
     state_of(method).save(tmp_path / "state")
     for name in ("missing", "broken", "state"):
-        with pytest.raises(UserError, match="is not an adapter that was saved here|cannot be read"):
+        with pytest.raises(UserError, match=r"is not an adapter that was saved here|cannot be read"):
             Adapter.load(tmp_path / name, method.generator)

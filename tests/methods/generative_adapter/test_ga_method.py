@@ -207,7 +207,7 @@ def test_weights_are_loaded_digested_and_checked(backbone, method, tmp_path):
         with pytest.raises(UserError, match="does not hold a generator for this backbone"):
             GenerativeAdapter(backbone, GenerativeAdapterConfig(**SMALL | wrong | {"weights": path}))
     for other in (tmp_path / "missing.safetensors", tmp_path):
-        with pytest.raises(UserError, match="check weights=|cannot be read"):
+        with pytest.raises(UserError, match=r"check weights=|cannot be read"):
             GenerativeAdapter(backbone, GenerativeAdapterConfig(weights=other))
 
 
