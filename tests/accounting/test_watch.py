@@ -123,3 +123,17 @@ def test_tensors_are_found_in_lists_and_tuples() -> None:
     a, b, c = torch.zeros(1), torch.zeros(2), torch.zeros(3)
     assert [x.numel() for x in tensors_in((a, [b, (c, None)], 3, "x"))] == [1, 2, 3]
     assert list(tensors_in(None)) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_an_operation_with_a_kernel_of_its_own_is_not_taken_apart(dtype: torch.dtype) -> None:
+    """silu's backward pass has a kernel and parts; the parts round otherwise."""
+    x = torch.randn(400).to(dtype).requires_grad_()
+
+    def gradient() -> Tensor:
+        return torch.autograd.grad(torch.nn.functional.silu(x).sum(), x)[0]
+
+    expected = gradient()
+    with watching(Seen()):
+        assert torch.equal(gradient(), expected)
+    assert "silu_backward" in seen_in(gradient).whole

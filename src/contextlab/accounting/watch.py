@@ -49,7 +49,7 @@ class _Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        parts = _parts(func)
+        parts = _parts(func, _backend(args))
         if parts is None:
             result = func(*args, **kwargs)
         elif parts is DispatchKey.CompositeImplicitAutograd:
@@ -72,10 +72,16 @@ class _Watch(TorchDispatchMode):
             self._inside = before
 
 
+def _backend(args: tuple[Any, ...]) -> DispatchKey:
+    """Whose kernels run on these arguments."""
+    first = next(tensors_in(args), None)
+    return DispatchKey.CUDA if first is not None and first.is_cuda else DispatchKey.CPU
+
+
 @functools.cache
-def _parts(op: Any) -> DispatchKey | None:
-    """Where an operation's parts are found, if it is taken apart."""
-    if not hasattr(op, "_overloadpacket"):
+def _parts(op: Any, backend: DispatchKey) -> DispatchKey | None:
+    """Where an operation's parts are found, if it is taken apart: one that has a kernel of its own runs that kernel."""
+    if not hasattr(op, "_overloadpacket") or torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), backend):
         return None
     for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.CompositeExplicitAutograd):
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):
