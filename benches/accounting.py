@@ -1,59 +1,65 @@
-"""What the accounting costs: a small Llama reads 512 tokens 20 times, with and without the ledger."""
+"""What the accounting costs: whole runs with and without counting, in turns."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from typing import Any
 
-import torch
-from transformers import LlamaConfig, LlamaModel
+from contextlab.backbone import load
+from contextlab.harness.identity import hardware
+from contextlab.harness.runner import bench
 
-from contextlab.accounting.ledger import Ledger, signature
-from contextlab.accounting.memory import resident_bytes
-
-READS = 20
+TASKS = ("needle", "metaicl", "icl")
 
 
-def _timed(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
+def run_seconds(method: str, task: str, backbone: str, limit: int, data: str | None, *, counting: bool) -> float:
+    """Wall time of a run, with the loading of data and backbone that both kinds share."""
+    with tempfile.TemporaryDirectory() as out:
+        started = time.perf_counter()
+        bench(method, task, backbone=backbone, device="cpu", limit=limit, data=data, out=out, counting=counting)
+        return time.perf_counter() - started
+
+
+def compared(method: str, task: str, backbone: str, limit: int, data: str | None, repeats: int) -> dict[str, Any]:
+    """Medians over runs taken in turns, so that both see the same load of the machine."""
+    pairs = [
+        [run_seconds(method, task, backbone, limit, data, counting=counting) for counting in (False, True)]
+        for _ in range(repeats)
+    ]
+    plain, counted = (statistics.median(times) for times in zip(*pairs, strict=True))
+    ratios = sorted(with_ / without for without, with_ in pairs)
+    return {
+        "method": method,
+        "task": task,
+        "backbone": backbone,
+        "limit": limit,
+        "plain_seconds": plain,
+        "counted_seconds": counted,
+        "median_ratio": statistics.median(ratios),
+        "lowest_ratio": ratios[0],
+        "highest_ratio": ratios[-1],
+    }
 
 
 def main() -> None:
-    config = LlamaConfig(
-        vocab_size=1024, hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=4
-    )
-    model = LlamaModel(config)
-    tokens = torch.randint(1024, (1, 512))
-    ledger = Ledger("cpu", resident_bytes=resident_bytes(model))
-
-    @torch.inference_mode()
-    def forward() -> object:
-        return model(tokens, use_cache=False)
-
-    def entered() -> object:
-        return ledger.call("query", forward, tokens=tokens.numel(), key=signature(tokens))
-
-    forward()
-    # Taken in turns, so that both see the same load of the machine.
-    pairs = [(_timed(forward), _timed(entered)) for _ in range(READS)]
-    plain, metered = (statistics.median(times) for times in zip(*pairs, strict=True))
-    first = pairs[0][1]
-    print(
-        json.dumps(
-            {
-                "reads": READS,
-                "plain_seconds": plain,
-                "metered_seconds": metered,
-                "median_ratio": metered / plain,
-                "counted_first_seconds": first,
-                "total_ratio": sum(pair[1] for pair in pairs) / sum(pair[0] for pair in pairs),
-            }
-        )
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--method", default="sliding")
+    parser.add_argument("--backbone", default="smollm2-135m")
+    parser.add_argument("--limit", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--task", default=",".join(TASKS))
+    parser.add_argument("--data")
+    options = parser.parse_args()
+    device = load(options.backbone, device="cpu").device
+    runs = [
+        compared(options.method, task, options.backbone, options.limit, options.data, options.repeats)
+        for task in options.task.split(",")
+    ]
+    print(json.dumps({"device": hardware(device), "repeats": options.repeats, "runs": runs}))
 
 
 if __name__ == "__main__":

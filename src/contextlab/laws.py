@@ -17,6 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from contextlab import backbone as backbones
+from contextlab.accounting.flops import FlopCounter
+from contextlab.accounting.memory import PeakMemory
+from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod
@@ -47,7 +50,7 @@ class Broken(Exception):
 
 
 def check(make: Make, families: tuple[str, ...] = FAMILIES) -> list[LawResult]:
-    """All laws on a method, on one small random model of every family.
+    """All laws on a method, on one small random model of every family; the bitwise ones in bfloat16 too.
 
     Args:
         make: builds the method on a backbone; what it raises is reported as a broken law.
@@ -55,11 +58,13 @@ def check(make: Make, families: tuple[str, ...] = FAMILIES) -> list[LawResult]:
     """
     results = []
     for family in families:
-        backbone = backbones.load(family, device="cpu", dtype="float32")
-        for name, law in LAWS.items():
-            started = time.perf_counter()
-            detail = _broken(law, make, backbone)
-            results.append(LawResult(name, family, detail is None, detail or "", time.perf_counter() - started))
+        for dtype, laws in (("float32", tuple(LAWS)), ("bfloat16", BITWISE)):
+            backbone = backbones.load(family, device="cpu", dtype=dtype)
+            label = family if dtype == "float32" else f"{family} {dtype}"
+            for name in laws:
+                started = time.perf_counter()
+                detail = _broken(LAWS[name], make, backbone)
+                results.append(LawResult(name, label, detail is None, detail or "", time.perf_counter() - started))
     return results
 
 
@@ -239,6 +244,26 @@ def determinism(method: ContextMethod) -> None:
         raise Broken("sampling with the same seed gives different tokens")
 
 
+def counting(method: ContextMethod) -> None:
+    """Calls that are counted, by their products or under the watch, give bitwise what they give uncounted."""
+    text, prompts = _text(2)[:, :SHORT], [[3, 5, 7], []]
+    state = _read(method, text)[0]
+    calls: dict[str, Callable[[], Any]] = {
+        "read": lambda: _read(method, text)[1],
+        "read on": lambda: _read(method, text[:, :60], state)[1],
+        "score": lambda: method.score(state, CANDIDATES),
+        "generate": lambda: method.generate(state, prompts, max_new_tokens=3),
+    }
+    for name, call in calls.items():
+        alone = call()
+        for counter in (ProductCounter(), FlopCounter(), PeakMemory()):
+            with counter:
+                other = call()
+            same = torch.equal(alone, other) if isinstance(alone, Tensor) else alone == other
+            if not same:
+                raise Broken(f"{name} gives other results under {type(counter).__name__}")
+
+
 def backbone_is_untouched(method: ContextMethod) -> None:
     """After any call the backbone's weights and its attention setting are bitwise what they were."""
     model = method.backbone.model
@@ -270,9 +295,13 @@ LAWS: dict[str, Law] = {
     "lengths": lengths,
     "saving": saving,
     "determinism": determinism,
+    "counting": counting,
     "backbone untouched": backbone_is_untouched,
     "equals its baseline": equals_baseline_without_memory,
 }
+
+BITWISE = ("saving", "determinism", "counting")
+"""Laws that hold whatever the width of the numbers."""
 
 
 def _usable(method: ContextMethod) -> int:

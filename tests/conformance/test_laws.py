@@ -17,6 +17,7 @@ from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.window import Window, WindowConfig
 
+MATMUL = torch.matmul
 SETTINGS = {
     "window, short": lambda b: Window(b, WindowConfig(N=24)),
     "sliding, no sinks": lambda b: Sliding(b, SlidingConfig(N=24, sinks=0)),
@@ -146,6 +147,14 @@ class WritesFromNothing(Full):
         return super().generate(start, prompts, **options)
 
 
+class NoticesTheCounters(Full):
+    """Computes otherwise while something counts."""
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, found if found is None or torch.matmul is MATMUL else found * (1 + 1e-6)
+
+
 class Fails(Full):
     """Raises."""
 
@@ -168,6 +177,7 @@ class Fails(Full):
         (HidesMemory, "score is pure"),
         (Miscounts, "lengths"),
         (WritesFromNothing, "generate"),
+        (NoticesTheCounters, "counting"),
         (Fails, "causality"),
     ],
 )

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contextlab.benchmarks.task import Choice, Dataset, Metric, Options
-from contextlab.harness.results import PHASES, Case, differences, summary
+from contextlab.harness.results import PHASES, Case, Peaks, differences, recounted, summary
 
+NONE = Peaks({}, 0)
 MEASURES = {("letters", "short"): "accuracy"}
 counts = st.integers(0, 2**50)
 costs = st.fixed_dictionaries({"flops": counts, "peak_bytes": counts, "seconds": st.floats(0, 1e6), "tokens": counts})
@@ -20,10 +23,10 @@ class Mean:
         return {"mean": Metric(sum(record["value"] for record in records) / len(records), None, None, len(records))}
 
 
-def summarised(lines: list[dict[str, Any]]) -> dict[str, Any]:
+def summarised(lines: list[dict[str, Any]], peaks: Peaks = NONE) -> dict[str, Any]:
     examples = tuple(Choice(str(n), "work", "", (), 0) for n in range(len(lines)))
     dataset = Dataset(examples, "sample", "", "")
-    return summary(Case("toy", None, "s", Options(), dataset, Mean(), None), lines)  # type: ignore[arg-type]
+    return summary(Case("toy", None, "s", Options(), dataset, Mean(), None), lines, peaks)  # type: ignore[arg-type]
 
 
 def line(cost: dict[str, Any], state: dict[str, int] | None = None, value: float = 0.0) -> dict[str, Any]:
@@ -40,15 +43,49 @@ def test_costs_are_means_and_memory_is_the_highest_peak(every: list[dict[str, An
     for key in ("flops", "tokens"):
         assert isinstance(cost["query"][key], int)
         assert min(one[key] for one in every) <= cost["query"][key] <= max(one[key] for one in every)
-    total = sum(one["seconds"] for one in every)
-    assert abs(cost["query"]["seconds"] * len(every) - total) <= 1e-9 * max(1.0, total)
+    assert cost["query"]["seconds"] == statistics.median(one["seconds"] for one in every)
+
+
+def of(flops: int | None, seconds: float, tokens: int = 10) -> dict[str, Any]:
+    return line({"query": {"flops": flops, "peak_bytes": None, "seconds": seconds, "tokens": tokens}})
+
+
+def test_the_spread_of_seconds_is_that_of_equal_work() -> None:
+    calm = summarised([of(100 * n, 2.0 * n) for n in (1, 5, 2, 9)])["cost"]["query"]
+    assert calm["seconds"] == 7.0
+    assert calm["seconds_spread"] == 0.0
+    busy = summarised([of(100, seconds) for seconds in (1.0, 1.0, 2.0, 4.0)])["cost"]["query"]
+    assert busy["seconds_spread"] == pytest.approx((2.5 - 1.0) / 1.5)
+    assert summarised([of(100, 1.0)] * 3)["cost"]["query"]["seconds_spread"] is None
+
+
+def test_what_was_not_counted_is_none_and_not_zero() -> None:
+    cost = summarised([of(None, 1.0, 10 * n) for n in (1, 2, 3, 4)])["cost"]["query"]
+    assert (cost["flops"], cost["peak_bytes"], cost["tokens"]) == (None, None, 25)
+    assert cost["seconds_spread"] > 0
+    assert summarised([of(5, 1.0), of(None, 1.0)])["cost"]["query"]["flops"] is None
+
+
+def test_peaks_that_were_measured_go_before_those_of_lines() -> None:
+    assert summarised([of(1, 1.0)], Peaks({"query": 7}, 1))["cost"]["query"]["peak_bytes"] == 7
+    stored = {**summarised([of(1, 1.0)], Peaks({"query": 7}, 1))}
+    again = Peaks.of(stored).with_measured({"query": 5, "contextualize": 3}, 4)
+    assert again == Peaks({"query": 7, "contextualize": 3}, 4)
+    assert Peaks.of(None) == Peaks.of({"cost": {"query": {"peak_bytes": 9}}}) == NONE
+
+
+def test_a_line_is_recounted_in_its_flops_alone() -> None:
+    before, watched = of(5, 1.0), of(8, 3.0)
+    after = recounted(before, watched)
+    assert after["cost"]["query"] == {**before["cost"]["query"], "flops": 8}
+    assert {**after, "cost": 0} == {**before, "cost": 0}
 
 
 def test_an_example_that_was_skipped_does_not_dilute_the_cost() -> None:
     one = {"flops": 10, "peak_bytes": 4, "seconds": 2.0, "tokens": 6}
     state = {"bytes": 8, "floats": 2, "tokens": 1}
     result = summarised([line({"query": one}, state, 1.0), line({}, None, 3.0)])
-    assert result["cost"]["query"] == one
+    assert result["cost"]["query"] == {**one, "seconds_spread": None}
     assert result["state"] == state
     assert result["metrics"] == {"mean": {"value": 2.0, "low": None, "high": None, "n": 2}}
 

@@ -23,7 +23,9 @@ from contextlab.harness.results import Case
 from contextlab.harness.runner import Results, bench
 
 TOY = Path(__file__).with_name("toy_parts.py")
-COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))
+COUNTER, OTHER, LETTERS, HIDDEN, HIDDEN_LATE = (
+    f"{TOY}:{name}" for name in ("Counter", "Other", "Letters", "Hidden", "HiddenLate")
+)
 IDS = [f"{work}/{n}" for n, work in enumerate("abcdabcd")]
 CHILD = """
 import sys
@@ -31,7 +33,7 @@ from contextlab.harness.runner import bench
 bench(sys.argv[1], sys.argv[2], backbone="tiny-llama", device="cpu", out=sys.argv[3])
 """
 # The contract's object: a type where the value is a leaf, `...` where the content is the task's or method's own.
-COST = {"flops": int, "peak_bytes": int, "seconds": float, "tokens": int}
+COST = {"flops": int, "peak_bytes": int, "seconds": float, "seconds_spread": float | None, "tokens": int}
 SCHEMA: dict[str, Any] = {
     "schema": int,
     "run_id": str,
@@ -46,6 +48,7 @@ SCHEMA: dict[str, Any] = {
     "data": {"source": str, "sha256": str, "examples": int, "note": str},
     "metrics": ...,
     "cost": {"train": type(None), "contextualize": COST, "query": COST},
+    "measured": int,
     "state": {"bytes": int, "floats": int, "tokens": int, "cached": int},
     "parameters": {"backbone": int, "added": int, "trained": int},
     "max_context": int | None,
@@ -71,7 +74,9 @@ def stored(out: Path) -> list[dict[str, Any]]:
 
 def without_time(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: without_time(v) for k, v in value.items() if k not in ("seconds", "started", "command")}
+        return {
+            k: without_time(v) for k, v in value.items() if k not in ("seconds", "seconds_spread", "started", "command")
+        }
     return [without_time(item) for item in value] if isinstance(value, list) else value
 
 
@@ -175,6 +180,40 @@ def test_a_killed_run_ends_like_one_without_interruption(tmp_path: Path, log: Pa
     (resumed,) = run(tmp_path / "cut").runs
     assert without_time(resumed) == without_time(whole)
     assert without_time(stored(tmp_path / "cut")) == without_time(stored(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("method", registry.methods())
+def test_a_run_that_goes_on_has_bitwise_the_results_of_one_at_once(method: str, dtype: str, tmp_path: Path) -> None:
+    # Full attention refuses prompts beyond the small model's positions.
+    context = "none" if method == "full" else "own"
+    options: dict[str, Any] = {"tasks": "sst2", "split": "n2", "dtype": dtype, "context": context}
+    for limit in (2, 3):
+        run(tmp_path / "parts", method, limit=limit, **options)
+    run(tmp_path / "whole", method, limit=3, **options)
+    assert without_time(stored(tmp_path / "parts")) == without_time(stored(tmp_path / "whole"))
+
+
+def test_without_counting_the_results_are_the_same_and_costs_are_blank(tmp_path: Path) -> None:
+    (counted,), (plain,) = (
+        run(tmp_path / str(counting), "hso", "sst2", split="n2", limit=2, counting=counting).runs
+        for counting in (True, False)
+    )
+    assert plain["metrics"] == counted["metrics"]
+    assert (plain["cost"]["query"]["flops"], plain["cost"]["query"]["peak_bytes"]) == (None, None)
+    assert counted["cost"]["query"]["flops"] > 0
+    assert counted["cost"]["query"]["peak_bytes"] > 0
+    assert [one["record"] for one in stored(tmp_path / "True")] == [one["record"] for one in stored(tmp_path / "False")]
+
+
+def test_products_out_of_sight_are_counted_all_the_same(tmp_path: Path) -> None:
+    (plain,) = run(tmp_path / "plain", "window", "sst2", split="n2", limit=2).runs
+    (hidden,) = run(tmp_path / "hidden", HIDDEN, "sst2", split="n2", limit=2).runs
+    (late,) = run(tmp_path / "late", HIDDEN_LATE, "sst2", split="n2", limit=2).runs
+    for result in (hidden, late):
+        for phase in ("contextualize", "query"):
+            assert result["cost"][phase]["flops"] > plain["cost"][phase]["flops"]
+    assert late["cost"]["query"]["flops"] == hidden["cost"]["query"]["flops"]
 
 
 def test_every_example_draws_from_its_own_seed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from contextlab.benchmarks.task import Choice, Dataset, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State
+from contextlab.methods.window import Window
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -70,6 +71,31 @@ class Other(Counter):
 
     Config = MethodConfig
     prior = 1.0
+
+
+class Hidden(Window):
+    """A window with products that Python's functions do not show."""
+
+    least = 0
+
+    def step(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[Any, Tensor]:
+        if tokens_Bt.shape[1] > self.least:
+            _hidden_product()
+        return super().step(state, tokens_Bt, lengths_B)
+
+    def forward(self, state: Any, tokens_BT: Tensor, steps_T: Tensor, reader: Any) -> Tensor:
+        _hidden_product()
+        return super().forward(state, tokens_BT, steps_T, reader)
+
+
+class HiddenLate(Hidden):
+    """The same, but not in calls as short as the one that is looked at first."""
+
+    least = 20
+
+
+def _hidden_product() -> None:
+    torch._C._VariableFunctions.matmul(torch.ones(3, 3), torch.ones(3, 3))
 
 
 class LetterProtocol(Protocol):

@@ -41,7 +41,7 @@ _FUSED = {
     )
     for direction in ("", "_backward")
 }
-_CALL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+CALL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 class FlopCounter:
@@ -98,7 +98,7 @@ class _AttentionCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is not functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
-        with self._counter.counted_as(_attention_flops(_named(_CALL_ARGUMENTS, args, kwargs))):
+        with self._counter.counted_as(attention_flops(named(CALL_ARGUMENTS, args, kwargs))):
             return func(*args, **kwargs)
 
 
@@ -115,21 +115,22 @@ def causal_pairs(queries: int, keys: int) -> int:
     return seen * (seen + 1) // 2 + (queries - seen) * keys
 
 
-def _visible(mask: Tensor) -> int:
+def visible_pairs(mask: Tensor) -> int:
+    """Entries of a mask, boolean or added to scores, whose key is seen."""
     with no_dispatch():
         # Some callers mask with the lowest finite number instead of -inf.
         seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
         return int(seen.count_nonzero())
 
 
-def _attention_flops(given: Mapping[str, Any]) -> int:
+def attention_flops(given: Mapping[str, Any], visible: Callable[[Tensor], int] = visible_pairs) -> int:
     """FLOPs of a forward pass, from named arguments: query `(..., queries, d_qk)` and value `(..., keys, d_v)`."""
     *rows, queries, d_qk = given["query"].shape
     keys, d_v = given["value"].shape[-2:]
     mask = given.get("attn_mask", given.get("attn_bias"))
     pairs = math.prod(rows) * (causal_pairs if given.get("is_causal") else operator.mul)(queries, keys)
     if mask is not None and pairs:
-        pairs = pairs // mask.numel() * _visible(mask)
+        pairs = pairs // mask.numel() * visible(mask)
     return int(2 * pairs * (d_qk + d_v))
 
 
@@ -144,11 +145,12 @@ def _formula_of(op: Any) -> Callable[..., int] | None:
 
 
 def _fused_attention_flops(op: Any, *args: Any, **kwargs: Any) -> int:
-    given = _named((argument.name for argument in op._schema.arguments), args, kwargs)
-    return (2 if "logsumexp" in given else 1) * _attention_flops(given)
+    given = named((argument.name for argument in op._schema.arguments), args, kwargs)
+    return (2 if "logsumexp" in given else 1) * attention_flops(given)
 
 
-def _named(names: Iterable[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def named(names: Iterable[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by their names."""
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 

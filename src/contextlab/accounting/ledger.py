@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.memory import PeakMemory, storage_bytes
+from contextlab.accounting.products import ProductCounter
 from contextlab.method import Ahead, Capabilities, ContextMethod, State
 
 if TYPE_CHECKING:
@@ -21,93 +22,160 @@ if TYPE_CHECKING:
 Phase = Literal["train", "contextualize", "query"]
 R = TypeVar("R")
 
+KEPT = 3
+"""Calls of every kind that are kept for being the largest."""
+SHARE_AGAIN = 0.04
+"""Of the FLOPs of all calls, what may run again beside the two first calls of every kind."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
     """What calls cost together.
 
     Attributes:
-        flops: model FLOPs, as `accounting.flops` counts them.
-        peak_bytes: the most memory in use at one time, weights included.
+        flops: model FLOPs, as `accounting.flops` counts them; None when they were not counted.
+        peak_bytes: the most memory in use at one time, weights included; None where it was not measured.
         seconds: wall time.
         tokens: tokens processed, padding left out.
+        largest_bytes: what the largest call holds, returns, copies, and computes in its largest product.
     """
 
-    flops: int = 0
-    peak_bytes: int = 0
+    flops: int | None = 0
+    peak_bytes: int | None = None
     seconds: float = 0.0
     tokens: int = 0
+    largest_bytes: int = 0
 
     def __add__(self, other: Cost) -> Cost:
+        peaks = [peak for peak in (self.peak_bytes, other.peak_bytes) if peak is not None]
         return Cost(
-            self.flops + other.flops,
-            max(self.peak_bytes, other.peak_bytes),
+            None if self.flops is None or other.flops is None else self.flops + other.flops,
+            max(peaks, default=None),
             self.seconds + other.seconds,
             self.tokens + other.tokens,
+            max(self.largest_bytes, other.largest_bytes),
         )
 
-    def as_dict(self) -> dict[str, int | float]:
+    def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, as stored with a result."""
         return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """A call that can be run again, the bytes that it found in memory and returned, and the products it made."""
+
+    run: Callable[[], object]
+    held_bytes: int
+    returned_bytes: int
+    products: ProductCounter
+
+    @property
+    def bytes(self) -> int:
+        """What it holds, returns, copies, and computes in its largest product."""
+        computed = self.products.largest_bytes + self.products.copied_bytes
+        return self.held_bytes + self.returned_bytes + computed
 
 
 class Ledger:
     """Costs of calls of one method, added up by phase until they are taken.
 
-    FLOPs and peak memory of calls with equal keys are equal, so only the first of them runs under the counters; its
-    seconds include theirs. Seconds are taken with the device synchronised; warming up is the caller's.
+    What a call returns and how long it takes comes from running it as it is. Its FLOPs are those of its products
+    (`accounting.products`). Peak memory is read off a GPU's allocator after every call; elsewhere the largest calls of
+    every kind run a second time under the watch, when `peaks` asks for them. Seconds are taken with the device
+    synchronised; warming up is the caller's.
 
     Args:
         device: where the calls run.
-        counting: whether FLOPs and peak memory are wanted; without them both are 0.
+        counting: whether FLOPs and peak memory are wanted; without them both are None.
+        watching: count FLOPs by running every call a second time under the watch, for methods whose products Python's
+            functions do not show.
         resident_bytes: what is in memory throughout: weights and added parameters (`memory.resident_bytes`).
+
+    Attributes:
+        missed: whether the watch has seen other FLOPs than the products gave, so that FLOPs so far are wrong.
     """
 
-    def __init__(self, device: torch.device | str, *, counting: bool = True, resident_bytes: int = 0) -> None:
+    def __init__(
+        self, device: torch.device | str, *, counting: bool = True, watching: bool = False, resident_bytes: int = 0
+    ) -> None:
+        self.missed = False
         self._device = torch.device(device)
-        self._counting = counting
+        self._counting, self._watching = counting, watching
         self._resident_bytes = resident_bytes
-        self._counts: dict[Hashable, tuple[int, int]] = {}
-        self._costs: dict[str, Cost] = {}
+        self._costs: dict[Phase, Cost] = {}
+        self._flops = 0
+        self._largest: dict[tuple[Phase, str, bool], list[_Call]] = {}
 
     def call(
-        self,
-        phase: Phase,
-        fn: Callable[[], R],
-        *,
-        tokens: int | Callable[[R], int],
-        key: Hashable | None,
-        held_bytes: int = 0,
+        self, phase: Phase, fn: Callable[[], R], *, tokens: int | Callable[[R], int], kind: str, held_bytes: int = 0
     ) -> R:
         """Run `fn()` and enter its cost; a call that raises is not entered.
 
         Args:
             phase: where the cost belongs.
-            fn: the call.
+            fn: the call; it can be run again.
             tokens: tokens it processes, or a function that tells them from the result.
-            key: equal for calls of the same arithmetic (see `signature`); None counts the call by itself.
+            kind: of the calls whose memory can be compared by their sizes.
             held_bytes: what it finds in memory beside the resident bytes.
         """
-        counts = self._counts.get(key) if self._counting else (0, 0)
-        with ExitStack() as stack:
-            if counts is None:
-                flops = stack.enter_context(FlopCounter())
-                memory = stack.enter_context(PeakMemory(self._device, self._resident_bytes + held_bytes))
+        if self._reads_allocator:
+            torch.cuda.reset_peak_memory_stats(self._device)
+        with ProductCounter() if self._counting else nullcontext() as products:
             started = self._now()
             result = fn()
             seconds = self._now() - started
-        if counts is None:
-            counts = flops.flops, memory.peak_bytes
-            if key is not None:
-                self._counts[key] = counts
-        entered = Cost(*counts, seconds, tokens(result) if callable(tokens) else tokens)
+        entered = Cost(None, None, seconds, tokens(result) if callable(tokens) else tokens)
+        if products is not None:
+            call = _Call(fn, held_bytes, _bytes_of(result), products)
+            entered = self._counted(entered, phase, kind, call)
         self._costs[phase] = self._costs.get(phase, Cost()) + entered
         return result
 
-    def take(self) -> dict[str, Cost]:
+    def take(self) -> dict[Phase, Cost]:
         """The costs by phase since the last take."""
         costs, self._costs = self._costs, {}
         return costs
+
+    def peaks(self) -> dict[str, int]:
+        """The highest peak of all calls so far by phase, in bytes; nothing on a GPU, where every call has its own."""
+        peaks: dict[str, int] = {}
+        left = self._flops * SHARE_AGAIN
+        for (phase, *_), calls in self._largest.items():
+            for rank, call in enumerate(calls):
+                if rank >= 2:
+                    left -= call.products.flops
+                if left < 0:
+                    break
+                flops, peak = self._watched(call)
+                self.missed |= flops != call.products.flops and not self._watching
+                peaks[phase] = max(peak, peaks.get(phase, 0))
+        return peaks
+
+    def watching_one(self) -> Ledger:
+        """An empty ledger for the same device that counts FLOPs by the watch."""
+        return Ledger(self._device, watching=True, resident_bytes=self._resident_bytes)
+
+    @property
+    def _reads_allocator(self) -> bool:
+        return self._counting and self._device.type == "cuda"
+
+    def _counted(self, cost: Cost, phase: Phase, kind: str, call: _Call) -> Cost:
+        flops = self._watched(call)[0] if self._watching else call.products.flops
+        if self._reads_allocator:
+            return dataclasses.replace(cost, flops=flops, peak_bytes=torch.cuda.max_memory_allocated(self._device))
+        # A call that passes a boundary of the method's state may need more memory than a larger one that does not: it
+        # makes more products, or returns less than it held.
+        key = phase, kind, call.returned_bytes < call.held_bytes
+        self._largest[key] = _largest([call, *self._largest.get(key, [])])
+        self._flops += flops
+        return dataclasses.replace(cost, flops=flops, largest_bytes=call.bytes)
+
+    def _watched(self, call: _Call) -> tuple[int, int]:
+        """FLOPs and peak of a call, run once more under the watch."""
+        with FlopCounter() as flops, PeakMemory(self._device, self._resident_bytes + call.held_bytes) as memory:
+            call.run()
+        return flops.flops, memory.peak_bytes
 
     def _now(self) -> float:
         if self._device.type == "cuda":
@@ -115,28 +183,20 @@ class Ledger:
         return time.perf_counter()
 
 
-def signature(*values: Any) -> Hashable:
-    """A key that is equal for calls that do the same arithmetic.
-
-    Tensors enter by shape, dtype and device, those that can be lengths or flags of rows (at most 64 integers or
-    booleans in one dimension) by value too; states by their tensors; lists of tokens by their lengths; mappings,
-    and whatever else is hashable, by value.
-    """
-    return tuple(_signature(value) for value in values)
+def _largest(calls: list[_Call]) -> list[_Call]:
+    """The calls that may have the highest peak: the one of most products, then the largest ones."""
+    most = max(calls, key=lambda call: (call.products.count, call.bytes))
+    others = sorted((call for call in calls if call is not most), key=lambda call: call.bytes, reverse=True)
+    return [most, *others[:KEPT]]
 
 
-def _signature(value: object) -> Hashable:
-    if isinstance(value, Tensor):
-        small = value.dim() <= 1 and value.numel() <= 64 and not (value.is_floating_point() or value.is_complex())
-        return tuple(value.shape), value.dtype, value.device, str(value.tolist()) if small else None
-    if isinstance(value, State):
-        return type(value), _signature(value.tensors())
-    if isinstance(value, Mapping):
-        return tuple((name, _signature(item)) for name, item in value.items())
-    if isinstance(value, (list, tuple)):
-        tokens = all(isinstance(item, int) for item in value)
-        return len(value) if tokens else tuple(_signature(item) for item in value)
-    return value
+def _bytes_of(result: object) -> int:
+    """Bytes of the tensors that a call returned."""
+    if isinstance(result, State):
+        return _held(result)
+    if isinstance(result, Tensor):
+        return storage_bytes([result])
+    return sum(map(_bytes_of, result)) if isinstance(result, tuple) else 0
 
 
 class Meter:
@@ -149,7 +209,7 @@ class Meter:
 
     def __init__(self, method: ContextMethod, ledger: Ledger) -> None:
         self.method = method
-        self._ledger = ledger
+        self.ledger = ledger
         self._state: dict[str, int] | None = None
 
     @property
@@ -170,34 +230,32 @@ class Meter:
         self, phase: Phase, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
     ) -> tuple[Any, Tensor | None]:
         """`ContextMethod.read`, entered in `phase` with its unpadded tokens."""
-        return self._ledger.call(
+        return self.ledger.call(
             phase,
             lambda: self.method.read(state, tokens_BT, lengths_B, logprobs=logprobs),
             tokens=tokens_BT.numel() if lengths_B is None else int(lengths_B.sum()),
-            key=("read", logprobs, signature(state, tokens_BT, lengths_B)),
+            kind="read" if logprobs else "read silently",
             held_bytes=_held(state),
         )
 
     def score(self, phase: Phase, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
         """`ContextMethod.score`, entered in `phase` with the candidates' tokens of every row."""
         tokens: int = state.batch_size * sum(map(len, candidates))
-        return self._ledger.call(
+        return self.ledger.call(
             phase,
             lambda: self.method.score(state, candidates),
             tokens=tokens,
-            key=("score", signature(state, candidates)),
+            kind="score",
             held_bytes=_held(state),
         )
 
     def generate(self, phase: Phase, state: Any, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
         """`ContextMethod.generate`, entered in `phase` with the tokens of the prompts and those written."""
-        # With stop tokens the content decides how much is computed, so that no two calls are known to be equal.
-        key = None if options.get("stop") else ("generate", signature(state, prompts, options))
-        return self._ledger.call(
+        return self.ledger.call(
             phase,
             lambda: self.method.generate(state, prompts, **options),
             tokens=lambda written: sum(map(len, prompts)) + sum(map(len, written)),
-            key=key,
+            kind="generate",
             held_bytes=_held(state),
         )
 
@@ -210,7 +268,7 @@ class Meter:
     def take(self) -> dict[str, Any]:
         """Cost by phase, and the size of what was kept (None when nothing was), of the example just finished."""
         state, self._state = self._state, None
-        return {"cost": {phase: cost.as_dict() for phase, cost in self._ledger.take().items()}, "state": state}
+        return {"cost": {phase: cost.as_dict() for phase, cost in self.ledger.take().items()}, "state": state}
 
 
 def _held(state: State) -> int:

@@ -30,6 +30,7 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder that the results are kept in.")] = Path("runs"),
     device: Annotated[str | None, typer.Option(help="Torch device; the GPU when there is one.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    no_count: Annotated[bool, typer.Option("--no-count", help="Leave FLOPs and peak memory out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run, and nothing else.")] = False,
 ) -> None:
     """Run methods on tasks, store the results, and print a table; run again, it resumes."""
@@ -52,6 +53,7 @@ def bench(
         out=out,
         device=device,
         dtype=dtype,
+        counting=not no_count,
         progress=False if as_json else None,
         on_result=(lambda result: print(json.dumps(result), flush=True)) if as_json else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import pandas
 
 PHASES = ("train", "contextualize", "query")
+FEW = 4
+"""Examples below which a spread of seconds says nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,32 @@ class Case:
         own = examples[index]
         later = (*examples[index + 1 :], *examples[:index])
         return next((example for example in later if _work(example) != _work(own)), own)
+
+
+@dataclasses.dataclass(frozen=True)
+class Peaks:
+    """The highest peak memory of stored examples.
+
+    Attributes:
+        phases: in bytes, by phase; a GPU's are in the lines instead.
+        examples: how many of the stored lines they are of, the first ones.
+    """
+
+    phases: Mapping[str, int]
+    examples: int
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any] | None) -> Peaks:
+        """Those of a summary; none where there is none, or it was stored before peaks were kept in it."""
+        if stored is None or "measured" not in stored:
+            return cls({}, 0)
+        costs = {phase: cost for phase, cost in stored["cost"].items() if cost is not None}
+        return cls({phase: cost["peak_bytes"] for phase, cost in costs.items()}, stored["measured"])
+
+    def with_measured(self, phases: Mapping[str, int], examples: int) -> Peaks:
+        """The higher ones of both, for so many lines."""
+        both = {phase: max(self.phases.get(phase) or 0, phases.get(phase, 0)) for phase in {**self.phases, **phases}}
+        return Peaks(both, examples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,23 +147,54 @@ def description(name: str, method: ContextMethod, case: Case) -> dict[str, Any]:
     }
 
 
-def summary(case: Case, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks) -> dict[str, Any]:
     """Metrics, cost and state over the stored lines of finished examples."""
     metrics = case.protocol.summarise([line["record"] for line in lines])
+    costs = {phase: [line["cost"][phase] for line in lines if phase in line["cost"]] for phase in PHASES}
     return {
         "metrics": {name: dataclasses.asdict(metric) for name, metric in metrics.items()},
-        "cost": {phase: _cost([line["cost"][phase] for line in lines if phase in line["cost"]]) for phase in PHASES},
+        "cost": {phase: _cost(costs[phase], peaks.phases.get(phase)) for phase in PHASES},
+        "measured": peaks.examples,
         "state": _means([line["state"] for line in lines if line["state"] is not None]),
     }
 
 
-def _cost(costs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Means over the examples; the peak of memory is the highest of them, and seconds are not rounded."""
-    means = _means(costs)
-    if means is None:
+def largest_bytes(line: Mapping[str, Any], phase: str) -> int:
+    """What the largest call of an example held, as its line tells; 0 where it does not."""
+    return int(line["cost"].get(phase, {}).get("largest_bytes", 0))
+
+
+def recounted(line: Mapping[str, Any], watched: Mapping[str, Any]) -> dict[str, Any]:
+    """A line with the FLOPs that a second run of its example was counted with."""
+    cost = {phase: {**cost, "flops": watched["cost"][phase]["flops"]} for phase, cost in line["cost"].items()}
+    return {**line, "cost": cost}
+
+
+def _cost(costs: Sequence[dict[str, Any]], peak: int | None) -> dict[str, Any] | None:
+    """Means of FLOPs and tokens, the highest peak, the median of the seconds, and how far these spread.
+
+    The spread is the distance of the quartiles of the seconds per FLOP (per token, where FLOPs were not counted) over
+    their median: examples differ in size, and at equal work only other load makes one slower than another.
+    """
+    if not costs:
         return None
-    seconds = sum(cost["seconds"] for cost in costs) / len(costs)
-    return {**means, "peak_bytes": max(cost["peak_bytes"] for cost in costs), "seconds": seconds}
+    seconds = [cost["seconds"] for cost in costs]
+    counted = all(cost["flops"] is not None for cost in costs)
+    work = [cost["flops"] if counted else cost["tokens"] for cost in costs]
+    speeds = [s / w for s, w in zip(seconds, work, strict=True) if w]
+    peaks = [cost["peak_bytes"] for cost in costs if cost["peak_bytes"] is not None]
+    return {
+        "flops": round(sum(work) / len(costs)) if counted else None,
+        "peak_bytes": peak if peak is not None else max(peaks, default=None),
+        "seconds": statistics.median(seconds),
+        "seconds_spread": _spread(speeds) if len(speeds) >= FEW else None,
+        "tokens": round(sum(cost["tokens"] for cost in costs) / len(costs)),
+    }
+
+
+def _spread(values: Sequence[float]) -> float:
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / middle if middle else 0.0
 
 
 def _means(counts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -17,13 +17,25 @@ from rich.progress import track
 
 from contextlab import backbone as backbones
 from contextlab import registry
+from contextlab.accounting.flops import count
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
+from contextlab.accounting.products import ProductCounter
 from contextlab.benchmarks.task import Control, Options
 from contextlab.errors import UserError, unknown
 from contextlab.harness.identity import identity, provenance
-from contextlab.harness.results import Case, Results, description, differences, summary
-from contextlab.harness.store import open_run
+from contextlab.harness.results import (
+    PHASES,
+    Case,
+    Peaks,
+    Results,
+    description,
+    differences,
+    largest_bytes,
+    recounted,
+    summary,
+)
+from contextlab.harness.store import Run, open_run
 from contextlab.method import ContextMethod
 
 WARM_UP_TOKENS = 16
@@ -45,6 +57,7 @@ def bench(
     out: Path | str = "runs",
     device: str | None = None,
     dtype: str | None = None,
+    counting: bool = True,
     progress: bool | None = None,
     on_result: Callable[[dict[str, Any]], None] | None = None,
 ) -> Results:
@@ -67,6 +80,7 @@ def bench(
         out: folder of the store.
         device: torch device; chosen by the machine when None.
         dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
+        counting: whether FLOPs and peak memory are wanted; without them a run is a little faster.
         progress: whether to show progress on standard error; only on a terminal when None.
         on_result: called with every run's result as soon as it is there.
 
@@ -84,7 +98,7 @@ def bench(
     qualities: dict[tuple[str, str, str, Control], dict[str, float]] = {}
     for case in cases:
         for name, method in built.items():
-            result, quality = _run(name, method, case, seed, Path(out), show)
+            result, quality = _run(name, method, case, seed, Path(out), show, counting)
             runs.append(result)
             qualities[name, case.name, case.split, case.options.context] = quality
             if on_result is not None:
@@ -139,18 +153,22 @@ def _cases(
 
 
 def _run(
-    name: str, method: ContextMethod, case: Case, seed: int, out: Path, show: bool
+    name: str, method: ContextMethod, case: Case, seed: int, out: Path, show: bool, counting: bool
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """The result of one run and the quality of each of its examples."""
     current = provenance(method.backbone, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
-    with open_run(out, key, current) as run:
+    with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
         missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
         label = f"{name} on {case.name} {case.split} ({case.options.context})"
+        peaks = Peaks.of(run.summary)
         if missing:
-            meter = _warm_meter(method, seed)
+            meter = _warm_meter(method, seed, counting)
+            unmeasured = list(run.lines.values())[peaks.examples :]
             for index in track(missing, label, console=Console(stderr=True), transient=True, disable=not show):
                 run.append(_example(meter, case, index, seed))
+            if counting:
+                peaks = _measure(meter, case, run, seed, peaks, unmeasured)
         lines = [run.lines[example.id] for example in case.selected]
         result = run.summary
         if missing or result is None or result["data"]["examples"] != len(lines):
@@ -160,30 +178,62 @@ def _run(
                     "schema": 1,
                     "run_id": run.manifest["run_id"],
                     **description(name, method, case),
-                    **summary(case, lines),
+                    **summary(case, lines, peaks),
                     "provenance": {**current, "started": started},
                 }
             )
     return result, {line["id"]: line["quality"] for line in lines if line["quality"] is not None}
 
 
-def _warm_meter(method: ContextMethod, seed: int) -> Meter:
-    """A fresh meter of a method that has read once, so that the first example is not charged for what happens once."""
+def _warm_meter(method: ContextMethod, seed: int, counting: bool) -> Meter:
+    """A fresh meter of a method that has read once, so that the first example is not charged for what happens once.
+
+    The second reading tells whether the method's products are seen without the watch.
+    """
     backbone = method.backbone
     added = method.added_parameters * backbone.dtype.itemsize
     tokens_BT = torch.arange(WARM_UP_TOKENS, device=backbone.device)[None] % backbone.vocab_size
     seed_example(seed, "")
-    with torch.set_grad_enabled(method.capabilities.needs_gradients):
+    with ProductCounter() as products:
         method.read(method.start(), tokens_BT)
-    return Meter(method, Ledger(backbone.device, resident_bytes=resident_bytes(backbone.model) + added))
+    watching = counting and count(lambda: method.read(method.start(), tokens_BT))[1] != products.flops
+    resident = resident_bytes(backbone.model) + added
+    return Meter(method, Ledger(backbone.device, counting=counting, watching=watching, resident_bytes=resident))
+
+
+def _measure(
+    meter: Meter, case: Case, run: Run, seed: int, peaks: Peaks, unmeasured: Sequence[dict[str, Any]]
+) -> Peaks:
+    """The highest peaks of all stored examples; and true FLOPs, where the watch sees more than the products.
+
+    Args:
+        meter: that the examples of this command went through.
+        case: what is run.
+        run: where it is stored.
+        seed: of the run.
+        peaks: of an earlier command.
+        unmeasured: lines of a command that was ended before it measured; where the largest of all is among them, it is
+            run once more.
+    """
+    index = {example.id: number for number, example in enumerate(case.selected)}
+    for phase in PHASES:
+        # Of equal ones the newest, whose calls can be run again.
+        largest = max(reversed(run.lines.values()), key=lambda line: largest_bytes(line, phase))
+        if largest in unmeasured and largest["id"] in index:
+            _example(meter, case, index[largest["id"]], seed)
+    peaks = peaks.with_measured(meter.ledger.peaks(), len(run.lines))
+    if meter.ledger.missed:
+        watch = Meter(meter.method, meter.ledger.watching_one())
+        for number, example in enumerate(case.selected):
+            run.append(recounted(run.lines[example.id], _example(watch, case, number, seed)))
+    return peaks
 
 
 def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     example = case.dataset.examples[index]
     # A seed of its own gives an example the same draws in a resumed run.
     seed_example(seed, example.id)
-    with torch.set_grad_enabled(meter.capabilities.needs_gradients):
-        record = case.protocol.evaluate(meter, example, case.other(index))
+    record = case.protocol.evaluate(meter, example, case.other(index))
     quality = None if "skipped" in record else case.protocol.quality(record)
     return {"id": example.id, "record": record, "quality": quality, **meter.take()}
 

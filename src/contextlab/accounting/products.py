@@ -1,0 +1,146 @@
+"""FLOPs of a call from its products, noted where Python calls them.
+
+The watch of `accounting.flops` sees every operation, and takes about as long as a small model. Here only the functions
+that make products are wrapped, for the duration of a call: each runs as it is and adds a number that follows from the
+shapes of its arguments. Results are bitwise those without, and a product takes a microsecond longer. A product that
+is called from elsewhere, from C++ or by a name that was bound before, is not seen: the ledger compares with the watch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch._library.custom_ops import CustomOpDef
+from torch.nn import functional
+from torch.utils.flop_counter import flop_registry
+
+from contextlab.accounting.flops import CALL_ARGUMENTS, attention_flops, named, visible_pairs
+from contextlab.accounting.watch import tensors_in
+
+Arguments = tuple[Any, ...]
+Count = Callable[["ProductCounter", Arguments, Mapping[str, Any], Any], tuple[int, int]]
+"""FLOPs of a call, and of its backward pass, from the arguments and the result."""
+
+
+class ProductCounter:
+    """While entered, adds up the FLOPs of products, backward passes included.
+
+    The convention is that of `accounting.flops`. Wrappers are the process's: two counters cannot be entered at once.
+
+    Attributes:
+        flops: so far.
+        count: products so far, those of backward passes left out.
+        largest_bytes: of the first factor and the result of the largest product.
+        copied_bytes: of all that was copied or joined on the way, caches above all.
+    """
+
+    def __init__(self) -> None:
+        self.flops = self.count = 0
+        self.largest_bytes = self.copied_bytes = 0
+        self._inside = False
+        self._visible: dict[int, tuple[Tensor, int]] = {}
+
+    def __enter__(self) -> Self:
+        for (owner, name), count in _COUNTS.items():
+            setattr(owner, name, self._wrapped(getattr(owner, name), count))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for (owner, name), original in _ORIGINALS.items():
+            if original is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+        self._visible.clear()
+
+    def visible(self, mask: Tensor) -> int:
+        """Visible pairs of a mask, counted once for all layers that share it."""
+        if id(mask) not in self._visible:
+            # The mask is held, so that no other tensor can have its id.
+            self._visible[id(mask)] = mask, visible_pairs(mask)
+        return self._visible[id(mask)][1]
+
+    def _wrapped(self, original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return original(*args, **kwargs)
+            self._inside = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._inside = False
+            forward, backward = count(self, args, kwargs, result)
+            self.flops += forward
+            self.count += forward > 0
+            if backward and isinstance(result, Tensor) and result.requires_grad:
+                result.grad_fn.register_hook(functools.partial(self._add, backward))  # type: ignore[union-attr]
+            return result
+
+        return call
+
+    def _add(self, flops: int, *_gradients: Any) -> None:
+        self.flops += flops
+
+
+def _product(counter: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
+    """The product of the first two tensors."""
+    a, b = [*tensors_in(args), *tensors_in(tuple(kwargs.values()))][:2]
+    counter.largest_bytes = max(counter.largest_bytes, a.nbytes + result.nbytes)
+    flops = 2 * result.numel() * a.shape[-1]
+    return flops, flops * (a.requires_grad + b.requires_grad)
+
+
+def _added_product(counter: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
+    """The product of the second and the third tensor, to which the first is added."""
+    _, *factors = *tensors_in(args), *tensors_in(tuple(kwargs.values()))
+    return _product(counter, tuple(factors), {}, result)
+
+
+def _attention(counter: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], _: Any) -> tuple[int, int]:
+    flops = attention_flops(named(CALL_ARGUMENTS, args, kwargs), counter.visible)
+    return flops, 2 * flops
+
+
+def _copy(counter: ProductCounter, _args: Arguments, _kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
+    counter.copied_bytes += result.nbytes
+    return 0, 0
+
+
+def _custom(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
+    """An operation outside of torch, by its registered formula; its backward pass is another operation, or products."""
+    op, *given = args
+    formula = flop_registry.get(op._opoverload._overloadpacket)
+    return (formula(*given, **kwargs, out_val=result) if formula else 0), 0
+
+
+def _decomposition(packet: Any) -> Count:
+    """A decomposition of matrices, by the formula registered for its operation."""
+
+    def count(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
+        formula = flop_registry.get(packet)
+        return (formula(*args, **kwargs, out_val=result) if formula else 0), 0
+
+    return count
+
+
+_PRODUCT_NAMES = ("matmul", "mm", "bmm", "mv", "dot")
+_SUM_NAMES = ("addmm", "addmv", "baddbmm")
+_COPY_NAMES = ("repeat_interleave", "gather", "clone")
+_COUNTS: dict[tuple[Any, str], Count] = {
+    (functional, "linear"): _product,
+    (functional, "scaled_dot_product_attention"): _attention,
+    (CustomOpDef, "__call__"): _custom,
+    (torch.linalg, "svd"): _decomposition(torch.ops.aten._linalg_svd),
+    (torch.linalg, "qr"): _decomposition(torch.ops.aten.linalg_qr),
+    (torch.Tensor, "__matmul__"): _product,
+    **{(owner, name): _product for owner in (torch, torch.Tensor) for name in _PRODUCT_NAMES},
+    **{(owner, name): _added_product for owner in (torch, torch.Tensor) for name in _SUM_NAMES},
+}
+_COUNTS[torch, "cat"] = _copy
+_COUNTS |= {(torch.Tensor, name): _copy for name in _COPY_NAMES}
+_ORIGINALS = {(owner, name): vars(owner).get(name) for owner, name in _COUNTS}

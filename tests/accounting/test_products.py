@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from contextlab import backbone as backbones
+from contextlab import registry
+from contextlab.accounting import products
+from contextlab.accounting.flops import count
+from contextlab.accounting.products import ProductCounter
+from contextlab.kernels.chunk_topk import chunk_topk
+
+size = st.integers(1, 5)
+
+
+def counted(fn: Callable[[], Any]) -> tuple[Any, int]:
+    with ProductCounter() as counter:
+        result = fn()
+    return result, counter.flops
+
+
+def agree(fn: Callable[[], Any]) -> int:
+    """FLOPs by the products, which are those that the watch sees."""
+    flops = counted(fn)[1]
+    assert flops == count(fn)[1]
+    return flops
+
+
+@settings(deadline=None, max_examples=20)
+@given(size, size, size, size)
+def test_products_of_every_shape_count_as_under_the_watch(rows: int, m: int, k: int, n: int) -> None:
+    a, b, one = torch.randn(rows, m, k), torch.randn(rows, k, n), torch.randn(k, n)
+    for product in (
+        lambda: a @ b,
+        lambda: a @ one,
+        lambda: torch.bmm(a, b),
+        lambda: a.matmul(one[:, 0]),
+        lambda: a[0].mm(one),
+        lambda: torch.mv(a[0], one[:, 0]),
+        lambda: torch.dot(one[:, 0], one[:, 0]),
+        lambda: torch.addmm(one.new_zeros(n), a[0], one),
+        lambda: torch.baddbmm(a.new_zeros(rows, m, n), a, b),
+        lambda: functional.linear(a, one.T),
+        lambda: functional.linear(a, one.T, one.new_zeros(n)),
+    ):
+        agree(product)
+
+
+@pytest.mark.parametrize("needing", ["a", "b", "both", "none"])
+def test_backward_passes_count_what_they_compute(needing: str) -> None:
+    a = torch.randn(2, 3, 4, requires_grad=needing in ("a", "both"))
+    b = torch.randn(5, 4, requires_grad=needing in ("b", "both"))
+
+    def run() -> None:
+        out = functional.linear(a, b).relu() @ torch.ones(5, 2)
+        if out.requires_grad:
+            out.sum().backward()
+
+    agree(run)
+
+
+def test_a_graph_that_is_never_walked_costs_its_forward_pass() -> None:
+    a = torch.randn(3, 3, requires_grad=True)
+    assert agree(lambda: a @ a) == 2 * 27
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(4, 6).tril(2) > 0, torch.zeros(4, 6).fill_diagonal_(float("-inf"))])
+def test_attention_counts_visible_pairs(mask: Tensor | None) -> None:
+    q, k, v = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
+    visible = 24 if mask is None else int((mask if mask.dtype == torch.bool else mask == 0).sum())
+    assert (
+        agree(lambda: [functional.scaled_dot_product_attention(q, k, v, attn_mask=mask) for _ in range(3)])
+        == 3 * 2 * visible * 2 * 16
+    )
+
+
+def test_an_operation_counts_by_its_formula_and_its_parts_do_not() -> None:
+    q, mean = torch.randn(1, 2, 30, 8), torch.randn(1, 1, 500, 8)
+    assert agree(lambda: chunk_topk(q, mean, torch.tensor([500]), 4)) == 500 * 2 * 30 * 2 * 8
+
+
+def test_torch_is_what_it_was_afterwards_and_after_an_error() -> None:
+    before = {key: vars(key[0]).get(key[1]) for key in products._COUNTS}
+    with pytest.raises(ValueError, match="no"), ProductCounter():
+        raise ValueError("no")
+    counted(lambda: torch.ones(2, 2) @ torch.ones(2, 2))
+    assert {key: vars(key[0]).get(key[1]) for key in products._COUNTS} == before
+
+
+@pytest.mark.parametrize("family", ["tiny-llama", "tiny-gpt2"])
+@pytest.mark.parametrize("name", registry.methods())
+def test_every_method_makes_its_products_where_they_are_seen(name: str, family: str) -> None:
+    method = registry.method_class(name)(backbones.load(family, device="cpu"))
+    tokens_BT = torch.randint(0, 256, (2, 150))
+    state, _ = method.read(method.start(2), tokens_BT)
+    one = state.index([0])
+    agree(lambda: method.read(method.start(2), tokens_BT, torch.tensor([150, 77])))
+    agree(lambda: method.read(state, tokens_BT[:, :40], logprobs=False))
+    agree(lambda: method.score(state, [[1, 2, 3], [4], [5] * 20]))
+    agree(lambda: method.generate(one, [[1, 2], [3]], max_new_tokens=3))
