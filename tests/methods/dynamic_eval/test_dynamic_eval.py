@@ -278,6 +278,17 @@ def test_divergence_is_reported(backbone, rate):
         read(method, text(32).repeat(1, 20))
 
 
+def test_a_row_that_diverges_ends_alone(backbone):
+    method = make(backbone, lr=1e20, rule="sgd")
+    state, together = method.read(method.start(2), text(640).repeat(2, 1), torch.tensor([640, 5]))
+    assert together[0].isnan().all()
+    assert torch.equal(together[1, :5], read(method, text(640)[:, :5])[1][0])
+    state, later = method.read(state, text(3).repeat(2, 1))
+    assert later[0].isnan().all()
+    assert later[1].isfinite().all()
+    assert state.length_B.tolist() == [643, 8]
+
+
 def test_a_text_that_gets_harder_is_no_divergence(backbone):
     easy = torch.full((1, 160), 7)
     read(make(backbone, lr=1e-5), torch.cat((easy, text(160)), dim=1))

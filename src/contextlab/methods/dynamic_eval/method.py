@@ -27,7 +27,7 @@ from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, pad
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
 from contextlab.methods.dynamic_eval.rules import RMS, SGD, Adam, Rule
-from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, single_row
+from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, lost, single_row
 from contextlab.methods.dynamic_eval.weights import Adaptable
 from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.window import Window, WindowConfig
@@ -35,6 +35,10 @@ from contextlab.methods.window import Window, WindowConfig
 R = TypeVar("R")
 
 WORSE_NATS = 1.0
+
+
+class Diverged(UserError):
+    """Learning has made a row's predictions worse."""
 
 
 class DynamicEval(SegmentMethod):
@@ -96,10 +100,12 @@ class DynamicEval(SegmentMethod):
     ) -> tuple[DynamicEvalState, Tensor | None]:
         """Consume tokens; see `ContextMethod.read`.
 
+        A row whose learning diverges has NaN for log-probabilities in this call and after it: a loss that is not
+        finite, or a segment worse by 1 nat per token than with the trained weights. The latter is only looked at in
+        segments worse by that than the text's segments before.
+
         Raises:
-            UserError: when the learning diverges: a loss that is not finite, or a segment worse by 1 nat per token
-                than with the trained weights. The latter is only looked at in segments worse by that than the text's
-                segments before.
+            UserError: when every row has diverged.
         """
         if torch.is_inference_mode_enabled():
             raise UserError("Dynamic evaluation needs gradients: read outside of torch.inference_mode.")
@@ -108,11 +114,18 @@ class DynamicEval(SegmentMethod):
         found_BT = torch.zeros(rows, length, device=tokens_BT.device) if logprobs else None
         before = [single_row(state, row) for row in range(rows)]
         after = []
+        errors: list[Diverged] = []
         for row, count in enumerate(lengths):
-            grown, found = self._read_row(before[row], tokens_BT[row : row + 1, :count], logprobs)
+            try:
+                grown, found = self._read_row(before[row], tokens_BT[row : row + 1, :count], logprobs)
+            except Diverged as error:
+                errors.append(error)
+                grown, found = lost(before[row], count), [torch.full((1, count), math.nan, device=tokens_BT.device)]
             after.append(grown)
             if found_BT is not None and count:
                 found_BT[row, :count] = torch.cat(found, dim=1)[0]
+        if errors and len(errors) == rows:
+            raise errors[0]
         return joined(state, before, after), found_BT
 
     @torch.no_grad()
@@ -172,6 +185,8 @@ class DynamicEval(SegmentMethod):
     def _read_row(
         self, state: DynamicEvalState, tokens_1T: Tensor, logprobs: bool
     ) -> tuple[DynamicEvalState, list[Tensor]]:
+        if bool(state.pending_BC.isnan().any()):
+            raise Diverged(f"Dynamic evaluation has diverged before: use a smaller lr than {self.settings.lr:g}.")
         given, found = state.learned, []
         if logprobs and tokens_1T.shape[1]:
             head = functools.partial(self.backbone.logprobs, state.pending_BC[:, None], tokens_1T[:, :1])
@@ -256,7 +271,7 @@ class DynamicEval(SegmentMethod):
             plain_1s, _ = self.model.run(self.model.trained, functools.partial(self._again, state, known_1s))
             worse = loss > -float(plain_1s[:, -next_1t.shape[1] :].mean()) + WORSE_NATS
         if worse:
-            raise UserError(
+            raise Diverged(
                 f"Dynamic evaluation diverged after {int(state.steps_B)} updates (loss {loss:.3g} nats per token): "
                 f"use a smaller lr than {self.settings.lr:g}."
             )

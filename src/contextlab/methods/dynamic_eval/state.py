@@ -74,6 +74,12 @@ def advanced(state: DynamicEvalState, tokens_1t: Tensor, pending_1C: Tensor, kv:
     )
 
 
+def lost(state: DynamicEvalState, count: int) -> DynamicEvalState:
+    """The state of a row that has diverged in a call of so many tokens: it predicts nothing any more."""
+    pending_1C = torch.full_like(state.pending_BC, float("nan"))
+    return dataclasses.replace(state, length_B=state.length_B + count, pending_BC=pending_1C)
+
+
 def joined(
     state: DynamicEvalState, before: Sequence[DynamicEvalState], after: Sequence[DynamicEvalState]
 ) -> DynamicEvalState:

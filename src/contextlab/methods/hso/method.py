@@ -69,16 +69,17 @@ class HSO(ContextMethod):
             open_B=zeros_B,
             left_B=zeros_B + (first if self.resets else NEVER),
             mean_B=losses_B,
+            recent_B=losses_B,
             worst_B=losses_B,
         )
 
     def read(
         self, state: HSOState, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
     ) -> tuple[HSOState, Tensor | None]:
-        """Consume tokens; see `ContextMethod.read`.
+        """Consume tokens; see `ContextMethod.read`. A row that diverges has NaN for log-probabilities from there on.
 
         Raises:
-            UserError: when the states diverge.
+            UserError: when every row has diverged.
         """
         # Gradients are needed here even where the caller has switched them off.
         with torch.inference_mode(False), torch.no_grad(), frozen(self.backbone.model):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from contextlab.methods.hso.method import HSO
 
 DIVERGED = 1.0
+"""Nats per token above the plain model's loss."""
+JUDGED_TOKENS = 25
+"""Least tokens over which losses are compared: one or two tokens say nothing about a run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +62,9 @@ class Reading:
         self.rest_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
         self.done_B = torch.zeros_like(self.rest_B)
         self.used_B, self.open_B, self.left_B = state.used_B, state.open_B, state.left_B
-        self.mean_B, self.worst_B = state.mean_B.clone(), state.worst_B.clone()
-        self.pending_BC = state.pending_BC
+        self.mean_B, self.recent_B, self.worst_B = (x.clone() for x in (state.mean_B, state.recent_B, state.worst_B))
+        self.pending_BC, self.lost_B = state.pending_BC, state.pending_BC.isnan().any(1)
+        self.stretch = -(-JUDGED_TOKENS // self.settings.k)
         self.found_BT: Tensor | None = None
         if scored:
             self.found_BT = torch.zeros(rows, length, device=tokens_BT.device)
@@ -83,7 +87,8 @@ class Reading:
         end_B, ends_B = self.open_B + take_B, take_B == self.left_B
         follows_B = self.rest_B > take_B
         closes_B = (end_B == settings.k) & ~ends_B & (follows_B | (settings.lr == 0))
-        learns = settings.lr > 0 and bool(closes_B.any())
+        learning_B = closes_B & ~self.lost_B
+        learns = settings.lr > 0 and bool(learning_B.any())
         self._enter(take_B)
         given = self._pass(torch.zeros_like(end_B) if learns else self.open_B, end_B, follows_B)
         if given.slot_Bt.shape[1]:
@@ -94,7 +99,7 @@ class Reading:
                 found_Bt = self.backbone.logprobs(hidden_BtC, given.target_Bt) if wanted else None
             self._report(given, hidden_BtC.detach(), found_Bt, take_B)
             if found_Bt is not None and learns:
-                self._learn(given, attend, found_Bt, closes_B)
+                self._learn(given, attend, found_Bt, learning_B)
         self.used_B = torch.where(closes_B, self.used_B + end_B, self.used_B).masked_fill(ends_B, 0)
         self.open_B = end_B.masked_fill(closes_B | ends_B, 0)
         self.left_B = torch.where(ends_B, method.context, self.left_B - take_B)
@@ -108,10 +113,9 @@ class Reading:
         """The state after the call.
 
         Raises:
-            UserError: when the log-probabilities are not finite.
+            UserError: when every row has diverged.
         """
-        if not bool(self.pending_BC.isfinite().all()):
-            raise self._diverged("is no longer finite")
+        self._lose(~self.pending_BC.isfinite().all(1), "is no longer finite")
         slots, used = int((self.used_B + self.open_B).amax()), int(self.used_B.amax())
         k, v, first, second = self.buffers.cut(slots, used)
         return HSOState(
@@ -126,6 +130,7 @@ class Reading:
             open_B=self.open_B,
             left_B=self.left_B,
             mean_B=self.mean_B,
+            recent_B=self.recent_B,
             worst_B=self.worst_B,
         )
 
@@ -178,15 +183,19 @@ class Reading:
             index_Bt = given.slot_Bt + 1 - until_B[:, None]
             new_Bt = given.known_Bt & (index_Bt > 0)
             index_Bt = (self.done_B[:, None] + index_Bt).masked_fill(~new_Bt, 0)
-            self.found_BT.scatter_add_(1, index_Bt, found_Bt.detach().float().masked_fill(~new_Bt, 0.0))
+            found_Bt = found_Bt.detach().float().masked_fill(self.lost_B[:, None], float("nan"))
+            self.found_BT.scatter_add_(1, index_Bt, found_Bt.masked_fill(~new_Bt, 0.0))
         at_B = until_B + take_B - 1 - given.slot_Bt[:, 0]
         last_B1C = at_B.clamp(0, hidden_BtC.shape[1] - 1)[:, None, None].expand(-1, 1, hidden_BtC.shape[2])
-        self.pending_BC = torch.where(take_B[:, None] > 0, hidden_BtC.gather(1, last_B1C)[:, 0], self.pending_BC)
+        moved_B = (take_B > 0) & ~self.lost_B
+        self.pending_BC = torch.where(moved_B[:, None], hidden_BtC.gather(1, last_B1C)[:, 0], self.pending_BC)
 
     def _learn(self, given: Pass, attend: WindowAttend, found_Bt: Tensor, closes_B: Tensor) -> None:
         """Move the states of the rows whose window is complete against the gradient of its summed loss."""
         counted_Bt = given.known_Bt & closes_B[:, None]
         self._check(found_Bt.detach().float().masked_fill(~counted_Bt, 0.0).sum(1) / -self.settings.k, closes_B)
+        closes_B = closes_B & ~self.lost_B
+        counted_Bt = given.known_Bt & closes_B[:, None]
         rows = slice(None) if bool(closes_B.all()) else closes_B.nonzero()[:, 0]
         moments = self.buffers.moments(self.used_B)
         window = [x.gather(2, attend.place(x)) for x in attend.cached] if self.settings.steps == 2 else []
@@ -226,33 +235,55 @@ class Reading:
         self.used_B = self.used_B - over_B
 
     def _check(self, loss_B: Tensor, closes_B: Tensor) -> None:
-        """Compare with the plain model where a loss looks suspicious, and bring the record of losses up to date.
+        """Compare with the plain model where losses look suspicious, and bring the record of losses up to date.
 
-        Suspicious is a window that costs 1 nat per token more than those of its context on average, and more than any
-        that was compared before. The first window of a context is the plain model's.
+        Windows are judged in stretches of at least 25 tokens. Suspicious is a stretch that costs 1 nat per token more
+        than the windows of its context before it, and more than any that was compared before. The first stretch of a
+        context is compared where it has more than one window: the first window is the plain model's.
 
         Raises:
-            UserError: when a loss is not finite, or higher than the plain model's by 1 nat per token.
+            UserError: when every row has diverged: a loss that is not finite, or a stretch that is worse than the plain
+                model's by 1 nat per token.
         """
-        if not bool(loss_B.isfinite().all()):
-            raise self._diverged("is no longer finite")
+        self._lose(closes_B & ~loss_B.isfinite(), "is no longer finite")
+        closes_B = closes_B & ~self.lost_B
         windows_B = self._base_B // self.settings.k
-        high_B = (loss_B > self.mean_B + DIVERGED) & (loss_B > self.worst_B) & (windows_B > 0) & closes_B
-        for row in high_B.nonzero()[:, 0].tolist():
-            if float(loss_B[row]) >= self._plain_loss(row) + DIVERGED:
-                raise self._diverged(f"is {DIVERGED:g} nat per token worse than the plain model's over a window")
-        self.worst_B = torch.where(high_B | (closes_B & (windows_B == 0)), loss_B, self.worst_B)
+        place_B = windows_B % self.stretch
         mean_B = self.mean_B.masked_fill(windows_B == 0, 0.0)
+        before_B = (mean_B * windows_B - self.recent_B * (place_B > 0)) / (windows_B - place_B).clamp(min=1)
+        recent_B = torch.where(place_B == 0, loss_B, self.recent_B + loss_B)
+        judged_B = recent_B / self.stretch
+        ends_B, first_B = closes_B & (place_B == self.stretch - 1), windows_B < self.stretch
+        suspicious_B = (judged_B > before_B + DIVERGED) & (judged_B > self.worst_B)
+        high_B = ends_B & torch.where(first_B, self.stretch > 1, suspicious_B)
+        for row in high_B.nonzero()[:, 0].tolist():
+            if float(judged_B[row]) >= self._plain_loss(row) + DIVERGED:
+                lost_B = torch.arange(len(high_B), device=high_B.device) == row
+                self._lose(lost_B, f"is {DIVERGED:g} nat per token worse than the plain model's")
+        self.worst_B = torch.where(high_B | (ends_B & first_B), judged_B, self.worst_B)
+        self.recent_B = torch.where(closes_B, recent_B, self.recent_B)
         self.mean_B = torch.where(closes_B, mean_B + (loss_B - mean_B) / (windows_B + 1), self.mean_B)
 
     def _plain_loss(self, row: int) -> float:
-        """Loss of the row's window by the plain model, which reads what is in view anew; nats per token."""
-        end, k = int(self.used_B[row]) + self.settings.k, self.settings.k
+        """Loss of the row's stretch by the plain model, which reads what is in view anew; nats per token."""
+        end = int(self.used_B[row]) + self.settings.k
+        judged = min(self.stretch * self.settings.k, end)
         tokens_1S = self.tokens_BS[row : row + 1, : end + 1]
         slot_1S = torch.arange(end, device=tokens_1S.device)[None]
         position_1S = slot_1S + (self._base_B - self.used_B)[row]
         hidden_1SC = self.backbone.forward(tokens_1S[:, :-1], position_1S, self.backbone.reader(1, Layout(slot_1S)))
-        return -float(self.backbone.logprobs(hidden_1SC[:, -k:], tokens_1S[:, -k:]).mean())
+        return -float(self.backbone.logprobs(hidden_1SC[:, -judged:], tokens_1S[:, -judged:]).mean())
+
+    def _lose(self, rows_B: Tensor, what: str) -> None:
+        """Give rows up: their log-probabilities are NaN from here on, the other rows go on.
+
+        Raises:
+            UserError: when no row is left.
+        """
+        self.lost_B = self.lost_B | rows_B
+        if len(rows_B) and bool(self.lost_B.all()):
+            raise self._diverged(what)
+        self.pending_BC = self.pending_BC.masked_fill(self.lost_B[:, None], float("nan"))
 
     def _diverged(self, what: str) -> UserError:
         return UserError(f"HSO diverged: its loss {what}; use an lr lower than {self.settings.lr:g}.")

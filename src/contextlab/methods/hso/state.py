@@ -34,7 +34,8 @@ class HSOState(State):
         open_B: tokens of the unfinished window; k of them when it only waits for its last target.
         left_B: tokens until the context is reset.
         mean_B: mean loss of the finished windows of the context, nats per token.
-        worst_B: highest loss of a window that was seen not to have diverged, nats per token.
+        recent_B: sum of these means over the windows of the stretch that is judged next.
+        worst_B: highest loss of a stretch that was seen not to have diverged, nats per token.
     """
 
     k: Layers
@@ -46,6 +47,7 @@ class HSOState(State):
     open_B: Tensor
     left_B: Tensor
     mean_B: Tensor
+    recent_B: Tensor
     worst_B: Tensor
 
     @property
