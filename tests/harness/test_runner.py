@@ -44,6 +44,7 @@ SCHEMA: dict[str, Any] = {
     "tokens": int | None,
     "backbone": str,
     "data": {"source": str, "sha256": str, "examples": int, "note": str},
+    "measure": {"name": str, "higher_is_better": bool | None, "bounded": bool},
     "metrics": ...,
     "cost": {"train": type(None), "contextualize": COST, "query": COST},
     "state": {"bytes": int, "floats": int, "tokens": int, "cached": int},

@@ -90,6 +90,8 @@ def _print(results: Results, out: Path) -> None:
             if (difference.task, difference.split) == place:
                 m = difference.metric
                 interval = "" if m.low is None else f" [{m.low:+.3f}, {m.high:+.3f}]"
-                screen.print(f"{difference.label}, {difference.measure}: {m.value:+.3f}{interval} (paired, n = {m.n})")
+                better = {True: "higher is better, ", False: "lower is better, ", None: ""}[difference.higher_is_better]
+                told = f"{difference.label}, {difference.measure}: {m.value:+.3f}{interval}"
+                screen.print(f"{told} (paired, {better}n = {m.n})")
         screen.print(frame.attrs["caption"])
     screen.print(f"Stored below {out}.")

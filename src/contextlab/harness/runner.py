@@ -22,8 +22,8 @@ from contextlab.accounting.memory import resident_bytes
 from contextlab.benchmarks.task import Control, Options
 from contextlab.errors import UserError, unknown
 from contextlab.harness.identity import identity, provenance
-from contextlab.harness.results import Case, Results, description, differences, summary
-from contextlab.harness.store import open_run
+from contextlab.harness.results import Case, Results, description, differences, measure_of, summary
+from contextlab.harness.store import Parts, line_parts, open_run
 from contextlab.method import ContextMethod
 
 WARM_UP_TOKENS = 16
@@ -81,16 +81,16 @@ def bench(
     built = {name: kind(model, configs[name]) for name, kind in kinds.items()}
     show = sys.stderr.isatty() if progress is None else progress
     runs: list[dict[str, Any]] = []
-    qualities: dict[tuple[str, str, str, Control], dict[str, float]] = {}
+    parts: dict[tuple[str, str, str, Control], dict[str, Parts]] = {}
     for case in cases:
         for name, method in built.items():
-            result, quality = _run(name, method, case, seed, Path(out), show)
+            result, of_examples = _run(name, method, case, seed, Path(out), show)
             runs.append(result)
-            qualities[name, case.name, case.split, case.options.context] = quality
+            parts[name, case.name, case.split, case.options.context] = of_examples
             if on_result is not None:
                 on_result(result)
-    measures = {(run["task"], run["split"]): next(iter(run["metrics"])) for run in runs}
-    return Results(runs, list(differences(qualities, measures)))
+    measures = {(run["task"], run["split"]): measure_of(run) for run in runs}
+    return Results(runs, list(differences(parts, measures)))
 
 
 def _split(kind: str, names: str | Sequence[str]) -> list[str]:
@@ -140,8 +140,8 @@ def _cases(
 
 def _run(
     name: str, method: ContextMethod, case: Case, seed: int, out: Path, show: bool
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """The result of one run and the quality of each of its examples."""
+) -> tuple[dict[str, Any], dict[str, Parts]]:
+    """The result of one run and what each of its examples adds to the metrics."""
     current = provenance(method.backbone, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run:
@@ -164,7 +164,7 @@ def _run(
                     "provenance": {**current, "started": started},
                 }
             )
-    return result, {line["id"]: line["quality"] for line in lines if line["quality"] is not None}
+    return result, {line["id"]: line_parts(line) for line in lines if line["quality"] is not None}
 
 
 def _warm_meter(method: ContextMethod, seed: int) -> Meter:
@@ -184,8 +184,10 @@ def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     seed_example(seed, example.id)
     with torch.set_grad_enabled(meter.capabilities.needs_gradients):
         record = case.protocol.evaluate(meter, example, case.other(index))
-    quality = None if "skipped" in record else case.protocol.quality(record)
-    return {"id": example.id, "record": record, "quality": quality, **meter.take()}
+    skipped = "skipped" in record
+    quality = None if skipped else case.protocol.quality(record)
+    parts = {} if skipped else case.protocol.parts(record)
+    return {"id": example.id, "record": record, "quality": quality, "parts": parts, **meter.take()}
 
 
 def seed_example(seed: int, example: str) -> None:
