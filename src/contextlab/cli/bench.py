@@ -79,8 +79,9 @@ def _print(results: Results, out: Path) -> None:
     from contextlab.reports.tables import comparison
 
     screen = console()
-    for place in dict.fromkeys((run["task"], run["split"]) for run in results.runs):
-        frame = comparison([run for run in results.runs if (run["task"], run["split"]) == place])
+    runs = [{**run, "parts": parts} for run, parts in zip(results.runs, results.parts, strict=True)]
+    for place in dict.fromkeys((run["task"], run["split"]) for run in runs):
+        frame = comparison([run for run in runs if (run["task"], run["split"]) == place])
         # Methods side by side: there are fewer of them than measures, and a terminal is narrow.
         table = Table("", *(" ".join(key) for key in frame.index), title=" ".join(place))
         for measure, cells in frame.items():

@@ -81,10 +81,17 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The results of `bench`: one JSON object per run in the order of the runs, and the paired differences."""
+    """The results of `bench`.
+
+    Attributes:
+        runs: one JSON object per run, in the order of the runs.
+        differences: the paired ones.
+        parts: for every run, what its examples add to the metrics, by their ids; shares are made of it.
+    """
 
     runs: list[dict[str, Any]]
     differences: list[Difference]
+    parts: list[dict[str, Parts]]
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per run; nested fields have dotted names."""

@@ -90,7 +90,7 @@ def bench(
             if on_result is not None:
                 on_result(result)
     measures = {(run["task"], run["split"]): measure_of(run) for run in runs}
-    return Results(runs, list(differences(parts, measures)))
+    return Results(runs, list(differences(parts, measures)), list(parts.values()))
 
 
 def _split(kind: str, names: str | Sequence[str]) -> list[str]:
