@@ -88,8 +88,19 @@ def test_skewness_moves_the_bound_on_the_side_of_the_tail() -> None:
     assert found is not None
     assert turned is not None
     assert found[0] == pytest.approx(textbook[0])
-    assert found[1] > textbook[1] + 0.5
+    assert found[1] == pytest.approx(np.mean(values) + 1.5 * (textbook[1] - np.mean(values)))
     assert turned == pytest.approx((-found[1], -found[0]))
+
+
+def test_skewness_is_corrected_by_halls_transformation() -> None:
+    """Inverted, its bounds are the quantiles of Student's t again."""
+    values = np.array([1.0, 1.2, 0.8, 1.1, 0.7, 1.6, 1.0, 1.3, 0.9, 1.5, 1.0, 1.2])
+    found = intervals.mean_interval(jackknife([Part(v, 1.0, str(n)) for n, v in enumerate(values)]))
+    assert found is not None
+    n, skewness = len(values), stats.skew(values, bias=False)
+    t = (values.mean() - found[1]) / values.std(ddof=1)
+    transformed = t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / (6 * n)
+    assert math.sqrt(n) * transformed == pytest.approx(stats.t.ppf(0.025, n - 1))
 
 
 @quick
@@ -140,9 +151,9 @@ def test_clusters_without_any_miss_promise_no_more_than_their_number(right: int)
 
 def test_a_few_equal_pairs_promise_no_equality() -> None:
     same = jackknife([Part(0.0, 1.0, str(n)) for n in range(4)])
-    found = intervals.change_interval(same, 0.0)
+    found = intervals.change_interval(same, 0.0, 0.0)
     assert found == pytest.approx((-0.750, 0.750), abs=1e-3)
-    hundred = intervals.change_interval(jackknife([Part(0.0, 1.0, str(n)) for n in range(100)]), 0.0)
+    hundred = intervals.change_interval(jackknife([Part(0.0, 1.0, str(n)) for n in range(100)]), 0.0, 0.0)
     assert hundred == pytest.approx((-0.0275, 0.0275), abs=1e-3)
 
 
@@ -150,7 +161,7 @@ def test_a_few_equal_pairs_promise_no_equality() -> None:
 def test_single_pairs_have_bonett_and_prices_interval(more: int, less: int, n: int) -> None:
     differences = [1.0] * more + [-1.0] * less + [0.0] * (n - more - less)
     found = intervals.change_interval(
-        jackknife([Part(d, 1.0, str(i)) for i, d in enumerate(differences)]), (more + less) / n
+        jackknife([Part(d, 1.0, str(i)) for i, d in enumerate(differences)]), *[(more + less) / n] * 2
     )
     one, two = (more + 1) / (n + 2), (less + 1) / (n + 2)
     half = stats.t.ppf(0.975, n - 1) * math.sqrt((one + two - (one - two) ** 2) / (n + 2))
@@ -179,7 +190,10 @@ def test_there_is_nothing_without_two_clusters_or_something_to_divide_by() -> No
     one = jackknife([Part(3.0, 2.0, "a"), Part(1.0, 2.0, "a")])
     assert one.value == 1.0
     assert (
-        intervals.mean_interval(one) is intervals.proportion_interval(one) is intervals.change_interval(one, 1) is None
+        intervals.mean_interval(one)
+        is intervals.proportion_interval(one)
+        is intervals.change_interval(one, 1, 1)
+        is None
     )
     assert intervals.ratio_interval(one, one) is None
     for rows in ([], [Part(1.0, 0.0, "a")], [Part(1.0, 1.0, "a"), Part(1.0, 0.0, "b", "x")]):

@@ -25,6 +25,8 @@ Bounds = tuple[float, float] | None
 
 # Below this skewness the correction is rounding error.
 STRAIGHT = 1e-4
+# Few numbers hardly tell their skewness: a bound moves by half of the t interval's at most.
+FARTHEST = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,15 +109,18 @@ def _mean_ratio(sums_S2: Array) -> Array:
 def mean_interval(estimate: Estimate) -> Bounds:
     """Student's t interval, widened to hold the one that is corrected for skewness (Hall 1992); None for one cluster.
 
-    For equal clusters without skewness it is the textbook's t interval over the clusters.
+    For equal clusters without skewness it is the textbook's t interval over the clusters. No bound is farther from the
+    value than one and a half times that interval's.
     """
     count = len(estimate.changes_G)
     if count < 2:
         return None
     value, quantile, error = estimate.value, estimate.quantile, math.sqrt(estimate.variance)
     skewness = _skewness(estimate.changes_G)
-    low, high = (value - error * _corrected(t, skewness, count) for t in (quantile, -quantile))
-    return min(low, value - quantile * error), max(high, value + quantile * error)
+    below, above = (
+        min(max(sign * _corrected(sign * quantile, skewness, count), quantile), FARTHEST * quantile) for sign in (1, -1)
+    )
+    return value - below * error, value + above * error
 
 
 def _skewness(changes_G: Array) -> float:
@@ -152,7 +157,7 @@ def proportion_interval(estimate: Estimate) -> Bounds:
     return max(0.0, min(centre - half, value)), min(1.0, max(centre + half, value))
 
 
-def change_interval(estimate: Estimate, square: float) -> Bounds:
+def change_interval(estimate: Estimate, square: float, differing: float) -> Bounds:
     """Bonett and Price's interval of a paired difference of proportions, with the t quantile; None for one cluster.
 
     Two pairs are added that differ in either direction, so that a few equal pairs do not promise equality. The number
@@ -161,10 +166,11 @@ def change_interval(estimate: Estimate, square: float) -> Bounds:
     Args:
         estimate: the difference of two means of numbers between 0 and 1.
         square: the mean square of the differences of the pairs.
+        differing: the share of the pairs that differ.
     """
     if len(estimate.changes_G) < 2:
         return None
-    known = 1.0 if square > 0.5 else 4 * square * (1 - square)
+    known = 1.0 if differing > 0.5 else 4 * differing * (1 - differing)
     pairs = _trials(estimate, max(square - estimate.value**2, 0.0), known) + 2
     centre = estimate.value * (pairs - 2) / pairs
     half = estimate.quantile * math.sqrt(((square * (pairs - 2) + 2) / pairs - centre**2) / pairs)

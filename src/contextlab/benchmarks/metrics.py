@@ -74,7 +74,7 @@ def paired(measure: Measure, mine: Examples, other: Examples) -> Metric | None:
     one, two = _aligned([mine, other], shared)
     difference = one - two
     if measure.bounded:
-        bounds = intervals.change_interval(difference, _mean_square(mine, other, shared))
+        bounds = intervals.change_interval(difference, *_changes(mine, other, shared))
     else:
         bounds = intervals.mean_interval(difference)
     return _metric(difference, bounds, sum(len(mine[example]) for example in shared))
@@ -114,21 +114,21 @@ def _aligned(runs: Sequence[Examples], shared: Sequence[str]) -> list[Estimate]:
     return [jackknife(one, clusters) for one in parts]
 
 
-def _mean_square(mine: Examples, other: Examples, shared: Sequence[str]) -> float:
-    """The mean square of the differences between the observations of two runs; of examples where these differ."""
-    squares = []
+def _changes(mine: Examples, other: Examples, shared: Sequence[str]) -> tuple[float, float]:
+    """The mean square of the differences between two runs' observations, and the share of those that differ.
+
+    Examples whose observations are not the same ones are compared as wholes.
+    """
+    squares, differing = 0.0, 0.0
     for example in shared:
         a, b = mine[example], other[example]
         if [part[1:] for part in a] != [part[1:] for part in b]:
             a, b = ([Part(sum(p.numerator for p in one), sum(p.denominator for p in one), "")] for one in (a, b))
-        pairs = zip(a, b, strict=True)
-        squares += [(_value(p) - _value(q)) ** 2 * p.denominator for p, q in pairs]
+        for p, q in zip(a, b, strict=True):
+            change = p.numerator / p.denominator - q.numerator / q.denominator
+            squares, differing = squares + change**2 * p.denominator, differing + bool(change) * p.denominator
     weight = sum(part.denominator for example in shared for part in mine[example])
-    return sum(squares) / weight
-
-
-def _value(part: Part) -> float:
-    return part.numerator / part.denominator if part.denominator else 0.0
+    return squares / weight, differing / weight
 
 
 def _metric(estimate: Estimate, bounds: Bounds, n: int) -> Metric:
