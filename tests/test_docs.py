@@ -53,6 +53,14 @@ def test_tables_are_what_their_commands_print(page, capsys, monkeypatch):
         assert capsys.readouterr().out.strip() == shown.strip(), command
 
 
+def test_the_statistics_page_shows_the_stored_coverage():
+    command, shown = re.search(
+        r"<!-- run: (benches/tables.py .*?) -->\n(.*?)<!-- end -->", (ROOT / "docs/statistics.md").read_text(), re.S
+    ).groups()
+    printed = subprocess.run([sys.executable, *command.split()], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert printed.stdout.strip() == shown.strip()
+
+
 def test_a_page_is_filled_between_its_marks(tmp_path):
     runs = [{"op": "a|b", "size": {"H": 2, "W": 0}}, {"op": "c", "peak": 1.5}]
     found = {"seconds": [1.25, 2.0], "deep": {"n": 3, "no": None}, "runs": runs}

@@ -203,16 +203,27 @@ def test_a_method_that_cannot_read_it_as_one_is_refused() -> None:
         ask("sst2", meter=FakeMeter(max_context=100))
 
 
-def test_accuracy_is_over_texts_and_bootstrapped_over_blocks() -> None:
+def test_accuracy_is_over_texts_and_blocks_are_clusters() -> None:
     record, _, protocol = ask("sst2:k=2,template=hso")
     assert [answer["correct"] for answer in record["answers"]] == [False, True]
     assert protocol.quality(record) == 0.5
     one = protocol.summarise([record])
     assert list(one) == ["accuracy", "macro_f1", "nats_per_label"]
     assert (one["accuracy"].value, one["accuracy"].n) == (0.5, 2)
+    assert {metric.low for metric in one.values()} == {None}
     right = {**record, "id": "test/1", "answers": [record["answers"][1]]}
     two = protocol.summarise([record, right])["accuracy"]
-    assert (two.value, two.low, two.high, two.n) == (pytest.approx(2 / 3), 0.5, 1.0, 3)
+    assert (two.value, two.n) == (pytest.approx(2 / 3), 3)
+    assert two.low is not None
+    assert two.low < 0.5
+
+
+@pytest.mark.parametrize("demonstrations", [[["a"], ["b"]], [[]]])
+def test_texts_without_common_demonstrations_are_clusters_of_their_own(demonstrations: list[list[str]]) -> None:
+    record, _, protocol = ask("sst2:k=2,template=hso")
+    parts = protocol.parts({**record, "demonstrations": demonstrations})["accuracy"]
+    assert [part.cluster for part in parts] == [answer["id"] for answer in record["answers"]]
+    assert {part.cluster for part in protocol.parts(record)["accuracy"]} == {record["id"]}
 
 
 def test_every_method_and_every_resumed_run_gets_the_same_demonstrations(tmp_path: Path) -> None:

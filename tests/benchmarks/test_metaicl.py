@@ -8,7 +8,8 @@ import pytest
 from contextlab.benchmarks.answers import AnswerProtocol, RankProtocol
 from contextlab.benchmarks.data.questions import Question
 from contextlab.benchmarks.metaicl import CLASSIFICATION, CONVERTED, OTHERS, SEEDS, MetaICL, summarise
-from contextlab.benchmarks.task import Options
+from contextlab.benchmarks.metrics import paired
+from contextlab.benchmarks.task import Measure, Options
 
 
 def record(task: str, seed: int, pairs: list[tuple[int, int]], classes: int = 3) -> dict[str, Any]:
@@ -36,13 +37,15 @@ def test_the_setting_has_26_tasks() -> None:
     assert SEEDS == (13, 21, 42, 87, 100)
 
 
-def test_macro_f1_equals_scikit_learn() -> None:
+def test_macro_f1_over_the_right_classes_equals_scikit_learn() -> None:
     sklearn = pytest.importorskip("sklearn.metrics")
     draw = random.Random(0)
     for size in (1, 2, 5, 40):
         pairs = [(draw.randrange(3), draw.randrange(3)) for _ in range(size)]
         metrics = summarise([record("sick", 13, pairs)], "accuracy")
-        expected = sklearn.f1_score([a for a, _ in pairs], [p for _, p in pairs], average="macro", zero_division=0)
+        answers, predictions = zip(*pairs, strict=True)
+        labels = sorted({*answers})
+        expected = sklearn.f1_score(answers, predictions, labels=labels, average="macro", zero_division=0)
         assert metrics["macro_f1_sick"].value == pytest.approx(expected, abs=1e-12)
         assert metrics["accuracy_sick"].value == pytest.approx(sum(a == p for a, p in pairs) / size)
 
@@ -62,6 +65,48 @@ def test_tasks_count_alike_whatever_their_size_and_seeds_are_told_apart() -> Non
     assert values["accuracy_seed_13"] == pytest.approx((1.0 + 0.9) / 2)
     assert values["accuracy_seed_21"] == 0.0
     assert "macro_f1_codah" not in values
+
+
+def test_a_paired_difference_is_that_of_the_mean_over_tasks() -> None:
+    """Readings of a large task outnumber those of a small one, and yet both tasks count alike."""
+    protocol = MetaICL().protocol("k16", Options())
+
+    def run(right: dict[str, int]) -> list[dict[str, Any]]:
+        readings = [("sick", n) for n in range(9)] + [("codah", 0), ("dream", 0)]
+        return [
+            {**record(task, 13, [(0, int(i >= right[task])) for i in range(4)]), "id": f"{task}/{n}"}
+            for task, n in readings
+        ]
+
+    runs = [run({"sick": 3, "codah": 2, "dream": 2}), run({"sick": 1, "codah": 3, "dream": 2})]
+    one, two = ({one["id"]: protocol.parts(one)["accuracy"] for one in records} for records in runs)
+    measure = protocol.measure
+    assert measure == Measure("accuracy", higher_is_better=True, bounded=True)
+    metric = paired(measure, one, two)
+    assert metric is not None
+    expected = protocol.summarise(runs[0])["accuracy"].value - protocol.summarise(runs[1])["accuracy"].value
+    assert metric.value == pytest.approx(expected) == pytest.approx((0.5 - 0.25 + 0) / 3)
+    assert metric.low is not None
+    assert metric.low < 0
+
+
+def test_an_item_under_several_seeds_is_one_cluster() -> None:
+    pairs = [(0, 0), (1, 0), (1, 1), (0, 0), (1, 1), (0, 1)]
+    once, thrice = (
+        summarise([record("sick", seed, pairs) for seed in seeds], "accuracy") for seeds in ([13], SEEDS[:3])
+    )
+    for name in ("accuracy_sick", "macro_f1_sick"):
+        one, three = once[name], thrice[name]
+        assert one.low is not None
+        assert three.low is not None
+        assert (three.value, three.n) == (one.value, 3 * one.n)
+        assert three.low == pytest.approx(one.low, abs=0.03)
+
+
+def test_means_over_tasks_are_over_as_many_clusters_as_there_are_tasks() -> None:
+    one = summarise([record("sick", 13, [(0, 0), (1, 0)])], "accuracy")
+    assert {one[name].low for name in ("accuracy", "score", "accuracy_seed_13", "macro_f1_classification")} == {None}
+    assert one["accuracy_sick"].low is not None
 
 
 def test_written_answers_have_no_f1_and_need_no_right_case() -> None:

@@ -7,17 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextlab.benchmarks.task import Choice, Dataset, Metric, Options
-from contextlab.harness.results import PHASES, Case, Peaks, differences, recounted, summary
+from contextlab.benchmarks.task import Choice, Dataset, Measure, Metric, Options, Part
+from contextlab.harness.results import (
+    PHASES,
+    Case,
+    Peaks,
+    difference,
+    differences,
+    measure_of,
+    recounted,
+    summary,
+)
+from contextlab.harness.store import line_parts
 
 NONE = Peaks({}, 0)
-MEASURES = {("letters", "short"): "accuracy"}
+MEASURES = {("letters", "short"): Measure("accuracy", True)}
 counts = st.integers(0, 2**50)
 costs = st.fixed_dictionaries({"flops": counts, "peak_bytes": counts, "seconds": st.floats(0, 1e6), "tokens": counts})
 
 
 class Mean:
     """A protocol of which only the summary is wanted."""
+
+    measure = None
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
         return {"mean": Metric(sum(record["value"] for record in records) / len(records), None, None, len(records))}
@@ -88,10 +100,15 @@ def test_an_example_that_was_skipped_does_not_dilute_the_cost() -> None:
     assert result["cost"]["query"] == {**one, "seconds_spread": None}
     assert result["state"] == state
     assert result["metrics"] == {"mean": {"value": 2.0, "low": None, "high": None, "n": 2}}
+    assert result["measure"] == {"name": "mean", "higher_is_better": None, "bounded": False}
 
 
 def test_a_method_that_keeps_nothing_has_no_state() -> None:
     assert summarised([line({}), line({})])["state"] is None
+
+
+def lines(qualities: dict[str, float]) -> dict[str, Any]:
+    return {name: line_parts({"id": name, "quality": quality}) for name, quality in qualities.items()}
 
 
 qualities = st.dictionaries(st.sampled_from("abcdef"), st.floats(-5, 5))
@@ -99,19 +116,20 @@ qualities = st.dictionaries(st.sampled_from("abcdef"), st.floats(-5, 5))
 
 @given(qualities, qualities)
 def test_differences_pair_the_same_examples(own: dict[str, float], none: dict[str, float]) -> None:
-    runs = {("m", "letters", "short", "own"): own, ("m", "letters", "short", "none"): none}
+    runs = {("m", "letters", "short", "own"): lines(own), ("m", "letters", "short", "none"): lines(none)}
     found = list(differences(runs, MEASURES))  # type: ignore[arg-type]
     shared = own.keys() & none.keys()
     assert len(found) == bool(shared)
-    for difference in found:
-        assert (difference.label, difference.measure) == ("m, own - none", "accuracy")
-        assert difference.metric.n == len(shared)
-        assert abs(difference.metric.value - sum(own[i] - none[i] for i in shared) / len(shared)) < 1e-9
+    for one in found:
+        assert (one.label, one.measure) == ("m, own - none", "accuracy")
+        assert one.higher_is_better is True
+        assert one.metric.n == len(shared)
+        assert abs(one.metric.value - sum(own[i] - none[i] for i in shared) / len(shared)) < 1e-9
 
 
 def test_methods_are_compared_with_the_first_under_their_own_context_only() -> None:
     runs = {
-        (method, "letters", "short", control): {"a": value, "b": value}
+        (method, "letters", "short", control): lines({"a": value, "b": value})
         for method, control, value in (("m", "own", 1.0), ("m", "none", 0.0), ("other", "own", 3.0))
     }
     found = {d.label: d.metric.value for d in differences(runs, MEASURES)}  # type: ignore[arg-type]
@@ -119,6 +137,44 @@ def test_methods_are_compared_with_the_first_under_their_own_context_only() -> N
 
 
 def test_a_control_is_not_compared_with_another_method() -> None:
-    runs = {("m", "letters", "short", "own"): {"a": 1.0}, ("other", "letters", "short", "none"): {"a": 0.0}}
+    runs = {
+        ("m", "letters", "short", "own"): lines({"a": 1.0}),
+        ("other", "letters", "short", "none"): lines({"a": 0.0}),
+    }
     assert list(differences(runs, MEASURES)) == []  # type: ignore[arg-type]
     assert list(differences({}, MEASURES)) == []
+
+
+def test_the_weights_of_the_measure_are_those_of_the_difference() -> None:
+    """A long text counts for more than a short one in nats per token, and the difference follows."""
+
+    def run(nats: dict[str, float]) -> dict[str, Any]:
+        tokens = {"long": 90, "short": 10}
+        return {
+            name: line_parts(
+                {
+                    "id": name,
+                    "quality": one,
+                    "parts": {"nats_per_token": [Part(one * tokens[name], tokens[name], name)]},
+                }
+            )
+            for name, one in nats.items()
+        }
+
+    metric = difference(Measure("nats_per_token"), run({"long": 3.0, "short": 5.0}), run({"long": 2.0, "short": 5.0}))
+    assert metric is not None
+    assert metric.value == pytest.approx(0.9)
+
+
+def test_runs_that_were_stored_without_parts_are_compared_in_their_qualities() -> None:
+    new = {
+        name: line_parts({"id": name, "quality": 1.0, "parts": {"accuracy": [Part(9.0, 9.0, name)]}}) for name in "ab"
+    }
+    old = lines({"a": 0.0, "b": 0.5})
+    for one, two, expected in ((new, old, 0.75), (old, new, -0.75), (new, new, 0.0)):
+        metric = difference(Measure("accuracy"), one, two)
+        assert metric is not None
+        assert metric.value == expected
+    assert measure_of({"metrics": {"f1": {}, "other": {}}}) == Measure("f1")
+    stored = {"name": "nats", "higher_is_better": False, "bounded": False}
+    assert measure_of({"metrics": {}, "measure": stored}) == Measure("nats", False)

@@ -21,6 +21,7 @@ from contextlab.errors import UserError
 from contextlab.harness import identity as identities
 from contextlab.harness.results import Case
 from contextlab.harness.runner import Results, bench
+from contextlab.reports.tables import comparison, load_results
 
 TOY = Path(__file__).with_name("toy_parts.py")
 COUNTER, OTHER, LETTERS, HIDDEN, HIDDEN_LATE = (
@@ -46,6 +47,7 @@ SCHEMA: dict[str, Any] = {
     "tokens": int | None,
     "backbone": str,
     "data": {"source": str, "sha256": str, "examples": int, "note": str},
+    "measure": {"name": str, "higher_is_better": bool | None, "bounded": bool},
     "metrics": ...,
     "cost": {"train": type(None), "contextualize": COST, "query": COST},
     "measured": int,
@@ -129,6 +131,18 @@ def test_paired_differences_tell_the_context_from_having_one(tmp_path: Path) -> 
     assert by_control == {"none": 0.5, "wrong": 0.5}
     assert {(d.split, d.measure, d.metric.n) for d in differences} == {("short", "accuracy", 8)}
     assert run(tmp_path, context="none,wrong").differences == []
+
+
+def test_the_terminal_and_the_table_compare_alike(tmp_path: Path) -> None:
+    results = run(tmp_path, f"{COUNTER},{OTHER}", settings={"prior": 30})
+    (found,) = results.differences
+    assert found.metric.low is not None
+    assert found.metric.high is not None
+    cell = f"{found.metric.value:+.3f} [{found.metric.low:+.3f}, {found.metric.high:+.3f}]"
+    stored = load_results(tmp_path)
+    assert comparison(stored, baseline=COUNTER).loc[(OTHER,), f"paired accuracy - {COUNTER}"] == cell
+    by_run = {result["run_id"]: result["parts"] for result in stored}
+    assert [by_run[one["run_id"]] for one in results.runs] == results.parts
 
 
 def test_the_wrong_context_is_the_next_of_another_work() -> None:

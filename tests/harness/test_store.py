@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
 from contextlab.harness import store
 
@@ -96,27 +98,53 @@ def test_a_broken_line_is_named(tmp_path: Path, broken: bytes) -> None:
     assert path.read_bytes().splitlines()[1] == broken
 
 
-def test_qualities_are_read_without_holding_the_run(tmp_path: Path) -> None:
-    lines = [{"id": "a", "quality": 1.5}, {"id": "b", "quality": None}, {"id": "c"}]
+def test_parts_are_read_without_holding_the_run(tmp_path: Path) -> None:
+    nats = [Part(3.0, 2.0, "book")]
+    lines = [
+        {"id": "a", "quality": 1.5, "parts": {"nats": nats}, "record": {"work": "book"}},
+        {"id": "b", "quality": None},
+        {"id": "c"},
+    ]
     with store.open_run(tmp_path, IDENTITY, {}) as run:
         for line in lines:
             run.append(line)
-        assert store.qualities(run.folder, 3) == {"a": 1.5}
-    assert store.qualities(tmp_path / "nothing", 3) == {}
+        assert store.parts(run.folder, 3) == {"a": {"nats": nats, "quality": [Part(1.5, 1.0, "book")]}}
+    assert store.parts(tmp_path / "nothing", 3) == {}
 
 
-def test_qualities_are_those_of_the_examples_that_a_summary_is_about(tmp_path: Path) -> None:
+def test_parts_are_those_of_the_examples_that_a_summary_is_about(tmp_path: Path) -> None:
     with store.open_run(tmp_path, IDENTITY, {}) as run:
         for number in range(4):
             run.append({"id": str(number), "quality": float(number)})
-        assert [store.qualities(run.folder, n) for n in (1, 2)] == [{"0": 0.0}, {"0": 0.0, "1": 1.0}]
+        found = store.parts(run.folder, 2)
+    assert found == {name: {"quality": [Part(float(name), 1.0, name)]} for name in ("0", "1")}
 
 
-def test_a_broken_line_is_named_where_qualities_are_read(tmp_path: Path) -> None:
+def test_a_broken_line_is_named_where_parts_are_read(tmp_path: Path) -> None:
     folder = write(tmp_path, LINES)
     (folder / "examples.jsonl").write_text("{\n")
     with pytest.raises(UserError, match="Line 1"):
-        store.qualities(folder, 1)
+        store.parts(folder, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"quality": "high"},
+        {"quality": math.nan},
+        {"parts": [1]},
+        {"parts": {"nats": 3}},
+        {"parts": {"nats": [[1.0, 0.0, "a", ""]]}},
+        {"parts": {"nats": [[1.0]]}},
+        {"parts": {"nats": [[1.0, math.inf, "a", ""]]}},
+        {"record": [1]},
+    ],
+)
+def test_a_line_whose_parts_are_none_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with store.open_run(tmp_path, IDENTITY, {}) as run:
+        run.append({"id": "seventh", "quality": 1.0, "record": {}, **changes})
+        with pytest.raises(UserError, match="'seventh' is broken"):
+            store.parts(run.folder, 1)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "summary.json"])

@@ -9,11 +9,23 @@ from typing import Any
 import pandas
 import pytest
 
+from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
+from contextlab.harness.store import line_parts
 from contextlab.reports.tables import FORMATS, comparison, load_results, render
 
 NATS = {"window": 3.2, "sliding": 3.05, "full": 3.0}
+SPREAD = {"a": -0.01, "b": 0.0, "c": 0.01}
 serial = itertools.count()
+
+
+def nats_of(values: dict[str, float]) -> dict[str, Any]:
+    """The parts of examples of ten tokens each."""
+    lines = [
+        {"id": name, "quality": one, "parts": {"nats_per_token": [Part(10 * one, 10.0, name)]}}
+        for name, one in values.items()
+    ]
+    return {line["id"]: line_parts(line) for line in lines}
 
 
 def result(method: str = "window", nats: float = 3.2, **changes: Any) -> dict[str, Any]:
@@ -37,6 +49,8 @@ def result(method: str = "window", nats: float = 3.2, **changes: Any) -> dict[st
         "cost": {"train": None, "contextualize": None, "query": cost},
         "state": {"bytes": 2**20, "floats": 1, "tokens": 1},
         "max_context": None,
+        "measure": {"name": "nats_per_token", "higher_is_better": False, "bounded": False},
+        "parts": nats_of({name: nats + (nats - 2.5) * one for name, one in SPREAD.items()}),
         "provenance": {"device": "cpu (x)", "dtype": "float32", "seed": 0, "started": f"2026-01-01T{next(serial):06}"},
     }
     return made | changes
@@ -63,18 +77,45 @@ def test_cells_carry_value_interval_and_cost() -> None:
 def test_a_baseline_is_compared_example_by_example() -> None:
     """The spread between the examples is large, that of the differences small."""
     window, full = (
-        result("window", quality={"a": 1.0, "b": 5.0, "c": 9.0}),
-        result("full", quality={"a": 0.9, "b": 4.8}),
+        result("window", parts=nats_of({"a": 1.0, "b": 5.0, "c": 9.0, "d": 3.0})),
+        result("full", parts=nats_of({"a": 0.9, "b": 4.8, "c": 8.85})),
     )
     frame = comparison([window, full], baseline="window")
-    assert cell(frame, "full", "paired nats_per_token - window") == "-0.150 [-0.200, -0.100]"
+    assert cell(frame, "full", "paired nats_per_token - window") == "-0.150 [-0.274, -0.026]"
     assert cell(frame, "window", "paired nats_per_token - window") == ""
 
 
-@pytest.mark.parametrize("quality", [{}, {"a": 0.9}, {"x": 1.0, "y": 2.0}])
-def test_without_two_common_examples_nothing_is_paired(quality: dict[str, float]) -> None:
-    window, full = result("window", quality={"a": 1.0, "b": 5.0}), result("full", quality=quality)
+def test_runs_that_were_stored_without_a_measure_are_paired_in_their_qualities() -> None:
+    runs = []
+    for method, values in (("window", [1.0, 5.0, 9.0]), ("full", [0.9, 4.8, 8.85])):
+        run = result(method, parts={str(n): line_parts({"id": str(n), "quality": q}) for n, q in enumerate(values)})
+        del run["measure"]
+        runs.append(run)
+    frame = comparison(runs, baseline="window")
+    assert cell(frame, "full", "paired nats_per_token - window") == "-0.150 [-0.274, -0.026]"
+    assert "share" not in frame
+    assert "earlier version" in frame.attrs["caption"]
+    assert "earlier version" not in comparison([result()]).attrs["caption"]
+
+
+@pytest.mark.parametrize("values", [{}, {"x": 1.0, "y": 2.0}])
+def test_without_common_examples_nothing_is_paired(values: dict[str, float]) -> None:
+    window, full = result("window", parts=nats_of({"a": 1.0, "b": 5.0})), result("full", parts=nats_of(values))
     assert not [name for name in comparison([window, full], baseline="window") if name.startswith("paired")]
+
+
+def test_one_common_cluster_is_compared_without_an_interval() -> None:
+    window, full = (result(name, parts=nats_of({"a": one})) for name, one in (("window", 1.0), ("full", 0.9)))
+    frame = comparison([window, full], baseline="window")
+    assert cell(frame, "full", "paired nats_per_token - window") == "-0.100"
+    assert "share" not in frame
+
+
+def test_the_caption_tells_intervals_and_directions() -> None:
+    caption = comparison(three()).attrs["caption"]
+    assert "In brackets 95 % intervals over clusters" in caption
+    assert "Better is" not in caption
+    assert comparison(three(), baseline="window").attrs["caption"].endswith("Better is: nats_per_token lower.")
 
 
 def test_legacy_cost_is_the_papers_product_of_lengths() -> None:
@@ -101,11 +142,26 @@ def test_rows_stand_in_the_order_of_the_runs() -> None:
 
 def test_share_is_the_part_of_full_attentions_gain() -> None:
     frame = comparison(three())
-    assert [cell(frame, method, "share") for method in NATS] == ["0.00", "0.75", "1.00"]
+    assert cell(frame, "sliding", "share").startswith("0.75 [")
+    assert [cell(frame, method, "share") for method in ("window", "full")] == ["0.00 [0.00, 0.00]", "1.00 [1.00, 1.00]"]
 
 
-def test_share_is_left_out_where_there_is_no_gain() -> None:
-    assert "share" not in comparison([result("window"), result("full")])
+def test_share_has_an_interval_over_the_clusters() -> None:
+    values = {
+        "window": [3.2, 3.4, 3.1, 3.6],
+        "sliding": [3.1, 3.2, 3.05, 3.35],
+        "full": [3.0, 3.15, 2.92, 3.35],
+    }
+    runs = [result(name, parts=nats_of({str(n): one for n, one in enumerate(row)})) for name, row in values.items()]
+    assert cell(comparison(runs), "sliding", "share") == "0.68 [0.03, 1.08]"
+
+
+@pytest.mark.parametrize("full", [[3.2, 3.4, 3.1, 3.6], [3.9, 2.6, 3.7, 2.7], [3.4, 3.6, 3.3, 3.8]])
+def test_share_is_left_out_where_full_attention_may_gain_nothing(full: list[float]) -> None:
+    """Equal to the window, not surely better, and worse."""
+    runs = [("window", [3.2, 3.4, 3.1, 3.6]), ("full", full), ("sliding", [3.1, 3.2, 3.05, 3.35])]
+    results = [result(name, parts=nats_of({str(n): one for n, one in enumerate(row)})) for name, row in runs]
+    assert "share" not in comparison(results)
 
 
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e6, 1e30])
@@ -256,7 +312,8 @@ def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
     for place, one in zip(("a", "b/c", "d/e/f"), results, strict=True):
         path = store(tmp_path / place, json.dumps(one))
         path.with_name("examples.jsonl").write_text('{"id": "x", "quality": 0.5}\n')
-    assert load_results(tmp_path) == [one | {"quality": {"x": 0.5}} for one in results]
+    parts = {"x": {"quality": [Part(0.5, 1.0, "x")]}}
+    assert load_results(tmp_path) == [one | {"parts": parts} for one in results]
 
 
 def test_a_run_summarised_again_over_fewer_examples_is_compared_on_those(tmp_path: Path) -> None:
@@ -275,7 +332,11 @@ def test_with_tasks_as_rows_every_method_has_a_row_under_its_task() -> None:
     assert rows == [(f"{task}/S2", method) for task in ("pg22", "wikitext") for method in NATS]
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps(result(schema=2)), "\x00"])
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", json.dumps(result(schema=2)), "\x00"]
+    + [json.dumps(result(measure=measure)) for measure in ("accuracy", {}, {"name": 1}, {"name": "f1", "other": 1})],
+)
 def test_a_broken_summary_is_named(tmp_path: Path, content: str) -> None:
     path = store(tmp_path / "run", content)
     with pytest.raises(UserError, match=str(path)):

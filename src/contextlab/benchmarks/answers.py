@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from contextlab.benchmarks import qa_metrics
 from contextlab.benchmarks.data.questions import Question, Reading
-from contextlab.benchmarks.metrics import bootstrap_ratio
+from contextlab.benchmarks.metrics import proportion, ratio
 from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.protocols import check_fits, contextualize
-from contextlab.benchmarks.task import Metric, Options, Protocol
+from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.benchmarks.tokenise import join
 from contextlab.method import Ahead, pad
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Score = Callable[[str, Question], float]
 Summary = Callable[[list[dict[str, Any]]], dict[str, Metric]]
 
+NATS = "nats_per_token"
 SEPARATOR = "\n\n"
 ENDS = ("\n", "Question:")
 SHORT_ANSWER = 20
@@ -47,9 +48,10 @@ class QuestionProtocol(Protocol):
     Args:
         prompts: names of the prompt files for a question after a context and for one alone.
         options: of the run.
-        measures: what every question gets a number for; the first is the quality.
+        measures: what every question gets a number for, between 0 and 1 but for nats; the first is the quality.
         by: the detail of a question that the first measure is broken down by.
         summary: metrics of all records, instead of the measures' means over all questions.
+        over_works: whether that summary's first metric is the mean over works of the means over their questions.
     """
 
     def __init__(
@@ -59,10 +61,13 @@ class QuestionProtocol(Protocol):
         measures: Sequence[str],
         by: str | None = None,
         summary: Summary | None = None,
+        over_works: bool = False,
     ) -> None:
+        self.over_works = over_works
         self.after_context, self.alone = (prompt(name) for name in prompts)
         self.prompt = "\n\n".join(dict.fromkeys((self.after_context, self.alone)))
         self.options, self.measures = options, tuple(measures)
+        self.measure = Measure(self.measures[0], higher_is_better=True, bounded=True)
         self.summary = summary or functools.partial(means, measures=self.measures, by=by)
 
     def evaluate(self, meter: Meter, example: Reading, other: Reading) -> dict[str, Any]:
@@ -112,12 +117,17 @@ class QuestionProtocol(Protocol):
         """What is stored of each question: the measures among it."""
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Means over all questions, bootstrapped over the works that were read."""
+        """Means over all questions, or what the task makes of the records."""
         return self.summary(records)
 
     def quality(self, record: dict[str, Any]) -> float:
         """The mean of the first measure over the questions of a text: higher is better."""
         return float(sum(entry[self.measures[0]] for entry in record["questions"]) / len(record["questions"]))
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """Every question; those about one work are a cluster, or those with the same detail `cluster`."""
+        names = [self.measures[0], *([NATS] if NATS in self.measures[1:] and not self.over_works else [])]
+        return {name: question_parts([record], name, self.over_works) for name in names}
 
     def _contexts(self, backbone: Backbone, example: Reading, other: Reading) -> tuple[list[int], list[int]]:
         own = last(backbone.encode(example.context.rstrip()), self.options.tokens)
@@ -151,8 +161,9 @@ class AnswerProtocol(QuestionProtocol):
         max_new_tokens: int = SHORT_ANSWER,
         by: str | None = None,
         summary: Summary | None = None,
+        over_works: bool = False,
     ) -> None:
-        super().__init__(prompts, options, tuple(scores), by, summary)
+        super().__init__(prompts, options, tuple(scores), by, summary, over_works)
         self.scores, self.max_new_tokens = scores, max_new_tokens
 
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
@@ -187,9 +198,15 @@ class RankProtocol(QuestionProtocol):
     """
 
     def __init__(
-        self, prompts: tuple[str, str], options: Options, *, by: str | None = None, summary: Summary | None = None
+        self,
+        prompts: tuple[str, str],
+        options: Options,
+        *,
+        by: str | None = None,
+        summary: Summary | None = None,
+        over_works: bool = False,
     ) -> None:
-        super().__init__(prompts, options, ("accuracy", "nats_per_token"), by, summary)
+        super().__init__(prompts, options, ("accuracy", NATS), by, summary, over_works)
 
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone, then every option."""
@@ -230,17 +247,31 @@ def document_protocol(options: Options, by: str | None = None) -> AnswerProtocol
 
 def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None = None) -> dict[str, Metric]:
     """Every measure's mean over all questions, and the first one's for each value of the detail `by`."""
-    asked = [(record["work"], entry) for record in records for entry in record["questions"]]
-    metrics = {name: mean(asked, name) for name in measures}
+    metrics = {}
+    for name in measures:
+        parts = question_parts(records, name)
+        metrics[name] = ratio(parts) if name == NATS else proportion(parts)
     if by is not None:
-        for value in dict.fromkeys(entry[by] for _, entry in asked):
-            metrics[f"{measures[0]}_{value}"] = mean([pair for pair in asked if pair[1][by] == value], measures[0])
+        values = [entry[by] for record in records for entry in record["questions"]]
+        asked = list(zip(values, question_parts(records, measures[0]), strict=True))
+        for value in dict.fromkeys(values):
+            metrics[f"{measures[0]}_{value}"] = proportion([part for one, part in asked if one == value])
     return metrics
 
 
-def mean(asked: Sequence[tuple[str, dict[str, Any]]], measure: str) -> Metric:
-    """The mean of a measure over questions, each with what it is drawn together with in the bootstrap."""
-    return bootstrap_ratio([entry[measure] for _, entry in asked], [1.0] * len(asked), [group for group, _ in asked])
+def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: bool = False) -> list[Part]:
+    """A measure of every question; its cluster is the detail `cluster`, else the work that was read.
+
+    Args:
+        records: of the readings.
+        measure: its name.
+        over_works: whether works count alike, whatever the number of their questions.
+    """
+    return [
+        Part(entry[measure], 1.0, str(entry.get("cluster", record["work"])), record["work"] if over_works else "")
+        for record in records
+        for entry in record["questions"]
+    ]
 
 
 def stop_tokens(backbone: Backbone) -> tuple[int, ...]:

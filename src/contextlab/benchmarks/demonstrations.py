@@ -14,11 +14,10 @@ import torch
 
 from contextlab.benchmarks.fewshot import Labelled
 from contextlab.benchmarks.icl import Block, Settings, Template
-from contextlab.benchmarks.labels import macro_f1
-from contextlab.benchmarks.metrics import bootstrap_ratio, wilson
+from contextlab.benchmarks.metrics import macro_f1, proportion, ratio
 from contextlab.benchmarks.protocols import check_fits, contextualize
 from contextlab.benchmarks.similar import Similar
-from contextlab.benchmarks.task import Metric, Options, Protocol
+from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.benchmarks.tokenise import join
 from contextlab.method import Ahead
 
@@ -40,6 +39,8 @@ class IclProtocol(Protocol):
 
     The control `none` leaves the demonstrations out; `wrong` gives each of them the label of the next class.
     """
+
+    measure = Measure("accuracy", higher_is_better=True, bounded=True)
 
     def __init__(self, template: Template, settings: Settings, options: Options) -> None:
         self.template, self.settings, self.options = template, settings, options
@@ -73,26 +74,28 @@ class IclProtocol(Protocol):
         }
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Accuracy, bootstrapped over blocks where there are several, else with Wilson's interval.
-
-        Unless scored greedily, also macro F1 and the nats of the true class among the classes.
-        """
-        answers = [answer for record in records for answer in record["answers"]]
-        blocks = [record["id"] for record in records for _ in record["answers"]]
-        correct, ones = [float(answer["correct"]) for answer in answers], [1.0] * len(answers)
-        one_block = len(records) == 1
-        accuracy = wilson(int(sum(correct)), len(correct)) if one_block else bootstrap_ratio(correct, ones, blocks)
-        metrics = {"accuracy": accuracy}
+        """Accuracy; unless scored greedily, also macro F1 and the nats of the true class among the classes."""
+        metrics = {"accuracy": proportion([part for record in records for part in self.parts(record)["accuracy"]])}
         if self.template.scoring != "greedy":
-            given, predicted = ([answer[name] for answer in answers] for name in ("answer", "prediction"))
-            metrics["macro_f1"] = macro_f1(given, predicted, len(self.template.labels))
-            true = [answer["nats"][answer["answer"]] for answer in answers]
-            metrics["nats_per_label"] = bootstrap_ratio(true, ones, blocks)
+            answers = [(self._cluster(record, answer), answer) for record in records for answer in record["answers"]]
+            labels, predictions = ([answer[name] for _, answer in answers] for name in ("answer", "prediction"))
+            metrics["macro_f1"] = macro_f1(labels, predictions, [cluster for cluster, _ in answers])
+            true = [Part(answer["nats"][answer["answer"]], 1.0, cluster) for cluster, answer in answers]
+            metrics["nats_per_label"] = ratio(true)
         return metrics
 
     def quality(self, record: dict[str, Any]) -> float:
         """The share of right answers in a block: higher is better."""
         return float(sum(answer["correct"] for answer in record["answers"]) / len(record["answers"]))
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """Texts that are asked about after the same demonstrations are a cluster."""
+        answers = record["answers"]
+        return {"accuracy": [Part(float(one["correct"]), 1.0, self._cluster(record, one)) for one in answers]}
+
+    def _cluster(self, record: dict[str, Any], answer: dict[str, Any]) -> str:
+        alone = len(record["demonstrations"]) == len(record["answers"]) or not any(record["demonstrations"])
+        return str(answer["id"] if alone else record["id"])
 
     def draw(self, block: Block) -> Iterator[tuple[Sequence[Labelled], Sequence[Labelled]]]:
         """Demonstrations and the texts that are asked about after them."""

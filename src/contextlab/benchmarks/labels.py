@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 from torch import Tensor
 
-from contextlab.benchmarks.metrics import bootstrap_ratio, wilson
+from contextlab.benchmarks.metrics import macro_f1, proportion, ratio
 from contextlab.benchmarks.protocols import check_fits, contextualize
-from contextlab.benchmarks.task import Metric, Options, Protocol
+from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
 from contextlab.method import Ahead
 
@@ -41,6 +40,8 @@ class LabelProtocol(Protocol):
     The whole prompt is read at once. The control `none` leaves the demonstrations out; `wrong` gives each of them the
     label of the next class, the last class that of the first.
     """
+
+    measure = Measure("accuracy", higher_is_better=True, bounded=True)
 
     def __init__(self, form: Form, demonstrations: int, options: Options) -> None:
         self.form, self.demonstrations, self.options = form, demonstrations, options
@@ -76,18 +77,21 @@ class LabelProtocol(Protocol):
         }
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Accuracy with Wilson's interval, macro F1, and the nats of the true class among the classes."""
-        true = [record["nats"][record["answer"]] for record in records]
-        answers, predictions = ([record[name] for record in records] for name in ("answer", "prediction"))
+        """Accuracy, macro F1, and the nats of the true class among the classes."""
+        answers, predictions, texts = ([record[name] for record in records] for name in ("answer", "prediction", "id"))
         return {
-            "accuracy": wilson(sum(record["correct"] for record in records), len(records)),
-            "macro_f1": macro_f1(answers, predictions, len(self.form.words)),
-            "nats_per_label": bootstrap_ratio(true, [1.0] * len(true)),
+            "accuracy": proportion([part for record in records for part in self.parts(record)["accuracy"]]),
+            "macro_f1": macro_f1(answers, predictions, texts),
+            "nats_per_label": ratio([Part(one["nats"][one["answer"]], 1.0, one["id"]) for one in records]),
         }
 
     def quality(self, record: dict[str, Any]) -> float:
         """1 for a right prediction, else 0: higher is better."""
         return float(record["correct"])
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """Every text has demonstrations of its own and is a cluster of its own."""
+        return {"accuracy": [Part(float(record["correct"]), 1.0, record["id"])]}
 
     def _text(self, shown: Sequence[Labelled], example: Item) -> str:
         words, shift = self.form.words, self.options.context == "wrong"
@@ -115,35 +119,6 @@ class LabelProtocol(Protocol):
                 )
             chosen += found
         return _shuffled(chosen, draw)
-
-
-def macro_f1(answers: Sequence[int], predictions: Sequence[int], classes: int, seed: int = 0) -> Metric:
-    """The mean of the classes' F1 with a percentile bootstrap interval over the examples.
-
-    Classes that are neither answered nor predicted have no F1 and are left out.
-
-    Raises:
-        ValueError: when the lengths differ or there are no examples.
-    """
-    if len(answers) != len(predictions) or not answers:
-        raise ValueError("macro F1 needs as many answers as predictions, and at least one")
-    cells = np.bincount([a * classes + p for a, p in zip(answers, predictions, strict=True)], minlength=classes**2)
-    value = float(_mean_f1(cells, classes))
-    if len(answers) < 2:
-        return Metric(value, None, None, len(answers))
-    # Drawing examples with replacement is drawing cells of their table.
-    drawn = np.random.default_rng(seed).multinomial(len(answers), cells / len(answers), size=2000)
-    low, high = np.percentile(_mean_f1(drawn, classes), [2.5, 97.5])
-    return Metric(value, min(float(low), value), max(float(high), value), len(answers))
-
-
-def _mean_f1(cells: np.ndarray[Any, Any], classes: int) -> np.ndarray[Any, Any]:
-    """Over tables of answers by predictions, `(..., classes * classes)`."""
-    table = cells.reshape(*cells.shape[:-1], classes, classes)
-    counted = table.sum(-1) + table.sum(-2)
-    f1 = 2 * np.diagonal(table, axis1=-2, axis2=-1) / np.maximum(counted, 1)
-    mean: np.ndarray[Any, Any] = f1.sum(-1) / (counted > 0).sum(-1)
-    return mean
 
 
 def _per_class(logprobs_N: Tensor, counts: list[int]) -> Tensor:

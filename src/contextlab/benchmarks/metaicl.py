@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks.data.questions import Question, Reading, in_turns, sample_dataset
 from contextlab.benchmarks.data.sources import field, json_lines, locate_folder, plain_or_gz, texts
 from contextlab.benchmarks.prompts import prompt
-from contextlab.benchmarks.task import Dataset, Metric, Options, Task
+from contextlab.benchmarks.task import Dataset, Metric, Options, Part, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,60 +76,68 @@ class MetaICL(Task):
 
         if not self.check_split(split).endswith("-written"):
             summary = functools.partial(summarise, measure="accuracy")
-            return RankProtocol(("metaicl-item", "metaicl-item"), options, summary=summary)
+            return RankProtocol(("metaicl-item", "metaicl-item"), options, summary=summary, over_works=True)
         return AnswerProtocol(
             ("metaicl-instructed", "metaicl-item"),
             options,
             {"exact_match": _exact_match},
             max_new_tokens=LONGEST_ANSWER,
             summary=functools.partial(summarise, measure="exact_match"),
+            over_works=True,
         )
 
 
 def summarise(records: list[dict[str, Any]], measure: str) -> dict[str, Metric]:
     """The mean over tasks, over the tasks of each kind, over the tasks with one seed, and every single task.
 
-    Where options were ranked, classification has macro F1 too, and `score` is MetaICL's number: the mean over tasks of
-    macro F1 for classification and accuracy for the others. F1 is the mean over seeds. Means over tasks are
-    bootstrapped over tasks, that of a task over its items, each drawn with all its seeds.
+    Where options were ranked, classification has macro F1 too, over the classes that are right answers, and `score` is
+    MetaICL's number: the mean over tasks of macro F1 for classification and accuracy for the others. F1 is the mean
+    over seeds. In means over tasks a task is a cluster, in those of a task an item is one, with all its seeds.
     """
-    from contextlab.benchmarks.answers import mean
+    from contextlab.benchmarks.metrics import proportion
 
-    asked: dict[str, list[dict[str, Any]]] = {}
+    tasks: dict[str, list[dict[str, Any]]] = {}
     for record in records:
-        asked.setdefault(record["work"], []).extend(record["questions"])
-    single = {task: mean([(entry["item"], entry) for entry in entries], measure) for task, entries in asked.items()}
-    metrics = {measure: _over_tasks([metric.value for metric in single.values()])}
+        tasks.setdefault(record["work"], []).extend(record["questions"])
+    parts = {task: [Part(entry[measure], 1.0, task, task) for entry in entries] for task, entries in tasks.items()}
+    single = {task: proportion(_of_items(entries, measure)) for task, entries in tasks.items()}
+    metrics = {measure: proportion(_joined(parts.values()))}
     for kind in (CLASSIFICATION, OTHERS):
-        if values := [metric.value for task, metric in single.items() if task in kind]:
-            metrics[f"{measure}_{'other' if kind is OTHERS else 'classification'}"] = _over_tasks(values)
-    f1 = {task: _f1(entries) for task, entries in asked.items() if "nats" in entries[0] and task not in OTHERS}
+        if chosen := [parts[task] for task in tasks if task in kind]:
+            metrics[f"{measure}_{'other' if kind is OTHERS else 'classification'}"] = proportion(_joined(chosen))
+    f1 = {task: _f1(entries) for task, entries in tasks.items() if "nats" in entries[0] and task not in OTHERS}
     if f1:
-        metrics["macro_f1_classification"] = _over_tasks([metric.value for metric in f1.values()])
-        metrics["score"] = _over_tasks([f1.get(task, metric).value for task, metric in single.items()])
-    for seed in sorted({entry["seed"] for entries in asked.values() for entry in entries}):
-        chosen = ([e[measure] for e in entries if e["seed"] == seed] for entries in asked.values())
-        metrics[f"{measure}_seed_{seed}"] = _over_tasks([sum(values) / len(values) for values in chosen if values])
+        metrics["macro_f1_classification"] = _over_tasks(f1)
+        metrics["score"] = _over_tasks({**single, **f1})
+    for seed in sorted({entry["seed"] for entries in tasks.values() for entry in entries}):
+        chosen = [[p for p, e in zip(parts[task], tasks[task], strict=True) if e["seed"] == seed] for task in tasks]
+        metrics[f"{measure}_seed_{seed}"] = proportion(_joined(chosen))
     metrics |= {f"{measure}_{task}": metric for task, metric in single.items()}
     return metrics | {f"macro_f1_{task}": metric for task, metric in f1.items()}
 
 
-def _over_tasks(values: Sequence[float]) -> Metric:
-    from contextlab.benchmarks.metrics import bootstrap_ratio
+def _joined(lists: Iterable[list[Part]]) -> list[Part]:
+    return [part for parts in lists for part in parts]
 
-    return bootstrap_ratio(values, [1.0] * len(values))
+
+def _of_items(entries: Sequence[dict[str, Any]], measure: str) -> list[Part]:
+    return [Part(entry[measure], 1.0, entry["item"]) for entry in entries]
+
+
+def _over_tasks(single: Mapping[str, Metric]) -> Metric:
+    """The mean of a number of every task, each of which stands for its items."""
+    from contextlab.benchmarks.metrics import proportion
+
+    return proportion([Part(metric.value * metric.n, metric.n, task, task) for task, metric in single.items()])
 
 
 def _f1(entries: Sequence[dict[str, Any]]) -> Metric:
-    """The mean over seeds; an item counts once in each."""
-    from contextlab.benchmarks.labels import macro_f1
+    """The mean over seeds and right classes; an item counts once in each seed."""
+    from contextlab.benchmarks.metrics import f1_parts, proportion
 
-    classes = max(len(entry["nats"]) for entry in entries)
-    values = []
-    for seed in dict.fromkeys(entry["seed"] for entry in entries):
-        pairs = [(entry["answer"], entry["prediction"]) for entry in entries if entry["seed"] == seed]
-        values.append(macro_f1([a for a, _ in pairs], [p for _, p in pairs], classes).value)
-    return Metric(sum(values) / len(values), None, None, len(entries))
+    right = {f"{entry['seed']}/{entry['answer']}" for entry in entries}
+    parts = _joined(f1_parts(e["answer"], e["prediction"], e["item"], f"{e['seed']}/") for e in entries)
+    return proportion([part for part in parts if part.stratum in right], len(entries))
 
 
 def _exact_match(text: str, question: Question) -> float:

@@ -1,90 +1,136 @@
-"""Means with their 95 % intervals."""
+"""Metrics with their 95 % intervals, and what compares two runs over the same examples."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
-import numpy as np
+from contextlab.benchmarks import intervals
+from contextlab.benchmarks.intervals import Bounds, Estimate, jackknife
+from contextlab.benchmarks.task import Measure, Metric, Part
 
-from contextlab.benchmarks.task import Metric
-
-Z_95 = 1.959963984540054
-
-
-def wilson(successes: int, n: int) -> Metric:
-    """A share of `n` trials with Wilson's score interval.
-
-    Raises:
-        ValueError: when `successes` is not within 0 .. n, or n is 0.
-    """
-    if not 0 <= successes <= n or n == 0:
-        raise ValueError(f"{successes} of {n} is not a share")
-    share, z2 = successes / n, Z_95**2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = Z_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return _metric(share, max(0.0, centre - half), min(1.0, centre + half), n)
+Examples = Mapping[str, Sequence[Part]]
+"""The parts of every example, by its id."""
 
 
-def bootstrap_ratio(
-    numerators: Sequence[float],
-    denominators: Sequence[float],
-    groups: Sequence[Hashable] | None = None,
-    seed: int = 0,
-    resamples: int = 2000,
-) -> Metric:
-    """Sum of numerators over sum of denominators, with a percentile bootstrap interval that contains the value.
-
-    Examples of one group (a book, say) are drawn together; the result does not depend on the order of the examples.
-    There is no interval for fewer than two groups.
+def ratio(parts: Sequence[Part]) -> Metric:
+    """A mean of whatever numbers, with a t interval over the clusters that is corrected for skewness.
 
     Raises:
-        ValueError: when the lengths differ, there are no examples, or the denominators of a group do not sum to more
-            than 0.
+        ValueError: when there are no parts, or the denominators of a stratum do not sum to more than 0.
     """
-    rows: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
-    keys = range(len(numerators)) if groups is None else groups
-    for key, numerator, denominator in zip(keys, numerators, denominators, strict=True):
-        rows[key].append((numerator, denominator))
-    sums = np.array(sorted((math.fsum(n for n, _ in row), math.fsum(d for _, d in row)) for row in rows.values()))
-    if not len(sums) or (sums[:, 1] <= 0).any():
-        raise ValueError("a ratio needs examples whose denominators are above 0")
-    numerator, denominator = sums.sum(axis=0)
-    value = float(numerator / denominator)
-    if len(sums) < 2:
-        return Metric(value, None, None, len(numerators))
-    generator = np.random.default_rng(seed)
-    drawn = np.array([sums[generator.integers(len(sums), size=len(sums))].sum(axis=0) for _ in range(resamples)])
-    low, high = np.percentile(drawn[:, 0] / drawn[:, 1], [2.5, 97.5])
-    return _metric(value, float(low), float(high), len(numerators))
+    estimate = jackknife(parts)
+    return _metric(estimate, intervals.mean_interval(estimate), len(parts))
 
 
-def paired_difference(a: Sequence[float], b: Sequence[float]) -> Metric:
-    """Mean of `a - b` over the same examples in the same order, with a bootstrap interval over the examples.
+def proportion(parts: Sequence[Part], n: int | None = None) -> Metric:
+    """A mean of numbers between 0 and 1, with Wilson's interval over as many trials as the clusters are worth.
+
+    Args:
+        parts: of all observations.
+        n: observations, where these have several parts each.
+
+    Raises:
+        ValueError: when there are no parts, or the denominators of a stratum do not sum to more than 0.
+    """
+    estimate = jackknife(parts)
+    return _metric(estimate, intervals.proportion_interval(estimate), len(parts) if n is None else n)
+
+
+def f1_parts(answer: Hashable, prediction: Hashable, cluster: str, group: str = "") -> list[Part]:
+    """What one classified text adds to macro F1, the mean over classes of hits over (answered + predicted) / 2.
+
+    Args:
+        answer: the right class.
+        prediction: the class that was taken.
+        cluster: of the text.
+        group: name of a set of classes of its own, over which F1 is averaged too.
+    """
+    if answer == prediction:
+        return [Part(1.0, 1.0, cluster, f"{group}{answer}")]
+    return [Part(0.0, 0.5, cluster, f"{group}{label}") for label in (answer, prediction)]
+
+
+def macro_f1(answers: Sequence[int], predictions: Sequence[int], clusters: Sequence[str]) -> Metric:
+    """The mean of the classes' F1; classes that are neither answered nor predicted have none and are left out.
 
     Raises:
         ValueError: when the lengths differ or there are no examples.
     """
-    differences = [x - y for x, y in zip(a, b, strict=True)]
-    return bootstrap_ratio(differences, [1.0] * len(differences))
+    texts = zip(answers, predictions, clusters, strict=True)
+    return proportion([part for text in texts for part in f1_parts(*text)], len(answers))
 
 
-def share_of_full(window: float, method: float, full: float) -> float:
-    """The part of full attention's gain over the window that a method reaches, all three in nats per token.
+def paired(measure: Measure, mine: Examples, other: Examples) -> Metric | None:
+    """A metric of one run less that of another, both over the examples that both have; None without any.
+
+    The difference of the metrics has their own weights: those of tokens, of tasks, of questions. It comes with a t
+    interval over the clusters, for a bounded measure with that of Bonett and Price.
+    """
+    shared = [example for example in mine if example in other]
+    if not shared:
+        return None
+    one, two = _aligned([mine, other], shared)
+    difference = one - two
+    if measure.bounded:
+        bounds = intervals.change_interval(difference, *_changes(mine, other, shared))
+    else:
+        bounds = intervals.mean_interval(difference)
+    return _metric(difference, bounds, sum(len(mine[example]) for example in shared))
+
+
+def share_of_full(window: Examples, method: Examples, full: Examples) -> Metric | None:
+    """The part of full attention's gain over the window that a method reaches, from nats per token.
 
     Returns:
-        1 for a method as good as full attention, 0 for one as good as the window; NaN when these two are equal.
+        1 for a method as good as full attention, 0 for one as good as the window, with Fieller's interval over the
+        clusters; None where the interval of the gain itself does not lie above 0.
     """
-    return (window - method) / (window - full) if window != full else math.nan
+    shared = [example for example in method if example in window and example in full]
+    if not shared:
+        return None
+    of_window, of_method, of_full = _aligned([window, method, full], shared)
+    reached, gain = of_window - of_method, of_window - of_full
+    bounds = intervals.ratio_interval(reached, gain)
+    return bounds and Metric(reached.value / gain.value, *bounds, len(shared))
 
 
 def exponential(metric: Metric) -> Metric:
     """The perplexity of a metric in nats: value and bounds raised to e."""
-    low, high = (None if bound is None else math.exp(bound) for bound in (metric.low, metric.high))
-    return Metric(math.exp(metric.value), low, high, metric.n)
+    low, high = (None if bound is None else _exp(bound) for bound in (metric.low, metric.high))
+    return Metric(_exp(metric.value), low, high, metric.n)
 
 
-def _metric(value: float, low: float, high: float, n: int) -> Metric:
-    """A metric whose bounds are moved, where rounding or skew asks for it, to contain the value."""
-    return Metric(value, min(low, value), max(high, value), n)
+def _exp(nats: float) -> float:
+    # The interval of two documents may reach further than floating-point numbers do.
+    return math.exp(min(nats, 700.0))
+
+
+def _aligned(runs: Sequence[Examples], shared: Sequence[str]) -> list[Estimate]:
+    """The estimates of several runs over the same examples, with the same order of clusters."""
+    parts = [list(itertools.chain.from_iterable(run[example] for example in shared)) for run in runs]
+    clusters = sorted({part.cluster for part in itertools.chain.from_iterable(parts)})
+    return [jackknife(one, clusters) for one in parts]
+
+
+def _changes(mine: Examples, other: Examples, shared: Sequence[str]) -> tuple[float, float]:
+    """The mean square of the differences between two runs' observations, and the share of those that differ.
+
+    Examples whose observations are not the same ones are compared as wholes.
+    """
+    squares, differing = 0.0, 0.0
+    for example in shared:
+        a, b = mine[example], other[example]
+        if [part[1:] for part in a] != [part[1:] for part in b]:
+            a, b = ([Part(sum(p.numerator for p in one), sum(p.denominator for p in one), "")] for one in (a, b))
+        for p, q in zip(a, b, strict=True):
+            change = p.numerator / p.denominator - q.numerator / q.denominator
+            squares, differing = squares + change**2 * p.denominator, differing + bool(change) * p.denominator
+    weight = sum(part.denominator for example in shared for part in mine[example])
+    return squares / weight, differing / weight
+
+
+def _metric(estimate: Estimate, bounds: Bounds, n: int) -> Metric:
+    low, high = bounds or (None, None)
+    return Metric(estimate.value, low, high, n)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from contextlab.benchmarks.metrics import bootstrap_ratio, exponential, wilson
-from contextlab.benchmarks.task import Choice, Document, Metric, Options, Protocol
+from contextlab.benchmarks.metrics import exponential, proportion, ratio
+from contextlab.benchmarks.task import Choice, Document, Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
 from contextlab.method import Ahead, pad
 
@@ -31,6 +31,8 @@ class ChoiceProtocol(Protocol):
     tokens, contexts their last `context_tokens - suffix_tokens`. A wrong context is cut, likewise from the left, to
     the length of the own one; it stays shorter where the other example has less.
     """
+
+    measure = Measure("accuracy", higher_is_better=True, bounded=True)
 
     def __init__(self, context_tokens: int, suffix_tokens: int, options: Options) -> None:
         self.context_tokens, self.suffix_tokens, self.options = context_tokens, suffix_tokens, options
@@ -66,20 +68,24 @@ class ChoiceProtocol(Protocol):
         }
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Accuracy with Wilson's interval, and the true candidates' nats per token, bootstrapped over works."""
-        true = [(record["nats"][record["answer"]], record["lengths"][record["answer"]]) for record in records]
+        """Accuracy, and the true candidates' nats per token."""
+        parts = [self.parts(record) for record in records]
         return {
-            "accuracy": wilson(sum(record["correct"] for record in records), len(records)),
-            "nats_per_token": bootstrap_ratio(
-                [nats * length for nats, length in true],
-                [length for _, length in true],
-                [record["work"] for record in records],
-            ),
+            "accuracy": proportion([part for one in parts for part in one["accuracy"]]),
+            "nats_per_token": ratio([part for one in parts for part in one["nats_per_token"]]),
         }
 
     def quality(self, record: dict[str, Any]) -> float:
         """1 for a right prediction, else 0: higher is better."""
         return float(record["correct"])
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """The examples of one work are a cluster; nats are weighted by tokens."""
+        nats, length, work = record["nats"][record["answer"]], record["lengths"][record["answer"]], record["work"]
+        return {
+            "accuracy": [Part(float(record["correct"]), 1.0, work)],
+            "nats_per_token": [Part(nats * length, length, work)],
+        }
 
 
 class PerplexityProtocol(Protocol):
@@ -96,6 +102,8 @@ class PerplexityProtocol(Protocol):
     `nats_per_token_at_0k`, `_at_1k`, `_at_2k`, `_at_4k` and so on are the means over the tokens from that place in the
     document to twice that place, at 0k over the first 1,024; there are none where all tokens lie in one such bucket.
     """
+
+    measure = Measure("nats_per_token", higher_is_better=False)
 
     def __init__(self, options: Options, piece: int = WINDOW) -> None:
         self.options, self.piece = options, piece
@@ -143,7 +151,7 @@ class PerplexityProtocol(Protocol):
         return _record(meter, identity, tokens, torch.cat(parts), 0)
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Nats per token and perplexities, bootstrapped over documents; a place without tokens has no metric.
+        """Nats per token and perplexities; a document is a cluster, a place without tokens has no metric.
 
         Raises:
             UserError: when every document was skipped.
@@ -152,28 +160,33 @@ class PerplexityProtocol(Protocol):
         if not kept:
             reason = records[0]["skipped"] if records else "there are none"
             raise UserError(f"No document could be scored ({reason}): lower --history or choose a longer split.")
-        nats = [record["nats"] for record in kept]
-        per_token = bootstrap_ratio(nats, [record["tokens"] for record in kept])
+        per_token = ratio([part for record in kept for part in self.parts(record)["nats_per_token"]])
         metrics = {"nats_per_token": per_token, "token_perplexity": exponential(per_token)}
-        with_words = [record for record in kept if record["words"]]
+        with_words = [Part(record["nats"], record["words"], record["id"]) for record in kept if record["words"]]
         if with_words:
-            per_word = bootstrap_ratio([r["nats"] for r in with_words], [r["words"] for r in with_words])
-            metrics["word_perplexity"] = exponential(per_word)
+            metrics["word_perplexity"] = exponential(ratio(with_words))
         for place in PLACES[1:]:
-            sums = [record[place] for record in kept if record[place]["tokens"]]
+            sums = [(record["id"], record[place]) for record in kept if record[place]["tokens"]]
             if sums:
-                ratio = bootstrap_ratio([s["nats"] for s in sums], [s["tokens"] for s in sums])
-                metrics[f"nats_per_token_{place}"] = ratio
+                metrics[f"nats_per_token_{place}"] = _per_token(sums)
         places = sorted({place for record in kept for place in record.get("positions", {})}, key=lambda k: int(k[:-1]))
         for place in places if len(places) > 1 else ():
-            sums = [record["positions"][place] for record in kept if place in record.get("positions", {})]
-            ratio = bootstrap_ratio([s["nats"] for s in sums], [s["tokens"] for s in sums])
-            metrics[f"nats_per_token_at_{place}"] = ratio
+            sums = [(r["id"], r["positions"][place]) for r in kept if place in r.get("positions", {})]
+            metrics[f"nats_per_token_at_{place}"] = _per_token(sums)
         return metrics
 
     def quality(self, record: dict[str, Any]) -> float:
         """Nats per token: lower is better. Skipped records have none and are to be left out."""
         return float(record["nats"] / record["tokens"])
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """Nats weighted by tokens, the document as a cluster; nothing for a skipped record."""
+        return {} if "skipped" in record else {"nats_per_token": [Part(record["nats"], record["tokens"], record["id"])]}
+
+
+def _per_token(sums: list[tuple[str, dict[str, float]]]) -> Metric:
+    """Nats per token over a place in several documents, each with its id."""
+    return ratio([Part(one["nats"], one["tokens"], document) for document, one in sums])
 
 
 def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, start: int) -> dict[str, Any]:

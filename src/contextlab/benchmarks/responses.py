@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from contextlab.benchmarks.answers import last
 from contextlab.benchmarks.data.conversations import Dialogue
-from contextlab.benchmarks.metrics import bootstrap_ratio, exponential
+from contextlab.benchmarks.metrics import exponential, ratio
 from contextlab.benchmarks.protocols import check_fits, contextualize
-from contextlab.benchmarks.task import Metric, Options, Protocol
+from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.benchmarks.tokenise import join
 from contextlab.method import Ahead, pad
 
@@ -23,6 +23,8 @@ class ResponseProtocol(Protocol):
     Names of speakers, line ends and the first turn, which responds to nothing, are read and not scored.
     `options.tokens` keeps the last so many tokens of the earlier sessions; wrong ones are cut to the length of the own.
     """
+
+    measure = Measure("nats_per_token", higher_is_better=False)
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -53,14 +55,17 @@ class ResponseProtocol(Protocol):
         }
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Nats per token of the responses and their perplexity, bootstrapped over works."""
-        nats, tokens, works = ([record[name] for record in records] for name in ("nats", "tokens", "work"))
-        per_token = bootstrap_ratio(nats, tokens, works)
+        """Nats per token of the responses and their perplexity."""
+        per_token = ratio([part for record in records for part in self.parts(record)["nats_per_token"]])
         return {"nats_per_token": per_token, "token_perplexity": exponential(per_token)}
 
     def quality(self, record: dict[str, Any]) -> float:
         """Nats per token: lower is better."""
         return float(record["nats"] / record["tokens"])
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """Nats weighted by tokens; the conversations that were cut from one are a cluster."""
+        return {"nats_per_token": [Part(record["nats"], record["tokens"], record["work"])]}
 
 
 def _session(backbone: Backbone, example: Dialogue) -> tuple[list[int], list[int]]:

@@ -62,6 +62,8 @@ class SituatedQA(Task):
 def _question(record: Any, where: str, identity: str) -> Question:
     details = {name: field(record, name, str, where) for name in ("date", "date_type")}
     any_answer = texts(record, "any_answer", where)
+    # The same question is asked as of several dates.
+    details["cluster"] = field(record, "question", str, where).strip()
     text = field(record, "edited_question", str, where).strip()
     return Question(identity, text, texts(record, "answer", where), details={**details, "any_answer": any_answer})
 

@@ -62,11 +62,14 @@ def _documents(content: Any, where: str) -> Iterator[Document]:
     for number, article in enumerate(field(content, "data", list, where), start=1):
         for place, paragraph in enumerate(field(article, "paragraphs", list, f"Article {number} of {where}"), start=1):
             here = f"Paragraph {place} of article {number} of {where}"
-            questions = tuple(_question(asked, here) for asked in field(paragraph, "qas", list, here))
+            cluster = {"cluster": f"article/{number}"}
+            questions = tuple(_question(asked, here, cluster) for asked in field(paragraph, "qas", list, here))
             yield Document(field(paragraph, "context", str, here), questions)
 
 
-def _question(asked: Any, where: str) -> Question:
+def _question(asked: Any, where: str, details: dict[str, str]) -> Question:
     identity = field(asked, "id", str, where)
     answers = [field(answer, "text", str, where) for answer in field(asked, "answers", list, where)]
-    return Question(identity, field(asked, "question", str, where).strip(), tuple(dict.fromkeys(answers)))
+    return Question(
+        identity, field(asked, "question", str, where).strip(), tuple(dict.fromkeys(answers)), details=details
+    )

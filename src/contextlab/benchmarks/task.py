@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from contextlab.errors import unknown
 
@@ -69,7 +69,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A mean with its 95 % interval over `n` examples; low and high are None where n does not allow one."""
+    """A mean over `n` observations with its 95 % interval; low and high are None where there is a single cluster."""
 
     value: float
     low: float | None
@@ -77,8 +77,45 @@ class Metric:
     n: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """The metric whose paired differences between runs are made.
+
+    Attributes:
+        name: of the metric.
+        higher_is_better: None where the protocol does not say.
+        bounded: whether every observation is a number between 0 and 1.
+    """
+
+    name: str
+    higher_is_better: bool | None = None
+    bounded: bool = False
+
+
+class Part(NamedTuple):
+    """What one observation adds to a metric: the mean over strata of the sum of numerators over that of denominators.
+
+    Attributes:
+        numerator: added to the numerator of the stratum.
+        denominator: added to its denominator, the weight of the observation.
+        cluster: name of what the observation is alike with for a reason (its work, its text), drawn together.
+        stratum: name of what is averaged over in equal parts (a task, a class); most metrics have one, without a name.
+    """
+
+    numerator: float
+    denominator: float
+    cluster: str
+    stratum: str = ""
+
+
 class Protocol(ABC):
-    """How examples of one kind are put to a method and scored."""
+    """How examples of one kind are put to a method and scored.
+
+    Attributes:
+        measure: the metric that `quality` belongs to; the first one, of unknown direction, when None.
+    """
+
+    measure: Measure | None = None
 
     @abstractmethod
     def evaluate(self, meter: Meter, example: Any, other: Any) -> dict[str, Any]:
@@ -99,7 +136,15 @@ class Protocol(ABC):
 
     @abstractmethod
     def quality(self, record: dict[str, Any]) -> float:
-        """The one number of a record that paired differences between runs are made of."""
+        """The one number of a record that tells how well it went."""
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """What a record adds to the metrics that runs are compared in: the measure, and `nats_per_token` for shares.
+
+        A protocol without parts is compared in the mean of `quality` over the examples, those of one `work` of the
+        record, where it has that, as a cluster.
+        """
+        return {}
 
 
 class Task(ABC):

@@ -81,8 +81,9 @@ def _print(results: Results, out: Path) -> None:
     from contextlab.reports.tables import comparison
 
     screen = console()
-    for place in dict.fromkeys((run["task"], run["split"]) for run in results.runs):
-        frame = comparison([run for run in results.runs if (run["task"], run["split"]) == place])
+    runs = [{**run, "parts": parts} for run, parts in zip(results.runs, results.parts, strict=True)]
+    for place in dict.fromkeys((run["task"], run["split"]) for run in runs):
+        frame = comparison([run for run in runs if (run["task"], run["split"]) == place])
         # Methods side by side: there are fewer of them than measures, and a terminal is narrow.
         table = Table("", *(" ".join(key) for key in frame.index), title=" ".join(place))
         for measure, cells in frame.items():
@@ -92,6 +93,8 @@ def _print(results: Results, out: Path) -> None:
             if (difference.task, difference.split) == place:
                 m = difference.metric
                 interval = "" if m.low is None else f" [{m.low:+.3f}, {m.high:+.3f}]"
-                screen.print(f"{difference.label}, {difference.measure}: {m.value:+.3f}{interval} (paired, n = {m.n})")
+                better = {True: "higher is better, ", False: "lower is better, ", None: ""}[difference.higher_is_better]
+                told = f"{difference.label}, {difference.measure}: {m.value:+.3f}{interval}"
+                screen.print(f"{told} (paired, {better}n = {m.n})")
         screen.print(frame.attrs["caption"])
     screen.print(f"Stored below {out}.")

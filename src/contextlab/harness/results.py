@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from contextlab.benchmarks.metrics import paired_difference
-from contextlab.benchmarks.task import Control, Dataset, Metric, Options, Protocol, Task
+from contextlab.benchmarks.metrics import paired
+from contextlab.benchmarks.task import Control, Dataset, Measure, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
+from contextlab.harness.store import QUALITY, Parts
 from contextlab.method import ContextMethod
 
 if TYPE_CHECKING:
@@ -88,29 +89,38 @@ class Peaks:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What the quality of one run is above that of another, over the same examples.
+    """What a metric of one run is above that of another, over the same examples.
 
     Attributes:
         label: the two runs, as `longmem, own - wrong` or `longmem - window`.
         task: its name.
         split: of the task.
-        measure: the metric that the quality of one example belongs to, with its sign.
-        metric: the mean difference.
+        measure: the metric that is compared.
+        higher_is_better: None where the protocol does not say.
+        metric: the difference of the two runs' metrics.
     """
 
     label: str
     task: str
     split: str
     measure: str
+    higher_is_better: bool | None
     metric: Metric
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The results of `bench`: one JSON object per run in the order of the runs, and the paired differences."""
+    """The results of `bench`.
+
+    Attributes:
+        runs: one JSON object per run, in the order of the runs.
+        differences: the paired ones.
+        parts: for every run, what its examples add to the metrics, by their ids; shares are made of it.
+    """
 
     runs: list[dict[str, Any]]
     differences: list[Difference]
+    parts: list[dict[str, Parts]]
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per run; nested fields have dotted names."""
@@ -151,7 +161,9 @@ def summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks) -> dict[s
     """Metrics, cost and state over the stored lines of finished examples."""
     metrics = case.protocol.summarise([line["record"] for line in lines])
     costs = {phase: [line["cost"][phase] for line in lines if phase in line["cost"]] for phase in PHASES}
+    measure = case.protocol.measure or Measure(next(iter(metrics)))
     return {
+        "measure": dataclasses.asdict(measure),
         "metrics": {name: dataclasses.asdict(metric) for name, metric in metrics.items()},
         "cost": {phase: _cost(costs[phase], peaks.phases.get(phase)) for phase in PHASES},
         "measured": peaks.examples,
@@ -201,17 +213,35 @@ def _means(counts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return {key: round(sum(c[key] for c in counts) / len(counts)) for key in counts[0]} if counts else None
 
 
+def measure_of(result: Mapping[str, Any]) -> Measure:
+    """The measure of a stored result; its first metric, of unknown direction, where the result names none."""
+    return Measure(**result["measure"]) if "measure" in result else Measure(next(iter(result["metrics"])))
+
+
+def difference(measure: Measure, mine: Mapping[str, Parts], other: Mapping[str, Parts]) -> Metric | None:
+    """A metric of one run less that of another over the examples that both have; None without any.
+
+    Where an example lacks the parts of the measure, as in runs that were stored before these were kept, the means of
+    the examples' qualities are compared.
+    """
+    shared = [example for example in mine if example in other]
+    whole = all(measure.name in run[example] for run in (mine, other) for example in shared)
+    compared = measure if whole else Measure(QUALITY)
+    one, two = ({example: run[example][compared.name] for example in shared} for run in (mine, other))
+    return paired(compared, one, two)
+
+
 def differences(
-    qualities: Mapping[tuple[str, str, str, Control], Mapping[str, float]], measures: Mapping[tuple[str, str], str]
+    parts: Mapping[tuple[str, str, str, Control], Mapping[str, Parts]], measures: Mapping[tuple[str, str], Measure]
 ) -> Iterable[Difference]:
     """Paired differences: of every method's own context to its controls, and to the first method.
 
     Args:
-        qualities: of every example by its id, by method, task, split and control; the first method's come first.
-        measures: by task and split, what the qualities measure.
+        parts: of every example by its id, by method, task, split and control; the first method's come first.
+        measures: by task and split, what is compared.
     """
-    first = next(iter(qualities))[0] if qualities else ""
-    for (method, task, split, control), own in qualities.items():
+    first = next(iter(parts))[0] if parts else ""
+    for (method, task, split, control), own in parts.items():
         if control != "own":
             continue
         controls: tuple[Control, ...] = ("none", "wrong")
@@ -219,11 +249,10 @@ def differences(
         if method != first:
             others[f"{method} - {first}"] = (first, task, split, control)
         for label, key in others.items():
-            other = qualities.get(key, {})
-            ids = [example for example in own if example in other]
-            if ids:
-                metric = paired_difference([own[i] for i in ids], [other[i] for i in ids])
-                yield Difference(label, task, split, measures[task, split], metric)
+            measure = measures[task, split]
+            metric = difference(measure, own, parts.get(key, {}))
+            if metric is not None:
+                yield Difference(label, task, split, measure.name, measure.higher_is_better, metric)
 
 
 def _work(example: Any) -> str:

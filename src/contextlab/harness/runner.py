@@ -32,10 +32,11 @@ from contextlab.harness.results import (
     description,
     differences,
     largest_bytes,
+    measure_of,
     recounted,
     summary,
 )
-from contextlab.harness.store import Run, open_run
+from contextlab.harness.store import Parts, Run, line_parts, open_run
 from contextlab.method import ContextMethod
 
 WARM_UP_TOKENS = 16
@@ -95,16 +96,16 @@ def bench(
     built = {name: kind(model, configs[name]) for name, kind in kinds.items()}
     show = sys.stderr.isatty() if progress is None else progress
     runs: list[dict[str, Any]] = []
-    qualities: dict[tuple[str, str, str, Control], dict[str, float]] = {}
+    parts: dict[tuple[str, str, str, Control], dict[str, Parts]] = {}
     for case in cases:
         for name, method in built.items():
-            result, quality = _run(name, method, case, seed, Path(out), show, counting)
+            result, of_examples = _run(name, method, case, seed, Path(out), show, counting)
             runs.append(result)
-            qualities[name, case.name, case.split, case.options.context] = quality
+            parts[name, case.name, case.split, case.options.context] = of_examples
             if on_result is not None:
                 on_result(result)
-    measures = {(run["task"], run["split"]): next(iter(run["metrics"])) for run in runs}
-    return Results(runs, list(differences(qualities, measures)))
+    measures = {(run["task"], run["split"]): measure_of(run) for run in runs}
+    return Results(runs, list(differences(parts, measures)), list(parts.values()))
 
 
 def _split(kind: str, names: str | Sequence[str]) -> list[str]:
@@ -154,8 +155,8 @@ def _cases(
 
 def _run(
     name: str, method: ContextMethod, case: Case, seed: int, out: Path, show: bool, counting: bool
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """The result of one run and the quality of each of its examples."""
+) -> tuple[dict[str, Any], dict[str, Parts]]:
+    """The result of one run and what each of its examples adds to the metrics."""
     current = provenance(method.backbone, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
@@ -182,7 +183,7 @@ def _run(
                     "provenance": {**current, "started": started},
                 }
             )
-    return result, {line["id"]: line["quality"] for line in lines if line["quality"] is not None}
+    return result, {line["id"]: line_parts(line) for line in lines if line["quality"] is not None}
 
 
 def _warm_meter(method: ContextMethod, seed: int, counting: bool) -> Meter:
@@ -234,8 +235,10 @@ def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     # A seed of its own gives an example the same draws in a resumed run.
     seed_example(seed, example.id)
     record = case.protocol.evaluate(meter, example, case.other(index))
-    quality = None if "skipped" in record else case.protocol.quality(record)
-    return {"id": example.id, "record": record, "quality": quality, **meter.take()}
+    skipped = "skipped" in record
+    quality = None if skipped else case.protocol.quality(record)
+    parts = {} if skipped else case.protocol.parts(record)
+    return {"id": example.id, "record": record, "quality": quality, "parts": parts, **meter.take()}
 
 
 def seed_example(seed: int, example: str) -> None:

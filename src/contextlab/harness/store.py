@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,13 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
+
+Parts = dict[str, list[Part]]
+"""By metric, the parts of one example."""
+QUALITY = "quality"
+"""The name of the parts that the protocol's quality makes."""
 
 
 def digest(value: Any) -> str:
@@ -90,8 +97,8 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, An
                 _discard(folder)
 
 
-def qualities(folder: Path, examples: int) -> dict[str, float]:
-    """The quality of the first examples of a stored run by their ids; those that were skipped have none.
+def parts(folder: Path, examples: int) -> dict[str, Parts]:
+    """What the first examples of a stored run, by their ids, add to its metrics; those that were skipped add nothing.
 
     Args:
         folder: of the run.
@@ -104,7 +111,28 @@ def qualities(folder: Path, examples: int) -> dict[str, float]:
         lines = _parsed(folder / "examples.jsonl", (folder / "examples.jsonl").read_bytes())
     except FileNotFoundError:
         return {}
-    return {line["id"]: line["quality"] for line in lines[:examples] if line.get("quality") is not None}
+    return {line["id"]: line_parts(line) for line in lines[:examples] if line.get("quality") is not None}
+
+
+def line_parts(line: Mapping[str, Any]) -> Parts:
+    """What one stored example adds to every metric that runs are compared in, and to `quality`, which all have.
+
+    Raises:
+        UserError: when it holds something else than parts.
+    """
+    try:
+        stored = {name: [_part(*values) for values in rows] for name, rows in (line.get("parts") or {}).items()}
+        cluster = (line.get("record") or {}).get("work", line["id"])
+        return {**stored, QUALITY: [_part(line["quality"], 1.0, cluster)]}
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        raise UserError(f"The stored example '{line['id']}' is broken: delete its line and it runs again.") from None
+
+
+def _part(numerator: float, denominator: float, cluster: str, stratum: str = "") -> Part:
+    part = Part(float(numerator), float(denominator), str(cluster), str(stratum))
+    if not (math.isfinite(part.numerator) and 0 < part.denominator < math.inf):
+        raise ValueError
+    return part
 
 
 @contextlib.contextmanager

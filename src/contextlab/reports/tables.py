@@ -11,15 +11,24 @@ from typing import Any
 import pandas
 
 from contextlab.accounting import legacy
-from contextlab.benchmarks.metrics import paired_difference, share_of_full
-from contextlab.benchmarks.task import Metric
+from contextlab.benchmarks.metrics import share_of_full
+from contextlab.benchmarks.task import Metric, Part
 from contextlab.errors import UserError, unknown
-from contextlab.harness.store import qualities
+from contextlab.harness.results import difference, measure_of
+from contextlab.harness.store import parts
 
 Result = dict[str, Any]
 DIMENSIONS = ("method", "task", "context", "backbone", "device", "dtype", "seed")
 FORMATS = ("markdown", "latex", "csv", "html")
 FIELDS = {"run_id", "method", "method_config", "task", "split", "context", "data", "metrics", "cost", "provenance"}
+INTERVALS = (
+    "In brackets 95 % intervals over clusters (works, texts, conversations, tasks), there are none for one cluster: t "
+    "intervals corrected for skewness, Wilson's for numbers between 0 and 1, Fieller's for shares"
+)
+BEFORE = (
+    "Results of an earlier version have percentile bootstrap intervals, paired differences of means over the examples, "
+    "and no share"
+)
 CONVENTION = (
     "Per example; a multiply-add is 2 FLOPs and causal attention is counted exactly; peak memory includes the weights"
 )
@@ -59,9 +68,9 @@ def comparison(
 
     A dimension other than rows and columns in which the results differ becomes part of the rows. Of results that
     differ in no dimension (but in the version of the code, say) the latest is taken. `share` is
-    (window - method) / (window - full) in nats per token, where both are there on the same examples. The difference
-    to a baseline is `paired`, the mean over the examples with its interval, for what a task calls quality (its first
-    metric), and the plain one for the other metrics.
+    (window - method) / (window - full) in nats per token, where both are there on the same examples and the interval
+    of window - full lies above 0. The difference to a baseline is `paired`, over the same examples and with its
+    interval, for the task's measure, and the plain one for the other metrics.
 
     Args:
         results: from `load_results` or `bench`.
@@ -100,6 +109,8 @@ def comparison(
     index = pandas.MultiIndex.from_tuples(together, names=keys)
     frame = pandas.DataFrame([table[row] for row in together], index=index).fillna("")
     frame.attrs["caption"] = _caption(latest.values(), list(places.values()), differing)
+    if baseline:
+        frame.attrs["caption"] += _directions(latest.values())
     if legacy_cost:
         frame.attrs["caption"] += f" {LEGACY}."
     return frame
@@ -136,9 +147,16 @@ def _load(path: Path) -> Result:
         raise UserError(
             f"{path} is broken: delete it and run its benchmark again, finished examples are kept."
         ) from None
-    if missing or result.get("schema") != 1:
+    if missing or result.get("schema") != 1 or not _names_measure(result):
         raise UserError(f"{path} is not a result of this version: delete it and run its benchmark again.")
-    return {**result, "quality": qualities(path.parent, result["data"]["examples"])}
+    return {**result, "parts": parts(path.parent, result["data"]["examples"])}
+
+
+def _names_measure(result: Result) -> bool:
+    try:
+        return isinstance(measure_of(result).name, str)
+    except (TypeError, StopIteration):
+        return False
 
 
 def _check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -192,24 +210,30 @@ def _quality(
             cells[name] += f" [{_number(metric['low'])}, {_number(metric['high'])}]"
         if name in subtracted:
             cells[f"{name} - {baseline}"] = f"{metric['value'] - subtracted[name]['value']:+.3f}"
-    paired = _paired(result, peers.get(baseline or ""))
-    if paired is not None:
-        measure = next(iter(result["metrics"]))
-        cells[f"paired {measure} - {baseline}"] = f"{paired.value:+.3f} [{paired.low:+.3f}, {paired.high:+.3f}]"
-    nats = {name: peer["metrics"].get("nats_per_token", {}).get("value") for name, peer in peers.items()}
-    mine = result["metrics"].get("nats_per_token")
-    if mine and None not in (nats.get("window"), nats.get("full")) and nats["window"] != nats["full"]:
-        cells["share"] = f"{share_of_full(nats['window'], mine['value'], nats['full']):z.2f}"
+    peer = peers.get(baseline or "", result)
+    if peer is not result:
+        measure = measure_of(result)
+        paired = difference(measure, result.get("parts", {}), peer.get("parts", {}))
+        cells |= {f"paired {measure.name} - {baseline}": _signed(paired)} if paired is not None else {}
+    if share := _share(result, peers):
+        cells["share"] = f"{share.value:z.2f} [{share.low:z.2f}, {share.high:z.2f}]"
     return cells
 
 
-def _paired(result: Result, peer: Result | None) -> Metric | None:
-    """The mean difference over the examples that both have; None for the same run, or fewer than two examples."""
-    if peer is None or peer is result:
-        return None
-    mine, other = result.get("quality", {}), peer.get("quality", {})
-    ids = [example for example in mine if example in other]
-    return paired_difference([mine[i] for i in ids], [other[i] for i in ids]) if len(ids) > 1 else None
+def _share(result: Result, peers: Mapping[str, Result]) -> Metric | None:
+    """The share of full attention's gain; None where it is not known or has no meaning."""
+    runs = [_nats(run) for run in (peers.get("window"), result, peers.get("full")) if run is not None]
+    return share_of_full(*runs) if len(runs) == 3 else None
+
+
+def _nats(result: Result) -> dict[str, list[Part]]:
+    stored: dict[str, dict[str, list[Part]]] = result.get("parts", {})
+    return {example: one["nats_per_token"] for example, one in stored.items() if "nats_per_token" in one}
+
+
+def _signed(metric: Metric) -> str:
+    interval = "" if metric.low is None else f" [{metric.low:+.3f}, {metric.high:+.3f}]"
+    return f"{metric.value:+.3f}{interval}"
 
 
 def _costs(result: Result) -> dict[str, str]:
@@ -229,6 +253,14 @@ def _legacy(result: Result) -> dict[str, str]:
     return {f"{name} TMACs query": f"{macs / 1e12:.3g}" for name, macs in counts.items()}
 
 
+def _directions(results: Iterable[Result]) -> str:
+    """Whether a positive paired difference is good news, for every measure."""
+    measures = dict.fromkeys(measure_of(result) for result in results)
+    words = {True: "higher", False: "lower"}
+    told = [f"{one.name} {words[one.higher_is_better]}" for one in measures if one.higher_is_better is not None]
+    return f" Better is: {', '.join(told)}." if told else ""
+
+
 def _number(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 1e5 else f"{value:.3g}"
 
@@ -239,4 +271,5 @@ def _caption(results: Iterable[Result], places: Sequence[dict[str, str]], differ
     common = [f"{name} {places[0][name]}" for name in DIMENSIONS[2:] if name not in differing]
     limits = dict.fromkeys((_named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
     anew = [f"{method} starts anew every {tokens:,} tokens" for method, tokens in limits]
-    return ". ".join(["; ".join(data), ", ".join(common), *anew, CONVENTION]) + "."
+    intervals = [INTERVALS, *([BEFORE] if any("measure" not in r for r, _ in shown) else [])]
+    return ". ".join(["; ".join(data), ", ".join(common), *anew, *intervals, CONVENTION]) + "."

@@ -1,0 +1,216 @@
+"""95 % intervals for few clusters: of means, of proportions, of paired differences and of ratios of differences.
+
+Whatever is measured is a mean over strata of ratios of sums. What is alike for a reason (the questions about one text,
+the chapters of one book) is one cluster; clusters are independent of each other, and an interval counts them, not what
+lies in them. How far a number may move is learned by leaving out each cluster in turn (the jackknife), and quantiles
+are those of Student's t. docs/statistics.md holds the simulated coverage.
+
+Legend: G clusters, S strata.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from contextlab.benchmarks.task import Part
+
+Array = np.ndarray[Any, Any]
+Bounds = tuple[float, float] | None
+
+# Below this skewness the correction is rounding error.
+STRAIGHT = 1e-4
+# Few numbers hardly tell their skewness: a bound moves by half of the t interval's at most.
+FARTHEST = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A number and what it owes to each cluster.
+
+    Attributes:
+        value: over all clusters.
+        changes_G: the value minus the value without the cluster.
+        weights_G: of the clusters; their sum is 1.
+        size: how many observations of equal weight and denominator 1 the strata are worth.
+    """
+
+    value: float
+    changes_G: Array
+    weights_G: Array
+    size: float
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        """The difference of two numbers over the same clusters in the same order."""
+        return dataclasses.replace(self, value=self.value - other.value, changes_G=self.changes_G - other.changes_G)
+
+    @property
+    def clusters(self) -> float:
+        """How many clusters of equal weight these are worth (Kish)."""
+        return float(1 / (self.weights_G**2).sum())
+
+    @property
+    def variance(self) -> float:
+        """The jackknife's, around the value."""
+        return covariance(self, self)
+
+    @property
+    def quantile(self) -> float:
+        """Student's t at 0.975, with one degree of freedom less than the clusters are worth, and at least one."""
+        return float(special.stdtrit(max(self.clusters - 1, 1.0), 0.975))
+
+
+def covariance(a: Estimate, b: Estimate) -> float:
+    """The jackknife's covariance of two numbers over the same clusters."""
+    count = len(a.changes_G)
+    return float((count - 1) / count * (a.changes_G * b.changes_G).sum())
+
+
+def jackknife(parts: Sequence[Part], clusters: Sequence[str] | None = None) -> Estimate:
+    """The mean over strata of sums of numerators over sums of denominators.
+
+    A stratum that lies in one cluster is left out with it.
+
+    Args:
+        parts: of all observations, in any order.
+        clusters: the order of the clusters; that of their names when None.
+
+    Raises:
+        ValueError: when there are no parts, or the denominators of a stratum do not sum to more than 0.
+    """
+    names = {name: n for n, name in enumerate(clusters or sorted({part.cluster for part in parts}))}
+    strata = {name: n for n, name in enumerate(sorted({part.stratum for part in parts}))}
+    sums_GS2 = np.zeros((len(names), len(strata), 2))
+    rows, columns = ([names[p.cluster] for p in parts], [strata[p.stratum] for p in parts])
+    np.add.at(sums_GS2, (rows, columns), np.array([part[:2] for part in parts], dtype=float).reshape(-1, 2))
+    totals_S2 = sums_GS2.sum(0)
+    if not len(totals_S2) or (totals_S2[:, 1] <= 0).any():
+        raise ValueError("a ratio needs examples whose denominators are above 0")
+    value = float(_mean_ratio(totals_S2))
+    changes_G = value - _mean_ratio(totals_S2 - sums_GS2) if len(names) > 1 else np.zeros(1)
+    shares_GS = sums_GS2[..., 1] / totals_S2[:, 1]
+    size = float(len(strata) ** 2 / (1 / totals_S2[:, 1]).sum())
+    return Estimate(value, changes_G, shares_GS.mean(1), size)
+
+
+def _mean_ratio(sums_S2: Array) -> Array:
+    """Over the strata of `(..., S, 2)` sums that hold anything."""
+    there_S = sums_S2[..., 1] > 0
+    ratios_S = np.where(there_S, sums_S2[..., 0], 0) / np.where(there_S, sums_S2[..., 1], 1)
+    mean: Array = ratios_S.sum(-1) / np.maximum(there_S.sum(-1), 1)
+    return mean
+
+
+def mean_interval(estimate: Estimate) -> Bounds:
+    """Student's t interval, widened to hold the one that is corrected for skewness (Hall 1992); None for one cluster.
+
+    For equal clusters without skewness it is the textbook's t interval over the clusters. No bound is farther from the
+    value than one and a half times that interval's.
+    """
+    count = len(estimate.changes_G)
+    if count < 2:
+        return None
+    value, quantile, error = estimate.value, estimate.quantile, math.sqrt(estimate.variance)
+    skewness = _skewness(estimate.changes_G)
+    below, above = (
+        min(max(sign * _corrected(sign * quantile, skewness, count), quantile), FARTHEST * quantile) for sign in (1, -1)
+    )
+    return value - below * error, value + above * error
+
+
+def _skewness(changes_G: Array) -> float:
+    """With Fisher's correction for few clusters; 0 for fewer than three, or where nothing changes."""
+    count, largest = len(changes_G), float(np.abs(changes_G).max())
+    if count < 3 or largest == 0:
+        return 0.0
+    scaled_G = changes_G / largest
+    second, third = float((scaled_G**2).mean()), float((scaled_G**3).mean())
+    return third / math.pow(second, 1.5) * math.sqrt(count * (count - 1)) / (count - 2)
+
+
+def _corrected(t: float, skewness: float, count: int) -> float:
+    """The quantile of the studentised mean: Hall's cubic transformation, inverted."""
+    if abs(skewness) < STRAIGHT:
+        return t
+    root = math.sqrt(count)
+    cubed = np.cbrt(1 + skewness * (t / root - skewness / (6 * count)))
+    return root * 3 / skewness * (float(cubed) - 1)
+
+
+def proportion_interval(estimate: Estimate) -> Bounds:
+    """Wilson's score interval with the t quantile over as many trials as the clusters are worth; None for one cluster.
+
+    For a mean of numbers between 0 and 1. Without clusters these are all trials.
+    """
+    if len(estimate.changes_G) < 2:
+        return None
+    value, quantile = min(max(estimate.value, 0.0), 1.0), estimate.quantile
+    trials = _trials(estimate, value * (1 - value), 4 * value * (1 - value))
+    centre = (value + quantile**2 / (2 * trials)) / (1 + quantile**2 / trials)
+    spread = value * (1 - value) / trials + quantile**2 / (4 * trials**2)
+    half = quantile / (1 + quantile**2 / trials) * math.sqrt(spread)
+    return max(0.0, min(centre - half, value)), min(1.0, max(centre + half, value))
+
+
+def change_interval(estimate: Estimate, square: float, differing: float) -> Bounds:
+    """Bonett and Price's interval of a paired difference of proportions, with the t quantile; None for one cluster.
+
+    Two pairs are added that differ in either direction, so that a few equal pairs do not promise equality. The number
+    of pairs is what the clusters are worth.
+
+    Args:
+        estimate: the difference of two means of numbers between 0 and 1.
+        square: the mean square of the differences of the pairs.
+        differing: the share of the pairs that differ.
+    """
+    if len(estimate.changes_G) < 2:
+        return None
+    known = 1.0 if differing > 0.5 else 4 * differing * (1 - differing)
+    pairs = _trials(estimate, max(square - estimate.value**2, 0.0), known) + 2
+    centre = estimate.value * (pairs - 2) / pairs
+    half = estimate.quantile * math.sqrt(((square * (pairs - 2) + 2) / pairs - centre**2) / pairs)
+    return max(-1.0, min(centre - half, estimate.value)), min(1.0, max(centre + half, estimate.value))
+
+
+def _trials(estimate: Estimate, spread: float, known: float) -> float:
+    """How many independent trials the observations are worth.
+
+    The intra-class correlation is estimated, and one cluster in which all are alike is added to those that tell
+    something of it: where an outcome is rare, few do, and the clusters in which it is the rule may not have been drawn.
+
+    Args:
+        estimate: what was observed.
+        spread: variance of one trial.
+        known: the part of the clusters that tells of the correlation.
+    """
+    count, clusters, size = len(estimate.changes_G), estimate.clusters, max(estimate.size, estimate.clusters)
+    variance = estimate.variance * (count - 1) / count
+    correlation = 0.0
+    if size > clusters and spread > 0:
+        correlation = min(max((size * variance / spread - 1) / (size / clusters - 1), 0.0), 1.0)
+    informed = known * clusters
+    correlation = (informed * correlation + 1) / (informed + 1)
+    trials = size / (1 + correlation * (size / clusters - 1))
+    return min(trials, spread / variance) if variance > 0 < spread else trials
+
+
+def ratio_interval(numerator: Estimate, denominator: Estimate) -> Bounds:
+    """Fieller's interval of a ratio of two numbers over the same clusters, with the t quantile.
+
+    None for one cluster, and where the denominator's own interval does not lie above 0: the ratio means nothing there.
+    """
+    bounds = mean_interval(denominator)
+    if bounds is None or bounds[0] <= 0:
+        return None
+    t2 = denominator.quantile**2
+    a = denominator.value**2 - t2 * denominator.variance
+    b = numerator.value * denominator.value - t2 * covariance(numerator, denominator)
+    c = numerator.value**2 - t2 * numerator.variance
+    root = math.sqrt(max(b * b - a * c, 0.0))
+    value = numerator.value / denominator.value
+    return min((b - root) / a, value), max((b + root) / a, value)
