@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
 
+from contextlab.benchmarks import splits
 from contextlab.benchmarks.data.icl_sets import SETS, load
 from contextlab.benchmarks.fewshot import Labelled
 from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.task import Dataset, Options, Task
-from contextlab.errors import UserError, unknown
+from contextlab.errors import UserError
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.demonstrations import IclProtocol
@@ -65,12 +66,6 @@ class Settings:
     choose: Literal["random", "topk"] = "random"
     part: Literal["test", "dev"] = "test"
 
-    def changed(self) -> dict[str, Any]:
-        """The settings that differ from the defaults, in the order above."""
-        default = Settings()
-        pairs = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
-        return {name: value for name, value in pairs if value != getattr(default, name)}
-
 
 @dataclasses.dataclass(frozen=True)
 class Block:
@@ -101,8 +96,7 @@ class ICL(Task):
         """
         name, settings = parse(split or self.default_split)
         template(name, settings)
-        changed = ",".join(f"{key}={value}" for key, value in settings.changed().items())
-        return f"{name}:{changed}" if changed else name
+        return splits.shortest(name, settings)
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Blocks of n test texts that together hold every test text once, in an order that is always the same.
@@ -137,20 +131,7 @@ def parse(split: str) -> tuple[str, Settings]:
     Raises:
         UserError: for an unknown set, or a setting that is unknown or not valid.
     """
-    name, _, given = split.partition(":")
-    if name not in SETS:
-        raise unknown("split of icl", name, SETS)
-    pairs = dict(pair.partition("=")[::2] for pair in given.split(",") if pair)
-    for key in pairs:
-        if key not in Settings.__dataclass_fields__:
-            raise unknown("setting of icl", key, Settings.__dataclass_fields__)
-    try:
-        return name, pydantic.TypeAdapter(Settings).validate_python(pairs)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(
-            f"{first['loc'][0]}={first['input']} in --split is not valid: {first['msg'].lower()}."
-        ) from None
+    return splits.parse("icl", split, SETS, Settings)
 
 
 def template(name: str, settings: Settings) -> Template:
