@@ -134,7 +134,10 @@ def test_blocks_hold_every_test_text_once_in_a_fixed_order(tmp_path: Path) -> No
     assert data.examples[0].train is data.examples[1].train
     assert texts(data.examples) == texts(TASK.load("sst2:k=0,n=all", tmp_path).examples)
     assert texts(TASK.load("sst2:k=1,part=dev", tmp_path).examples) == ["new ."]
-    assert (data.source, data.note) == ("local", "real: SST-2, every second line")
+    assert (data.source, data.note) == (
+        "local",
+        "your own data in the layout of SST-2, not verified against the publisher: 3 training texts",
+    )
 
 
 def test_the_digest_covers_the_files_that_were_read(tmp_path: Path) -> None:

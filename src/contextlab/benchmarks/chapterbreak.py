@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import Found, field, locate, parse_json, read, shuffled
 from contextlab.benchmarks.task import Choice, Dataset, Options, Task
 
@@ -50,7 +51,7 @@ class ChapterBreak(Task):
         works = [work for subset in subsets for work in _works(content, subset, found.path)]
         turns = itertools.zip_longest(*works)
         examples = tuple(example for turn in turns for example in turn if example is not None)
-        return Dataset(examples, found.source, sha256, _note(found))
+        return Dataset(examples, found.source, sha256, _note(found, len(examples)))
 
     def protocol(self, split: str, options: Options) -> ChoiceProtocol:
         """Context and candidate together are as long as the split says; `history` and `tokens` have no meaning here."""
@@ -82,12 +83,13 @@ def _choice(work: str, n: int, example: Any, path: Path) -> Choice:
     return Choice(f"{work}/{n}", work, context, candidates, answer)
 
 
-def _note(found: Found) -> str:
+def _note(found: Found, examples: int) -> str:
     assert found.path is not None
     if (found.path.parent / "provenance.jsonl").exists():
         return "re-laid: ChapterBreak layout over other books, not the ChapterBreak benchmark"
-    revision = f", hub revision {found.revision}" if found.revision else ""
-    return f"ChapterBreak as published{revision}"
+    if found.revision:
+        return f"ChapterBreak of hub revision {found.revision}, for which nobody publishes a digest"
+    return proofs.unverified("ChapterBreak", examples, "example")
 
 
 def _sample(tokens: int, subsets: tuple[str, ...]) -> Dataset:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks import qa_metrics
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import locomo_sessions, transcript
 from contextlab.benchmarks.data.questions import Question, Reading, sample_dataset
 from contextlab.benchmarks.data.sample import story
@@ -45,9 +47,8 @@ class LoCoMo(Task):
         items = parse_json(text, found.path)
         if not isinstance(items, list) or not items:
             raise UserError(f"{found.path} holds no conversations: replace the file with an intact copy.")
-        part = "" if len(items) >= COMPLETE else f"{len(items)} of {COMPLETE} conversations of "
         readings = tuple(_reading(item, f"Conversation {n} of {found.path}") for n, item in enumerate(items, start=1))
-        return Dataset(readings, found.source, sha256, f"real: {part}LoCoMo")
+        return Dataset(readings, found.source, sha256, _note(items, found.path))
 
     def protocol(self, split: str, options: Options) -> AnswerProtocol:
         """Greedy answers of 32 tokens at most; `tokens` keeps the end of a conversation.
@@ -60,6 +61,14 @@ class LoCoMo(Task):
         scores = {"f1": _f1, "exact_match": _exact_match}
         prompts = ("conversation-question", "question")
         return AnswerProtocol(prompts, options, scores, max_new_tokens=LONGEST_ANSWER, by="category")
+
+
+def _note(items: list[Any], path: Path) -> str:
+    if proofs.published("locomo", path):
+        return "real: LoCoMo"
+    if proofs.verified("locomo", [proofs.item(json.dumps(item, sort_keys=True)) for item in items]):
+        return f"real: {len(items)} of {COMPLETE} conversations of LoCoMo"
+    return proofs.unverified("LoCoMo", len(items), "conversation")
 
 
 def _reading(item: Any, where: str) -> Reading:

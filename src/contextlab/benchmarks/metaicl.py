@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import Question, Reading, in_turns, sample_dataset
 from contextlab.benchmarks.data.sources import field, json_lines, locate_folder, plain_or_gz, texts
 from contextlab.benchmarks.prompts import prompt
@@ -31,6 +32,7 @@ OTHERS = (
     *("ai2_arc", "codah", "commonsense_qa", "dream", "openbookqa", "qasc", "quarel", "quartz-no_knowledge"),
     *("quartz-with_knowledge", "superglue-copa"),
 )
+# Of the known files, those that were made from raw data by the same recipe instead of by upstream's scripts.
 CONVERTED = (
     *("ai2_arc", "climate_fever", "codah", "dream", "ethos-national_origin", "ethos-race", "ethos-religion"),
     *("financial_phrasebank", "hate_speech18", "medical_questions_pairs", "tweet_eval-stance_atheism"),
@@ -143,7 +145,7 @@ def _shots(split: str) -> int:
 def _task(folder: Path, shots: int, digest: Any) -> list[Reading]:
     """The first 16 items with every seed, then the next 16 with every seed, and so on."""
     name = folder.name
-    seeds = [seed for seed in SEEDS if plain_or_gz(folder / f"{name}_16_{seed}_train.jsonl")]
+    seeds = _seeds(folder)
     if not seeds:
         raise UserError(f"{folder} holds no file {name}_16_<seed>_train.jsonl: replace it with an intact copy.")
     rows = []
@@ -185,16 +187,30 @@ def _readings(
 
 
 def _note(folder: Path, tasks: Sequence[str], readings: Sequence[Reading]) -> str:
-    # Upstream makes no such file for a test task: one beside it shows that the raw data was converted by hand.
-    converted = [task for task in tasks if task in CONVERTED and any((folder / task).glob("*_16384_*_train.jsonl*"))]
+    shown = [task for task in tasks if proofs.verified("metaicl", _items(folder / task))]
+    converted = [task for task in shown if task in CONVERTED]
     missing = sorted({*CLASSIFICATION, *OTHERS} - set(tasks))
     seeds = sorted({reading.questions[0].details["seed"] for reading in readings})
+    kinds = {"real": len(shown) - len(converted), "converted": len(converted)}
+    amounts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    whole = f"MetaICL hr_to_lr, {len(tasks)} of 26 tasks: {amounts}"
+    part = f" of 26, of which {len(shown)} have known files"
     told = [
-        f"MetaICL hr_to_lr, {len(tasks)} of 26 tasks: {len(tasks) - len(converted)} real, {len(converted)} converted",
+        whole if len(shown) == len(tasks) else proofs.unverified("MetaICL hr_to_lr", len(tasks), "task", part),
         f"seeds {', '.join(map(str, seeds))}",
         *([f"missing {', '.join(missing)}"] if missing else []),
     ]
     return "; ".join(told)
+
+
+def _items(folder: Path) -> list[str]:
+    """The digests of the files that are read of a task."""
+    names = (f"{folder.name}_16_{seed}_{part}.jsonl" for seed in _seeds(folder) for part in ("train", "test"))
+    return [proofs.file_item(name, plain_or_gz(folder / name) or folder / name) for name in names]
+
+
+def _seeds(folder: Path) -> list[int]:
+    return [seed for seed in SEEDS if plain_or_gz(folder / f"{folder.name}_16_{seed}_train.jsonl")]
 
 
 def _sample(shots: int) -> list[Reading]:

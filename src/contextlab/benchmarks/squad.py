@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import (
     LENGTHS,
     Document,
@@ -45,10 +46,7 @@ class SQuAD(Task):
             return sample_dataset(grouped(sample_documents(SAMPLE_SEED), split), "SQuAD")
         text, sha256 = read(found.path)
         documents = list(_documents(parse_json(text, found.path), str(found.path)))
-        count = sum(len(document.questions) for document in documents)
-        part = "" if count >= COMPLETE else f"{count:,} of {COMPLETE:,} questions of "
-        note = f"real: {part}the SQuAD v1.1 development set"
-        return Dataset(grouped(documents, split), found.source, sha256, note)
+        return Dataset(grouped(documents, split), found.source, sha256, _note(documents, found.path))
 
     def protocol(self, split: str, options: Options) -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text, `history` has no meaning here."""
@@ -56,6 +54,19 @@ class SQuAD(Task):
 
         self.check_split(split)
         return document_protocol(options)
+
+
+def _note(documents: Sequence[Document], path: Path) -> str:
+    if proofs.published("squad", path):
+        return "real: the SQuAD v1.1 development set"
+    items = [
+        proofs.item(document.text, question.id, question.text, *question.answers)
+        for document in documents
+        for question in document.questions
+    ]
+    if proofs.verified("squad", items):
+        return f"real: {len(items):,} of {COMPLETE:,} questions of the SQuAD v1.1 development set"
+    return proofs.unverified("SQuAD v1.1", len(items), "question")
 
 
 def _documents(content: Any, where: str) -> Iterator[Document]:

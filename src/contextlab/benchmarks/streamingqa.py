@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import (
     LENGTHS,
     Document,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 # The spelling is upstream's.
 FILE = "streaminqa_eval.jsonl"
-COMPLETE = 36_378
 AGES = ("recent", "past")
 SAMPLE_SEED = 22
 
@@ -65,7 +65,8 @@ class StreamingQA(Task):
         if not chosen:
             raise UserError(f"{found.path} holds no {age} questions: choose another split.")
         documents = _documents(chosen, found.path.parent / "wmt")
-        return Dataset(grouped(documents, split), found.source, sha256, _note([record for _, record in records]))
+        note = _note([record for _, record in records], found.path)
+        return Dataset(grouped(documents, split), found.source, sha256, note)
 
     def protocol(self, split: str, options: Options) -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text, `history` has no meaning here."""
@@ -123,12 +124,15 @@ def _articles(path: Path, wanted: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _note(records: Sequence[Any]) -> str:
+def _note(records: Sequence[Any], path: Path) -> str:
+    if proofs.published("streamingqa", path):
+        return "real: the StreamingQA evaluation set"
+    if proofs.verified("streamingqa-relaid", [proofs.file_item(FILE, path)]):
+        return "re-laid: SQuAD paragraphs in the StreamingQA layout with invented dates, not StreamingQA"
     # Upstream has three answers of three people, which do not agree on every question.
     if all(len(set(record["answers"])) == 1 for record in records):
-        return "re-laid: SQuAD paragraphs in the StreamingQA layout with invented dates, not StreamingQA"
-    part = "" if len(records) >= COMPLETE else f"{len(records):,} of {COMPLETE:,} questions of "
-    return f"real: {part}the StreamingQA evaluation set"
+        return "re-laid: data of other origin in the StreamingQA layout, one answer a question, not StreamingQA"
+    return proofs.unverified("StreamingQA", len(records), "question")
 
 
 def _sample(age: str) -> list[Document]:
