@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.answers import AnswerProtocol
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+LEFT_OUT = re.compile(r"\b(a|an|the|and)\b")
 REFUSALS = ("not mentioned", "no information available")
 COMPLETE = 10
 LONGEST_ANSWER = 32
@@ -58,7 +62,7 @@ class LoCoMo(Task):
         from contextlab.benchmarks.answers import AnswerProtocol
 
         self.check_split(split)
-        scores = {"f1": _f1, "exact_match": _exact_match}
+        scores = {"f1": f1, "f1_squad": _f1_squad, "exact_match": _exact_match}
         prompts = ("conversation-question", "question")
         return AnswerProtocol(prompts, options, scores, max_new_tokens=LONGEST_ANSWER, by="category")
 
@@ -96,7 +100,42 @@ def _question(asked: Any, identity: str, where: str) -> Question:
     return Question(identity, text, (answer,), details={"category": category})
 
 
-def _f1(text: str, question: Question) -> float:
+def f1(text: str, question: Question) -> float:
+    """The F1 of LoCoMo's own code, by category.
+
+    Words are compared by their Porter stems. A multi-hop answer is a list with commas: every part counts with the
+    part of `text` that fits it best. Of an open-domain answer the first of the alternatives with semicolons counts.
+    """
+    category, answer = question.details["category"], question.answers[0]
+    if category == "adversarial":
+        return _refuses(text)
+    if category == "multi-hop":
+        parts = [part.strip() for part in text.split(",")]
+        wanted = [part.strip() for part in answer.split(",")]
+        return sum(max(stemmed_f1(part, one) for part in parts) for one in wanted) / len(wanted)
+    return stemmed_f1(text, answer.partition(";")[0].strip() if category == "open-domain" else answer)
+
+
+def stemmed_f1(prediction: str, answer: str) -> float:
+    """F1 of stems after lower-casing, without punctuation and the words a, an, the and and."""
+    predicted, expected = _stems(prediction), _stems(answer)
+    same = (Counter(predicted) & Counter(expected)).total()
+    return 2 * same / (len(predicted) + len(expected)) if same else 0.0
+
+
+def _stems(text: str) -> list[str]:
+    words = LEFT_OUT.sub(" ", text.lower().translate(qa_metrics.PUNCTUATION)).split()
+    return [_stemmer().stem(word) for word in words]
+
+
+@functools.cache
+def _stemmer() -> Any:
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
+
+
+def _f1_squad(text: str, question: Question) -> float:
     return _refuses(text) if _adversarial(question) else qa_metrics.f1(text, question.answers)
 
 
