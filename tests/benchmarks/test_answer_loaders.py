@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import upstream_files as upstream
 
@@ -201,6 +202,15 @@ def test_streamingqa_articles_are_joined_by_sorting_key_and_come_by_date(root: P
     assert reading.questions[0].details["evidence"] == "2012-10-30"
     ages = {split: len(StreamingQA().load(split, root).examples[0].questions) for split in ("512-recent", "512-past")}
     assert ages == {"512-recent": 4, "512-past": 5}
+
+
+def test_streamingqa_articles_can_come_in_generative_adapters_order(root: Path) -> None:
+    rows = np.random.RandomState(0).permutation(9)
+    by_date, shuffled = (StreamingQA().load(split, root).examples[0] for split in ("512", "512:order=shuffled"))
+    order = [int(part.split()[1][:-1]) for part in shuffled.context.split("\n\n") if part.startswith("News")]
+    assert order == list(dict.fromkeys(row // 2 for row in rows)) != sorted(order, key=upstream.sorting_key)
+    assert {question.id for question in shuffled.questions} == {question.id for question in by_date.questions}
+    assert (by_date.id, shuffled.id) == ("512/0", "512-shuffled/0")
 
 
 def test_streamingqa_says_whether_the_three_answers_are_one(root: Path) -> None:

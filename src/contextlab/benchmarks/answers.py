@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from contextlab.benchmarks import qa_metrics
+from contextlab.benchmarks.chat import Wording, user_turn
 from contextlab.benchmarks.data.questions import Question, Reading
 from contextlab.benchmarks.metrics import bootstrap_ratio
 from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.protocols import check_fits, contextualize
 from contextlab.benchmarks.task import Metric, Options, Protocol
 from contextlab.benchmarks.tokenise import join
+from contextlab.errors import UserError
 from contextlab.method import Ahead, pad
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class QuestionProtocol(Protocol):
 
     Between context and question stand an empty line and no more. Without a context, or with a method that has none, a
     question is put in words of their own. `options.tokens` keeps the last so many tokens of a context; a wrong context
-    is cut, likewise from the left, to the length of the own one.
+    is cut, likewise from the left, to the length of the own one, and stays shorter where the other example has less.
 
     Args:
         prompts: names of the prompt files for a question after a context and for one alone.
@@ -50,6 +52,8 @@ class QuestionProtocol(Protocol):
         measures: what every question gets a number for; the first is the quality.
         by: the detail of a question that the first measure is broken down by.
         summary: metrics of all records, instead of the measures' means over all questions.
+        wording: whether context and question are put as plain text or in the backbone's chat template.
+        bare: name of the prompt file for a question that is a turn of its own.
     """
 
     def __init__(
@@ -59,9 +63,14 @@ class QuestionProtocol(Protocol):
         measures: Sequence[str],
         by: str | None = None,
         summary: Summary | None = None,
+        wording: Wording = "plain",
+        bare: str = "bare-question",
     ) -> None:
-        self.after_context, self.alone = (prompt(name) for name in prompts)
+        self.wording: Wording = wording
+        self.after_context, self.alone = (prompt(bare if wording == "chat-question" else name) for name in prompts)
         self.prompt = "\n\n".join(dict.fromkeys((self.after_context, self.alone)))
+        if wording != "plain":
+            self.prompt += f"\n\nwording: {wording}"
         self.options, self.measures = options, tuple(measures)
         self.summary = summary or functools.partial(means, measures=self.measures, by=by)
 
@@ -89,9 +98,15 @@ class QuestionProtocol(Protocol):
         }
 
     def whole(self, example: Reading, question: Question) -> str:
-        """The own context and the question as one text: what has been read when the answer begins."""
+        """The own context and the question as one plain text: what has been read when the answer begins.
+
+        Raises:
+            UserError: when they are put in a chat template, which only a backbone has.
+        """
+        if self.wording != "plain":
+            raise UserError(f"A text in the words of prompt={self.wording} needs a backbone: leave prompt= out.")
         context = example.context.rstrip()
-        return context + self._worded(question, bool(context))
+        return context + self._worded(question, bool(context), ("", ""))
 
     def choices(self, question: Question) -> list[str]:
         """The options of a question as they follow it."""
@@ -120,20 +135,26 @@ class QuestionProtocol(Protocol):
         return float(sum(entry[self.measures[0]] for entry in record["questions"]) / len(record["questions"]))
 
     def _contexts(self, backbone: Backbone, example: Reading, other: Reading) -> tuple[list[int], list[int]]:
+        opening = user_turn(backbone)[0] if self.wording == "chat" else ""
+        before = backbone.encode(opening) if opening else []
         own = last(backbone.encode(example.context.rstrip()), self.options.tokens)
-        if self.options.context == "wrong":
-            return own, last(backbone.encode(other.context.rstrip()), len(own))
-        return own, own if self.options.context == "own" else []
+        wrong = last(backbone.encode(other.context.rstrip()), len(own)) if self.options.context == "wrong" else []
+        read = {"own": own, "none": [], "wrong": wrong}[self.options.context]
+        return before + own if own else [], before + read if read else []
 
     def _asked(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
         after = context and meter.capabilities.uses_context
         before = example.context.rstrip()[-BORDER:] if after else ""
-        return self.ask(meter.backbone, before, self._worded(question, after), question)
+        turn = ("", "") if self.wording == "plain" else user_turn(meter.backbone)
+        return self.ask(meter.backbone, before, self._worded(question, after, turn), question)
 
-    def _worded(self, question: Question, after_context: bool) -> str:
-        if after_context:
-            return SEPARATOR + self.after_context.format(text=question.text)
-        return self.alone.format(text=question.text)
+    def _worded(self, question: Question, after_context: bool, turn: tuple[str, str]) -> str:
+        """The question in the form that follows a context or in that of one alone; `turn` is the chat template's."""
+        opening, closing = turn
+        form = self.after_context if after_context else self.alone
+        if after_context and self.wording != "chat-question":
+            opening = SEPARATOR
+        return opening + form.format(text=question.text) + closing
 
 
 class AnswerProtocol(QuestionProtocol):
@@ -151,8 +172,10 @@ class AnswerProtocol(QuestionProtocol):
         max_new_tokens: int = SHORT_ANSWER,
         by: str | None = None,
         summary: Summary | None = None,
+        wording: Wording = "plain",
+        bare: str = "bare-question",
     ) -> None:
-        super().__init__(prompts, options, tuple(scores), by, summary)
+        super().__init__(prompts, options, tuple(scores), by, summary, wording, bare)
         self.scores, self.max_new_tokens = scores, max_new_tokens
 
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
@@ -187,9 +210,16 @@ class RankProtocol(QuestionProtocol):
     """
 
     def __init__(
-        self, prompts: tuple[str, str], options: Options, *, by: str | None = None, summary: Summary | None = None
+        self,
+        prompts: tuple[str, str],
+        options: Options,
+        *,
+        by: str | None = None,
+        summary: Summary | None = None,
+        wording: Wording = "plain",
+        bare: str = "bare-question",
     ) -> None:
-        super().__init__(prompts, options, ("accuracy", "nats_per_token"), by, summary)
+        super().__init__(prompts, options, ("accuracy", "nats_per_token"), by, summary, wording, bare)
 
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone, then every option."""
@@ -223,9 +253,9 @@ class RankProtocol(QuestionProtocol):
         return meter.score("query", asked, options)[0]
 
 
-def document_protocol(options: Options, by: str | None = None) -> AnswerProtocol:
+def document_protocol(options: Options, by: str | None = None, wording: Wording = "plain") -> AnswerProtocol:
     """Questions about documents, compared as in SQuAD and as in GenerativeAdapter (section 4.2)."""
-    return AnswerProtocol(("document-question", "question"), options, SQUAD_SCORES, by=by)
+    return AnswerProtocol(("document-question", "question"), options, SQUAD_SCORES, by=by, wording=wording)
 
 
 def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None = None) -> dict[str, Metric]:

@@ -6,17 +6,21 @@ between two of them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.chat import PromptSettings
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import Question, Reading, in_turns, sample_dataset
 from contextlab.benchmarks.data.sources import field, json_lines, locate_folder, plain_or_gz, texts
 from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.splits import parse, shortest
 from contextlab.benchmarks.task import Dataset, Metric, Options, Task
 from contextlab.errors import UserError
 
@@ -44,6 +48,17 @@ TOGETHER = 16
 LONGEST_ANSWER = 10
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings(PromptSettings):
+    """What a split may say behind its name.
+
+    Attributes:
+        upstream: wording and cuts of MetaICL's own code, see `metaicl_upstream`.
+    """
+
+    upstream: bool = False
+
+
 class MetaICL(Task):
     """Answer an item of a task after some demonstrations of it, by choosing an option or by writing."""
 
@@ -54,6 +69,15 @@ class MetaICL(Task):
         for shots in SHOTS
     }
     default_split: ClassVar[str] = "k16"
+    settings: ClassVar[type[Any]] = Settings
+
+    def check_split(self, split: str | None) -> str:
+        """The split to use, in its shortest spelling.
+
+        Raises:
+            UserError: when there is no such split, or settings are unknown, not valid, or do not fit together.
+        """
+        return shortest(*_parse(self.default_split if split is None else split))
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Every task with every seed present, 16 items of a test file to an example; the first of every task first.
@@ -61,7 +85,8 @@ class MetaICL(Task):
         Raises:
             UserError: when the data folder lacks the set, or a file is missing or broken.
         """
-        shots = _shots(self.check_split(split))
+        split, _ = _parse(split)
+        shots = _shots(split)
         found = locate_folder(self.name, "data", data)
         if found.path is None:
             return sample_dataset(_sample(shots), "MetaICL")
@@ -75,16 +100,24 @@ class MetaICL(Task):
     def protocol(self, split: str, options: Options) -> QuestionProtocol:
         """The lowest perplexity per token, or exact match of what is written in 10 tokens, case apart."""
         from contextlab.benchmarks.answers import AnswerProtocol, RankProtocol
+        from contextlab.benchmarks.metaicl_upstream import UpstreamProtocol
 
-        if not self.check_split(split).endswith("-written"):
+        name, settings = _parse(split)
+        wording = settings.prompt
+        if not name.endswith("-written"):
             summary = functools.partial(summarise, measure="accuracy")
-            return RankProtocol(("metaicl-item", "metaicl-item"), options, summary=summary)
+            if settings.upstream:
+                return UpstreamProtocol(options, summary=summary)
+            items = ("metaicl-item", "metaicl-item")
+            return RankProtocol(items, options, summary=summary, wording=wording, bare="metaicl-item")
         return AnswerProtocol(
             ("metaicl-instructed", "metaicl-item"),
             options,
             {"exact_match": _exact_match},
             max_new_tokens=LONGEST_ANSWER,
             summary=functools.partial(summarise, measure="exact_match"),
+            wording=wording,
+            bare="metaicl-item",
         )
 
 
@@ -124,18 +157,30 @@ def _over_tasks(values: Sequence[float]) -> Metric:
 
 def _f1(entries: Sequence[dict[str, Any]]) -> Metric:
     """The mean over seeds; an item counts once in each."""
-    from contextlab.benchmarks.labels import macro_f1
-
-    classes = max(len(entry["nats"]) for entry in entries)
-    values = []
-    for seed in dict.fromkeys(entry["seed"] for entry in entries):
-        pairs = [(entry["answer"], entry["prediction"]) for entry in entries if entry["seed"] == seed]
-        values.append(macro_f1([a for a, _ in pairs], [p for _, p in pairs], classes).value)
+    seeds = dict.fromkeys(entry["seed"] for entry in entries)
+    values = [
+        _macro_f1([(entry["answer"], entry["prediction"]) for entry in entries if entry["seed"] == seed])
+        for seed in seeds
+    ]
     return Metric(sum(values) / len(values), None, None, len(entries))
+
+
+def _macro_f1(pairs: Sequence[tuple[int, int]]) -> float:
+    """The mean F1 of the classes that are an answer of some item, as MetaICL has it; `pairs` of answer, prediction."""
+    answers, predictions = Counter(answer for answer, _ in pairs), Counter(prediction for _, prediction in pairs)
+    right = Counter(answer for answer, prediction in pairs if answer == prediction)
+    return sum(2 * right[one] / (count + predictions[one]) for one, count in answers.items()) / len(answers)
 
 
 def _exact_match(text: str, question: Question) -> float:
     return float(text.removeprefix("Output:").strip().lower() == question.answers[0].strip().lower())
+
+
+def _parse(split: str) -> tuple[str, Settings]:
+    name, settings = parse(MetaICL.name, split, MetaICL.splits, Settings)
+    if settings.upstream and (name.endswith("-written") or settings.prompt != "plain"):
+        raise UserError("MetaICL's own code ranks options in plain text: leave -written and prompt= out of --split.")
+    return name, settings
 
 
 def _shots(split: str) -> int:
@@ -181,7 +226,7 @@ def _readings(
     shown = sorted(demonstrations, key=lambda _: draw())[:shots]
     context = "\n\n".join(f"{prompt('metaicl-item').format(text=one.text)} {one.answers[0].strip()}" for one in shown)
     return [
-        Reading(f"{task}/{seed}/{start}", task, context, tuple(items[start : start + TOGETHER]))
+        Reading(f"{task}/{seed}/{start}", task, context, tuple(items[start : start + TOGETHER]), tuple(shown))
         for start in range(0, len(items), TOGETHER)
     ]
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks import qa_metrics
+from contextlab.benchmarks.chat import PromptSettings
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import Dialogue, Session, msc_sessions, sample_sessions, transcript
 from contextlab.benchmarks.data.questions import Question, Reading, in_turns, sample_dataset
 from contextlab.benchmarks.data.sample import story
 from contextlab.benchmarks.data.sources import field, json_lines, locate
+from contextlab.benchmarks.splits import parse
 from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError
 
@@ -35,6 +37,7 @@ class MSC(Task):
     name: ClassVar[str] = "msc"
     splits: ClassVar[dict[str, str]] = {"self-instruct": "questions of MSC-Self-Instruct"}
     default_split: ClassVar[str] = "self-instruct"
+    settings: ClassVar[type[Any]] = PromptSettings
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Questions about the same five sessions share a reading; the readings come in turns over the conversations.
@@ -42,7 +45,7 @@ class MSC(Task):
         Raises:
             UserError: when the data folder lacks the file, or it is broken.
         """
-        self.check_split(split)
+        parse(self.name, split, self.splits, PromptSettings)
         found = locate(self.name, "msc_self_instruct.jsonl", data)
         if found.path is None:
             return sample_dataset(_sample_readings(), "MSC-Self-Instruct")
@@ -58,13 +61,13 @@ class MSC(Task):
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of the sessions."""
         from contextlab.benchmarks.answers import SQUAD_SCORES, AnswerProtocol
 
-        self.check_split(split)
+        _, settings = parse(self.name, split, self.splits, PromptSettings)
         scores = {
             "f1": SQUAD_SCORES["f1"],
             "rouge_l_recall": lambda text, question: qa_metrics.rouge_l_recall(text, question.answers),
             "exact_match": SQUAD_SCORES["exact_match"],
         }
-        return AnswerProtocol(("document-question", "question"), options, scores)
+        return AnswerProtocol(("document-question", "question"), options, scores, wording=settings.prompt)
 
 
 class MSCPerplexity(Task):

@@ -11,8 +11,11 @@ import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
+from contextlab.benchmarks.chat import PromptSettings
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import (
     LENGTHS,
@@ -23,6 +26,7 @@ from contextlab.benchmarks.data.questions import (
     sample_documents,
 )
 from contextlab.benchmarks.data.sources import field, json_lines, lines, locate, plain_or_gz, texts
+from contextlab.benchmarks.splits import parse
 from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError
 
@@ -35,6 +39,17 @@ AGES = ("recent", "past")
 SAMPLE_SEED = 22
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings(PromptSettings):
+    """What a split may say behind its name.
+
+    Attributes:
+        order: of the articles: by `date`, or `shuffled` by the rule of GenerativeAdapter's code.
+    """
+
+    order: Literal["date", "shuffled"] = "date"
+
+
 class StreamingQA(Task):
     """Short answers to questions about news articles that are read together."""
 
@@ -45,6 +60,7 @@ class StreamingQA(Task):
         for length, tokens in LENGTHS.items()
     }
     default_split: ClassVar[str] = "512"
+    settings: ClassVar[type[Any]] = Settings
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """The articles by date, joined to texts, with all their questions; the digest covers the file of questions.
@@ -54,7 +70,7 @@ class StreamingQA(Task):
         Raises:
             UserError: when a file is missing or broken, or the archives lack an article.
         """
-        split = self.check_split(split)
+        split, settings = parse(self.name, split, self.splits, Settings)
         age = split.partition("-")[2]
         found = locate(self.name, FILE, data)
         if found.path is None:
@@ -65,6 +81,8 @@ class StreamingQA(Task):
         if not chosen:
             raise UserError(f"{found.path} holds no {age} questions: choose another split.")
         documents = _documents(chosen, found.path.parent / "wmt")
+        if settings.order == "shuffled":
+            documents, split = _shuffled(documents, chosen), f"{split}-shuffled"
         note = _note([record for _, record in records], found.path)
         return Dataset(grouped(documents, split), found.source, sha256, note)
 
@@ -72,8 +90,8 @@ class StreamingQA(Task):
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text, `history` has no meaning here."""
         from contextlab.benchmarks.answers import document_protocol
 
-        self.check_split(split)
-        return document_protocol(options, by="age")
+        _, settings = parse(self.name, split, self.splits, Settings)
+        return document_protocol(options, by="age", wording=settings.prompt)
 
 
 def _question(record: Any, where: str) -> tuple[str, Question]:
@@ -105,6 +123,18 @@ def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[
         wanted = {key[20:].strip("\0\1"): key for key in asked if key[:4] == year}
         articles |= _articles(plain_or_gz(listed) or listed, wanted)
     return [Document(articles[key], tuple(asked[key])) for key in sorted(asked)]
+
+
+def _shuffled(documents: Sequence[Document], questions: Sequence[tuple[str, Question]]) -> list[Document]:
+    """The order of GenerativeAdapter's code: rows of questions drawn by numpy's seed 0, articles as they first occur.
+
+    Its rows are those of a prepared file that is not published, so that its order itself cannot be had.
+    """
+    first: dict[str, int] = {}
+    for place, row in enumerate(np.random.RandomState(0).permutation(len(questions))):
+        first.setdefault(questions[row][0], place)
+    by_key = zip(sorted(first), documents, strict=True)
+    return [document for _, document in sorted(by_key, key=lambda pair: first[pair[0]])]
 
 
 def _articles(path: Path, wanted: dict[str, str]) -> dict[str, str]:
