@@ -130,7 +130,22 @@ def test_the_chapterbreak_sample_has_24_examples_a_sub_set(split: str) -> None:
 def test_chapterbreak_lengths_reach_the_protocol() -> None:
     assert ChapterBreak().protocol("ctx-8k-ao3", Options()).context_tokens == 8192
     assert ChapterBreak().protocol("ctx-512", Options()).suffix_tokens == 128
-    assert len(ChapterBreak.splits) == 15
+    assert len(ChapterBreak.splits) == 18
+
+
+def test_chapterbreak_of_6k_is_the_end_of_8k(tmp_path: Path) -> None:
+    path = write_chapterbreak(tmp_path, upstream())
+    path.rename(path.with_name("chapterbreak_ctx_8192.json.gz"))
+    assert ChapterBreak().load("ctx-6k", tmp_path).examples == ChapterBreak().load("ctx-8k", tmp_path).examples
+    assert ChapterBreak().protocol("ctx-6k", Options()).context_tokens == 6144
+
+
+def test_chapterbreak_takes_upstreams_way_as_a_setting(tmp_path: Path) -> None:
+    task = ChapterBreak()
+    assert task.check_split("ctx-2k-ao3:upstream=yes") == "ctx-2k-ao3:upstream=true"
+    assert task.protocol("ctx-2k:upstream=true", Options()).whole
+    assert not task.protocol("ctx-2k", Options()).whole
+    assert task.load("ctx-512:upstream=true", None) == task.load("ctx-512", None)
 
 
 def test_pg22_splits_by_bucket_and_the_longest_by_tokens(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class Template:
         separator: what follows every demonstration.
         scoring: the paper's way to find the class.
         instruction: what every prompt begins with.
+        cleaning: what is replaced by what in every text before it is put in, in this order.
     """
 
     form: str
@@ -43,6 +44,16 @@ class Template:
     separator: str
     scoring: Scoring
     instruction: str = ""
+    cleaning: tuple[tuple[str, str], ...] = ()
+
+    def clean(self, one: Labelled) -> Labelled:
+        """A text as the paper's authors clean it."""
+        if not self.cleaning:
+            return one
+        text = one.text
+        for debris, clean in self.cleaning:
+            text = text.replace(debris, clean)
+        return dataclasses.replace(one, text=text)
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -108,11 +119,13 @@ class ICL(Task):
         texts = load(name, settings.part, data)
         if len(texts.train) < settings.k:
             raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower k={settings.k} in --split.")
+        clean = template(name, settings).clean
+        train = tuple(map(clean, texts.train))
         draw = random.Random(0).random
-        tested = sorted(texts.tested, key=lambda _: draw())
+        tested = sorted(map(clean, texts.tested), key=lambda _: draw())
         size = len(tested) if settings.n == "all" else settings.n
         blocks = tuple(
-            Block(f"{settings.part}/{number}", tuple(tested[start : start + size]), texts.train)
+            Block(f"{settings.part}/{number}", tuple(tested[start : start + size]), train)
             for number, start in enumerate(range(0, len(tested), size))
         )
         return Dataset(blocks, texts.source, texts.sha256, texts.note)
@@ -150,7 +163,8 @@ def template(name: str, settings: Settings) -> Template:
     scoring = settings.scoring or common["scoring"]
     if scoring != "template" and not own["form"].endswith("{label}"):
         raise UserError(f"{chosen}'s template for {name} does not end with the label: choose scoring=template.")
-    return Template(own["form"], labels, common["separator"], scoring, own.get("instruction", ""))
+    cleaning = tuple((debris, clean) for debris, clean in own.get("cleaning", ()))
+    return Template(own["form"], labels, common["separator"], scoring, own.get("instruction", ""), cleaning)
 
 
 @cache
