@@ -14,6 +14,7 @@ from contextlab.benchmarks.data.questions import Question, Reading
 from contextlab.benchmarks.metaicl import MetaICL
 from contextlab.benchmarks.metaicl_upstream import UpstreamProtocol, demonstrations
 from contextlab.benchmarks.task import Options
+from contextlab.errors import UserError
 from contextlab.method import Capabilities
 
 END = 0
@@ -134,6 +135,11 @@ def test_a_run_of_the_task_ranks_and_sums_up() -> None:
         record = protocol.evaluate(meter, first, second)
     assert protocol.summarise([record])["accuracy"].n == 1
     assert task.load("k2:upstream=true", None) == task.load("k2", None)
+
+
+def test_there_is_no_text_without_a_backbone() -> None:
+    with pytest.raises(UserError, match="leave upstream= out"):
+        MetaICL().protocol("k2:upstream=true", Options()).whole(SHORT, SHORT.questions[0])
 
 
 def test_the_split_is_spelled_shortest() -> None:

@@ -57,6 +57,10 @@ def test_what_does_not_do_is_refused(split: str, message: str) -> None:
         parse("task", split, ["name"], Some)
 
 
+def test_a_name_may_hold_a_colon() -> None:
+    assert parse("task", "a:b", ["a:b"], Some) == ("a:b", Some())
+
+
 def test_a_task_without_settings_says_so() -> None:
     with pytest.raises(UserError, match="The splits of task take no settings: write name without"):
         parse("task", "name:k=1", ["name"], NoSettings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -70,7 +69,7 @@ class LoCoMo(Task):
 def _note(items: list[Any], path: Path) -> str:
     if proofs.published("locomo", path):
         return "real: LoCoMo"
-    if proofs.verified("locomo", [proofs.item(json.dumps(item, sort_keys=True)) for item in items]):
+    if proofs.verified("locomo", map(proofs.record_item, items)):
         return f"real: {len(items)} of {COMPLETE} conversations of LoCoMo"
     return proofs.unverified("LoCoMo", len(items), "conversation")
 

@@ -16,6 +16,7 @@ from contextlab.benchmarks.answers import RankProtocol, Summary, last
 from contextlab.benchmarks.data.questions import Question, Reading
 from contextlab.benchmarks.protocols import check_fits, contextualize
 from contextlab.benchmarks.task import Options
+from contextlab.errors import UserError
 from contextlab.method import Ahead
 
 if TYPE_CHECKING:
@@ -66,6 +67,14 @@ class UpstreamProtocol(RankProtocol):
             "own_context_tokens": max(owned for _, owned in lengths),
             "questions": entries,
         }
+
+    def whole(self, example: Reading, question: Question) -> str:
+        """There is no such text, since what is read is cut by tokens.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("MetaICL's own texts are cut by tokens, for which a backbone is needed: leave upstream= out.")
 
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The item cut so that its longest option has room, then every option with the end of the text."""

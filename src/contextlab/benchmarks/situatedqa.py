@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -61,7 +60,7 @@ class SituatedQA(Task):
 
 
 def _note(records: list[Any], split: str) -> str:
-    items = [proofs.item(json.dumps(record, sort_keys=True)) for record in records]
+    items = [proofs.record_item(record) for record in records]
     if proofs.verified(f"situatedqa-{split}", items):
         return f"real: {len(items):,} of {COMPLETE[split]:,} {split} questions of SituatedQA (temporal)"
     return proofs.unverified("SituatedQA (temporal)", len(items), f"{split} question")

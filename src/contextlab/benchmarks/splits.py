@@ -28,7 +28,8 @@ def parse(task: str, split: str, names: Collection[str], kind: type[S]) -> tuple
     Raises:
         UserError: for an unknown name, or a setting that is unknown, given twice, or not valid.
     """
-    name, _, rest = split.partition(":")
+    # A task of somebody else's may have colons in its names.
+    name, _, rest = (split, "", "") if split in names else split.partition(":")
     if name not in names:
         raise unknown(f"split of {task}", name, names)
     return name, _settings(task, name, [pair.partition("=")[::2] for pair in rest.split(",") if pair], kind)

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from contextlab.benchmarks.data.catalogue import SETS, Remote
 
@@ -32,6 +33,14 @@ def item(*parts: str) -> str:
         content = part.encode("utf-8", "surrogatepass")
         told.update(len(content).to_bytes(8) + content)
     return told.hexdigest()[: 2 * KEPT_BYTES]
+
+
+def record_item(record: Any) -> str:
+    """The digest of a JSON value, whatever the order of its fields."""
+    try:
+        return item(json.dumps(record, sort_keys=True))
+    except RecursionError:
+        return ""
 
 
 def file_item(name: str, path: Path) -> str:
