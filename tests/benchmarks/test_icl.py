@@ -117,6 +117,15 @@ def test_templates_of_the_papers() -> None:
     assert shown("sst2:scoring=label")[1] == "label"
 
 
+def test_questions_of_trec_are_cleaned_for_zhaos_template_alone(tmp_path: Path) -> None:
+    raw = "What is `` Nature 's Own '' , and who 's it ?"
+    for part in ("train", "test"):
+        write(tmp_path, f"TREC.{part}.all", "".join(f"{label} {raw} {label}\n" for label in range(6)))
+    for chosen, text in (("evalm", raw), ("hso", "What is \"Nature's Own\", and who's it?")):
+        block = TASK.load(f"trec:k=1,template={chosen}", tmp_path).examples[0]
+        assert {one.text[: len(text)] for one in (*block.items, *block.train)} == {text}
+
+
 def test_prompts_differ_between_templates_and_scorings() -> None:
     splits = [*TASK.prompt_splits, "sst2:scoring=label", "sst2:scoring=template"]
     digests = [prompt_digest(TASK.protocol(split, Options())) for split in splits]
@@ -134,7 +143,10 @@ def test_blocks_hold_every_test_text_once_in_a_fixed_order(tmp_path: Path) -> No
     assert data.examples[0].train is data.examples[1].train
     assert texts(data.examples) == texts(TASK.load("sst2:k=0,n=all", tmp_path).examples)
     assert texts(TASK.load("sst2:k=1,part=dev", tmp_path).examples) == ["new ."]
-    assert (data.source, data.note) == ("local", "real: SST-2, every second line")
+    assert (data.source, data.note) == (
+        "local",
+        "your own data in the layout of SST-2, not verified against the publisher: 3 training texts",
+    )
 
 
 def test_the_digest_covers_the_files_that_were_read(tmp_path: Path) -> None:

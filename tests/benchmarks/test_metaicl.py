@@ -10,6 +10,7 @@ from contextlab.benchmarks.data.questions import Question
 from contextlab.benchmarks.metaicl import CLASSIFICATION, CONVERTED, OTHERS, SEEDS, MetaICL, summarise
 from contextlab.benchmarks.metrics import paired
 from contextlab.benchmarks.task import Measure, Options
+from contextlab.errors import UserError
 
 
 def record(task: str, seed: int, pairs: list[tuple[int, int]], classes: int = 3) -> dict[str, Any]:
@@ -120,6 +121,18 @@ def test_written_answers_have_no_f1_and_need_no_right_case() -> None:
     scores = [protocol.scores["exact_match"](text, asked) for text in ("positive", "Output: POSITIVE", "positive.")]
     assert scores == [1.0, 1.0, 0.0]
     assert protocol.max_new_tokens == 10
+
+
+def test_a_class_that_is_only_predicted_does_not_count() -> None:
+    metrics = summarise([record("sick", 13, [(0, 0), (0, 2), (1, 1)])], "accuracy")
+    assert metrics["macro_f1_sick"].value == pytest.approx((2 / 3 + 1) / 2)
+
+
+@pytest.mark.parametrize("rest", ["-written:upstream=true", ":upstream=true,prompt=chat"])
+def test_upstreams_way_is_one_of_ranking_plain_text(rest: str) -> None:
+    for use in (MetaICL().check_split, lambda split: MetaICL().protocol(split, Options())):
+        with pytest.raises(UserError, match="leave -written and prompt= out of --split"):
+            use(f"k4{rest}")
 
 
 def test_splits_name_the_shots_and_the_way_of_answering() -> None:

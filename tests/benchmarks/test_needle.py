@@ -61,6 +61,10 @@ def test_the_place_of_the_right_option_tells_nothing() -> None:
     assert min(places.count(place) for place in range(OPTIONS)) > len(places) / OPTIONS / 2
 
 
+def test_the_stories_are_those_of_the_stored_results() -> None:
+    assert Needle().load("2k", None).sha256 == "20890d53aa1a7425fa9d422b7922be39bd4040a5c1a0195d3f83ff04b7949fbf"
+
+
 def test_planted_promises_follow_from_the_seed() -> None:
     assert planted(900, [100, 500], 1) == planted(900, [100, 500], 1) != planted(900, [100, 500], 2)
     told, untold = planted(900, [100, 500], 1)

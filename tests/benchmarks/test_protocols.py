@@ -147,6 +147,18 @@ def test_a_wrong_context_is_the_end_of_another_one_of_the_same_length() -> None:
     assert (record["context_tokens"], record["own_context_tokens"]) == (2, 16)
 
 
+@given(st.integers(0, 40), st.none() | st.integers(5, 40))
+def test_upstreams_contexts_are_cut_only_where_both_do_not_fit(length: int, limit: int | None) -> None:
+    words = [n % VOCABULARY for n in range(length)]
+    example = dataclasses.replace(OWN, context=" ".join(map(str, words)))
+    meter = FakeMeter(max_context=limit)
+    record = run(ChoiceProtocol(20, 4, Options(), whole=True), meter, example)
+    room = min(20 + 4, limit or 20 + 4) - 4
+    kept = words[max(length - room, 0) :]
+    assert record["context_tokens"] == record["own_context_tokens"] == len(kept)
+    assert [call[2] for call in meter.calls if call[:2] == ("read", "contextualize")] == ([kept] if kept else [])
+
+
 def test_equal_candidates_go_to_the_first() -> None:
     example = Choice("a/0", "a", "1", ("5", "5", "5"), 2)
     assert run(ChoiceProtocol(20, 4, Options()), FakeMeter(), example)["prediction"] == 0

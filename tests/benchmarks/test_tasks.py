@@ -11,6 +11,7 @@ import pytest
 
 from contextlab.benchmarks import pg22
 from contextlab.benchmarks.chapterbreak import ChapterBreak
+from contextlab.benchmarks.data.sources import note_revision
 from contextlab.benchmarks.pg22 import PG22
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
@@ -77,7 +78,8 @@ def test_chapterbreak_candidates_are_the_upstream_texts(tmp_path: Path) -> None:
 
 def test_chapterbreak_says_what_the_data_is(tmp_path: Path) -> None:
     path = write_chapterbreak(tmp_path, upstream())
-    assert ChapterBreak().load("ctx-4k", tmp_path).note == "ChapterBreak as published"
+    own = "your own data in the layout of ChapterBreak, not verified against the publisher: 4 examples"
+    assert ChapterBreak().load("ctx-4k", tmp_path).note == own
     (path.parent / "provenance.jsonl").touch()
     assert ChapterBreak().load("ctx-4k", tmp_path).note.startswith("re-laid: ")
     assert ChapterBreak().load("ctx-512", None).note == "generated sample, not ChapterBreak"
@@ -86,9 +88,13 @@ def test_chapterbreak_says_what_the_data_is(tmp_path: Path) -> None:
 def test_chapterbreak_gives_the_hub_revision(tmp_path: Path) -> None:
     (tmp_path / "cache" / "data").mkdir(parents=True)
     path = write_chapterbreak(tmp_path / "cache" / "data", upstream())
-    path.with_name("chapterbreak_ctx_4096.json.revision").write_text("abc123\n")
+    note_revision(path.with_name("chapterbreak_ctx_4096.json"), "abc123", hashlib.sha256(path.read_bytes()).hexdigest())
     data = ChapterBreak().load("ctx-4k", None)
-    assert (data.source, data.note) == ("hub", "ChapterBreak as published, hub revision abc123")
+    note = "ChapterBreak of hub revision abc123, for which nobody publishes a digest"
+    assert (data.source, data.note) == ("hub", note)
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + b" ", mtime=0))
+    data = ChapterBreak().load("ctx-4k", None)
+    assert (data.source, data.note[:8]) == ("local", "your own")
 
 
 def without(name: str) -> dict[str, Any]:
@@ -124,7 +130,22 @@ def test_the_chapterbreak_sample_has_24_examples_a_sub_set(split: str) -> None:
 def test_chapterbreak_lengths_reach_the_protocol() -> None:
     assert ChapterBreak().protocol("ctx-8k-ao3", Options()).context_tokens == 8192
     assert ChapterBreak().protocol("ctx-512", Options()).suffix_tokens == 128
-    assert len(ChapterBreak.splits) == 15
+    assert len(ChapterBreak.splits) == 18
+
+
+def test_chapterbreak_of_6k_is_the_end_of_8k(tmp_path: Path) -> None:
+    path = write_chapterbreak(tmp_path, upstream())
+    path.rename(path.with_name("chapterbreak_ctx_8192.json.gz"))
+    assert ChapterBreak().load("ctx-6k", tmp_path).examples == ChapterBreak().load("ctx-8k", tmp_path).examples
+    assert ChapterBreak().protocol("ctx-6k", Options()).context_tokens == 6144
+
+
+def test_chapterbreak_takes_upstreams_way_as_a_setting(tmp_path: Path) -> None:
+    task = ChapterBreak()
+    assert task.check_split("ctx-2k-ao3:upstream=yes") == "ctx-2k-ao3:upstream=true"
+    assert task.protocol("ctx-2k:upstream=true", Options()).whole
+    assert not task.protocol("ctx-2k", Options()).whole
+    assert task.load("ctx-512:upstream=true", None) == task.load("ctx-512", None)
 
 
 def test_pg22_splits_by_bucket_and_the_longest_by_tokens(tmp_path: Path) -> None:
@@ -136,7 +157,16 @@ def test_pg22_splits_by_bucket_and_the_longest_by_tokens(tmp_path: Path) -> None
     assert [book.id for book in load("S5", tmp_path).examples] == ["d"]
     with pytest.raises(UserError, match=r"no book of split S1: choose one of S2, S4, S5\."):
         load("S1", tmp_path)
-    assert load("S2", tmp_path).note.startswith("real: ")
+    assert load("S2", tmp_path).note.endswith("not verified against the publisher: 2 books")
+
+
+def test_pg22_advises_only_splits_that_exist(tmp_path: Path) -> None:
+    write_pg22(tmp_path, {"a": ("S0", 3_000), "b": ("S2", 20_000)})
+    with pytest.raises(UserError, match=r"no book of split S5: choose one of S2\."):
+        PG22().load("S5", tmp_path)
+    write_pg22(tmp_path / "short", {"a": ("S0", 3_000)})
+    with pytest.raises(UserError, match=r"no book of split S5: build the set again"):
+        PG22().load("S5", tmp_path / "short")
 
 
 def test_pg22_digest_covers_the_texts_of_the_split(tmp_path: Path) -> None:

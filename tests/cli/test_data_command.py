@@ -83,7 +83,7 @@ def test_what_is_fetched_is_found_by_bench_and_checked(
     assert f"Stored below {cache / 'data' / 'wikitext'}." in out
     code, out, _ = answer(capsys, "check", "wikitext")
     assert (code, out.split()[:2]) == (0, ["wikitext", "intact"])
-    assert "2 verified; real: every second article" in out
+    assert "2 verified; your own data in the layout of WikiText-2" in out
     placed = cache / "data/wikitext/wikitext-2/test.txt"
     placed.unlink()
     placed.write_text("changed")

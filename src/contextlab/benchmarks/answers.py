@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from contextlab.benchmarks import qa_metrics
+from contextlab.benchmarks.chat import Wording, user_turn
 from contextlab.benchmarks.data.questions import Question, Reading
 from contextlab.benchmarks.metrics import proportion, ratio
 from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.protocols import check_fits, contextualize
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.benchmarks.tokenise import join
+from contextlab.errors import UserError
 from contextlab.method import Ahead, pad
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class QuestionProtocol(Protocol):
 
     Between context and question stand an empty line and no more. Without a context, or with a method that has none, a
     question is put in words of their own. `options.tokens` keeps the last so many tokens of a context; a wrong context
-    is cut, likewise from the left, to the length of the own one.
+    is cut, likewise from the left, to the length of the own one, and stays shorter where the other example has less.
 
     Args:
         prompts: names of the prompt files for a question after a context and for one alone.
@@ -52,6 +54,8 @@ class QuestionProtocol(Protocol):
         by: the detail of a question that the first measure is broken down by.
         summary: metrics of all records, instead of the measures' means over all questions.
         over_works: whether that summary's first metric is the mean over works of the means over their questions.
+        wording: whether context and question are put as plain text or in the backbone's chat template.
+        bare: name of the prompt file for a question that is a turn of its own.
     """
 
     def __init__(
@@ -62,10 +66,15 @@ class QuestionProtocol(Protocol):
         by: str | None = None,
         summary: Summary | None = None,
         over_works: bool = False,
+        wording: Wording = "plain",
+        bare: str = "bare-question",
     ) -> None:
         self.over_works = over_works
-        self.after_context, self.alone = (prompt(name) for name in prompts)
+        self.wording: Wording = wording
+        self.after_context, self.alone = (prompt(bare if wording == "chat-question" else name) for name in prompts)
         self.prompt = "\n\n".join(dict.fromkeys((self.after_context, self.alone)))
+        if wording != "plain":
+            self.prompt += f"\n\nwording: {wording}"
         self.options, self.measures = options, tuple(measures)
         self.measure = Measure(self.measures[0], higher_is_better=True, bounded=True)
         self.summary = summary or functools.partial(means, measures=self.measures, by=by)
@@ -94,9 +103,15 @@ class QuestionProtocol(Protocol):
         }
 
     def whole(self, example: Reading, question: Question) -> str:
-        """The own context and the question as one text: what has been read when the answer begins."""
+        """The own context and the question as one plain text: what has been read when the answer begins.
+
+        Raises:
+            UserError: when they are put in a chat template, which only a backbone has.
+        """
+        if self.wording != "plain":
+            raise UserError(f"A text in the words of prompt={self.wording} needs a backbone: leave prompt= out.")
         context = example.context.rstrip()
-        return context + self._worded(question, bool(context))
+        return context + self._worded(question, bool(context), ("", ""))
 
     def choices(self, question: Question) -> list[str]:
         """The options of a question as they follow it."""
@@ -130,20 +145,26 @@ class QuestionProtocol(Protocol):
         return {name: question_parts([record], name, self.over_works) for name in names}
 
     def _contexts(self, backbone: Backbone, example: Reading, other: Reading) -> tuple[list[int], list[int]]:
+        opening = user_turn(backbone)[0] if self.wording == "chat" else ""
+        before = backbone.encode(opening) if opening else []
         own = last(backbone.encode(example.context.rstrip()), self.options.tokens)
-        if self.options.context == "wrong":
-            return own, last(backbone.encode(other.context.rstrip()), len(own))
-        return own, own if self.options.context == "own" else []
+        wrong = last(backbone.encode(other.context.rstrip()), len(own)) if self.options.context == "wrong" else []
+        read = {"own": own, "none": [], "wrong": wrong}[self.options.context]
+        return before + own if own else [], before + read if read else []
 
     def _asked(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
         after = context and meter.capabilities.uses_context
         before = example.context.rstrip()[-BORDER:] if after else ""
-        return self.ask(meter.backbone, before, self._worded(question, after), question)
+        turn = ("", "") if self.wording == "plain" else user_turn(meter.backbone)
+        return self.ask(meter.backbone, before, self._worded(question, after, turn), question)
 
-    def _worded(self, question: Question, after_context: bool) -> str:
-        if after_context:
-            return SEPARATOR + self.after_context.format(text=question.text)
-        return self.alone.format(text=question.text)
+    def _worded(self, question: Question, after_context: bool, turn: tuple[str, str]) -> str:
+        """The question in the form that follows a context or in that of one alone; `turn` is the chat template's."""
+        opening, closing = turn
+        form = self.after_context if after_context else self.alone
+        if after_context and self.wording != "chat-question":
+            opening = SEPARATOR
+        return opening + form.format(text=question.text) + closing
 
 
 class AnswerProtocol(QuestionProtocol):
@@ -162,8 +183,10 @@ class AnswerProtocol(QuestionProtocol):
         by: str | None = None,
         summary: Summary | None = None,
         over_works: bool = False,
+        wording: Wording = "plain",
+        bare: str = "bare-question",
     ) -> None:
-        super().__init__(prompts, options, tuple(scores), by, summary, over_works)
+        super().__init__(prompts, options, tuple(scores), by, summary, over_works, wording, bare)
         self.scores, self.max_new_tokens = scores, max_new_tokens
 
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
@@ -205,8 +228,10 @@ class RankProtocol(QuestionProtocol):
         by: str | None = None,
         summary: Summary | None = None,
         over_works: bool = False,
+        wording: Wording = "plain",
+        bare: str = "bare-question",
     ) -> None:
-        super().__init__(prompts, options, ("accuracy", NATS), by, summary, over_works)
+        super().__init__(prompts, options, ("accuracy", NATS), by, summary, over_works, wording, bare)
 
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone, then every option."""
@@ -240,9 +265,9 @@ class RankProtocol(QuestionProtocol):
         return meter.score("query", asked, options)[0]
 
 
-def document_protocol(options: Options, by: str | None = None) -> AnswerProtocol:
+def document_protocol(options: Options, by: str | None = None, wording: Wording = "plain") -> AnswerProtocol:
     """Questions about documents, compared as in SQuAD and as in GenerativeAdapter (section 4.2)."""
-    return AnswerProtocol(("document-question", "question"), options, SQUAD_SCORES, by=by)
+    return AnswerProtocol(("document-question", "question"), options, SQUAD_SCORES, by=by, wording=wording)
 
 
 def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None = None) -> dict[str, Metric]:

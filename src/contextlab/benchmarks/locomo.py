@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks import qa_metrics
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import locomo_sessions, transcript
 from contextlab.benchmarks.data.questions import Question, Reading, sample_dataset
 from contextlab.benchmarks.data.sample import story
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.answers import AnswerProtocol
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+LEFT_OUT = re.compile(r"\b(a|an|the|and)\b")
 REFUSALS = ("not mentioned", "no information available")
 COMPLETE = 10
 LONGEST_ANSWER = 32
@@ -45,9 +50,8 @@ class LoCoMo(Task):
         items = parse_json(text, found.path)
         if not isinstance(items, list) or not items:
             raise UserError(f"{found.path} holds no conversations: replace the file with an intact copy.")
-        part = "" if len(items) >= COMPLETE else f"{len(items)} of {COMPLETE} conversations of "
         readings = tuple(_reading(item, f"Conversation {n} of {found.path}") for n, item in enumerate(items, start=1))
-        return Dataset(readings, found.source, sha256, f"real: {part}LoCoMo")
+        return Dataset(readings, found.source, sha256, _note(items, found.path))
 
     def protocol(self, split: str, options: Options) -> AnswerProtocol:
         """Greedy answers of 32 tokens at most; `tokens` keeps the end of a conversation.
@@ -57,9 +61,17 @@ class LoCoMo(Task):
         from contextlab.benchmarks.answers import AnswerProtocol
 
         self.check_split(split)
-        scores = {"f1": _f1, "exact_match": _exact_match}
+        scores = {"f1": f1, "f1_squad": _f1_squad, "exact_match": _exact_match}
         prompts = ("conversation-question", "question")
         return AnswerProtocol(prompts, options, scores, max_new_tokens=LONGEST_ANSWER, by="category")
+
+
+def _note(items: list[Any], path: Path) -> str:
+    if proofs.published("locomo", path):
+        return "real: LoCoMo"
+    if proofs.verified("locomo", map(proofs.record_item, items)):
+        return f"real: {len(items)} of {COMPLETE} conversations of LoCoMo"
+    return proofs.unverified("LoCoMo", len(items), "conversation")
 
 
 def _reading(item: Any, where: str) -> Reading:
@@ -87,7 +99,42 @@ def _question(asked: Any, identity: str, where: str) -> Question:
     return Question(identity, text, (answer,), details={"category": category})
 
 
-def _f1(text: str, question: Question) -> float:
+def f1(text: str, question: Question) -> float:
+    """The F1 of LoCoMo's own code, by category.
+
+    Words are compared by their Porter stems. A multi-hop answer is a list with commas: every part counts with the
+    part of `text` that fits it best. Of an open-domain answer the first of the alternatives with semicolons counts.
+    """
+    category, answer = question.details["category"], question.answers[0]
+    if category == "adversarial":
+        return _refuses(text)
+    if category == "multi-hop":
+        parts = [part.strip() for part in text.split(",")]
+        wanted = [part.strip() for part in answer.split(",")]
+        return sum(max(stemmed_f1(part, one) for part in parts) for one in wanted) / len(wanted)
+    return stemmed_f1(text, answer.partition(";")[0].strip() if category == "open-domain" else answer)
+
+
+def stemmed_f1(prediction: str, answer: str) -> float:
+    """F1 of stems after lower-casing, without punctuation and the words a, an, the and and."""
+    predicted, expected = _stems(prediction), _stems(answer)
+    same = (Counter(predicted) & Counter(expected)).total()
+    return 2 * same / (len(predicted) + len(expected)) if same else 0.0
+
+
+def _stems(text: str) -> list[str]:
+    words = LEFT_OUT.sub(" ", text.lower().translate(qa_metrics.PUNCTUATION)).split()
+    return [_stemmer().stem(word) for word in words]
+
+
+@functools.cache
+def _stemmer() -> Any:
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
+
+
+def _f1_squad(text: str, question: Question) -> float:
     return _refuses(text) if _adversarial(question) else qa_metrics.f1(text, question.answers)
 
 

@@ -6,6 +6,7 @@ between two of them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import random
@@ -13,9 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.chat import PromptSettings
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import Question, Reading, in_turns, sample_dataset
 from contextlab.benchmarks.data.sources import field, json_lines, locate_folder, plain_or_gz, texts
 from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.splits import parse, shortest
 from contextlab.benchmarks.task import Dataset, Metric, Options, Part, Task
 from contextlab.errors import UserError
 
@@ -31,6 +35,7 @@ OTHERS = (
     *("ai2_arc", "codah", "commonsense_qa", "dream", "openbookqa", "qasc", "quarel", "quartz-no_knowledge"),
     *("quartz-with_knowledge", "superglue-copa"),
 )
+# Of the known files, those that were made from raw data by the same recipe instead of by upstream's scripts.
 CONVERTED = (
     *("ai2_arc", "climate_fever", "codah", "dream", "ethos-national_origin", "ethos-race", "ethos-religion"),
     *("financial_phrasebank", "hate_speech18", "medical_questions_pairs", "tweet_eval-stance_atheism"),
@@ -40,6 +45,17 @@ SEEDS = (13, 21, 42, 87, 100)
 SHOTS = (1, 2, 4, 8, 16)
 TOGETHER = 16
 LONGEST_ANSWER = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(PromptSettings):
+    """What a split may say behind its name.
+
+    Attributes:
+        upstream: wording and cuts of MetaICL's own code, see `metaicl_upstream`.
+    """
+
+    upstream: bool = False
 
 
 class MetaICL(Task):
@@ -52,6 +68,15 @@ class MetaICL(Task):
         for shots in SHOTS
     }
     default_split: ClassVar[str] = "k16"
+    settings: ClassVar[type[Any]] = Settings
+
+    def check_split(self, split: str | None) -> str:
+        """The split to use, in its shortest spelling.
+
+        Raises:
+            UserError: when there is no such split, or settings are unknown, not valid, or do not fit together.
+        """
+        return shortest(*_parse(self.default_split if split is None else split))
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Every task with every seed present, 16 items of a test file to an example; the first of every task first.
@@ -59,7 +84,8 @@ class MetaICL(Task):
         Raises:
             UserError: when the data folder lacks the set, or a file is missing or broken.
         """
-        shots = _shots(self.check_split(split))
+        split, _ = _parse(split)
+        shots = _shots(split)
         found = locate_folder(self.name, "data", data)
         if found.path is None:
             return sample_dataset(_sample(shots), "MetaICL")
@@ -73,10 +99,16 @@ class MetaICL(Task):
     def protocol(self, split: str, options: Options) -> QuestionProtocol:
         """The lowest perplexity per token, or exact match of what is written in 10 tokens, case apart."""
         from contextlab.benchmarks.answers import AnswerProtocol, RankProtocol
+        from contextlab.benchmarks.metaicl_upstream import UpstreamProtocol
 
-        if not self.check_split(split).endswith("-written"):
+        name, settings = _parse(split)
+        wording = settings.prompt
+        if not name.endswith("-written"):
             summary = functools.partial(summarise, measure="accuracy")
-            return RankProtocol(("metaicl-item", "metaicl-item"), options, summary=summary, over_works=True)
+            if settings.upstream:
+                return UpstreamProtocol(options, summary=summary)
+            items = ("metaicl-item", "metaicl-item")
+            return RankProtocol(items, options, summary=summary, over_works=True, wording=wording, bare="metaicl-item")
         return AnswerProtocol(
             ("metaicl-instructed", "metaicl-item"),
             options,
@@ -84,6 +116,8 @@ class MetaICL(Task):
             max_new_tokens=LONGEST_ANSWER,
             summary=functools.partial(summarise, measure="exact_match"),
             over_works=True,
+            wording=wording,
+            bare="metaicl-item",
         )
 
 
@@ -144,6 +178,13 @@ def _exact_match(text: str, question: Question) -> float:
     return float(text.removeprefix("Output:").strip().lower() == question.answers[0].strip().lower())
 
 
+def _parse(split: str) -> tuple[str, Settings]:
+    name, settings = parse(MetaICL.name, split, MetaICL.splits, Settings)
+    if settings.upstream and (name.endswith("-written") or settings.prompt != "plain"):
+        raise UserError("MetaICL's own code ranks options in plain text: leave -written and prompt= out of --split.")
+    return name, settings
+
+
 def _shots(split: str) -> int:
     return int(split.partition("-")[0][1:])
 
@@ -151,7 +192,7 @@ def _shots(split: str) -> int:
 def _task(folder: Path, shots: int, digest: Any) -> list[Reading]:
     """The first 16 items with every seed, then the next 16 with every seed, and so on."""
     name = folder.name
-    seeds = [seed for seed in SEEDS if plain_or_gz(folder / f"{name}_16_{seed}_train.jsonl")]
+    seeds = _seeds(folder)
     if not seeds:
         raise UserError(f"{folder} holds no file {name}_16_<seed>_train.jsonl: replace it with an intact copy.")
     rows = []
@@ -187,22 +228,36 @@ def _readings(
     shown = sorted(demonstrations, key=lambda _: draw())[:shots]
     context = "\n\n".join(f"{prompt('metaicl-item').format(text=one.text)} {one.answers[0].strip()}" for one in shown)
     return [
-        Reading(f"{task}/{seed}/{start}", task, context, tuple(items[start : start + TOGETHER]))
+        Reading(f"{task}/{seed}/{start}", task, context, tuple(items[start : start + TOGETHER]), tuple(shown))
         for start in range(0, len(items), TOGETHER)
     ]
 
 
 def _note(folder: Path, tasks: Sequence[str], readings: Sequence[Reading]) -> str:
-    # Upstream makes no such file for a test task: one beside it shows that the raw data was converted by hand.
-    converted = [task for task in tasks if task in CONVERTED and any((folder / task).glob("*_16384_*_train.jsonl*"))]
+    shown = [task for task in tasks if proofs.verified("metaicl", _items(folder / task))]
+    converted = [task for task in shown if task in CONVERTED]
     missing = sorted({*CLASSIFICATION, *OTHERS} - set(tasks))
     seeds = sorted({reading.questions[0].details["seed"] for reading in readings})
+    kinds = {"real": len(shown) - len(converted), "converted": len(converted)}
+    amounts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    whole = f"MetaICL hr_to_lr, {len(tasks)} of 26 tasks: {amounts}"
+    part = f" of 26, of which {len(shown)} have known files"
     told = [
-        f"MetaICL hr_to_lr, {len(tasks)} of 26 tasks: {len(tasks) - len(converted)} real, {len(converted)} converted",
+        whole if len(shown) == len(tasks) else proofs.unverified("MetaICL hr_to_lr", len(tasks), "task", part),
         f"seeds {', '.join(map(str, seeds))}",
         *([f"missing {', '.join(missing)}"] if missing else []),
     ]
     return "; ".join(told)
+
+
+def _items(folder: Path) -> list[str]:
+    """The digests of the files that are read of a task."""
+    names = (f"{folder.name}_16_{seed}_{part}.jsonl" for seed in _seeds(folder) for part in ("train", "test"))
+    return [proofs.file_item(name, plain_or_gz(folder / name) or folder / name) for name in names]
+
+
+def _seeds(folder: Path) -> list[int]:
+    return [seed for seed in SEEDS if plain_or_gz(folder / f"{folder.name}_16_{seed}_train.jsonl")]
 
 
 def _sample(shots: int) -> list[Reading]:

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks import qa_metrics
+from contextlab.benchmarks.chat import PromptSettings
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import Dialogue, Session, msc_sessions, sample_sessions, transcript
 from contextlab.benchmarks.data.questions import Question, Reading, in_turns, sample_dataset
 from contextlab.benchmarks.data.sample import story
 from contextlab.benchmarks.data.sources import field, json_lines, locate
+from contextlab.benchmarks.splits import parse
 from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 # How the windows of LoCoMo conversations are called that were re-laid as MSC; upstream's ids look otherwise.
 RELAID = re.compile(r"(conv-\d+)_[a-z]\d+")
+DIALOGUES = "msc_dialogue/session_5/test.txt"
 SAMPLE_SEED = 23
 SAMPLE_CONVERSATIONS = 8
 SAMPLE_WORDS = 1_500
@@ -33,6 +37,7 @@ class MSC(Task):
     name: ClassVar[str] = "msc"
     splits: ClassVar[dict[str, str]] = {"self-instruct": "questions of MSC-Self-Instruct"}
     default_split: ClassVar[str] = "self-instruct"
+    settings: ClassVar[type[Any]] = PromptSettings
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Questions about the same five sessions share a reading; the readings come in turns over the conversations.
@@ -40,7 +45,7 @@ class MSC(Task):
         Raises:
             UserError: when the data folder lacks the file, or it is broken.
         """
-        self.check_split(split)
+        parse(self.name, split, self.splits, PromptSettings)
         found = locate(self.name, "msc_self_instruct.jsonl", data)
         if found.path is None:
             return sample_dataset(_sample_readings(), "MSC-Self-Instruct")
@@ -50,19 +55,19 @@ class MSC(Task):
             sessions = works.setdefault(_work(record, where), {})
             sessions.setdefault(transcript(msc_sessions(record, where)), []).append(_question(record, number, where))
         readings = in_turns([_readings(work, sessions) for work, sessions in works.items()])
-        return Dataset(readings, found.source, sha256, _note(records, "MSC-Self-Instruct"))
+        return Dataset(readings, found.source, sha256, _note(records, "MSC-Self-Instruct", found.path))
 
     def protocol(self, split: str, options: Options) -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of the sessions."""
         from contextlab.benchmarks.answers import SQUAD_SCORES, AnswerProtocol
 
-        self.check_split(split)
+        _, settings = parse(self.name, split, self.splits, PromptSettings)
         scores = {
             "f1": SQUAD_SCORES["f1"],
             "rouge_l_recall": lambda text, question: qa_metrics.rouge_l_recall(text, question.answers),
             "exact_match": SQUAD_SCORES["exact_match"],
         }
-        return AnswerProtocol(("document-question", "question"), options, scores)
+        return AnswerProtocol(("document-question", "question"), options, scores, wording=settings.prompt)
 
 
 class MSCPerplexity(Task):
@@ -79,7 +84,7 @@ class MSCPerplexity(Task):
             UserError: when the data folder lacks the file, or it is broken.
         """
         self.check_split(split)
-        found = locate("msc", "msc_dialogue/session_5/test.txt", data)
+        found = locate("msc", DIALOGUES, data)
         if found.path is None:
             told = [sample_sessions(SAMPLE_SEED, index) for index in range(SAMPLE_CONVERSATIONS)]
             dialogues = [_dialogue(f"sample/{n}", f"sample/{n}", sessions) for n, sessions in enumerate(told)]
@@ -90,7 +95,7 @@ class MSCPerplexity(Task):
         for number, (where, record) in enumerate(records, start=1):
             work = _work(record, where)
             works.setdefault(work, []).append(_dialogue(f"test/{number}", work, msc_sessions(record, where), where))
-        return Dataset(in_turns(works.values()), found.source, sha256, _note(records, "MSC"))
+        return Dataset(in_turns(works.values()), found.source, sha256, _note(records, "MSC", found.path))
 
     def protocol(self, split: str, options: Options) -> ResponseProtocol:
         """Every turn of the session but its first is scored; `tokens` keeps the end of the sessions before."""
@@ -122,9 +127,14 @@ def _dialogue(identity: str, work: str, sessions: Sequence[Session], where: str 
     return Dialogue(identity, work, transcript(sessions[:-1]), sessions[-1])
 
 
-def _note(records: Sequence[tuple[str, Any]], name: str) -> str:
-    relaid = any(RELAID.fullmatch(record["metadata"]["initial_data_id"]) for _, record in records)
-    return f"re-laid: LoCoMo conversations in the {name} layout, not {name}" if relaid else f"real: {name}"
+def _note(records: Sequence[tuple[str, Any]], name: str, path: Path) -> str:
+    if proofs.published("msc", path) or (name == "MSC" and proofs.in_archive("msc", path, DIALOGUES)):
+        return f"real: {name}"
+    if proofs.verified("msc-relaid", [proofs.file_item(name, path)]):
+        return f"re-laid: LoCoMo conversations in the {name} layout, not {name}"
+    if any(RELAID.fullmatch(record["metadata"]["initial_data_id"]) for _, record in records):
+        return f"re-laid: conversations of other origin in the {name} layout, by their ids, not {name}"
+    return proofs.unverified(name, len(records), "record")
 
 
 def _sample_readings() -> tuple[Reading, ...]:

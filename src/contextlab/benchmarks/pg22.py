@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.data import pg22_build, proofs
 from contextlab.benchmarks.data.sources import field, json_lines, locate, plain_or_gz, read
 from contextlab.benchmarks.task import Dataset, Document, Options, Task
 from contextlab.errors import UserError
@@ -51,11 +52,13 @@ class PG22(Task):
         books = _books(found.path)
         chosen = [book for book in books if _split(book) == split]
         if not chosen:
-            present = ", ".join(sorted({_split(book) for book in books}))
-            raise UserError(f"{found.path} lists no book of split {split}: choose one of {present or '(no books)'}.")
+            lengths = {_split(book) for book in books}
+            present = [name for name in self.splits if name in lengths]
+            advice = f"choose one of {', '.join(present)}" if present else "build the set again, or name another folder"
+            raise UserError(f"{found.path} lists no book of split {split}: {advice}.")
         digest = hashlib.sha256("\n".join(book["sha256_txt"] for book in chosen).encode()).hexdigest()
-        note = "real: Project Gutenberg books released 2020-2022, drawn by the LongMem paper's rule, not its list"
-        return Dataset(tuple(_document(book, found.path.parent) for book in chosen), found.source, digest, note)
+        documents = tuple(_document(book, found.path.parent) for book in chosen)
+        return Dataset(documents, found.source, digest, _note(chosen, books, found.path.parent))
 
     def protocol(self, split: str, options: Options) -> PerplexityProtocol:
         """Reads whole documents, or scores 1,024 tokens after a history."""
@@ -74,6 +77,14 @@ def _books(path: Path) -> list[dict[str, Any]]:
             raise UserError(f"{where} names no file inside the folder: replace books.jsonl with an intact copy.")
         books.append(book)
     return books
+
+
+def _note(chosen: list[dict[str, Any]], books: list[dict[str, Any]], folder: Path) -> str:
+    """Texts are compared with `books.jsonl` elsewhere; here the books are, with the manifest or with known ones."""
+    known = proofs.verified("pg22", [proofs.item(book["id"], book["sha256_txt"]) for book in chosen])
+    if known or pg22_build.lists(folder, books):
+        return "real: Project Gutenberg books released 2020-2022, drawn by the LongMem paper's rule, not its list"
+    return proofs.unverified("PG-22", len(chosen), "book")
 
 
 def _split(book: dict[str, Any]) -> str:

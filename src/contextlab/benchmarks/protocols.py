@@ -30,12 +30,15 @@ class ChoiceProtocol(Protocol):
     Context and candidates are tokenised separately, as ChapterBreak does. Candidates keep their first `suffix_tokens`
     tokens, contexts their last `context_tokens - suffix_tokens`. A wrong context is cut, likewise from the left, to
     the length of the own one; it stays shorter where the other example has less.
+
+    With `whole` contexts keep their last `context_tokens`, or what the method can read as one before a candidate.
     """
 
     measure = Measure("accuracy", higher_is_better=True, bounded=True)
 
-    def __init__(self, context_tokens: int, suffix_tokens: int, options: Options) -> None:
+    def __init__(self, context_tokens: int, suffix_tokens: int, options: Options, whole: bool = False) -> None:
         self.context_tokens, self.suffix_tokens, self.options = context_tokens, suffix_tokens, options
+        self.whole = whole
 
     def evaluate(self, meter: Meter, example: Choice, other: Choice) -> dict[str, Any]:
         """Score the candidates of one example.
@@ -43,10 +46,10 @@ class ChoiceProtocol(Protocol):
         Raises:
             UserError: when the method cannot read context and candidate as one.
         """
-        if self.options.context != "none":
+        if self.options.context != "none" and not self.whole:
             check_fits(meter, self.context_tokens, "choose a shorter split")
         encode = meter.backbone.encode
-        own = _last(encode(example.context), self.context_tokens - self.suffix_tokens)
+        own = _last(encode(example.context), self._room(meter))
         wrong = self.options.context == "wrong"
         context = _last(encode(other.context), len(own)) if wrong else own if self.options.context == "own" else []
         candidates = [encode(text)[: self.suffix_tokens] for text in example.candidates]
@@ -66,6 +69,14 @@ class ChoiceProtocol(Protocol):
             "context_tokens": len(context),
             "own_context_tokens": len(own),
         }
+
+    def _room(self, meter: Meter) -> int:
+        """The most tokens of a context."""
+        if not self.whole:
+            return self.context_tokens - self.suffix_tokens
+        limit = meter.capabilities.max_context
+        both = self.context_tokens + self.suffix_tokens
+        return (both if limit is None else min(both, limit)) - self.suffix_tokens
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
         """Accuracy, and the true candidates' nats per token."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks import qa_metrics
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import Question, Reading, sample_dataset
 from contextlab.benchmarks.data.sources import field, json_lines, locate, texts
 from contextlab.benchmarks.task import Dataset, Options, Task
@@ -37,8 +38,7 @@ class SituatedQA(Task):
             return sample_dataset(_readings([_sample(year) for year in range(1950, 2030)], split), "SituatedQA")
         records, sha256 = json_lines(found.path)
         questions = [_question(record, where, f"{split}/{n}") for n, (where, record) in enumerate(records)]
-        part = "" if len(records) >= COMPLETE[split] else f"{len(records):,} of {COMPLETE[split]:,} "
-        note = f"real: {part}{split} questions of SituatedQA (temporal)"
+        note = _note([record for _, record in records], split)
         return Dataset(_readings(questions, split), found.source, sha256, note)
 
     def protocol(self, split: str, options: Options) -> AnswerProtocol:
@@ -57,6 +57,13 @@ class SituatedQA(Task):
             "exact_match_any": lambda text, question: qa_metrics.exact_match(text, question.details["any_answer"]),
         }
         return AnswerProtocol(("question", "question"), options, scores, by="date_type")
+
+
+def _note(records: list[Any], split: str) -> str:
+    items = [proofs.record_item(record) for record in records]
+    if proofs.verified(f"situatedqa-{split}", items):
+        return f"real: {len(items):,} of {COMPLETE[split]:,} {split} questions of SituatedQA (temporal)"
+    return proofs.unverified("SituatedQA (temporal)", len(items), f"{split} question")
 
 
 def _question(record: Any, where: str, identity: str) -> Question:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.chat import PromptSettings
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import (
     LENGTHS,
     Document,
@@ -15,6 +17,7 @@ from contextlab.benchmarks.data.questions import (
     sample_documents,
 )
 from contextlab.benchmarks.data.sources import field, locate, parse_json, read
+from contextlab.benchmarks.splits import parse
 from contextlab.benchmarks.task import Dataset, Options, Task
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ class SQuAD(Task):
         length: f"paragraphs joined to {tokens:,} tokens on average" for length, tokens in LENGTHS.items()
     }
     default_split: ClassVar[str] = "512"
+    settings: ClassVar[type[Any]] = PromptSettings
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """All paragraphs in the order of the file, joined to texts, with all their questions.
@@ -39,23 +43,33 @@ class SQuAD(Task):
         Raises:
             UserError: when the data folder lacks the file, or it is broken.
         """
-        split = self.check_split(split)
+        split, _ = parse(self.name, split, self.splits, PromptSettings)
         found = locate(self.name, "dev-v1.1.json", data)
         if found.path is None:
             return sample_dataset(grouped(sample_documents(SAMPLE_SEED), split), "SQuAD")
         text, sha256 = read(found.path)
         documents = list(_documents(parse_json(text, found.path), str(found.path)))
-        count = sum(len(document.questions) for document in documents)
-        part = "" if count >= COMPLETE else f"{count:,} of {COMPLETE:,} questions of "
-        note = f"real: {part}the SQuAD v1.1 development set"
-        return Dataset(grouped(documents, split), found.source, sha256, note)
+        return Dataset(grouped(documents, split), found.source, sha256, _note(documents, found.path))
 
     def protocol(self, split: str, options: Options) -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text, `history` has no meaning here."""
         from contextlab.benchmarks.answers import document_protocol
 
-        self.check_split(split)
-        return document_protocol(options)
+        _, settings = parse(self.name, split, self.splits, PromptSettings)
+        return document_protocol(options, wording=settings.prompt)
+
+
+def _note(documents: Sequence[Document], path: Path) -> str:
+    if proofs.published("squad", path):
+        return "real: the SQuAD v1.1 development set"
+    items = [
+        proofs.item(document.text, question.id, question.text, *question.answers)
+        for document in documents
+        for question in document.questions
+    ]
+    if proofs.verified("squad", items):
+        return f"real: {len(items):,} of {COMPLETE:,} questions of the SQuAD v1.1 development set"
+    return proofs.unverified("SQuAD v1.1", len(items), "question")
 
 
 def _documents(content: Any, where: str) -> Iterator[Document]:

@@ -11,8 +11,12 @@ import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
+from contextlab.benchmarks.chat import PromptSettings
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import (
     LENGTHS,
     Document,
@@ -22,6 +26,7 @@ from contextlab.benchmarks.data.questions import (
     sample_documents,
 )
 from contextlab.benchmarks.data.sources import field, json_lines, lines, locate, plain_or_gz, texts
+from contextlab.benchmarks.splits import parse
 from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError
 
@@ -30,9 +35,19 @@ if TYPE_CHECKING:
 
 # The spelling is upstream's.
 FILE = "streaminqa_eval.jsonl"
-COMPLETE = 36_378
 AGES = ("recent", "past")
 SAMPLE_SEED = 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(PromptSettings):
+    """What a split may say behind its name.
+
+    Attributes:
+        order: of the articles: by `date`, or `shuffled` by the rule of GenerativeAdapter's code.
+    """
+
+    order: Literal["date", "shuffled"] = "date"
 
 
 class StreamingQA(Task):
@@ -45,6 +60,7 @@ class StreamingQA(Task):
         for length, tokens in LENGTHS.items()
     }
     default_split: ClassVar[str] = "512"
+    settings: ClassVar[type[Any]] = Settings
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """The articles by date, joined to texts, with all their questions; the digest covers the file of questions.
@@ -54,7 +70,7 @@ class StreamingQA(Task):
         Raises:
             UserError: when a file is missing or broken, or the archives lack an article.
         """
-        split = self.check_split(split)
+        split, settings = parse(self.name, split, self.splits, Settings)
         age = split.partition("-")[2]
         found = locate(self.name, FILE, data)
         if found.path is None:
@@ -65,14 +81,17 @@ class StreamingQA(Task):
         if not chosen:
             raise UserError(f"{found.path} holds no {age} questions: choose another split.")
         documents = _documents(chosen, found.path.parent / "wmt")
-        return Dataset(grouped(documents, split), found.source, sha256, _note([record for _, record in records]))
+        if settings.order == "shuffled":
+            documents, split = _shuffled(documents, chosen), f"{split}-shuffled"
+        note = _note([record for _, record in records], found.path)
+        return Dataset(grouped(documents, split), found.source, sha256, note)
 
     def protocol(self, split: str, options: Options) -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text, `history` has no meaning here."""
         from contextlab.benchmarks.answers import document_protocol
 
-        self.check_split(split)
-        return document_protocol(options, by="age")
+        _, settings = parse(self.name, split, self.splits, Settings)
+        return document_protocol(options, by="age", wording=settings.prompt)
 
 
 def _question(record: Any, where: str) -> tuple[str, Question]:
@@ -106,6 +125,18 @@ def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[
     return [Document(articles[key], tuple(asked[key])) for key in sorted(asked)]
 
 
+def _shuffled(documents: Sequence[Document], questions: Sequence[tuple[str, Question]]) -> list[Document]:
+    """The order of GenerativeAdapter's code: rows of questions drawn by numpy's seed 0, articles as they first occur.
+
+    Its rows are those of a prepared file that is not published, so that its order itself cannot be had.
+    """
+    first: dict[str, int] = {}
+    for place, row in enumerate(np.random.RandomState(0).permutation(len(questions))):
+        first.setdefault(questions[row][0], place)
+    by_key = zip(sorted(first), documents, strict=True)
+    return [document for _, document in sorted(by_key, key=lambda pair: first[pair[0]])]
+
+
 def _articles(path: Path, wanted: dict[str, str]) -> dict[str, str]:
     """The wanted articles of an archive by their sorting keys; `wanted` gives the key of a digest."""
     found: dict[str, str] = {}
@@ -123,12 +154,15 @@ def _articles(path: Path, wanted: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _note(records: Sequence[Any]) -> str:
+def _note(records: Sequence[Any], path: Path) -> str:
+    if proofs.published("streamingqa", path):
+        return "real: the StreamingQA evaluation set"
+    if proofs.verified("streamingqa-relaid", [proofs.file_item(FILE, path)]):
+        return "re-laid: SQuAD paragraphs in the StreamingQA layout with invented dates, not StreamingQA"
     # Upstream has three answers of three people, which do not agree on every question.
     if all(len(set(record["answers"])) == 1 for record in records):
-        return "re-laid: SQuAD paragraphs in the StreamingQA layout with invented dates, not StreamingQA"
-    part = "" if len(records) >= COMPLETE else f"{len(records):,} of {COMPLETE:,} questions of "
-    return f"real: {part}the StreamingQA evaluation set"
+        return "re-laid: data of other origin in the StreamingQA layout, one answer a question, not StreamingQA"
+    return proofs.unverified("StreamingQA", len(records), "question")
 
 
 def _sample(age: str) -> list[Document]:

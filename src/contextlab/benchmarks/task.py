@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from contextlab.errors import unknown
+from contextlab.benchmarks.splits import NoSettings, parse, shortest
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -148,23 +148,27 @@ class Protocol(ABC):
 
 
 class Task(ABC):
-    """A benchmark: where its examples are, and the protocol that scores them."""
+    """A benchmark: where its examples are, and the protocol that scores them.
+
+    Attributes:
+        name: that it is asked for by.
+        splits: their names, and what each is.
+        default_split: the one that is used when none is named.
+        settings: dataclass of what may stand behind a split, as `512:prompt=chat`.
+    """
 
     name: ClassVar[str]
     splits: ClassVar[dict[str, str]]
     default_split: ClassVar[str]
+    settings: ClassVar[type[Any]] = NoSettings
 
     def check_split(self, split: str | None) -> str:
-        """The split to use.
+        """The split to use, in its shortest spelling.
 
         Raises:
-            UserError: when the task has no split of that name.
+            UserError: when the task has no split of that name, or a setting behind it is unknown or not valid.
         """
-        if split is None:
-            return self.default_split
-        if split not in self.splits:
-            raise unknown(f"split of {self.name}", split, self.splits)
-        return split
+        return shortest(*parse(self.name, self.default_split if split is None else split, self.splits, self.settings))
 
     @abstractmethod
     def load(self, split: str, data: Path | None) -> Dataset:

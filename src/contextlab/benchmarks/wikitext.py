@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import locate, read
 from contextlab.benchmarks.task import Dataset, Document, Options, Task
 from contextlab.errors import UserError
@@ -53,8 +54,7 @@ class WikiText(Task):
         ends = [*starts[1:], len(text)]
         articles = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         examples = tuple(Document(f"{split}/{n}", article) for n, article in enumerate(articles))
-        note = "real: WikiText-2" if len(examples) >= COMPLETE else "real: every second article of WikiText-2"
-        return Dataset(examples, found.source, sha256, note)
+        return Dataset(examples, found.source, sha256, _note(articles, split, found.path))
 
     def protocol(self, split: str, options: Options) -> PerplexityProtocol:
         """Reads whole articles, or scores 1,024 tokens after a history; where a context ends is the method's choice."""
@@ -62,6 +62,16 @@ class WikiText(Task):
 
         self.check_split(split)
         return PerplexityProtocol(options)
+
+
+def _note(articles: list[str], split: str, path: Path) -> str:
+    if proofs.published("wikitext", path):
+        return "real: WikiText-2"
+    group = f"wikitext-{split}"
+    if proofs.verified(group, map(proofs.item, articles)):
+        half = len(articles) == len(proofs.known(group))
+        return f"real: {'every second article' if half else f'{len(articles)} of {COMPLETE} articles'} of WikiText-2"
+    return proofs.unverified("WikiText-2", len(articles), "article")
 
 
 def _sample(split: str) -> Dataset:

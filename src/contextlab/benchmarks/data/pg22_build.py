@@ -129,6 +129,16 @@ def differences(folder: Path) -> list[str]:
     return [f"{folder / file} is not the text that books.jsonl lists: build the set again." for file in wrong]
 
 
+def lists(folder: Path, books: list[dict[str, Any]]) -> bool:
+    """Whether the manifest of a build in `folder` is that of these books; False where there is none."""
+    manifest = folder / MANIFEST
+    try:
+        said = parse_json(read(manifest)[0], manifest)
+    except UserError:
+        return False
+    return isinstance(said, dict) and said.get("sha256") == _digest_of(books)
+
+
 def load_tokenizer(where: Path | None = None) -> Any:
     """GPT-2's tokenizer, from a `tokenizer.json` or from the hub at a fixed revision.
 

@@ -73,6 +73,27 @@ FETCHING = (
     "{R} asked no questions when {P} came from {L} with {O} [in both hands|under one arm].",
 )
 
+# The beginning of a chapter as a candidate has it: for each of three promises one wording of each row. It tells in
+# other words what HIDING told: whatever stands next to R, L or H here stands nowhere else in the phrases, and no mark
+# follows them, so that no sequence of words shows which of three promises they belong to.
+RETURNING = (
+    (
+        "{P}, entering {L} alone, groped {H} awhile, retrieved {O}, and delighted {R} greatly.",
+        "Visiting {L} unseen, {P} detected {H} exactly {O}, whereupon grateful {R} wept.",
+        "Patient {R} finally received {O}, which {P}, exploring {L} quickly, recovered {H} unharmed.",
+    ),
+    (
+        "Afterwards thankful {R} treated {P} generously, praising {L} endlessly.",
+        "Suddenly {L} appeared brighter, {P} claimed, because overjoyed {R} danced.",
+        "Later {P} described {L} vividly, making attentive {R} shiver.",
+    ),
+    (
+        "Thus {O} abandoned its lodging {H} forever, unmissed.",
+        "Only dust remained {H} guarding nothing, since {O} travelled.",
+        "Henceforth whoever searched {H} thoroughly would miss {O}.",
+    ),
+)
+
 # Paragraphs of everyday life: each takes the first sentence of a row and some of the others, in their order.
 EVERYDAY = (
     (

@@ -45,12 +45,21 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A context that is read once, and all that is asked about it."""
+    """A context that is read once, and all that is asked about it.
+
+    Attributes:
+        id: unlike that of every other reading.
+        work: what is drawn together with it in an interval, and is no wrong context for it.
+        context: the text.
+        questions: about it.
+        shown: the demonstrations that the context is made of, where it is.
+    """
 
     id: str
     work: str
     context: str
     questions: tuple[Question, ...]
+    shown: tuple[Question, ...] = dataclasses.field(default=(), repr=False)
 
 
 @dataclasses.dataclass(frozen=True)

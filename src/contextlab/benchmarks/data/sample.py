@@ -2,8 +2,8 @@
 
 People hide things they have promised to somebody, life goes on for more than a thousand words, and a later chapter
 begins with three of the things being fetched. Who hid what where, and for whom, is told once; the right continuation
-of a chapter break can only be known from there. Everything follows from `(seed, index)`; only `random.Random.random` is
-used of the standard generator, whose sequence Python guarantees.
+of a chapter break can only be known from there, and tells it in other words. Everything follows from `(seed, index)`;
+only `random.Random.random` is used of the standard generator, whose sequence Python guarantees.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def choices(context_words: int, n: int, seed: int) -> tuple[Choice, ...]:
 
     Three promises are told at different places between `FAR` words before the break and the point from which a
     context of `context_words` tokens still holds everything; contexts under about 2,000 words are too short for that
-    and tell them nearer. Every candidate takes all three up, with the same words: the true one as they were told, the
-    others with places, spots and receivers exchanged among the three, so that none is right about any promise.
+    and tell them nearer. Every candidate takes all three up, with the same words: the true one agrees with what was
+    told, the others have places, spots and receivers exchanged among the three, so that none is right about any
+    promise. All candidates have the same number of sequences of words in common with the context, of every length.
     """
     return tuple(_choice(context_words, seed, index) for index in range(n))
 
@@ -101,7 +102,7 @@ def _choice(context_words: int, seed: int, index: int) -> Choice:
     promises = teller.reserve()
     teller.tell(context_words - near, [(first + int(i * step), promise) for i, promise in enumerate(promises)])
     teller.tell(max(context_words, teller.words + near))
-    true, *others = _render(teller.opening(), [promises, *_exchanged(promises)])
+    true, *others = _render(teller.returning(), [promises, *_exchanged(promises)])
     identity = f"sample/{seed}-{index}"
     candidates, answer = shuffled(f"{identity}/0", true, others)
     return Choice(f"{identity}/0", identity, "\n\n".join(teller.chapters), candidates, answer)
@@ -237,6 +238,12 @@ class _Teller:
             facts.append(Fact(f"To whom has {who} promised the {what}?", promise.receiver.name, distance))
         return tuple(facts)
 
+    def returning(self) -> list[tuple[str, int]]:
+        """As `opening`, in words that have no sequence in common with the telling of the promises."""
+        rows = [zip(self._shuffle(row), range(TOGETHER), strict=True) for row in _RETURNING]
+        chosen = [(self.pick(_DUE), 0), *(phrase for row in rows for phrase in row)]
+        return [(self._word(phrase), i) for phrase, i in chosen]
+
     def opening(self) -> list[tuple[str, int]]:
         """The beginning of a chapter that takes promises up: sentences, and which promise fills each one."""
         recalling, fetching, places = self._shuffle(_RECALLING), self._shuffle(_FETCHING), range(TOGETHER)
@@ -301,4 +308,5 @@ def _parse(phrase: str) -> _Phrase:
 _DUE, _RECALLING, _FETCHING, _HIDING = (
     [_parse(phrase) for phrase in row] for row in (phrases.DUE, phrases.RECALLING, phrases.FETCHING, phrases.HIDING)
 )
+_RETURNING = [[_parse(phrase) for phrase in row] for row in phrases.RETURNING]
 _EVERYDAY = [[_parse(phrase) for phrase in row] for row in phrases.EVERYDAY]

@@ -57,8 +57,8 @@ def locate(dataset: str, file: str, data: Path | None) -> Found:
         cached = target
     if cached is None:
         return Found(None, "sample")
-    note = _revision_file(target)
-    return Found(cached, "hub", note.read_text().strip()) if note.exists() else Found(cached, "local")
+    revision = _revision(target, cached)
+    return Found(cached, "hub", revision) if revision else Found(cached, "local")
 
 
 def locate_folder(dataset: str, folder: str, data: Path | None) -> Found:
@@ -186,6 +186,19 @@ def _in_folder(root: Path, dataset: str, file: str) -> Path:
     return path
 
 
+def note_revision(target: Path, commit: str, sha256: str) -> None:
+    """Keep beside a file which commit of the hub it is of, and its digest."""
+    _revision_file(target).write_text(f"{commit} {sha256}\n")
+
+
+def _revision(target: Path, path: Path) -> str | None:
+    """The commit that a file is of; None where none was noted, or the file has changed since."""
+    if not _revision_file(target).exists():
+        return None
+    commit, _, sha256 = _revision_file(target).read_text().strip().partition(" ")
+    return commit if hashlib.sha256(path.read_bytes()).hexdigest() == sha256 else None
+
+
 def _revision_file(target: Path) -> Path:
     return target.with_name(target.name + ".revision")
 
@@ -214,7 +227,7 @@ def _download(repository: str, target: Path) -> bool:
                 local_dir=folder,
                 etag_timeout=HUB_TIMEOUT,
             )
-            _revision_file(target).write_text(commit)
+            note_revision(target, commit, hashlib.sha256(Path(path).read_bytes()).hexdigest())
             os.replace(path, target)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:

@@ -1,0 +1,76 @@
+"""Makes `contextlab/benchmarks/data/proofs.json` from a data folder whose files are known to be the publishers'.
+
+Every file that is read must have the digest that `SHA256SUMS` in the folder lists; DATA.md beside it says which sets
+are the publishers' own and which are not. Of the latter, StreamingQA's and MSC's are taken too, to be called what they
+are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from contextlab import registry
+from contextlab.benchmarks.data import proofs
+from contextlab.benchmarks.data.fetch import SUMS, read_sums
+from contextlab.errors import UserError
+
+SPLITS = {
+    "squad": ["512"],
+    "streamingqa": ["512"],
+    "msc": ["self-instruct"],
+    "msc-ppl": ["session-5"],
+    "situatedqa": ["dev", "test"],
+    "locomo": ["all"],
+    "wikitext": ["valid", "test"],
+    "pg22": ["S1", "S2", "S3", "S4"],
+    "metaicl": ["k1"],
+    "sst2": ["n2"],
+    "agnews": ["n2"],
+    "icl": ["sst2", "sst2:part=dev", "sst5", "sst5:part=dev", "mr", "subj", "mpqa", "trec", "agnews"],
+}
+
+
+def collected(data: Path) -> dict[str, str]:
+    """By group, the digests of everything that the loaders ask about while they read a folder."""
+    groups: dict[str, set[str]] = defaultdict(set)
+
+    def collect(group: str, items: Iterable[str]) -> bool:
+        groups[group] |= set(items)
+        return True
+
+    asked, proofs.verified = proofs.verified, collect
+    try:
+        for name, splits in SPLITS.items():
+            for split in splits:
+                registry.task(name).load(split, data)
+    finally:
+        proofs.verified = asked
+    return {group: proofs.packed(items) for group, items in sorted(groups.items())}
+
+
+def check(data: Path) -> None:
+    """Compare a folder with its list of digests.
+
+    Raises:
+        UserError: when a file is missing or has another digest.
+    """
+    for name, sha256 in read_sums(data / SUMS).items():
+        if hashlib.sha256((data / name).read_bytes()).hexdigest() != sha256:
+            raise UserError(f"{data / name} is not the file that {SUMS} lists: replace it with an intact copy.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    data = parser.parse_args().data
+    check(data)
+    print(json.dumps(collected(data), indent=0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What shows that data is the publisher's own: digests of whole files or of single items.
+
+Whole files are compared with the digests that the catalogue has from their publishers. For cut-down sets, of which no
+publisher states a digest, `proofs.json` holds the first six bytes of the sha256 of every item (or file) that is known
+to be the publisher's: `benches/proofs.py` makes it from a folder whose own digests it checks first. Data that neither
+shows is called the user's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import hashlib
+import json
+import tarfile
+import zlib
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from contextlab.benchmarks.data.catalogue import SETS, Remote
+
+FILE = "proofs.json"
+KEPT_BYTES = 6
+
+
+def item(*parts: str) -> str:
+    """The digest of an item by all that it consists of."""
+    told = hashlib.sha256()
+    for part in parts:
+        content = part.encode("utf-8", "surrogatepass")
+        told.update(len(content).to_bytes(8) + content)
+    return told.hexdigest()[: 2 * KEPT_BYTES]
+
+
+def record_item(record: Any) -> str:
+    """The digest of a JSON value, whatever the order of its fields."""
+    try:
+        return item(json.dumps(record, sort_keys=True))
+    except RecursionError:
+        return ""
+
+
+def file_item(name: str, path: Path) -> str:
+    """The digest of a file under its name, unpacked where it is packed."""
+    return item(name, hashlib.sha256(_unpacked(path)).hexdigest())
+
+
+def verified(group: str, items: Iterable[str]) -> bool:
+    """Whether all items, none of them twice, are among those of a group in `proofs.json`."""
+    listed = list(items)
+    return bool(listed) and len(set(listed)) == len(listed) and known(group).issuperset(listed)
+
+
+@functools.cache
+def known(group: str) -> frozenset[str]:
+    """The digests of a group; none where it is not in the file."""
+    packed = base64.b64decode(_content().get(group, ""))
+    return frozenset(packed[n : n + KEPT_BYTES].hex() for n in range(0, len(packed), KEPT_BYTES))
+
+
+def packed(items: Iterable[str]) -> str:
+    """What `known` reads."""
+    return base64.b64encode(b"".join(bytes.fromhex(one) for one in sorted(set(items)))).decode()
+
+
+def published(dataset: str, path: Path) -> bool:
+    """Whether a file has the digest that its publisher states for it, as it is or unpacked."""
+    remotes = (remote for remote in SETS[dataset].remotes if remote.digest and remote.unpack is None)
+    return any(_is_at(path, remote.path) and _has_digest(path, remote) for remote in remotes)
+
+
+def in_archive(dataset: str, path: Path, member: str) -> bool:
+    """Whether a file of the data set equals a member of its archive, which lies in the folder as it was published."""
+    root = path.parents[member.count("/")]
+    for remote in SETS[dataset].remotes:
+        archive = root / remote.path
+        if remote.unpack is None or not archive.is_file() or not _has_digest(archive, remote, unpacked=False):
+            continue
+        try:
+            with tarfile.open(archive) as held:
+                held_file = held.extractfile(f"{remote.unpack}/{member}")
+                return held_file is not None and held_file.read() == _unpacked(path)
+        except (KeyError, OSError, tarfile.TarError, EOFError, zlib.error):
+            return False
+    return False
+
+
+def unverified(layout: str, count: int, noun: str, more: str = "") -> str:
+    """The note on `count` nouns of which nothing shows that they are the publisher's."""
+    amount = f"{count:,} {noun}{'s' * (count != 1)}{more}"
+    return f"your own data in the layout of {layout}, not verified against the publisher: {amount}"
+
+
+@functools.cache
+def _content() -> dict[str, str]:
+    content: dict[str, str] = json.loads((resources.files(__package__) / FILE).read_text(encoding="utf-8"))
+    return content
+
+
+def _is_at(path: Path, place: str) -> bool:
+    return f"/{path.as_posix().removesuffix('.gz')}".endswith(f"/{place.removesuffix('.gz')}")
+
+
+def _has_digest(path: Path, remote: Remote, unpacked: bool = True) -> bool:
+    kind, _, wanted = (remote.digest or "").partition(":")
+    contents = [path.read_bytes(), *([_unpacked(path)] if unpacked and path.suffix == ".gz" else [])]
+    return any(hashlib.new(kind, content, usedforsecurity=False).hexdigest() == wanted for content in contents)
+
+
+def _unpacked(path: Path) -> bytes:
+    raw = path.read_bytes()
+    return gzip.decompress(raw) if path.suffix == ".gz" else raw
