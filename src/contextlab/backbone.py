@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -44,6 +44,7 @@ TINY_POSITIONS = 128
 PAPER_SHAPES = {"evalm-350m": (1024, 16, 24), "evalm-1.3b": (2048, 32, 24)}
 PAPER_POSITIONS = 8192
 PAPER_VOCABULARY = 50272
+R = TypeVar("R")
 SOURCE = "source.json"
 HEAD_TOKENS = 128
 """Tokens that are projected onto the vocabulary at one time: few enough that the C library keeps their memory for the
@@ -72,7 +73,8 @@ class Backbone:
         self.head_width: int = getattr(config, "head_dim", None) or self.width // self.heads
         self.vocab_size: int = config.vocab_size
         self.max_positions: int = config.max_position_embeddings
-        self._digest = digest
+        self._digest, self._loaded = digest, versions(self.model)
+        self._values: dict[str, tuple[object, Any]] = {}
 
     @property
     def device(self) -> torch.device:
@@ -106,10 +108,12 @@ class Backbone:
                 "bfloat16, outside of inference mode."
             )
 
-    @functools.cached_property
+    @property
     def digest(self) -> str:
-        """sha256 of the weights, hexadecimal."""
-        return self._digest or weights_digest(self.model)
+        """sha256 of the weights, hexadecimal; of an embedded model the published one, until they are changed."""
+        if self._digest is not None and versions(self.model) == self._loaded:
+            return self._digest
+        return self._kept("digest", lambda: weights_digest(self.model))
 
     @functools.cached_property
     def tokenizer_digest(self) -> str:
@@ -184,14 +188,24 @@ class Backbone:
         """`logprobs_BV`: the whole distribution under the given states."""
         return self.logits(hidden_BC).log_softmax(-1)
 
-    @functools.cached_property
+    @property
     def bos_hidden_C(self) -> Tensor:
         """The final hidden state after BOS alone."""
+        return self._kept("bos_hidden_C", self._after_bos)
+
+    def _after_bos(self) -> Tensor:
         tokens_BT = torch.tensor([[self.bos]], device=self.device)
+        layout = cache.Layout(tokens_BT * 0)
         with torch.no_grad():
-            return self.forward(tokens_BT, torch.zeros_like(tokens_BT), self.reader(1, cache.Layout(tokens_BT * 0)))[
-                0, 0
-            ]
+            return self.forward(tokens_BT, torch.zeros_like(tokens_BT), self.reader(1, layout))[0, 0]
+
+    def _kept(self, name: str, compute: Callable[[], R]) -> R:
+        """A value that follows from the weights, computed again when they have changed."""
+        now = versions(self.model)
+        if name not in self._values or self._values[name][0] != now:
+            self._values[name] = now, compute()
+        value: R = self._values[name][1]
+        return value
 
     def empty_kv(self, rows: int, layers: int | None = None) -> cache.KV:
         """A cache without tokens, for as many layers as this model has when `layers` is not given."""
@@ -226,6 +240,14 @@ class Backbone:
         tolerance = 1e-3 if self.dtype == torch.float32 else 0.25
         if not torch.allclose(own, ours, atol=tolerance * float(own.abs().max().clamp(min=1))):
             raise UserError(f"{self.name} cannot be used: its attention does more than contextlab carries over.")
+
+
+def versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Where the parameters and buffers lie and how often each was written: another value means other weights."""
+    return tuple(
+        (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        for tensor in (*module.parameters(), *module.buffers())
+    )
 
 
 def weights_digest(module: nn.Module) -> str:

@@ -355,6 +355,8 @@ class _Reading:
 
 
 def _choose(logprobs_BV: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    if bool(logprobs_BV.isnan().any()):
+        raise UserError("The probabilities of the next token are not numbers: try float32, or other weights.")
     if temperature == 0:
         return logprobs_BV.argmax(dim=-1)
     return torch.multinomial((logprobs_BV / temperature).softmax(-1), 1, generator=generator)[:, 0]

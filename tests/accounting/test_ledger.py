@@ -15,6 +15,7 @@ from contextlab.accounting import ledger as module
 from contextlab.accounting.flops import count as count_flops
 from contextlab.accounting.ledger import Cost, Ledger, Meter
 from contextlab.accounting.memory import PeakMemory
+from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.dispatch import forced
 from contextlab.method import Ahead, Capabilities, ContextMethod, State
@@ -265,6 +266,27 @@ def test_of_several_kept_states_the_largest_is_reported() -> None:
         metered.keep(state)
     taken = metered.take()["state"]
     assert taken == {"bytes": large.nbytes, "floats": large.floats, "tokens": 0, "cached": 0}
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+def test_log_probabilities_that_are_not_finite_are_refused(wrong: float) -> None:
+    metered = meter()
+    metered.example = "book/7"
+    metered.method.head_CV[:, 3] = wrong  # type: ignore[attr-defined]
+    for call in (
+        lambda: metered.read("query", metered.start(1), torch.tensor([[1, 3, 2]])),
+        lambda: metered.score("query", metered.start(1), [[1, 2], [3]]),
+    ):
+        with pytest.raises(UserError, match=r"^Bigram gives log-probabilities .* on example 'book/7': try --dtype"):
+            call()
+    metered.read("query", metered.start(1), torch.tensor([[1, 3, 2]]), logprobs=False)
+
+
+def test_nothing_is_written_from_what_is_no_number() -> None:
+    metered = meter()
+    metered.method.head_CV[:] = float("nan")  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="are not numbers"):
+        metered.generate("query", metered.start(1), [[1]], max_new_tokens=2)
 
 
 def test_the_state_that_a_call_is_given_is_in_memory() -> None:

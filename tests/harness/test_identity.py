@@ -11,7 +11,9 @@ import torch
 
 import contextlab
 from contextlab import backbone
+from contextlab.errors import UserError
 from contextlab.harness import identity as identities
+from contextlab.harness.identity import files_of
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -67,3 +69,20 @@ def test_the_hardware_is_told_in_words() -> None:
     words = identities.hardware(torch.device("cpu"))
     assert words.startswith("cpu (")
     assert words.endswith(" cores)")
+
+
+def test_the_content_of_every_path_in_a_configuration_counts(tmp_path):
+    one, folder = tmp_path / "one", tmp_path / "folder"
+    one.write_text("a")
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "two").write_text("b")
+    config = {"weights": one, "deep": {"list": [1, (folder,)]}, "word": "one", "none": None}
+    before = files_of(config)
+    assert set(before) == {str(one), str(folder / "deep" / "two")}
+    assert files_of(config) == before
+    for path in (one, folder / "deep" / "two"):
+        path.write_text(path.read_text() + "!")
+        assert files_of(config) != before
+        before = files_of(config)
+    with pytest.raises(UserError, match="cannot be read"):
+        files_of({"weights": tmp_path / "none"})

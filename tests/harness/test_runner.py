@@ -335,6 +335,45 @@ def test_an_edited_file_is_another_run(tmp_path: Path) -> None:
     assert first.startswith("own-py-counter-toy-parts-py-letters-short-")
 
 
+HELPED = """
+from contextlab.methods.window import Window
+from own_helper import FACTOR
+class Helped(Window):
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, None if found is None else found * FACTOR
+"""
+RUN_ID = """
+import sys
+from contextlab.harness.runner import bench
+result = bench(sys.argv[1], "sst2", split="n2", limit=1, backbone="tiny-llama", device="cpu", out=sys.argv[2]).runs[0]
+print(result["run_id"])
+"""
+
+
+def run_id_of(plugin: str, folder: Path, **environment: str) -> str:
+    """The id of a run in a process of its own, which stands in a folder and imports from it."""
+    paths = os.pathsep.join([str(folder), *sys.path])
+    command = [sys.executable, "-c", RUN_ID, plugin, str(folder / "runs")]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": paths, **environment}, capture_output=True, text=True
+    )
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+def test_what_a_users_file_imports_from_its_folder_is_part_of_it_and_its_path_is_not(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(HELPED)
+    (tmp_path / "own_helper.py").write_text("FACTOR = 1.0")
+    (tmp_path / "unrelated.py").write_text("")
+    first = run_id_of("own.py:Helped", tmp_path)
+    assert first.startswith("own-py-helped-sst2-n2-")
+    (tmp_path / "unrelated.py").write_text("CHANGED = 1")
+    assert run_id_of(f"{tmp_path}/../{tmp_path.name}/own.py:Helped", tmp_path) == first
+    assert run_id_of("own.py:Helped", tmp_path, CONTEXTLAB_KERNELS="reference") != first
+    (tmp_path / "own_helper.py").write_text("FACTOR = 1.5")
+    assert run_id_of("own.py:Helped", tmp_path) != first
+
+
 def test_the_package_offers_load_and_bench(tmp_path: Path) -> None:
     method = contextlab.load(COUNTER, backbone="tiny-llama", device="cpu", prior=2)
     assert method.config.as_dict() == {"prior": 2.0}

@@ -14,6 +14,7 @@ from torch import Tensor
 from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.accounting.products import ProductCounter
+from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, State
 
 if TYPE_CHECKING:
@@ -205,11 +206,15 @@ class Meter:
     Args:
         method: the method.
         ledger: where its costs go.
+
+    Attributes:
+        example: whose calls these are, for errors.
     """
 
     def __init__(self, method: ContextMethod, ledger: Ledger) -> None:
         self.method = method
         self.ledger = ledger
+        self.example = ""
         self._state: dict[str, int] | None = None
 
     @property
@@ -229,25 +234,37 @@ class Meter:
     def read(
         self, phase: Phase, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
     ) -> tuple[Any, Tensor | None]:
-        """`ContextMethod.read`, entered in `phase` with its unpadded tokens."""
-        return self.ledger.call(
+        """`ContextMethod.read`, entered in `phase` with its unpadded tokens.
+
+        Raises:
+            UserError: when a log-probability is not finite.
+        """
+        after, found_BT = self.ledger.call(
             phase,
             lambda: self.method.read(state, tokens_BT, lengths_B, logprobs=logprobs),
             tokens=tokens_BT.numel() if lengths_B is None else int(lengths_B.sum()),
             kind="read" if logprobs else "read silently",
             held_bytes=_held(state),
         )
+        self._check_finite(found_BT)
+        return after, found_BT
 
     def score(self, phase: Phase, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
-        """`ContextMethod.score`, entered in `phase` with the candidates' tokens of every row."""
+        """`ContextMethod.score`, entered in `phase` with the candidates' tokens of every row.
+
+        Raises:
+            UserError: when a log-probability is not finite.
+        """
         tokens: int = state.batch_size * sum(map(len, candidates))
-        return self.ledger.call(
+        logprobs_BNM = self.ledger.call(
             phase,
             lambda: self.method.score(state, candidates),
             tokens=tokens,
             kind="score",
             held_bytes=_held(state),
         )
+        self._check_finite(logprobs_BNM)
+        return logprobs_BNM
 
     def generate(self, phase: Phase, state: Any, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
         """`ContextMethod.generate`, entered in `phase` with the tokens of the prompts and those written."""
@@ -258,6 +275,15 @@ class Meter:
             kind="generate",
             held_bytes=_held(state),
         )
+
+    def _check_finite(self, logprobs: Tensor | None) -> None:
+        """A metric over NaN is a number all the same, so that nothing that is not finite may reach one."""
+        if logprobs is not None and not bool(logprobs.isfinite().all()):
+            example = f" on example '{self.example}'" if self.example else ""
+            raise UserError(
+                f"{type(self.method).__name__} gives log-probabilities that are not finite{example}: try --dtype "
+                "float32, a smaller lr where the method has one, or other weights."
+            )
 
     def keep(self, state: Any) -> None:
         """Record the size of `state` as what must be kept; of several, the largest counts."""

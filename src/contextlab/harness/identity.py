@@ -8,6 +8,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,9 @@ import contextlab
 from contextlab import registry
 from contextlab.backbone import Backbone
 from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
+from contextlab.errors import UserError
 from contextlab.harness.store import digest
+from contextlab.kernels import dispatch
 from contextlab.method import ContextMethod
 
 
@@ -39,15 +42,16 @@ def identity(
     """
     backbone = method[1].backbone
     return {
-        "method": method[0],
+        "method": registry.without_folder(method[0]),
         "method_config": method[1].config.as_dict(),
+        "method_files": files_of(method[1].config.as_dict()),
         "method_weights": getattr(method[1], "weights_digest", None),
         "method_source": registry.source_digest(type(method[1]).__module__),
         "backbone": backbone.name,
         "backbone_config": digest(_architecture(backbone)),
         "weights_sha256": backbone.digest,
         "tokenizer_sha256": backbone.tokenizer_digest,
-        "task": task[0],
+        "task": registry.without_folder(task[0]),
         "task_source": registry.source_digest(type(task[1]).__module__),
         "split": split,
         "context": options.context,
@@ -58,6 +62,7 @@ def identity(
         "seed": seed,
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "device": backbone.device.type,
+        "kernels": dispatch.asked(),
         "contextlab": contextlab.__version__,
         "source_sha256": registry.source_digest("contextlab"),
         "torch": torch.__version__,
@@ -80,6 +85,29 @@ def provenance(backbone: Backbone, protocol: Protocol, seed: int) -> dict[str, A
         "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
+
+
+def files_of(settings: Any) -> dict[str, str]:
+    """sha256 of the content of every path in a configuration, however deep it stands; a folder's files by name.
+
+    Raises:
+        UserError: when a file cannot be read.
+    """
+    if isinstance(settings, Path):
+        below = sorted(path for path in settings.rglob("*") if path.is_file()) if settings.is_dir() else [settings]
+        return {str(path): _file_digest(path) for path in below}
+    inner = settings.values() if isinstance(settings, Mapping) else settings
+    if isinstance(inner, str) or not isinstance(inner, Iterable):
+        return {}
+    return {name: sha256 for item in inner for name, sha256 in files_of(item).items()}
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): give a file that is there.") from error
 
 
 def prompt_digest(protocol: Protocol) -> str:

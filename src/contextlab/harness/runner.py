@@ -234,6 +234,7 @@ def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     example = case.dataset.examples[index]
     # A seed of its own gives an example the same draws in a resumed run.
     seed_example(seed, example.id)
+    meter.example = example.id
     record = case.protocol.evaluate(meter, example, case.other(index))
     skipped = "skipped" in record
     quality = None if skipped else case.protocol.quality(record)

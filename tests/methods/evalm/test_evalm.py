@@ -252,7 +252,7 @@ def test_sliding_keeps_as_much_of_the_windows_before_as_it_is_told(llama):
 
 
 def test_an_untrained_method_costs_what_an_open_one_does(backbone):
-    tokens = text(120)
+    tokens, _ = text(120), backbone.bos_hidden_C
     closed, opened = (EVALM(backbone, EVALMConfig(W=32, c=8, remote_bias=bias)) for bias in (None, -1.0))
     costs = [count(lambda m=method: m.read(m.start(), tokens))[1] for method in (closed, opened)]
     assert costs[0] == costs[1]

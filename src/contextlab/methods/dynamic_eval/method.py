@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -57,14 +56,6 @@ class DynamicEval(SegmentMethod):
     def capabilities(self) -> Capabilities:
         """Differentiates while reading; contexts start cold."""
         return Capabilities(needs_gradients=True, segment=self.segment)
-
-    @functools.cached_property
-    def weights_digest(self) -> str | None:
-        """sha256 of the statistics file."""
-        path = self.settings.statistics
-        if path is None or self.settings.rule != "rms":
-            return None
-        return hashlib.sha256(path.read_bytes()).hexdigest()
 
     def baseline(self) -> ContextMethod | None:
         """The window, without learning."""

@@ -6,7 +6,6 @@ Legend: B rows, t tokens of a block, C width of the model.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contextlab import cache, tensors
-from contextlab.backbone import Backbone, weights_digest, wrap
+from contextlab.backbone import Backbone, versions, weights_digest, wrap
 from contextlab.cache import KV, Layout
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod
@@ -52,12 +51,13 @@ class EVALM(SegmentMethod):
         self.summaries = summaries(backbone, self.settings).eval()
         if self.settings.weights is not None:
             self._load(self.settings.weights)
+        self._initial = versions(self.summaries)
 
     @property
     def capabilities(self) -> Capabilities:
         """Exact streaming, trainable; without overlap a window starts cold but for sinks and summaries."""
-        untrained = self.settings.weights is None
-        return Capabilities(trainable=True, untrained=untrained, segment=None if self.keep_last else self.segment)
+        segment = None if self.keep_last else self.segment
+        return Capabilities(trainable=True, untrained=self._untrained, segment=segment)
 
     @property
     def added_parameters(self) -> int:
@@ -69,14 +69,19 @@ class EVALM(SegmentMethod):
         """All of them train."""
         return self.added_parameters
 
-    @functools.cached_property
+    @property
+    def _untrained(self) -> bool:
+        """Whether no weights were loaded or changed since."""
+        return self.settings.weights is None and versions(self.summaries) == self._initial
+
+    @property
     def weights_digest(self) -> str:
         """sha256 of the summaries' weights."""
         return weights_digest(self.summaries)
 
     def baseline(self) -> ContextMethod | None:
         """Local attention with sinks, while no head heeds the summaries."""
-        if self.settings.remote_bias is not None or self.settings.weights is not None:
+        if self.settings.remote_bias is not None or not self._untrained:
             return None
         recent = None if self.settings.overlap else 0
         return Sliding(self.backbone, SlidingConfig(N=self.segment, sinks=self.keep_first, recent=recent))

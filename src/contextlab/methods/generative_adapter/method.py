@@ -6,7 +6,6 @@ Legend: B rows, t tokens of a block, C width of the model, L adapted layers, R =
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contextlab import tensors
-from contextlab.backbone import Backbone, weights_digest
+from contextlab.backbone import Backbone, versions, weights_digest
 from contextlab.cache import CacheReader, Layout
 from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.generative_adapter import released
@@ -58,11 +57,12 @@ class GenerativeAdapter(SegmentMethod):
         self.generator = Generator(backbone, self.settings).eval()
         if self.settings.weights is not None:
             self.generator.load(_read_weights(self.settings.weights), self.settings.weights)
+        self._initial = versions(self.generator)
 
     @property
     def capabilities(self) -> Capabilities:
         """Chunks start cold but for the weights; trainable."""
-        untrained = self.settings.weights is None
+        untrained = self.settings.weights is None and versions(self.generator) == self._initial
         return Capabilities(trainable=True, untrained=untrained, segment=self.segment)
 
     @property
@@ -75,7 +75,7 @@ class GenerativeAdapter(SegmentMethod):
         """All of the generator trains."""
         return self.added_parameters
 
-    @functools.cached_property
+    @property
     def weights_digest(self) -> str:
         """sha256 of the generator's weights."""
         return weights_digest(self.generator)

@@ -9,14 +9,13 @@ Legend: B rows, t tokens of a block, C width, H query heads, K key/value heads, 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from contextlab import cache, tensors
-from contextlab.backbone import Backbone, weights_digest
+from contextlab.backbone import Backbone, versions, weights_digest
 from contextlab.cache import KV, CacheReader, Layout
 from contextlab.errors import UserError
 from contextlab.kernels.joint_memory_attention import fuse_memory
@@ -71,12 +70,13 @@ class LongMem(BlockMethod):
         self.side = SideNetwork(backbone, self.settings).eval()
         if self.settings.weights is not None:
             self._load(self.settings.weights)
+        self._initial = versions(self.side)
+        self._bos: tuple[object, Tensor] | None = None
 
     @property
     def capabilities(self) -> Capabilities:
         """Segments start cold but for the bank; trainable."""
-        untrained = self.settings.weights is None
-        return Capabilities(trainable=True, untrained=untrained, segment=self.segment)
+        return Capabilities(trainable=True, untrained=self._untrained, segment=self.segment)
 
     @property
     def added_parameters(self) -> int:
@@ -88,15 +88,20 @@ class LongMem(BlockMethod):
         """All side parameters train."""
         return self.added_parameters
 
-    @functools.cached_property
+    @property
+    def _untrained(self) -> bool:
+        """Whether no weights were loaded or changed since."""
+        return self.settings.weights is None and versions(self.side) == self._initial
+
+    @property
     def weights_digest(self) -> str:
         """sha256 of the side network's weights."""
         return weights_digest(self.side)
 
     def baseline(self) -> ContextMethod | None:
         """The window, which an untrained network that starts as the identity equals exactly."""
-        untrained = self.settings.init == "identity" and self.settings.weights is None
-        return Window(self.backbone, WindowConfig(N=self.segment)) if untrained else None
+        silent = self.settings.init == "identity" and self._untrained
+        return Window(self.backbone, WindowConfig(N=self.segment)) if silent else None
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LongMemState:
         """An empty bank and an empty segment."""
@@ -173,9 +178,15 @@ class LongMem(BlockMethod):
         steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
         return Layout(state.kv.used_B[:, None] + steps)
 
-    @functools.cached_property
+    @property
     def _bos_hidden_C(self) -> Tensor:
-        """The side network's final state after BOS alone."""
+        """The side network's final state after BOS alone; computed again when weights have changed."""
+        now = versions(self.side), versions(self.backbone.model)
+        if self._bos is None or self._bos[0] != now:
+            self._bos = now, self._after_bos()
+        return self._bos[1]
+
+    def _after_bos(self) -> Tensor:
         tokens = torch.tensor([[self.backbone.bos]], device=self.backbone.device)
         layout = Layout(torch.zeros_like(tokens))
         with torch.no_grad():
