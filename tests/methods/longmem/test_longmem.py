@@ -109,3 +109,33 @@ def test_parameters_are_counted_and_the_backbone_is_not_touched(backbone):
     assert backbones.weights_digest(backbone.model) == before
     assert method.added_parameters == sum(p.numel() for p in method.side.parameters())
     assert all(parameter.requires_grad for parameter in method.side.parameters())
+
+
+def shared(backbone, **settings):
+    return LongMem(backbone, LongMemConfig(**{"N": 16, "K": 8, "init": "paper", "bank_scope": "shared", **settings}))
+
+
+def test_rows_that_share_a_bank_must_be_equally_long():
+    method, tokens = shared(backbones.load("tiny-llama")), torch.randint(0, 256, (2, 40))
+    state, _ = method.read(method.start(2), tokens)
+    assert state.bank.count_B.tolist() == [2 * 32 // 4] * 2
+    for lengths in ([40, 39], [16, 32], [5, 0]):
+        with pytest.raises(UserError, match="give rows of equal length"):
+            method.read(method.start(2), tokens, torch.tensor(lengths))
+
+
+def test_candidates_behind_a_shared_bank_do_not_enter_each_others():
+    method = shared(backbones.load("tiny-llama"))
+    state, _ = method.read(method.start(), torch.randint(0, 256, (1, 30)))
+    candidates = [torch.randint(0, 256, (length,)).tolist() for length in (40, 3, 25)]
+    together = method.score(state, candidates)
+    for n, one in enumerate(candidates):
+        assert torch.equal(together[:, n, : len(one)], method.score(state, [one])[:, 0])
+        assert bool((together[:, n, len(one) :] == 0).all())
+    written = method.generate(state, candidates, max_new_tokens=20)
+    assert written == [method.generate(state, [one], max_new_tokens=20)[0] for one in candidates]
+
+
+def test_a_chunk_longer_than_a_segment_is_refused():
+    with pytest.raises(UserError, match="use a smaller csz or a larger N"):
+        shared(backbones.load("tiny-llama"), N=4, csz=8, K=8)

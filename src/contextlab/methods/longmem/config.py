@@ -19,7 +19,7 @@ class LongMemConfig(WindowConfig):
         N: tokens of a segment, the local context.
         M: tokens the bank holds per row.
         K: tokens retrieved per query and head.
-        csz: tokens of a chunk.
+        csz: tokens of a chunk, at most N; the last tokens of a segment that fill no chunk are not stored (N mod csz).
         reduction: backbone layers per side layer.
         memory_layer: zero-based backbone layer whose keys and values are cached; three quarters up when not given
             (the paper's 18th of 24).
@@ -29,7 +29,7 @@ class LongMemConfig(WindowConfig):
             the final norm as in the released code.
         side_arithmetic: `backbone`, side layers compute as the layers they copy; or `released`, exact gelu and a norm
             epsilon of 1e-5 as in the released code (only with its own backbone).
-        bank_scope: `per_row`, or `shared` by all rows of a batch as in the released code.
+        bank_scope: `per_row`, or `shared` by all rows of a batch, of equal length, as in the released code.
         eviction: `fifo` keeps the newest M tokens; `official_two_step` drops two steps' worth at once.
         short_bank: with fewer chunks than asked for, `mask` them, or attend to a `zero_slot` as the released code does.
         storage_dtype: type of the cached keys and values.

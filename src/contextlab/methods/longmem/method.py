@@ -9,10 +9,13 @@ Legend: B rows, t tokens of a block, C width, H query heads, K key/value heads, 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from contextlab import cache, tensors
 from contextlab.backbone import Backbone, versions, weights_digest
@@ -62,6 +65,11 @@ class LongMem(BlockMethod):
         depth = backbone.layers
         given = self.settings.memory_layer
         self.memory_layer = given if given is not None else max(3 * depth // 4 - 1, 0)
+        if self.settings.csz > self.segment:
+            raise UserError(
+                f"A chunk of csz={self.settings.csz} tokens does not fit a segment of {self.segment}, and nothing would be "
+                "stored: use a smaller csz or a larger N."
+            )
         if self.memory_layer >= depth:
             raise UserError(
                 f"memory_layer={self.memory_layer} does not exist: the backbone has layers 0 to {depth - 1}."
@@ -119,12 +127,34 @@ class LongMem(BlockMethod):
             zeros_B + (ahead.first_segment(self.segment) if ahead else self.segment),
         )
 
+    def score(self, state: LongMemState, candidates: Sequence[Sequence[int]]) -> Tensor:
+        """Score several continuations; with a shared bank one after the other, or they would enter each other's."""
+        if self.settings.bank_scope != "shared":
+            return super().score(state, candidates)
+        longest = max(map(len, candidates), default=0)
+        parts = [super(LongMem, self).score(state, [one]) for one in candidates]
+        return torch.cat([functional.pad(part, (0, longest - part.shape[-1])) for part in parts], dim=1)
+
+    def generate(
+        self, state: LongMemState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
+    ) -> list[list[int]]:
+        """Continue every row after its prompt; prompts behind one row with a shared bank one after the other."""
+        alone = self.settings.bank_scope == "shared" and state.batch_size == 1
+        parts = [[prompt] for prompt in prompts] if alone else [prompts]
+        written = (super(LongMem, self).generate(state, p, max_new_tokens=max_new_tokens, **options) for p in parts)
+        return [row for part in written for row in part]
+
     def room(self, state: LongMemState) -> Tensor:
         """Up to the end of the segment."""
         return state.left_B
 
     def step(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[LongMemState, Tensor]:
-        """Backbone, side network, and at a segment's end its entry into the bank."""
+        """Backbone, side network, and at a segment's end its entry into the bank.
+
+        Raises:
+            UserError: when rows that share a bank are not equally long.
+        """
+        self._check_level(state, lengths_B)
         layout = self._layout(state, tokens_Bt)
         reader = CacheReader(self.backbone, state.kv, layout)
         states, final_BtC = self.run_backbone(tokens_Bt, layout, reader)
@@ -137,6 +167,7 @@ class LongMem(BlockMethod):
 
     def skim(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> LongMemState:
         """Read blocks that complete their segments and are not scored: the bank needs the cached layer, no more."""
+        self._check_level(state, lengths_B)
         layout = self._layout(state, tokens_Bt)
         reader = CacheReader(self.backbone, state.kv, layout)
         self.run_backbone(tokens_Bt, layout, reader, layers=self.memory_layer + 1)
@@ -158,6 +189,15 @@ class LongMem(BlockMethod):
                 if i % self.settings.reduction == 0:
                     states.append(hidden_BtC)
             return states, self.parts.norm(hidden_BtC)
+
+    def _check_level(self, state: LongMemState, lengths_B: Tensor) -> None:
+        if self.settings.bank_scope == "shared" and bool(
+            (lengths_B != lengths_B[0]).any() or (state.left_B != state.left_B[0]).any()
+        ):
+            raise UserError(
+                "Rows that share a bank (bank_scope=shared) end their segments together: give rows of equal length, or "
+                "use bank_scope=per_row."
+            )
 
     def _commit(self, state: LongMemState) -> LongMemState:
         """Put the finished segments into the bank and empty their caches."""
