@@ -67,8 +67,8 @@ class LongMem(BlockMethod):
         self.memory_layer = given if given is not None else max(3 * depth // 4 - 1, 0)
         if self.settings.csz > self.segment:
             raise UserError(
-                f"A chunk of csz={self.settings.csz} tokens does not fit a segment of {self.segment}, and nothing would be "
-                "stored: use a smaller csz or a larger N."
+                f"A chunk of csz={self.settings.csz} tokens does not fit a segment of {self.segment}, nothing would "
+                "be stored: use a smaller csz or a larger N."
             )
         if self.memory_layer >= depth:
             raise UserError(
