@@ -115,6 +115,37 @@ def test_a_part_written_out_equals_the_fused_one():
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("stored", ["transposed", "every other", "repeated"])
+@pytest.mark.parametrize("name", ["q", "k", "v", "mask", "out", "dout"])
+def test_the_fused_kernel_gets_rows_in_one_piece(name, stored):
+    """It reads D numbers on end wherever a row begins, other tensors' numbers among them."""
+    tensors = {key: torch.randn(2, 4, 9, 8) for key in ("q", "dout")} | {key: torch.randn(2, 2, 7, 8) for key in "kv"}
+    tensors["mask"] = torch.randn(2, 4, 9, 7)
+
+    def store(x):
+        if stored == "every other":
+            return torch.stack((x, torch.full_like(x, torch.nan)), -1)[..., 0]
+        return x.mT.contiguous().mT if stored == "transposed" else x[..., :1].expand(x.shape)
+
+    if name in tensors:
+        tensors[name] = store(tensors[name])
+    q, dout, k, v, mask = tensors.values()
+    out, lse = part.tiled_forward(q, k, v, mask, 0.3, causal=False)
+    for one, other in zip(part.forward(q, k, v, mask, 0.3, causal=False), (out, lse), strict=True):
+        torch.testing.assert_close(one, other)
+    out = store(out) if name == "out" else out
+    given_ = (dout, out, lse, q, k, v, mask, 0.3)
+    written = part.tiled_backward(*given_, causal=False, into_bias=False)
+    for one, other in zip(part.backward(*given_, False, into_bias=False), written, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_what_the_fused_kernel_can_read_is_not_copied():
+    x = torch.randn(2, 9, 4, 8)
+    for fits in (x, x.transpose(1, 2), x[:, ::2], x[:1].expand(2, -1, -1, -1), x[..., 1:], x[..., 3:4]):
+        assert next(part._for_fused(fits)) is fits
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 6, 9), (2, 4, 6, 9), (1, 4, 1, 9), (6, 9), (2, 1, 6, 1)])
 def test_a_bias_spreads_over_blocks_and_its_gradient_gathers(shape, monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES_AT_ONCE", 4)
