@@ -8,6 +8,7 @@ from torch._subclasses import FakeTensorMode
 
 from contextlab.accounting.flops import count as count_flops
 from contextlab.kernels.chunk_topk import blocked, chunk_topk
+from contextlab.kernels.chunk_topk import reference as plain
 from contextlab.kernels.dispatch import forced
 
 
@@ -103,6 +104,31 @@ def test_what_lies_behind_the_count_is_never_found(form, device):
     ids, score = chunk_topk(torch.ones(1, 1, 2, 4, device=device), mean, torch.tensor([3], device=device), 5)
     assert ids.max() < 3
     assert score.isneginf().sum() == 2 * 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a look at the counts would wait for the GPU")
+@pytest.mark.parametrize("wrong", [7, -1, 2**32 + 3, -(2**32) + 3])
+def test_counts_of_chunks_that_are_not_there_are_refused(form, wrong):
+    q, mean = torch.randn(2, 2, 3, 4), torch.randn(2, 1, 6, 4)
+    chunk_topk(q, mean, torch.tensor([0, 6]), 2)
+    with pytest.raises(ValueError, match=f"count_B has {wrong} in a bank of 6 chunks: give from 0 to 6."):
+        chunk_topk(q, mean, torch.tensor([2, wrong]), 2)
+
+
+@pytest.mark.parametrize(("wrong", "nearest"), [(1032, 1031), (2**32 + 3, 1031), (-1, 0), (-(2**32) + 3, 0)])
+def test_where_counts_are_not_looked_at_the_nearest_holds(form, wrong, nearest, device):
+    """As on a GPU: no form reads behind the bank, whose last stretch here is shorter than the one before."""
+    q = torch.ones(1, 1, 2, 4, device=device)
+    memory = torch.cat((torch.randn(1031, 4), torch.full((500, 4), 9.0)))
+    mean = memory[None, None, :1031].to(device)
+    search = {"reference": plain.chunk_topk, "torch": blocked.search}.get(form)
+    if search is None:
+        from contextlab.kernels.chunk_topk.triton import search
+    ids, score = search(q, mean, torch.tensor([wrong], device=device), 3)
+    expected = search(q, mean, torch.tensor([nearest], device=device), 3)
+    assert torch.equal(ids, expected[0])
+    assert torch.equal(score, expected[1])
+    assert score.max() < 4 * 9
 
 
 def test_blocks_of_queries_do_not_matter(monkeypatch):

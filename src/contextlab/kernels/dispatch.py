@@ -76,6 +76,11 @@ def _obstacle(floating: tuple[Tensor, ...]) -> str | None:
     return None
 
 
+def readable(x: Tensor) -> bool:
+    """Whether the numbers of a tensor are there to be looked at, without waiting for a device."""
+    return x.device.type == "cpu" and not isinstance(x, FakeTensor) and not torch.compiler.is_compiling()
+
+
 def total(counts: Tensor, most: int = 1) -> int:
     """The sum of whole numbers or truths; each counts as `most` where the data is not there to be added."""
     if isinstance(counts, FakeTensor) or counts.is_meta:

@@ -76,7 +76,8 @@ def _counts(
 ) -> tl.tensor:
     """Chunks that the queries of a tile see; none from row `end` on."""
     if COUNTS:
-        counts = tl.minimum(tl.load(counts_BT + before + row, mask=row < end, other=0), chunks).to(tl.int32)
+        counts = tl.load(counts_BT + before + row, mask=row < end, other=0)
+        counts = tl.maximum(tl.minimum(counts, chunks), 0).to(tl.int32)
     else:
         counts = tl.where(row < end, chunks, 0)
     return counts
