@@ -142,8 +142,21 @@ def test_the_fused_kernel_gets_rows_in_one_piece(name, stored):
 
 def test_what_the_fused_kernel_can_read_is_not_copied():
     x = torch.randn(2, 9, 4, 8)
-    for fits in (x, x.transpose(1, 2), x[:, ::2], x[:1].expand(2, -1, -1, -1), x[..., 1:], x[..., 3:4]):
-        assert next(part._for_fused(fits)) is fits
+    for fits in (x, x.transpose(1, 2), x[:, ::2], x[..., 1:], x[:1], x[..., 3:4]):
+        assert next(part._in_rows(fits)) is fits
+        assert part._apart(fits) is fits
+    repeated = x[:1].expand(2, -1, -1, -1)
+    assert next(part._in_rows(repeated)) is repeated
+
+
+def test_queries_that_repeat_do_not_order_the_output_wrongly():
+    """Torch's kernel allots its output with the queries' order of steps, and then takes rows in one piece for granted."""
+    k, v = torch.randn(1, 1, 7, 8), torch.randn(1, 1, 7, 8)
+    for steps in ((1, 1, 0, 1), (0, 1, 0, 1), (8, 8, 1, 1), (3, 1, 8, 1)):
+        q = torch.randn(99).as_strided((1, 1, 5, 8), steps)
+        out, lse = part.forward(q, k, v, None, 0.3, causal=False)
+        for one, other in zip((out, lse), part.tiled_forward(q, k, v, None, 0.3, causal=False), strict=True):
+            torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 6, 9), (2, 4, 6, 9), (1, 4, 1, 9), (6, 9), (2, 1, 6, 1)])
@@ -273,3 +286,4 @@ def test_nothing_in_is_nothing_out(form, device):
     given_ = attention(3, device=device)
     q, *rest = given_.leaves[:5]
     assert eva_attention(q[:, :, :0], *rest, scale=1.0).shape == (1, 2, 0, 16)
+    assert eva_attention(q[:, :0], *rest, scale=1.0).shape == (1, 0, 3, 16)
