@@ -131,6 +131,25 @@ def test_where_counts_are_not_looked_at_the_nearest_holds(form, wrong, nearest, 
     assert score.max() < 4 * 9
 
 
+@pytest.mark.parametrize("stored", [[7, 99, 3, 99], [5, 9]])
+def test_counts_are_read_with_any_step(form, stored, device):
+    count = torch.tensor(stored, device=device)
+    count = count[::2] if len(stored) == 4 else count[:1].expand(2)
+    q, mean = torch.randn(2, 2, 3, 4, device=device), torch.randn(2, 2, 9, 4, device=device)
+    for one, other in zip(chunk_topk(q, mean, count, 6), chunk_topk(q, mean, count.clone(), 6), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8), (2, 4, 3, 0)])
+def test_nothing_in_is_nothing_out(form, shape, device):
+    mean, count = torch.randn(shape[0], 2, 5, shape[3], device=device), torch.full((shape[0],), 5, device=device)
+    ids, score = chunk_topk(torch.randn(shape, device=device), mean, count, 2)
+    assert ids.shape == score.shape == (*shape[:3], 2)
+    if ids.numel():
+        # Without width all scores are 0, and the lower ids come first.
+        assert ids[0, 0, 0].tolist() == [0, 1]
+
+
 def test_blocks_of_queries_do_not_matter(monkeypatch):
     q, mean, count = torch.randn(2, 4, 37, 8), torch.randn(2, 2, 500, 8), torch.tensor([500, 211])
     whole = blocked.search(q, mean, count, 8)

@@ -235,6 +235,37 @@ def test_a_bank_of_another_type_and_of_any_steps_is_read(form, device):
     torch.testing.assert_close(narrow, given_.run())
 
 
+def test_gates_and_slopes_are_read_with_any_step(form, device):
+    given_ = case(9, heads=4, kv_heads=2, device=device)
+    out = given_.run()
+    expected = gradients(out, given_.leaves)
+    wide = torch.stack((given_.leaves[-1].detach(), torch.full((4,), torch.nan, device=device)), 1)
+    given_.leaves[-1] = wide[:, 0].requires_grad_()
+    given_.slopes = torch.stack((given_.slopes, torch.full((4,), torch.nan, device=device)), 1)[:, 0]
+    assert torch.equal(given_.run(), out)
+    for one, other in zip(gradients(given_.run(), given_.leaves), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("steps", [(0, 2, 1, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
+def test_gradients_reach_a_bank_however_the_outputs_is_stored(form, steps, device):
+    given_ = case(5, heads=3, chunk=1, take=1, width=4, device=device)
+    out = given_.run()
+    dout = torch.randn(out.shape, device=device)
+    stored = dout.permute(steps).contiguous().permute([steps.index(i) for i in range(4)])
+    found, expected = (torch.autograd.grad(out, given_.leaves, x, retain_graph=True) for x in (stored, dout))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8), (2, 4, 3, 0)])
+@pytest.mark.parametrize("older", [0, 2])
+def test_nothing_in_is_nothing_out(form, shape, older, device):
+    rows, _, queries, width = shape
+    k, v = (torch.randn(rows, 2, queries + older, width, device=device) for _ in range(2))
+    assert local_attention(torch.randn(shape, device=device), k, v, scale=1.0).shape == shape
+
+
 def test_a_bank_in_whole_chunks_is_not_copied():
     bank = torch.randn(2, 9, 3, 4, 8).transpose(1, 2)
     assert blocked._whole_chunks(bank) is bank

@@ -99,7 +99,7 @@ def search(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tup
         _search[lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads, parts)](
             q_BHTD,
             mean_BKnD,
-            count_B,
+            count_B.contiguous(),
             key_BHTx,
             heads,
             heads // kv_heads,

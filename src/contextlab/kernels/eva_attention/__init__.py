@@ -70,7 +70,7 @@ def eva_attention(
         raise ValueError(f"A window of {window} tokens holds no query: give 1 or more.")
     if overlap and window is None:
         raise ValueError("Nothing overlaps without windows: give window= too.")
-    if 0 in (sizes["B"], sizes["T"], sizes["D"]):
+    if 0 in q_BHTD.shape:
         return q_BHTD
     window = window or sizes["S"]
     shape = (scale, window, window if overlap else 0)

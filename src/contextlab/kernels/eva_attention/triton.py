@@ -354,6 +354,7 @@ def backward(
     given = (dout_BHTD, q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, counts_BT, chunk_bias_H)
     dout, q, k, v, chunk_k, chunk_v, counts, chunk_bias = inputs = _contiguous(*given)
     rows, heads, queries, width = q.shape
+    lse_BHT = lse_BHT.contiguous()
     delta_BHT, dbias_BHT = (dout.float() * out_BHTD.float()).sum(-1), torch.empty_like(lse_BHT)
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     grid, sizes, shape = _launch(inputs[1:], window, overlap)

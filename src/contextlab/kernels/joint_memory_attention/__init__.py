@@ -66,6 +66,8 @@ def local_attention(
     checks.one_float_type(q_BHTD=q_BHTD, k_BKSD=k_BKSD, v_BKSD=v_BKSD)
     if sizes["T"] > sizes["S"]:
         raise ValueError(f"There are {sizes['T']} queries but {sizes['S']} keys: give every query its own key.")
+    if 0 in q_BHTD.shape:
+        return q_BHTD
     if dispatch.asked() == "reference":
         return reference.local_attention(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale)
     out_BHTD: Tensor = ops.local_attention(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale)[0]

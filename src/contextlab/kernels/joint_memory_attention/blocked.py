@@ -208,4 +208,4 @@ def _weights(logits_BHtR: Tensor, lse_BHt: Tensor) -> Tensor:
 def _scatter(into_BKncD: Tensor, ids_BHtm: Tensor, weights_BHtR: Tensor, x_BHtD: Tensor) -> None:
     """Add every query's `x`, weighted, to each of its tokens."""
     memory, place = _places(into_BKncD, ids_BHtm)
-    memory.index_add_(0, place, (weights_BHtR[..., None] * x_BHtD[..., None, :]).view(len(place), -1))
+    memory.index_add_(0, place, (weights_BHtR[..., None] * x_BHtD[..., None, :]).reshape(len(place), -1))

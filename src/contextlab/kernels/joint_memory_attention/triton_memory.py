@@ -193,7 +193,7 @@ def memory_forward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `blocked.memory_forward`."""
-    local_BHTD, q_BHTD, ids_BHTm = (x.contiguous() for x in (local_BHTD, q_BHTD, ids_BHTm))
+    local_BHTD, q_BHTD, ids_BHTm, gate_H = (x.contiguous() for x in (local_BHTD, q_BHTD, ids_BHTm, gate_H))
     k_BKncD, v_BKncD = _in_one_step(k_BKncD, v_BKncD)
     out_BHTD, memory_BHTD = torch.empty_like(local_BHTD), torch.empty_like(local_BHTD)
     lse_BHT = q_BHTD.new_empty(q_BHTD.shape[:3], dtype=torch.float32)
@@ -232,7 +232,9 @@ def memory_backward(
     into_bank: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See `blocked.memory_backward`; into the bank the order of sums, and so the last bit, is not fixed."""
-    dout_BHTD, local_BHTD, q_BHTD, ids_BHTm = (x.contiguous() for x in (dout_BHTD, local_BHTD, q_BHTD, ids_BHTm))
+    dout_BHTD, local_BHTD, q_BHTD = (x.contiguous() for x in (dout_BHTD, local_BHTD, q_BHTD))
+    ids_BHTm, gate_H = ids_BHTm.contiguous(), gate_H.contiguous()
+    memory_BHTD, lse_BHT = memory_BHTD.contiguous(), lse_BHT.contiguous()
     k_BKncD, v_BKncD = _in_one_step(k_BKncD, v_BKncD)
     dlocal_BHTD, dq_BHTD, dgate_BHT = torch.empty_like(local_BHTD), torch.empty_like(q_BHTD), torch.empty_like(lse_BHT)
     dk, dv = (
