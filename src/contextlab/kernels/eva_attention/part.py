@@ -48,9 +48,9 @@ def backward(
     if q_BHtD.device.type != "cpu" or into_bias:
         given = (q_BHtD, k_BKSD, v_BKSD, bias, scale)
         return tiled_backward(dout_BHtD, out_BHtD, lse_BHt, *given, causal=causal, into_bias=into_bias)
-    given = _in_rows(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, out_BHtD)
+    in_rows = _in_rows(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, out_BHtD)
     made = (lse_BHt.contiguous(), 0.0, causal)
-    dq, dk, dv = fused_backward(*given, *made, **_options(q_BHtD, bias, scale))
+    dq, dk, dv = fused_backward(*in_rows, *made, **_options(q_BHtD, bias, scale))
     return dq, dk, dv, dq.new_empty(0)
 
 
@@ -109,7 +109,7 @@ def _in_rows(*tensors: Tensor) -> Iterator[Tensor]:
 
 
 def _apart(q_BHtD: Tensor) -> Tensor:
-    """The queries, copied where rows repeat or overlap too: the kernel allots its output in the order of their steps."""
+    """The queries, copied where rows repeat or overlap too: the kernel allots its output in their order of steps."""
     *sizes, width = q_BHtD.shape
     apart = all(size == 1 or step >= width for size, step in zip(sizes, q_BHtD.stride(), strict=False))
     return next(_in_rows(q_BHtD)) if apart else q_BHtD.contiguous()
