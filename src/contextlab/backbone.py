@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
@@ -252,7 +253,7 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
     Raises:
         UserError: for an unknown name, device or dtype, or when the checkpoint cannot be had.
     """
-    where = _device(device)
+    where = compute_device(device)
     width = _dtype(dtype, where)
     if name in TINY or name in PAPER_SHAPES:
         model = _tiny(name) if name in TINY else _seeded(lambda: _opt(*PAPER_SHAPES[name]))
@@ -280,13 +281,21 @@ def wrap(model: Any, tokenizer: Any = None) -> Backbone:
     return backbone
 
 
-def _device(device: str | None) -> torch.device:
+def compute_device(name: str | None) -> torch.device:
+    """The torch device of a name; without one the GPU when there is one.
+
+    Raises:
+        UserError: when torch cannot compute on it here.
+    """
     try:
-        where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError):
-        raise UserError(f"Device '{device}' is not available here: use --device cpu.") from None
-    return where
+        # Torch warns of names that it is about to forget.
+        with warnings.catch_warnings(action="ignore"):
+            device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+            # Some devices know shapes only, and fail when a number is wanted.
+            torch.ones(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError):
+        raise UserError(f"Device '{name}' is not available here: use --device cpu.") from None
+    return device
 
 
 def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:
