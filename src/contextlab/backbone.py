@@ -32,6 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from contextlab import cache
 from contextlab.errors import UserError, unknown
+from contextlab.kernels import dispatch
 from contextlab.paths import cache_dir
 
 EMBEDDED = "smollm2-135m"
@@ -251,10 +252,12 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
         dtype: `float32`, `bfloat16` or `float16`; bfloat16 on a GPU, float32 on a CPU.
 
     Raises:
-        UserError: for an unknown name, device or dtype, or when the checkpoint cannot be had.
+        UserError: for an unknown name, device or dtype, a form of the kernels that cannot run there, or when the
+            checkpoint cannot be had.
     """
     where = compute_device(device)
     width = _dtype(dtype, where)
+    dispatch.check(where, width)
     if name in TINY or name in PAPER_SHAPES:
         model = _tiny(name) if name in TINY else _seeded(lambda: _opt(*PAPER_SHAPES[name]))
         return Backbone(model.to(where, width), _byte_tokenizer(), name)

@@ -42,14 +42,16 @@ def measured(wanted: list[str], device: str | None, sizes: str | None, repeats: 
     """The report: ceilings of the machine, and one record per operation, size and form.
 
     Raises:
-        UserError: for an unknown operation, size or device.
+        UserError: for an unknown operation, size or device, or when the environment asks for an unknown form.
     """
     import torch
 
     from contextlab.backbone import compute_device
     from contextlab.harness.identity import hardware
     from contextlab.kernels import bench as kernels_bench
+    from contextlab.kernels import dispatch
 
+    dispatch.asked()
     where = compute_device(device)
     if where.type not in ("cpu", "cuda"):
         raise UserError(f"The kernels are measured on cpu or cuda, not on {where.type}: use --device cpu.")
