@@ -100,6 +100,7 @@ def test_an_architecture_that_computes_more_is_refused():
         ("smolm2-135m", {}, "did you mean 'smollm2-135m'"),
         ("tiny-llama", {"dtype": "float31"}, "did you mean 'float32'"),
         ("tiny-llama", {"device": "tpu9"}, "use --device cpu"),
+        ("tiny-llama", {"device": "meta"}, "'meta' is not available here: use --device cpu"),
         ("/nowhere/model.gguf", {}, "no GGUF file"),
     ],
 )

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from contextlab import cache, tensors
 from contextlab.errors import UserError, unknown
+from contextlab.kernels import dispatch
 from contextlab.paths import cache_dir
 
 EMBEDDED = "smollm2-135m"
@@ -278,10 +280,12 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
         dtype: `float32`, `bfloat16` or `float16`; bfloat16 on a GPU, float32 on a CPU.
 
     Raises:
-        UserError: for an unknown name, device or dtype, or when the checkpoint cannot be had.
+        UserError: for an unknown name, device or dtype, a form of the kernels that cannot run there, or when the
+            checkpoint cannot be had.
     """
-    where = _device(device)
+    where = compute_device(device)
     width = _dtype(dtype, where)
+    dispatch.check(where, width)
     if name in TINY or name in PAPER_SHAPES:
         model = _tiny(name) if name in TINY else _seeded(lambda: _opt(*PAPER_SHAPES[name]))
         return Backbone(model.to(where, width), _byte_tokenizer(), name)
@@ -307,13 +311,21 @@ def wrap(model: Any, tokenizer: Any = None) -> Backbone:
     return backbone
 
 
-def _device(device: str | None) -> torch.device:
+def compute_device(name: str | None) -> torch.device:
+    """The torch device of a name; without one the GPU when there is one.
+
+    Raises:
+        UserError: when torch cannot compute on it here.
+    """
     try:
-        where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError):
-        raise UserError(f"Device '{device}' is not available here: use --device cpu.") from None
-    return where
+        # Torch warns of names that it is about to forget.
+        with warnings.catch_warnings(action="ignore"):
+            device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+            # Some devices know shapes only, and fail when a number is wanted.
+            torch.ones(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError):
+        raise UserError(f"Device '{name}' is not available here: use --device cpu.") from None
+    return device
 
 
 def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:

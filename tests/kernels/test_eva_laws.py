@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kernel_cases import assert_close, gradients
 
 from contextlab.kernels.dispatch import forced
-from contextlab.kernels.eva_attention import part
+from contextlab.kernels.eva_attention import ops, part
+from contextlab.kernels.eva_attention import reference as plain
 from contextlab.kernels.eva_chunk_compress import chunk_means, eva_chunk_compress
 
 needs_triton = pytest.mark.skipif(util.find_spec("triton") is None, reason="triton is not installed")
@@ -107,6 +108,26 @@ def test_a_window_of_all_keys_is_none_and_counts_of_all_chunks_too(form, device)
         assert torch.equal(given_.run(), out)
     given_.counts = torch.full((1, 50), 10**6, device=device)
     torch.testing.assert_close(given_.run(), out)
+
+
+@pytest.mark.parametrize(("wrong", "nearest"), [(6, 5), (2**32 + 3, 5), (-1, 0), (-(2**32) + 3, 0)])
+def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(form, wrong, nearest, device):
+    """Forward and backward, without reading behind the chunks."""
+    given_ = attention(9, device=device)
+    q, k, v, chunk_k, chunk_v, heed = (x.detach() for x in given_.leaves)
+
+    def run(count):
+        counts = torch.full((1, 9), 3, device=device)
+        counts[0, 2:5] = count
+        inputs = (q, k, v, chunk_k, chunk_v, None, counts, heed)
+        if form == "reference":
+            return (plain.eva_attention(*inputs, 0.3, 9, 0),)
+        module = ops._form(q, None)
+        made = module.forward(*inputs, 0.3, 9, 0)
+        return (*made, *module.backward(torch.ones_like(q), *inputs, *made, 0.3, 9, 0, False, True))
+
+    for one, other in zip(run(wrong), run(nearest), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_chunk_of_one_token_counts_as_that_token(form, device):

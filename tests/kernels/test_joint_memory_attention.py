@@ -150,13 +150,60 @@ def test_missing_chunks_have_no_influence_and_order_has_none(form, device):
     torch.testing.assert_close(given_.run(), out)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a look at the ids would wait for the GPU")
+@pytest.mark.parametrize("wrong", [9, -1, 10**12, -(10**12)])
+def test_a_chunk_that_the_bank_lacks_is_refused_where_one_was_found(form, wrong):
+    given_ = case(5)
+    given_.ids[0, 1, 2, 0], given_.found[0, 1, 2, 0] = wrong, False
+    given_.run()
+    given_.found[0, 1, 2, 0] = True
+    sentence = f"ids_BHTm has {wrong} where found_BHTm is true, in a bank of 9 chunks: mend one of them."
+    with pytest.raises(ValueError, match=sentence):
+        given_.run()
+    q, _, _, q_memory, bank_k, bank_v, gate = given_.leaves
+    with pytest.raises(ValueError, match="in a bank of 0 chunks"):
+        fuse_memory(q, q_memory, bank_k[:, :, :0], bank_v[:, :, :0], given_.ids, given_.found, gate, scale=1.0)
+
+
+def test_a_compiled_call_refuses_it_too():
+    given_ = case(5)
+    compiled = torch.compile(given_.run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(), given_.run())
+    given_.ids[0, 0, 1], given_.found[0, 0, 1] = 9, True
+    with pytest.raises(ValueError, match="in a bank of 9 chunks"):
+        compiled()
+
+
+@pytest.mark.parametrize("wrong", [9, -1, 10**12])
+def test_where_it_is_not_looked_at_it_counts_as_not_found(form, wrong, device):
+    """As on a GPU: no form reads outside of the bank, forward or backward."""
+    given_ = case(5, device=device)
+    local, _, _, q, bank_k, bank_v, gate = (x.detach() for x in given_.leaves)
+    ids, found = given_.ids.clone(), given_.found.clone()
+    ids[0, :, 1:, 0], found[0, :, 1:, 0] = 4, True
+    outside = torch.zeros_like(found)
+    outside[0, :, 2:4, 0] = outside[0, 1, 4] = True
+    wrong_ids, without = ids.masked_fill(outside, wrong), found & ~outside
+
+    def run(ids, found):
+        given_ = (local, q, bank_k, bank_v, ids, found, gate)
+        if form == "reference":
+            return (reference.fuse_memory(*given_, 0.3),)
+        module = ops._form(q, bank_k)
+        out, *made = module.memory_forward(*given_, 0.3)
+        return (out, *made, *module.memory_backward(torch.ones_like(out), *given_, *made, 0.3, True))
+
+    for one, other in zip(run(wrong_ids, found | outside), run(ids, without), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("empty", ["chunks", "take"])
 def test_an_empty_bank_leaves_the_local_part(form, empty, device):
     given_ = case(5, device=device, **{"chunks": 1, "take": 1, empty: 1})
     q, k, v, q_memory, bank_k, bank_v, gate = given_.leaves
     local = local_attention(q, k, v, scale=1.0)
     if empty == "chunks":
-        bank_k, bank_v = bank_k[:, :, :0], bank_v[:, :, :0]
+        bank_k, bank_v, given_.found = bank_k[:, :, :0], bank_v[:, :, :0], torch.zeros_like(given_.found)
     else:
         given_.ids, given_.found = given_.ids[..., :0], given_.found[..., :0]
     out = fuse_memory(local, q_memory, bank_k, bank_v, given_.ids, given_.found, gate, scale=1.0)
@@ -186,6 +233,37 @@ def test_a_bank_of_another_type_and_of_any_steps_is_read(form, device):
     torch.testing.assert_close(narrow, given_.run())
     given_.leaves[4:6] = [x[..., 2:18].contiguous().float().transpose(2, 3).contiguous().transpose(2, 3) for x in wide]
     torch.testing.assert_close(narrow, given_.run())
+
+
+def test_gates_and_slopes_are_read_with_any_step(form, device):
+    given_ = case(9, heads=4, kv_heads=2, device=device)
+    out = given_.run()
+    expected = gradients(out, given_.leaves)
+    wide = torch.stack((given_.leaves[-1].detach(), torch.full((4,), torch.nan, device=device)), 1)
+    given_.leaves[-1] = wide[:, 0].requires_grad_()
+    given_.slopes = torch.stack((given_.slopes, torch.full((4,), torch.nan, device=device)), 1)[:, 0]
+    assert torch.equal(given_.run(), out)
+    for one, other in zip(gradients(given_.run(), given_.leaves), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("steps", [(0, 2, 1, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
+def test_gradients_reach_a_bank_however_the_outputs_is_stored(form, steps, device):
+    given_ = case(5, heads=3, chunk=1, take=1, width=4, device=device)
+    out = given_.run()
+    dout = torch.randn(out.shape, device=device)
+    stored = dout.permute(steps).contiguous().permute([steps.index(i) for i in range(4)])
+    found, expected = (torch.autograd.grad(out, given_.leaves, x, retain_graph=True) for x in (stored, dout))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8), (2, 4, 3, 0)])
+@pytest.mark.parametrize("older", [0, 2])
+def test_nothing_in_is_nothing_out(form, shape, older, device):
+    rows, _, queries, width = shape
+    k, v = (torch.randn(rows, 2, queries + older, width, device=device) for _ in range(2))
+    assert local_attention(torch.randn(shape, device=device), k, v, scale=1.0).shape == shape
 
 
 def test_a_bank_in_whole_chunks_is_not_copied():
@@ -223,15 +301,6 @@ def test_repeated_runs_are_bitwise_equal(form, device):
     assert torch.equal(first, second)
     for one, other in zip(gradients(first, given_.leaves[:4]), gradients(second, given_.leaves[:4]), strict=True):
         assert torch.equal(one, other)
-
-
-def test_the_operations_follow_torchs_rules():
-    given_ = case(5, 9, heads=4, kv_heads=2, rows=2)
-    q, k, v, q_memory, bank_k, bank_v, gate = given_.leaves
-    torch.library.opcheck(ops.local_attention, (q, k, v, given_.slopes, 0.3))
-    local = torch.randn_like(q).requires_grad_()
-    arguments = (local, q_memory, bank_k, bank_v, given_.ids, given_.found, gate, 0.3)
-    torch.library.opcheck(ops.fuse_memory, arguments)
 
 
 def test_compiles_into_one_graph_with_its_gradients():

@@ -126,4 +126,4 @@ def test_a_wrong_kernel_ends_the_command_with_a_sentence(capsys, monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu_is_one_sentence(capsys):
     assert main(["kernels", "bench", "--device", "cuda"]) == 2
-    assert "There is no GPU that torch can use here: use --device cpu." in capsys.readouterr().err
+    assert "Device 'cuda' is not available here: use --device cpu." in capsys.readouterr().err

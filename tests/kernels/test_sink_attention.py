@@ -3,8 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from contextlab.kernels.sink_attention import sink_attention
+
+
+def count(run):
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
 
 
 def case(rows=2, heads=4, kv_heads=2, queries=5, keys=9, width=8):
@@ -40,14 +47,58 @@ def test_one_row_of_visibility_may_stand_for_all():
     torch.testing.assert_close(shared, sink_attention(q, q_sink, k, v, seen[:1].expand(2, -1, -1).clone(), 2, 0.3))
 
 
+def test_values_may_be_wider_than_keys():
+    (q, q_sink, k, _), seen = case()
+    v = torch.randn(2, 2, 9, 3)
+    whole = torch.cat([sink_attention(q, q_sink, k, v[..., i : i + 1], seen, 2, 0.3) for i in range(3)], -1)
+    torch.testing.assert_close(sink_attention(q, q_sink, k, v, seen, 2, 0.3), whole)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "sentence"),
+    [
+        ({"q": torch.zeros(2, 3, 5, 8)}, ValueError, "q_sink_BHTD has H = 4 where H = 3 before: make them equal."),
+        ({"k": torch.zeros(2, 3, 9, 8), "v": torch.zeros(2, 3, 9, 8)}, ValueError, "4 query heads cannot share 3 key"),
+        ({"seen": torch.ones(2, 5, 8).bool()}, ValueError, "seen_BTS has S = 8 where S = 9 before: make them equal."),
+        ({"seen": torch.ones(1, 4, 9).bool()}, ValueError, "seen_1TS has T = 4 where T = 5 before: make them equal."),
+        ({"seen": torch.ones(2, 5, 9)}, TypeError, "seen_BTS is torch.float32: give it as torch.bool."),
+        ({"v": torch.zeros(2, 2, 9, 8).half()}, TypeError, "v_BKSE is torch.float16 beside q_BHTD of torch.float32"),
+        ({"sinks": -1}, ValueError, "There cannot be -1 sinks: give 0 or more."),
+    ],
+)
+def test_a_mistake_is_one_sentence(changed, error, sentence):
+    (q, q_sink, k, v), seen = case()
+    given = {"q": q, "q_sink": q_sink, "k": k, "v": v, "seen": seen, "sinks": 2, "scale": 0.3}
+    sink_attention(*given.values())
+    with pytest.raises(error, match=sentence):
+        sink_attention(*{**given, **changed}.values())
+
+
+def test_queries_stored_in_another_order_compile():
+    """What torch is told about the result's steps in memory is true, whatever those of the queries are."""
+    (q, q_sink, k, v), seen = case()
+    q, q_sink = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, q_sink))
+
+    def run(q, q_sink):
+        return sink_attention(q, q_sink, k, v, seen, 2, 0.3).view(-1) + 1
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, q_sink), run(q, q_sink))
+
+
+def test_flops_are_those_of_visible_pairs_or_of_all_without_data():
+    (q, q_sink, k, v), seen = case()
+    assert count(lambda: sink_attention(q, q_sink, k, v, seen, 2, 0.3)) == int(seen.sum()) * 4 * 2 * 16
+    assert count(lambda: sink_attention(q, q_sink, k, v, seen[:1], 2, 0.3)) == 2 * int(seen[0].sum()) * 4 * 2 * 16
+    for mode in (FakeTensorMode(), torch.device("meta")):
+        with mode:
+            shapes = [torch.empty(x.shape) for x in (q, q_sink, k, v)]
+            everything = torch.empty(seen.shape, dtype=torch.bool)
+            assert count(lambda: sink_attention(*shapes, everything, 2, 0.3)) == 2 * 5 * 9 * 4 * 2 * 16  # noqa: B023
+
+
 def test_shapes_are_known_without_data():
     with FakeTensorMode():
         (q, q_sink, k, v), _ = case()
         seen = torch.ones(1, 5, 9, dtype=torch.bool)
         assert sink_attention(q, q_sink, k, v, seen, 2, 0.3).shape == q.shape
-
-
-def test_the_operation_follows_torchs_rules():
-    (q, q_sink, k, v), seen = case()
-    tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(sink_attention, (q, q_sink, k, v, seen, 2, 0.3), test_utils=tests)

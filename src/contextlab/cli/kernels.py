@@ -42,16 +42,19 @@ def measured(wanted: list[str], device: str | None, sizes: str | None, repeats: 
     """The report: ceilings of the machine, and one record per operation, size and form.
 
     Raises:
-        UserError: for an unknown operation, size or device.
+        UserError: for an unknown operation, size or device, or when the environment asks for an unknown form.
     """
     import torch
 
+    from contextlab.backbone import compute_device
     from contextlab.harness.identity import hardware
     from contextlab.kernels import bench as kernels_bench
+    from contextlab.kernels import dispatch
 
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("There is no GPU that torch can use here: use --device cpu.")
+    dispatch.asked()
+    where = compute_device(device)
+    if where.type not in ("cpu", "cuda"):
+        raise UserError(f"The kernels are measured on cpu or cuda, not on {where.type}: use --device cpu.")
     scale = sizes or where.type
     if scale not in kernels_bench.SIZES:
         raise unknown("size", scale, kernels_bench.SIZES)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
+
+from contextlab.kernels.dispatch import readable
 
 
 def shapes(**tensors: Tensor) -> dict[str, int]:
@@ -60,3 +63,37 @@ def of_type(dtype: torch.dtype, **tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if tensor.dtype != dtype:
             raise TypeError(f"{name} is {tensor.dtype}: give it as {dtype}.")
+
+
+def count(count_B: Tensor, chunks: int) -> None:
+    """Numbers of chunks in use, no more than the bank has.
+
+    They are looked at on a CPU only: on a GPU that would wait for it, and there the nearest number in range holds.
+
+    Raises:
+        ValueError: when one is out of range.
+    """
+    if readable(count_B):
+        # Out of sight of modes that count or watch: this is no part of the operation.
+        with no_dispatch():
+            wrong = count_B[(count_B < 0) | (count_B > chunks)]
+            _refuse("count_B", wrong, f"in a bank of {chunks} chunks: give from 0 to {chunks}")
+
+
+def ids(ids_BHTm: Tensor, found_BHTm: Tensor, chunks: int) -> None:
+    """Ids of chunks that the bank has, wherever one was found.
+
+    They are looked at on a CPU only: on a GPU that would wait for it, and there an id out of range is not found.
+
+    Raises:
+        ValueError: when one is out of range.
+    """
+    if readable(ids_BHTm):
+        with no_dispatch():
+            wrong = ids_BHTm[found_BHTm & ((ids_BHTm < 0) | (ids_BHTm >= chunks))]
+            _refuse("ids_BHTm", wrong, f"where found_BHTm is true, in a bank of {chunks} chunks: mend one of them")
+
+
+def _refuse(name: str, wrong: Tensor, where: str) -> None:
+    if wrong.numel():
+        raise ValueError(f"{name} has {int(wrong[0])} {where}.")

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 
+from contextlab.errors import UserError
+
 VARIABLE = "CONTEXTLAB_KERNELS"
 FORMS = ("reference", "torch", "triton")
 TRITON_TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -21,11 +23,11 @@ def asked() -> str | None:
     """The form that the environment asks for, if any.
 
     Raises:
-        ValueError: for a form that does not exist.
+        UserError: for a form that does not exist.
     """
     form = os.environ.get(VARIABLE) or None
     if form is not None and form not in FORMS:
-        raise ValueError(f"{VARIABLE}={form} is no form of the kernels: set it to reference, torch or triton.")
+        raise UserError(f"{VARIABLE}={form} is no form of the kernels: set it to reference, torch or triton.")
     return form
 
 
@@ -52,28 +54,45 @@ def use_triton(*floating: Tensor) -> bool:
     """Whether Triton computes on these tensors.
 
     Raises:
-        ValueError: when the environment asks for Triton where it cannot run.
+        UserError: when the environment asks for Triton where it cannot run.
     """
+    return _triton_runs(floating[0].device, {tensor.dtype for tensor in floating})
+
+
+def check(device: torch.device, dtype: torch.dtype) -> None:
+    """See that the kernels can run as the environment asks, before there is anything to lose.
+
+    Raises:
+        UserError: when they cannot.
+    """
+    _triton_runs(device, {dtype})
+
+
+def _triton_runs(device: torch.device, types: set[torch.dtype]) -> bool:
     form = asked()
-    if form != "triton" and (form is not None or not floating[0].is_cuda):
+    if form != "triton" and (form is not None or device.type != "cuda"):
         return False
-    reason = _obstacle(floating)
+    reason = _obstacle(device, types)
     if reason is not None and form == "triton":
-        raise ValueError(f"{VARIABLE}=triton cannot be followed: {reason}.")
+        raise UserError(f"{VARIABLE}=triton cannot be followed: {reason}.")
     return reason is None
 
 
-def _obstacle(floating: tuple[Tensor, ...]) -> str | None:
-    types = {tensor.dtype for tensor in floating}
+def _obstacle(device: torch.device, types: set[torch.dtype]) -> str | None:
     if util.find_spec("triton") is None:
         return "triton is not installed (pip install 'contextlab[kernels]')"
-    if not floating[0].is_cuda and not interpreted():
+    if device.type != "cuda" and not interpreted():
         return "the tensors are not on a CUDA device, and TRITON_INTERPRET=1 is not set"
     if interpreted() and torch.bfloat16 in types:
         return "Triton's interpreter computes nonsense in bfloat16, use float32 or float16"
     if not types <= set(TRITON_TYPES):
         return "it takes float32, float16 and bfloat16 only"
     return None
+
+
+def readable(x: Tensor) -> bool:
+    """Whether the numbers of a tensor are there to be looked at, without waiting for a device."""
+    return x.device.type == "cpu" and not isinstance(x, FakeTensor) and not torch.compiler.is_compiling()
 
 
 def total(counts: Tensor, most: int = 1) -> int:

@@ -23,7 +23,8 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
     Args:
         q_BHTD: queries, unscaled (a scale would not change the ranking).
         mean_BKnD: mean key of every chunk; query heads share key heads in consecutive groups.
-        count_B: chunks in use per row, packed to the left, int64.
+        count_B: chunks in use per row, packed to the left, int64; on a CPU numbers out of range are refused, on a GPU,
+            where a look at them would wait for it, the nearest number in range holds.
         take: chunks wanted.
 
     Returns:
@@ -31,7 +32,7 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
         neither has gradients.
 
     Raises:
-        ValueError, TypeError: when shapes, devices or types do not fit.
+        ValueError, TypeError: when shapes, devices, types or counts do not fit.
     """
     sizes = checks.shapes(q_BHTD=q_BHTD, mean_BKnD=mean_BKnD, count_B=count_B)
     checks.heads(sizes)
@@ -42,6 +43,7 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
         raise ValueError(f"take = {take} chunks cannot be found: give 0 or more.")
     q_BHTD, mean_BKnD = q_BHTD.detach(), mean_BKnD.detach()
     if dispatch.asked() == "reference":
+        checks.count(count_B, sizes["n"])
         return reference.chunk_topk(q_BHTD, mean_BKnD, count_B, take)
     found: tuple[Tensor, Tensor] = _chunk_topk(q_BHTD, mean_BKnD, count_B, take)
     return found
@@ -49,6 +51,7 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
 
 @torch.library.custom_op("contextlab::chunk_topk", mutates_args=())
 def _chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
+    checks.count(count_B, mean_BKnD.shape[2])
     if not dispatch.use_triton(q_BHTD, mean_BKnD):
         return blocked.search(q_BHTD, mean_BKnD, count_B, take)
     from contextlab.kernels.chunk_topk import triton
@@ -66,4 +69,4 @@ def _(q_BHTD: Tensor, _mean: Tensor, _count: Tensor, take: int) -> tuple[Tensor,
 def chunk_topk_flops(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, *_args: Any, **_kwargs: Any) -> int:
     """One inner product for every query head and chunk in use; multiply-add = 2."""
     _, heads, queries, width = q_BHTD.shape
-    return dispatch.total(count_B, most=mean_BKnD.shape[2]) * heads * queries * 2 * width
+    return dispatch.total(count_B.clamp(0, mean_BKnD.shape[2]), most=mean_BKnD.shape[2]) * heads * queries * 2 * width

@@ -29,7 +29,7 @@ def search(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tup
     q_BKQD = q_BHTD.float().reshape(*by_head, width)
     ids_BKQm = torch.zeros(*by_head, take, dtype=torch.int64, device=q_BHTD.device)
     score_BKQm = torch.full(ids_BKQm.shape, float("-inf"), device=q_BHTD.device)
-    used = count_B.clamp(max=chunks).tolist() if take and queries else [0] * rows
+    used = count_B.clamp(0, chunks).tolist() if take and queries else [0] * rows
     for b, k in itertools.product((b for b in range(rows) if used[b]), range(kv_heads)):
         mean_nD = mean_BKnD[b, k, : used[b]].float()
         strip = max(1, SCORES // used[b])

@@ -11,9 +11,8 @@ from torch import Tensor
 
 def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
     """See `contextlab.kernels.chunk_topk.chunk_topk`."""
-    rows, _, queries, width = q_BHTD.shape
-    chunks = mean_BKnD.shape[2]
-    grouped_BKGTD = q_BHTD.float().view(rows, mean_BKnD.shape[1], -1, queries, width)
+    kv_heads, chunks = mean_BKnD.shape[1:3]
+    grouped_BKGTD = q_BHTD.float().unflatten(1, (kv_heads, q_BHTD.shape[1] // kv_heads))
     score_BKGTn = grouped_BKGTD @ mean_BKnD.float()[:, :, None].transpose(-1, -2)
     free_Bn = torch.arange(chunks, device=q_BHTD.device) >= count_B[:, None]
     score_BHTn = score_BKGTn.flatten(1, 2).masked_fill(free_Bn[:, None, None], float("-inf"))

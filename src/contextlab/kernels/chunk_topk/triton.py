@@ -39,6 +39,7 @@ def _search(
     heads: tl.tensor,
     groups: tl.tensor,
     queries: tl.tensor,
+    chunks: tl.tensor,
     stretch: tl.tensor,
     row_step: tl.tensor,
     head_step: tl.tensor,
@@ -55,7 +56,9 @@ def _search(
     row, d, slot = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D), tl.arange(0, SLOTS)
     mean_nD = mean_BKnD + bh // heads * row_step + bh % heads // groups * head_step
     begin = part * stretch
-    end = tl.minimum(begin + stretch, tl.load(count_B + bh // heads).to(tl.int32))
+    # Narrowed after it is known to be in range: what lies behind the bank belongs to others.
+    count = tl.maximum(tl.minimum(tl.load(count_B + bh // heads), chunks), 0).to(tl.int32)
+    end = tl.minimum(begin + stretch, count)
     inside = (row < queries)[:, None] & (d < WIDTH)[None, :]
     q = tl.load(q_BHTD + bh * queries * WIDTH + row[:, None] * WIDTH + d[None, :], mask=inside, other=0.0)
     # Empty slots differ, so that one is filled at a time; slots beyond TAKE are never the worst.
@@ -96,11 +99,12 @@ def search(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tup
         _search[lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads, parts)](
             q_BHTD,
             mean_BKnD,
-            count_B,
+            count_B.contiguous(),
             key_BHTx,
             heads,
             heads // kv_heads,
             queries,
+            chunks,
             triton.cdiv(chunks, parts),
             *mean_BKnD.stride()[:3],
             WIDTH=width,

@@ -39,7 +39,8 @@ def eva_attention(
         scale: factor of the logits.
         bias: added to the local logits, broadcastable to BHTS, -inf where a key is not seen; every query must see one.
             Without it a query sees the local keys that are not behind it. There is no fused kernel for it on a GPU.
-        counts_BT: chunks that each query sees, the first so many, int64; all when None.
+        counts_BT: chunks that each query sees, the first so many, int64: all there are when it is more, none when it is
+            negative, in every form, so that padding may have any; all when None.
         chunk_bias_H: added to the logits of chunks; heads with -inf see none.
         window: the local keys lie in windows of so many tokens, the first one beginning with them, and a query sees
             those of its own; all are one window when None.
@@ -69,7 +70,7 @@ def eva_attention(
         raise ValueError(f"A window of {window} tokens holds no query: give 1 or more.")
     if overlap and window is None:
         raise ValueError("Nothing overlaps without windows: give window= too.")
-    if 0 in (sizes["B"], sizes["T"], sizes["D"]):
+    if 0 in q_BHTD.shape:
         return q_BHTD
     window = window or sizes["S"]
     shape = (scale, window, window if overlap else 0)

@@ -158,7 +158,7 @@ def _blocks(
             first = max(begin // window * window - overlap, 0)
             parts = [Part(span, False, slice(begin, end), causal=True)]
             parts += [Part(span, False, slice(first, begin))] * (first < begin)
-        counts_Bt = None if counts_BT is None else counts_BT[:, span].clamp(max=chunks)
+        counts_Bt = None if counts_BT is None else counts_BT[:, span].clamp(0, chunks)
         all_see = chunks if counts_Bt is None else int(counts_Bt.min())
         parts += [Part(span, True, slice(0, all_see))] * (all_see > 0)
         some_see = chunks if counts_Bt is None else int(counts_Bt.max())

@@ -126,7 +126,7 @@ def flops(
         local = rows * heads * length * keys * dispatch.total(bias > float("-inf")) // bias.numel()
     visible = rows * length * chunks
     if counts_BT is not None:
-        visible = dispatch.total(counts_BT.clamp(max=chunks), most=chunks)
+        visible = dispatch.total(counts_BT.clamp(0, chunks), most=chunks)
     return (local + heads * visible) * 4 * width
 
 

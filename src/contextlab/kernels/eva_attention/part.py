@@ -7,6 +7,7 @@ D head width.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +22,8 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """`out_BHtD` and `lse_BHt`; causal over equal lengths."""
     if q_BHtD.device.type == "cpu":
-        bias = bias if bias is None else bias.to(q_BHtD.dtype)
-        out_BHtD, lse_BHt = fused(q_BHtD, k_BKSD, v_BKSD, 0.0, causal, attn_mask=bias, scale=scale)
+        given = (_apart(q_BHtD), *_in_rows(k_BKSD, v_BKSD))
+        out_BHtD, lse_BHt = fused(*given, 0.0, causal, **_options(q_BHtD, bias, scale))
         return out_BHtD, lse_BHt
     return tiled_forward(q_BHtD, k_BKSD, v_BKSD, bias, scale, causal=causal)
 
@@ -47,9 +48,9 @@ def backward(
     if q_BHtD.device.type != "cpu" or into_bias:
         given = (q_BHtD, k_BKSD, v_BKSD, bias, scale)
         return tiled_backward(dout_BHtD, out_BHtD, lse_BHt, *given, causal=causal, into_bias=into_bias)
-    bias = bias if bias is None else bias.to(q_BHtD.dtype)
-    made = (out_BHtD, lse_BHt.contiguous(), 0.0, causal)
-    dq, dk, dv = fused_backward(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, *made, attn_mask=bias, scale=scale)
+    in_rows = _in_rows(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, out_BHtD)
+    made = (lse_BHt.contiguous(), 0.0, causal)
+    dq, dk, dv = fused_backward(*in_rows, *made, **_options(q_BHtD, bias, scale))
     return dq, dk, dv, dq.new_empty(0)
 
 
@@ -100,6 +101,22 @@ def tiled_backward(
         dqs.append((dlogits_BKRS @ k_BKSD).view(*dlogits_BHtS.shape[:3], -1))
         dk_BKSD += dlogits_BKRS.transpose(-1, -2) @ _grouped(q_BHtD[:, :, span], k_BKSD)
     return torch.cat(dqs, dim=2), dk_BKSD, dv_BKSD, dbias
+
+
+def _in_rows(*tensors: Tensor) -> Iterator[Tensor]:
+    """The tensors, copied where a row of D numbers is not in one piece: torch's kernels take that for granted."""
+    return (x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in tensors)
+
+
+def _apart(q_BHtD: Tensor) -> Tensor:
+    """The queries, copied where rows repeat or overlap too: the kernel allots its output in their order of steps."""
+    *sizes, width = q_BHtD.shape
+    apart = all(size == 1 or step >= width for size, step in zip(sizes, q_BHtD.stride(), strict=False))
+    return next(_in_rows(q_BHtD)) if apart else q_BHtD.contiguous()
+
+
+def _options(q_BHtD: Tensor, bias: Tensor | None, scale: float) -> dict[str, Any]:
+    return {"attn_mask": bias if bias is None else bias.to(q_BHtD.dtype), "scale": scale}
 
 
 def _spans(q_BHtD: Tensor) -> Iterator[slice]:

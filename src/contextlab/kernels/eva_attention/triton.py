@@ -76,7 +76,8 @@ def _counts(
 ) -> tl.tensor:
     """Chunks that the queries of a tile see; none from row `end` on."""
     if COUNTS:
-        counts = tl.minimum(tl.load(counts_BT + before + row, mask=row < end, other=0), chunks).to(tl.int32)
+        counts = tl.load(counts_BT + before + row, mask=row < end, other=0)
+        counts = tl.maximum(tl.minimum(counts, chunks), 0).to(tl.int32)
     else:
         counts = tl.where(row < end, chunks, 0)
     return counts
@@ -353,6 +354,7 @@ def backward(
     given = (dout_BHTD, q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, counts_BT, chunk_bias_H)
     dout, q, k, v, chunk_k, chunk_v, counts, chunk_bias = inputs = _contiguous(*given)
     rows, heads, queries, width = q.shape
+    lse_BHT = lse_BHT.contiguous()
     delta_BHT, dbias_BHT = (dout.float() * out_BHTD.float()).sum(-1), torch.empty_like(lse_BHT)
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     grid, sizes, shape = _launch(inputs[1:], window, overlap)

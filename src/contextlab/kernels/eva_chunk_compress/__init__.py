@@ -22,7 +22,13 @@ __all__ = ["chunk_means", "eva_chunk_compress", "pool_chunks"]
 
 
 def chunk_means(x_BHTD: Tensor, chunk: int, kv_heads: int) -> Tensor:
-    """`mean_BKnD` over every chunk, and over the heads that share a key head (none for keys themselves)."""
+    """`mean_BKnD` over every chunk, and over the heads that share a key head (none for keys themselves).
+
+    Raises:
+        ValueError: when shapes do not fit.
+    """
+    checks.heads({**checks.shapes(x_BHTD=x_BHTD), "K": kv_heads})
+    _check_chunk(chunk)
     missing = -x_BHTD.shape[2] % chunk
     whole_BHTD = F.pad(x_BHTD, (0, 0, 0, missing)) if missing else x_BHTD
     mean_BKnD: Tensor = whole_BHTD.unflatten(2, (-1, chunk)).unflatten(1, (kv_heads, -1)).mean((2, 4))
@@ -91,8 +97,12 @@ def _pool(
 def _check(means: dict[str, Tensor], k_BKTD: Tensor, v_BKTD: Tensor, chunk: int) -> None:
     sizes = checks.shapes(k_BKTD=k_BKTD, v_BKTD=v_BKTD, **means)
     checks.one_float_type(k_BKTD=k_BKTD, v_BKTD=v_BKTD, **means)
-    if chunk < 1:
-        raise ValueError(f"A chunk of {chunk} tokens holds none: give 1 or more.")
+    _check_chunk(chunk)
     wanted = -(-sizes["T"] // chunk)
     if sizes["n"] != wanted:
         raise ValueError(f"{sizes['T']} tokens make {wanted} chunks of {chunk}, not {sizes['n']}: give one mean each.")
+
+
+def _check_chunk(chunk: int) -> None:
+    if chunk < 1:
+        raise ValueError(f"A chunk of {chunk} tokens holds none: give 1 or more.")

@@ -190,7 +190,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `blocked.backward`."""
     dkey_BKnD, dvalue_BKnD, w_BKnD = (x.contiguous() for x in (dkey_BKnD, dvalue_BKnD, w_BKnD))
-    k_BKTD, v_BKTD = _in_rows(k_BKTD), _in_rows(v_BKTD)
+    k_BKTD, v_BKTD, lse_BKn = _in_rows(k_BKTD), _in_rows(v_BKTD), lse_BKn.contiguous()
     delta_BKn = (dvalue_BKnD.float() * value_BKnD.float()).sum(-1)
     if not features:
         delta_BKn += (dkey_BKnD.float() * key_BKnD.float()).sum(-1)

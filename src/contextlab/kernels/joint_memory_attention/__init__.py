@@ -38,8 +38,10 @@ def joint_memory_attention(
         q_memory_BHTD: queries as the bank meets them, without any position.
         k_BKncD: keys of the bank, of any floating-point type; read in place.
         v_BKncD: values of the bank.
-        ids_BHTm: retrieved chunks, int64.
-        found_BHTm: which of them exist; where none does, the output is the local attention, ungated.
+        ids_BHTm: retrieved chunks, int64; on a CPU those that the bank lacks are refused, on a GPU, where a look at
+            them would wait for it, they count as not found.
+        found_BHTm: which of them exist, the ids of the others being anything; where none does, the output is the
+            local attention, ungated.
         gate_H: raw gate; its sigmoid is the weight of the memory.
         scale: factor of the logits.
         slopes_H: ALiBi slopes of the local part; they get no gradient.
@@ -48,7 +50,7 @@ def joint_memory_attention(
         `out_BHTD`.
 
     Raises:
-        ValueError, TypeError: when shapes, devices or types do not fit.
+        ValueError, TypeError: when shapes, devices, types or ids do not fit.
     """
     local_BHTD = local_attention(q_BHTD, k_BKSD, v_BKSD, scale=scale, slopes_H=slopes_H)
     return fuse_memory(local_BHTD, q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, found_BHTm, gate_H, scale=scale)
@@ -64,6 +66,8 @@ def local_attention(
     checks.one_float_type(q_BHTD=q_BHTD, k_BKSD=k_BKSD, v_BKSD=v_BKSD)
     if sizes["T"] > sizes["S"]:
         raise ValueError(f"There are {sizes['T']} queries but {sizes['S']} keys: give every query its own key.")
+    if 0 in q_BHTD.shape:
+        return q_BHTD
     if dispatch.asked() == "reference":
         return reference.local_attention(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale)
     out_BHTD: Tensor = ops.local_attention(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale)[0]
@@ -92,7 +96,7 @@ def fuse_memory(
         `out_BHTD`.
 
     Raises:
-        ValueError, TypeError: when shapes, devices or types do not fit.
+        ValueError, TypeError: when shapes, devices, types or ids do not fit.
     """
     sizes = checks.shapes(
         local_BHTD=local_BHTD,
@@ -109,9 +113,12 @@ def fuse_memory(
     checks.one_float_type(gate_H=gate_H)
     checks.of_type(torch.int64, ids_BHTm=ids_BHTm)
     checks.of_type(torch.bool, found_BHTm=found_BHTm)
+    plain = dispatch.asked() == "reference"
+    if plain or 0 in sizes.values():
+        checks.ids(ids_BHTm, found_BHTm, sizes["n"])
     if 0 in sizes.values():
         return local_BHTD
-    if dispatch.asked() == "reference":
+    if plain:
         return reference.fuse_memory(local_BHTD, q_BHTD, k_BKncD, v_BKncD, ids_BHTm, found_BHTm, gate_H, scale)
     out_BHTD: Tensor = ops.fuse_memory(local_BHTD, q_BHTD, k_BKncD, v_BKncD, ids_BHTm, found_BHTm, gate_H, scale)[0]
     return out_BHTD

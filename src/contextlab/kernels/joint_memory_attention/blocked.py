@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from contextlab.kernels.blocks import contiguous_like, wide
+from contextlab.kernels.joint_memory_attention.reference import in_bank
 
 LOCAL_ELEMENTS = 2**18
 GATHERED_ELEMENTS = 2**19
@@ -71,6 +72,7 @@ def memory_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`out_BHTD`, the memory's part `memory_BHTD` and the logarithm of its denominator, -inf where none was found."""
     k_BKncD, v_BKncD = _whole_chunks(k_BKncD), _whole_chunks(v_BKncD)
+    found_BHTm = in_bank(ids_BHTm, found_BHTm, k_BKncD.shape[2])
     out_BHTD, memory_BHTD = contiguous_like(local_BHTD), contiguous_like(local_BHTD)
     lse_BHT = q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
     weight = torch.sigmoid(gate_H.to(lse_BHT.dtype))[:, None, None]
@@ -103,6 +105,7 @@ def memory_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of the local part, queries, gate, and the bank's keys and values (empty unless `into_bank`)."""
     kind, k_BKncD, v_BKncD = wide(q_BHTD), _whole_chunks(k_BKncD), _whole_chunks(v_BKncD)
+    found_BHTm = in_bank(ids_BHTm, found_BHTm, k_BKncD.shape[2])
     dlocal_BHTD, dq_BHTD = contiguous_like(local_BHTD), contiguous_like(q_BHTD)
     dk, dv = (torch.zeros(x.shape if into_bank else (0,), dtype=kind, device=x.device) for x in (k_BKncD, v_BKncD))
     dgate_H = torch.zeros(gate_H.shape, dtype=kind, device=gate_H.device)
@@ -205,4 +208,4 @@ def _weights(logits_BHtR: Tensor, lse_BHt: Tensor) -> Tensor:
 def _scatter(into_BKncD: Tensor, ids_BHtm: Tensor, weights_BHtR: Tensor, x_BHtD: Tensor) -> None:
     """Add every query's `x`, weighted, to each of its tokens."""
     memory, place = _places(into_BKncD, ids_BHtm)
-    memory.index_add_(0, place, (weights_BHtR[..., None] * x_BHtD[..., None, :]).view(len(place), -1))
+    memory.index_add_(0, place, (weights_BHtR[..., None] * x_BHtD[..., None, :]).reshape(len(place), -1))

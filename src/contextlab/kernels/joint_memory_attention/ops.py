@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from contextlab.kernels import dispatch
+from contextlab.kernels import checks, dispatch
 from contextlab.kernels.blocks import wide
 from contextlab.kernels.joint_memory_attention import blocked
 
@@ -92,6 +92,7 @@ def fuse_memory(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`out_BHTD`, and `memory_BHTD` and `lse_BHT` for the backward pass."""
+    checks.ids(ids_BHTm, found_BHTm, k_BKncD.shape[2])
     out: tuple[Tensor, Tensor, Tensor] = _form(q_BHTD, k_BKncD).memory_forward(
         local_BHTD, q_BHTD, k_BKncD, v_BKncD, ids_BHTm, found_BHTm, gate_H, scale
     )

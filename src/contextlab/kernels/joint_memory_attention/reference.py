@@ -36,10 +36,16 @@ def fuse_memory(
     """See `contextlab.kernels.joint_memory_attention.fuse_memory`."""
     if 0 in (k_BKncD.shape[2], ids_BHTm.shape[3]):
         return local_BHTD
+    found_BHTm = in_bank(ids_BHTm, found_BHTm, k_BKncD.shape[2])
     memory_BHTD = memory_attention(q_BHTD, k_BKncD, v_BKncD, ids_BHTm, found_BHTm, scale)
     weight = torch.sigmoid(gate_H.to(local_BHTD.dtype))[:, None, None]
     mixed_BHTD = local_BHTD + weight * (memory_BHTD - local_BHTD)
     return torch.where(found_BHTm.any(-1, keepdim=True), mixed_BHTD, local_BHTD)
+
+
+def in_bank(ids_BHTm: Tensor, found_BHTm: Tensor, chunks: int) -> Tensor:
+    """`found_BHTm` without the chunks that the bank does not have."""
+    return found_BHTm & (ids_BHTm >= 0) & (ids_BHTm < chunks)
 
 
 def memory_attention(

@@ -197,6 +197,7 @@ def local_forward(
 ) -> tuple[Tensor, Tensor]:
     """See `blocked.local_forward`."""
     q_BHTD, k_BKSD, v_BKSD = (x.contiguous() for x in (q_BHTD, k_BKSD, v_BKSD))
+    slopes_H = None if slopes_H is None else slopes_H.contiguous()
     out_BHTD, lse_BHT = torch.empty_like(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=torch.float32)
     grid, sizes, shape = _local_launch(q_BHTD, k_BKSD, slopes_H)
     _local_forward[grid](q_BHTD, k_BKSD, v_BKSD, slopes_H, out_BHTD, lse_BHT, *sizes, scale, **shape)
@@ -215,6 +216,8 @@ def local_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `blocked.local_backward`."""
     dout_BHTD, q_BHTD, k_BKSD, v_BKSD = (x.contiguous() for x in (dout_BHTD, q_BHTD, k_BKSD, v_BKSD))
+    slopes_H = None if slopes_H is None else slopes_H.contiguous()
+    lse_BHT = lse_BHT.contiguous()
     delta_BHT = (dout_BHTD.float() * out_BHTD.float()).sum(-1)
     dq_BHTD, dk_BKSD, dv_BKSD = (torch.empty_like(x) for x in (q_BHTD, k_BKSD, v_BKSD))
     grid, sizes, shape = _local_launch(q_BHTD, k_BKSD, slopes_H)

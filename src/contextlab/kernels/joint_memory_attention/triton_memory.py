@@ -32,16 +32,17 @@ def _tokens(
     r: tl.tensor,
     queries: tl.tensor,
     taken: tl.tensor,
+    chunks: tl.tensor,
     chunk_step: tl.tensor,
     CHUNK: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Where the retrieved tokens of a tile begin, counted from their head's bank, and which there are."""
+    """Where the retrieved tokens of a tile begin, counted from their head's bank, and which of them the bank has."""
     inside = (row < queries)[:, None] & (r < taken * CHUNK)[None, :]
     slot = row[:, None] * taken + (r // CHUNK)[None, :]
     found = tl.load(found_Tm + slot, mask=inside, other=0) != 0
     ids = tl.load(ids_Tm + slot, mask=found, other=0)
-    return ids * chunk_step + (r % CHUNK)[None, :] * WIDTH, found
+    return ids * chunk_step + (r % CHUNK)[None, :] * WIDTH, found & (ids >= 0) & (ids < chunks)
 
 
 @tuned(("BLOCK_T", "BLOCK_R"), TILES, ["WIDTH", "CHUNK", "FEW_QUERIES"])
@@ -61,6 +62,7 @@ def _memory_forward(
     groups: tl.tensor,
     queries: tl.tensor,
     taken: tl.tensor,
+    chunks: tl.tensor,
     row_step: tl.tensor,
     head_step: tl.tensor,
     chunk_step: tl.tensor,
@@ -75,14 +77,14 @@ def _memory_forward(
     bh = tl.program_id(1).to(tl.int64)
     row, d = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
     bank = bh // heads * row_step + bh % heads // groups * head_step
+    ids_Tm, found_Tm = ids_BHTm + bh * queries * taken, found_BHTm + bh * queries * taken
     q = load_rows(q_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH).to(tl.float32) * (scale * LOG2E)
     top = tl.full([BLOCK_T], NEVER, tl.float32)
     total = tl.zeros([BLOCK_T], tl.float32)
     memory = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     for r0 in range(0, taken * CHUNK, BLOCK_R):
         r = r0 + tl.arange(0, BLOCK_R)
-        base = bh * queries * taken
-        place, found = _tokens(ids_BHTm + base, found_BHTm + base, row, r, queries, taken, chunk_step, CHUNK, WIDTH)
+        place, found = _tokens(ids_Tm, found_Tm, row, r, queries, taken, chunks, chunk_step, CHUNK, WIDTH)
         offset = bank + place[:, :, None] + d[None, None, :]
         mask = found[:, :, None] & (d < WIDTH)[None, None, :]
         k = tl.load(k_BKncD + offset, mask=mask, other=0.0).to(tl.float32)
@@ -145,6 +147,7 @@ def _memory_backward(
     bh = tl.program_id(1).to(tl.int64)
     row, d = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
     bank = bh // heads * row_step + bh % heads // groups * head_step
+    ids_Tm, found_Tm = ids_BHTm + bh * queries * taken, found_BHTm + bh * queries * taken
     dbank = bh // groups * chunks * CHUNK * WIDTH
     lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=NEVER)
     some = (lse > NEVER)[:, None]
@@ -162,8 +165,7 @@ def _memory_backward(
     dq = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     for r0 in range(0, taken * CHUNK, BLOCK_R):
         r = r0 + tl.arange(0, BLOCK_R)
-        base = bh * queries * taken
-        place, found = _tokens(ids_BHTm + base, found_BHTm + base, row, r, queries, taken, chunk_step, CHUNK, WIDTH)
+        place, found = _tokens(ids_Tm, found_Tm, row, r, queries, taken, chunks, chunk_step, CHUNK, WIDTH)
         offset = bank + place[:, :, None] + d[None, None, :]
         mask = found[:, :, None] & (d < WIDTH)[None, None, :]
         k = tl.load(k_BKncD + offset, mask=mask, other=0.0).to(tl.float32)
@@ -173,7 +175,7 @@ def _memory_backward(
         dlogits = weights * (tl.sum(v * dmemory[:, None, :], 2) - delta[:, None]) * scale
         dq += tl.sum(dlogits[:, :, None] * k, 1)
         if INTO_BANK:
-            place, _ = _tokens(ids_BHTm + base, found_BHTm + base, row, r, queries, taken, CHUNK * WIDTH, CHUNK, WIDTH)
+            place, _ = _tokens(ids_Tm, found_Tm, row, r, queries, taken, chunks, CHUNK * WIDTH, CHUNK, WIDTH)
             offset = dbank + place[:, :, None] + d[None, None, :]
             tl.atomic_add(dk_BKncD + offset, dlogits[:, :, None] * q[:, None, :], mask=mask)
             tl.atomic_add(dv_BKncD + offset, weights[:, :, None] * dmemory[:, None, :], mask=mask)
@@ -191,7 +193,7 @@ def memory_forward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `blocked.memory_forward`."""
-    local_BHTD, q_BHTD, ids_BHTm = (x.contiguous() for x in (local_BHTD, q_BHTD, ids_BHTm))
+    local_BHTD, q_BHTD, ids_BHTm, gate_H = (x.contiguous() for x in (local_BHTD, q_BHTD, ids_BHTm, gate_H))
     k_BKncD, v_BKncD = _in_one_step(k_BKncD, v_BKncD)
     out_BHTD, memory_BHTD = torch.empty_like(local_BHTD), torch.empty_like(local_BHTD)
     lse_BHT = q_BHTD.new_empty(q_BHTD.shape[:3], dtype=torch.float32)
@@ -230,7 +232,9 @@ def memory_backward(
     into_bank: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See `blocked.memory_backward`; into the bank the order of sums, and so the last bit, is not fixed."""
-    dout_BHTD, local_BHTD, q_BHTD, ids_BHTm = (x.contiguous() for x in (dout_BHTD, local_BHTD, q_BHTD, ids_BHTm))
+    dout_BHTD, local_BHTD, q_BHTD = (x.contiguous() for x in (dout_BHTD, local_BHTD, q_BHTD))
+    ids_BHTm, gate_H = ids_BHTm.contiguous(), gate_H.contiguous()
+    memory_BHTD, lse_BHT = memory_BHTD.contiguous(), lse_BHT.contiguous()
     k_BKncD, v_BKncD = _in_one_step(k_BKncD, v_BKncD)
     dlocal_BHTD, dq_BHTD, dgate_BHT = torch.empty_like(local_BHTD), torch.empty_like(q_BHTD), torch.empty_like(lse_BHT)
     dk, dv = (
@@ -254,7 +258,6 @@ def memory_backward(
         dk,
         dv,
         *sizes,
-        k_BKncD.shape[2],
         *k_BKncD.stride()[:3],
         scale,
         INTO_BANK=into_bank,
@@ -266,9 +269,9 @@ def memory_backward(
 
 def _memory_launch(k_BKncD: Tensor, ids_BHTm: Tensor) -> tuple[Any, tuple[int, ...], Any]:
     rows, heads, queries, taken = ids_BHTm.shape
-    _, kv_heads, _, size, width = k_BKncD.shape
+    _, kv_heads, chunks, size, width = k_BKncD.shape
     shape = {"WIDTH": width, "BLOCK_D": padded_width(width), "CHUNK": size, "FEW_QUERIES": queries <= FEW}
-    sizes = (heads, heads // kv_heads, queries, taken)
+    sizes = (heads, heads // kv_heads, queries, taken, chunks)
     return lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads), sizes, shape
 
 

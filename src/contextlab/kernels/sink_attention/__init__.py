@@ -1,4 +1,7 @@
-"""Attention in which the first keys are met at a position of their own (StreamingLLM, Xiao et al. 2024)."""
+"""Attention in which the first keys are met at a position of their own (StreamingLLM, Xiao et al. 2024).
+
+Legend: B rows, H query heads, K key/value heads, T queries, S keys, D width of queries and keys, E width of values.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from contextlab.kernels.sink_attention.reference import sink_attention as reference
+from contextlab.kernels import checks, dispatch
+from contextlab.kernels.sink_attention import reference
+
+__all__ = ["sink_attention"]
 
 
-@torch.library.custom_op("contextlab::sink_attention", mutates_args=())
 def sink_attention(
-    q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, seen_BTS: Tensor, sinks: int, scale: float
+    q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSE: Tensor, seen_BTS: Tensor, sinks: int, scale: float
 ) -> Tensor:
     """Softmax attention over all visible keys, the first `sinks` of them met by `q_sink`; for inference.
 
@@ -21,27 +26,45 @@ def sink_attention(
         q_BHTD: queries, as the keys behind the sinks meet them.
         q_sink_BHTD: the same queries as the sinks meet them.
         k_BKSD: keys; query heads share key heads in consecutive groups.
-        v_BKSD: values.
-        seen_BTS: which keys each query sees; one row may stand for all.
-        sinks: number of keys at the beginning that `q_sink` meets.
+        v_BKSE: values.
+        seen_BTS: which keys each query sees, at least one; one row may stand for all.
+        sinks: number of keys at the beginning that `q_sink` meets; all when there are fewer.
         scale: factor of the logits.
 
     Returns:
-        `out_BHTD`.
+        `out_BHTE`; it has no gradients.
+
+    Raises:
+        ValueError, TypeError: when shapes, devices or types do not fit.
     """
-    return reference(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSD, seen_BTS, sinks, scale)
+    floating = {"q_BHTD": q_BHTD, "q_sink_BHTD": q_sink_BHTD, "k_BKSD": k_BKSD, "v_BKSE": v_BKSE}
+    shared = seen_BTS.dim() == 3 and seen_BTS.shape[0] == 1
+    checks.heads(checks.shapes(**floating, **{"seen_1TS" if shared else "seen_BTS": seen_BTS}))
+    checks.one_float_type(**floating)
+    checks.of_type(torch.bool, seen_BTS=seen_BTS)
+    if sinks < 0:
+        raise ValueError(f"There cannot be {sinks} sinks: give 0 or more.")
+    out_BHTE: Tensor = _sink_attention(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
+    return out_BHTE
 
 
-@sink_attention.register_fake
-def _(q_BHTD: Tensor, *_args: Any) -> Tensor:
-    return torch.empty_like(q_BHTD)
+@torch.library.custom_op("contextlab::sink_attention", mutates_args=())
+def _sink_attention(
+    q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSE: Tensor, seen_BTS: Tensor, sinks: int, scale: float
+) -> Tensor:
+    return reference.sink_attention(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
+
+
+@_sink_attention.register_fake
+def _(q_BHTD: Tensor, _q_sink: Tensor, _k: Tensor, v_BKSE: Tensor, *_args: Any) -> Tensor:
+    return q_BHTD.new_empty((*q_BHTD.shape[:3], v_BKSE.shape[3]))
 
 
 @register_flop_formula(torch.ops.contextlab.sink_attention, get_raw=True)
 def sink_attention_flops(
-    q_BHTD: Tensor, _q: Tensor, _k: Tensor, v_BKSD: Tensor, seen_BTS: Tensor, *_args: Any, **_kwargs: Any
+    q_BHTD: Tensor, _q: Tensor, _k: Tensor, v_BKSE: Tensor, seen_BTS: Tensor, *_args: Any, **_kwargs: Any
 ) -> int:
     """Visible (query, key) pairs, each one inner product and one weighted sum; multiply-add = 2."""
     rows, heads, _, width = q_BHTD.shape
-    pairs = int(seen_BTS.sum()) * (rows // seen_BTS.shape[0])
-    return pairs * heads * 2 * (width + v_BKSD.shape[-1])
+    pairs = dispatch.total(seen_BTS) * (rows // max(seen_BTS.shape[0], 1))
+    return pairs * heads * 2 * (width + v_BKSE.shape[3])
