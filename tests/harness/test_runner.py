@@ -40,6 +40,7 @@ SCHEMA: dict[str, Any] = {
     "run_id": str,
     "method": str,
     "method_config": ...,
+    "changed": list,
     "task": str,
     "split": str,
     "context": str,

@@ -29,7 +29,7 @@ def nats_of(values: dict[str, float]) -> dict[str, Any]:
 
 
 def result(method: str = "window", nats: float = 3.2, **changes: Any) -> dict[str, Any]:
-    cost = {"flops": 2_500_000_000_000, "peak_bytes": 3 * 2**20, "seconds": 1.5, "tokens": 10}
+    cost = {"flops": 2_500_000_000_000, "peak_bytes": 3 * 2**20, "seconds": 1.5, "seconds_spread": 0.1, "tokens": 10}
     made: dict[str, Any] = {
         "schema": 1,
         "run_id": f"{method}-{next(serial)}",
@@ -223,8 +223,67 @@ def test_configurations_of_one_method_are_told_apart_by_what_differs() -> None:
     assert [key[0] for key in frame.index] == ["window N=8", "window N=16", "full"]
 
 
-def test_of_equal_runs_the_latest_is_shown() -> None:
-    older, newer = result(nats=1.0), result(nats=2.0)
+def test_every_setting_that_is_not_the_default_is_named() -> None:
+    config = {"N": 32, "weights": "/deep/side.safetensors", "sinks": 4}
+    frame = comparison([result(method_config=config, changed=["N", "weights"]), result("full")], baseline="window")
+    assert [key[0] for key in frame.index] == ["window N=32 weights=side.safetensors", "full"]
+    assert cell(frame, "full", "paired nats_per_token - window").startswith("+0.000")
+
+
+@pytest.mark.parametrize("name", ["commit", "torch", "weights_sha256", "contextlab"])
+def test_equal_runs_of_two_versions_are_told_apart(name: str) -> None:
+    runs = [result(), result(), result("full")]
+    for one, version in zip(runs, ("1.0", "2.0", "1.0"), strict=True):
+        one["provenance"] = {**one["provenance"], name: version}
+    frame = comparison(runs)
+    assert [key[0] for key in frame.index] == [f"window ({name} 1.0)", f"window ({name} 2.0)", "full"]
+
+
+def test_equal_runs_that_no_version_tells_apart_carry_their_ids() -> None:
+    runs = [result(run_id=f"window-pg22-{n}00000") for n in (1, 2)]
+    assert [key[0] for key in comparison(runs).index] == ["window (run 100000)", "window (run 200000)"]
+
+
+def test_seconds_that_were_disturbed_are_marked_and_those_under_counters_left_out() -> None:
+    calm, busy, before = result(), result("full"), result("sinks")
+    cost = calm["cost"]["query"]
+    busy["cost"] = {"query": {**cost, "seconds_spread": 0.3}}
+    before["cost"] = {"query": {name: cost[name] for name in ("flops", "peak_bytes", "seconds", "tokens")}}
+    frame = comparison([calm, busy, before])
+    assert [cell(frame, name, "seconds") for name in ("window", "full", "sinks")] == ["1.5", "1.5 ~", ""]
+    assert "something else was running" in frame.attrs["caption"]
+    assert "something else" not in comparison([calm]).attrs["caption"]
+
+
+def test_what_was_not_counted_is_blank() -> None:
+    blank = result()
+    blank["cost"] = {"query": {**blank["cost"]["query"], "flops": None, "peak_bytes": None}}
+    frame = comparison([blank, result("full")])
+    assert [cell(frame, "window", name) for name in ("TFLOPs query", "peak MiB", "seconds")] == ["", "", "1.5"]
+
+
+def test_a_table_takes_time_linear_in_its_results() -> None:
+    """Counted in looks at methods, not in seconds."""
+    looks = 0
+
+    class Counting(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            nonlocal looks
+            looks += key == "method"
+            return super().__getitem__(key)
+
+    def looks_at(count: int) -> int:
+        nonlocal looks
+        looks = 0
+        comparison([Counting(result(task=f"task-{n}")) for n in range(count)], rows="task")
+        return looks
+
+    few, many = looks_at(20), looks_at(200)
+    assert many <= 10 * few
+
+
+def test_of_one_run_that_is_stored_twice_the_latest_is_shown() -> None:
+    older, newer = result(nats=1.0, run_id="same"), result(nats=2.0, run_id="same")
     for results in ([older, newer], [newer, older]):
         assert cell(comparison(results), "window", "nats_per_token").startswith("2.000")
 

@@ -135,6 +135,7 @@ def description(name: str, method: ContextMethod, case: Case) -> dict[str, Any]:
     return {
         "method": name,
         "method_config": method.config.as_dict(),
+        "changed": changed_settings(method),
         "task": case.name,
         "split": case.split,
         "context": case.options.context,
@@ -155,6 +156,16 @@ def description(name: str, method: ContextMethod, case: Case) -> dict[str, Any]:
         "max_context": method.capabilities.max_context,
         "untrained": method.capabilities.untrained,
     }
+
+
+def changed_settings(method: ContextMethod) -> list[str]:
+    """Names of the settings that are not the method's defaults."""
+    config = method.config.as_dict()
+    try:
+        default = type(method).Config().as_dict()
+    except (UserError, TypeError, ValueError):  # a configuration that has no default
+        return list(config)
+    return [name for name, value in config.items() if value != default.get(name)]
 
 
 def summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,13 @@ from contextlab.benchmarks.task import Metric, Part
 from contextlab.errors import UserError, unknown
 from contextlab.harness.results import difference, measure_of
 from contextlab.harness.store import parts
+from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions, named
 
-Result = dict[str, Any]
-DIMENSIONS = ("method", "task", "context", "backbone", "device", "dtype", "seed")
+MOST_SPREAD = 0.25
+DISTURBED = (
+    f"~: the middle half of the examples differs by more than {MOST_SPREAD:.0%} in seconds per FLOP, so that something "
+    "else was running"
+)
 FORMATS = ("markdown", "latex", "csv", "html")
 FIELDS = {"run_id", "method", "method_config", "task", "split", "context", "data", "metrics", "cost", "provenance"}
 INTERVALS = (
@@ -30,7 +35,8 @@ BEFORE = (
     "and no share"
 )
 CONVENTION = (
-    "Per example; a multiply-add is 2 FLOPs and causal attention is counted exactly; peak memory includes the weights"
+    "Per example; seconds are medians; a multiply-add is 2 FLOPs and causal attention is counted exactly; peak memory "
+    "includes the weights"
 )
 LEGACY = (
     "Legacy: multiply-accumulates as printed in the GenerativeAdapter paper, whose attention to a cached context is "
@@ -67,7 +73,7 @@ def comparison(
     """One table of many results, in the order in which they were started, equal rows together.
 
     A dimension other than rows and columns in which the results differ becomes part of the rows. Of results that
-    differ in no dimension (but in the version of the code, say) the latest is taken. `share` is
+    are one run that was stored several times the latest is taken. `share` is
     (window - method) / (window - full) in nats per token, where both are there on the same examples and the interval
     of window - full lies above 0. The difference to a baseline is `paired`, over the same examples and with its
     interval, for the task's measure, and the plain one for the other metrics.
@@ -76,7 +82,8 @@ def comparison(
         results: from `load_results` or `bench`.
         rows: one of `DIMENSIONS`.
         columns: one of `DIMENSIONS`; each of its values has its own group of columns.
-        baseline: method whose metrics are subtracted, in columns of their own; named as in the table's rows.
+        baseline: method whose metrics are subtracted, in columns of their own; named as in the table's rows, or without
+            settings where there is one result of it.
         metrics: those wanted; all when empty.
         legacy_cost: whether to add what the GenerativeAdapter paper's Table 1 would print for a question of the query's
             length behind the keys that were kept, and what that computes, both with the paper's model sizes.
@@ -90,22 +97,26 @@ def comparison(
     _check("dimension", (rows, columns), DIMENSIONS)
     _check("metric", metrics, {name for result in results for name in result["metrics"]})
     ordered = sorted(results, key=lambda result: str(result["provenance"]["started"]))
-    latest = {tuple(_place(result, results).items()): result for result in ordered}
+    latest = {tuple(words.items()): result for words, result in zip(dimensions(ordered), ordered, strict=True)}
     places = {key: dict(key) for key in latest}
-    _check("method in these results", [baseline] if baseline else [], {place["method"] for place in places.values()})
+    names = {place["method"] for place in places.values()} | {result["method"] for result in latest.values()}
+    _check("method in these results", [baseline] if baseline else [], names)
+    peers: Mapping[Any, dict[str, Result]] = defaultdict(dict)
+    for key, result in latest.items():
+        peers[_examples(places[key], result)][places[key]["method"]] = result
+    peers = {examples: _with_plain_names(group) for examples, group in peers.items()}
     differing = [name for name in DIMENSIONS if len({place[name] for place in places.values()}) > 1]
     keys = [rows, *(name for name in differing if name not in (rows, columns))]
     table: dict[tuple[str, ...], dict[str, str]] = {}
     for key, result in latest.items():
         place = places[key]
         prefix = f"{place[columns]} " if columns in differing and columns != rows else ""
-        peers = {places[k]["method"]: peer for k, peer in latest.items() if _same_examples(k, key, peer, result)}
-        cells = {**_quality(result, peers, baseline, metrics), **_costs(result)}
+        cells = {**_quality(result, peers[_examples(place, result)], baseline, metrics), **_costs(result)}
         cells |= _legacy(result) if legacy_cost else {}
         row = table.setdefault(tuple(place[name] for name in keys), {})
         row.update({prefix + name: cell for name, cell in cells.items()})
-    groups = list(dict.fromkeys(row[0] for row in table))
-    together = sorted(table, key=lambda row: groups.index(row[0]))
+    groups = {name: number for number, name in enumerate(dict.fromkeys(row[0] for row in table))}
+    together = sorted(table, key=lambda row: groups[row[0]])
     index = pandas.MultiIndex.from_tuples(together, names=keys)
     frame = pandas.DataFrame([table[row] for row in together], index=index).fillna("")
     frame.attrs["caption"] = _caption(latest.values(), list(places.values()), differing)
@@ -165,43 +176,18 @@ def _check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
             raise unknown(kind, name, known)
 
 
-def _place(result: Result, results: Sequence[Result]) -> dict[str, str]:
-    """The result's value in every dimension; methods and tasks carry whatever else tells them apart."""
-    alike = [other for other in results if other["method"] == result["method"]]
-    config = result["method_config"]
-    changed = [name for name in config if len({str(other["method_config"].get(name)) for other in alike}) > 1]
-    task = f"{result['task']}/{result['split']}"
-    options = [f"{name}={result[name]}" for name in ("history", "tokens") if result.get(name) is not None]
-    digests = {r["data"]["sha256"] for r in results if (r["task"], r["split"]) == (result["task"], result["split"])}
-    if len(digests) > 1:
-        options.append(f"data={result['data']['sha256'][:8]}")
-    provenance = result["provenance"]
-    return {
-        "method": " ".join([_named(result), *(f"{name}={config[name]}" for name in changed)]),
-        "task": " ".join([task, *options]),
-        "context": result["context"],
-        "backbone": result["backbone"],
-        "device": provenance["device"],
-        "dtype": provenance["dtype"],
-        "seed": str(provenance["seed"]),
-    }
-
-
-def _named(result: Result) -> str:
-    return f"{result['method']} (untrained)" if result.get("untrained") else str(result["method"])
-
-
-def _same_examples(key: Iterable[tuple[str, str]], other: Iterable[tuple[str, str]], a: Result, b: Result) -> bool:
-    free = ("method", "device")
-    first, second = ([item for item in place if item[0] not in free] for place in (key, other))
-    return first == second and a["data"]["examples"] == b["data"]["examples"]
+def _examples(place: Mapping[str, str], result: Result) -> tuple[Any, ...]:
+    """Equal for results on the same examples, whatever the method and the device."""
+    rest = tuple(value for name, value in place.items() if name not in ("method", "device"))
+    return *rest, result["data"]["examples"]
 
 
 def _quality(
     result: Result, peers: Mapping[str, Result], baseline: str | None, wanted: Collection[str]
 ) -> dict[str, str]:
     cells = {"n": str(result["data"]["examples"])}
-    subtracted = peers.get(baseline or "", {}).get("metrics", {})
+    peer = peers.get(baseline or "")
+    subtracted = peer["metrics"] if peer else {}
     for name, metric in result["metrics"].items():
         if wanted and name not in wanted:
             continue
@@ -210,8 +196,7 @@ def _quality(
             cells[name] += f" [{_number(metric['low'])}, {_number(metric['high'])}]"
         if name in subtracted:
             cells[f"{name} - {baseline}"] = f"{metric['value'] - subtracted[name]['value']:+.3f}"
-    peer = peers.get(baseline or "", result)
-    if peer is not result:
+    if peer is not None and peer is not result:
         measure = measure_of(result)
         paired = difference(measure, result.get("parts", {}), peer.get("parts", {}))
         cells |= {f"paired {measure.name} - {baseline}": _signed(paired)} if paired is not None else {}
@@ -226,6 +211,13 @@ def _share(result: Result, peers: Mapping[str, Result]) -> Metric | None:
     return share_of_full(*runs) if len(runs) == 3 else None
 
 
+def _with_plain_names(results: dict[str, Result]) -> dict[str, Result]:
+    """Results by their names in the table, and by the method's own name where there is one result of it."""
+    counts = Counter(result["method"] for result in results.values())
+    plain = {result["method"]: result for result in results.values() if counts[result["method"]] == 1}
+    return plain | results
+
+
 def _nats(result: Result) -> dict[str, list[Part]]:
     stored: dict[str, dict[str, list[Part]]] = result.get("parts", {})
     return {example: one["nats_per_token"] for example, one in stored.items() if "nats_per_token" in one}
@@ -237,14 +229,28 @@ def _signed(metric: Metric) -> str:
 
 
 def _costs(result: Result) -> dict[str, str]:
+    """Costs as text; a blank where something was not counted, or was timed while counters ran."""
     phases = {phase: cost for phase, cost in result["cost"].items() if cost is not None}
-    costs = {f"TFLOPs {phase}": cost["flops"] / 1e12 for phase, cost in phases.items()}
-    if phases:
-        costs["peak MiB"] = max(cost["peak_bytes"] for cost in phases.values()) / 2**20
+    counted = {phase: cost["flops"] for phase, cost in phases.items() if cost["flops"] is not None}
+    costs = {f"TFLOPs {phase}": flops / 1e12 for phase, flops in counted.items()}
+    peaks = [cost["peak_bytes"] for cost in phases.values() if cost["peak_bytes"] is not None]
+    if peaks:
+        costs["peak MiB"] = max(peaks) / 2**20
+    timed = phases and all("seconds_spread" in cost for cost in phases.values())
+    if timed:
         costs["seconds"] = sum(cost["seconds"] for cost in phases.values())
     if result.get("state"):
         costs["state MiB"] = result["state"]["bytes"] / 2**20
-    return {name: f"{cost:.3g}" if cost < 100 else f"{cost:,.0f}" for name, cost in costs.items()}
+    cells = {name: f"{cost:.3g}" if cost < 100 else f"{cost:,.0f}" for name, cost in costs.items()}
+    if timed and _disturbed(result):
+        cells["seconds"] += " ~"
+    return cells
+
+
+def _disturbed(result: Result) -> bool:
+    """Whether examples took so unequally long for equal work that something else was running."""
+    costs = [cost for cost in result["cost"].values() if cost is not None]
+    return any((cost.get("seconds_spread") or 0) > MOST_SPREAD for cost in costs)
 
 
 def _legacy(result: Result) -> dict[str, str]:
@@ -269,7 +275,8 @@ def _caption(results: Iterable[Result], places: Sequence[dict[str, str]], differ
     shown = list(zip(results, places, strict=True))
     data = dict.fromkeys(f"{place['task']}: {r['data']['note']} ({r['data']['source']})" for r, place in shown)
     common = [f"{name} {places[0][name]}" for name in DIMENSIONS[2:] if name not in differing]
-    limits = dict.fromkeys((_named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
+    limits = dict.fromkeys((named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
     anew = [f"{method} starts anew every {tokens:,} tokens" for method, tokens in limits]
     intervals = [INTERVALS, *([BEFORE] if any("measure" not in r for r, _ in shown) else [])]
-    return ". ".join(["; ".join(data), ", ".join(common), *anew, *intervals, CONVENTION]) + "."
+    disturbed = [DISTURBED] if any(_disturbed(r) for r, _ in shown) else []
+    return ". ".join(["; ".join(data), ", ".join(common), *anew, *intervals, CONVENTION, *disturbed]) + "."

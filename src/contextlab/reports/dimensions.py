@@ -1,0 +1,92 @@
+"""What a stored result is in every dimension of a table: its method, task, context, and whatever tells it apart.
+
+Everything here takes time linear in the number of results.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+Result = dict[str, Any]
+DIMENSIONS = ("method", "task", "context", "backbone", "device", "dtype", "seed")
+VERSIONS = ("contextlab", "commit", "torch", "transformers", "weights_sha256", "prompt_sha256")
+"""Fields of the provenance that tell results apart that are equal in every dimension."""
+
+
+def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
+    """By dimension, the words for each result, in their order; no two runs have the same words.
+
+    A method carries every setting that is not its default, and those in which results of one method differ; a task its
+    options, and a digest of its data where that differs. What is still equal is told apart by version or by run.
+    """
+    values = _values_of_settings(results)
+    digests = _grouped(results, lambda r: (r["task"], r["split"]), lambda r: r["data"]["sha256"])
+    words = [_words(result, values[result["method"]], digests[result["task"], result["split"]]) for result in results]
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for number, one in enumerate(words):
+        alike[tuple(one.values())].append(number)
+    for numbers in alike.values():
+        for number, version in zip(numbers, _versions([results[n] for n in numbers]), strict=True):
+            words[number]["method"] += version
+    return words
+
+
+def named(result: Result) -> str:
+    """The method of a result, marked where it has learned nothing."""
+    return f"{result['method']} (untrained)" if result.get("untrained") else str(result["method"])
+
+
+def _values_of_settings(results: Sequence[Result]) -> dict[str, dict[str, set[str]]]:
+    """By method and setting, all values that occur."""
+    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for result in results:
+        for name, value in result["method_config"].items():
+            values[result["method"]][name].add(str(value))
+    return values
+
+
+def _grouped(results: Sequence[Result], key: Any, value: Any) -> dict[Any, set[Any]]:
+    groups: dict[Any, set[Any]] = defaultdict(set)
+    for result in results:
+        groups[key(result)].add(value(result))
+    return groups
+
+
+def _words(result: Result, values: Mapping[str, set[str]], digests: set[str]) -> dict[str, str]:
+    config = result["method_config"]
+    changed = set(result.get("changed", ())) | {name for name, seen in values.items() if len(seen) > 1}
+    options = [f"{name}={result[name]}" for name in ("history", "tokens") if result.get(name) is not None]
+    if len(digests) > 1:
+        options.append(f"data={result['data']['sha256'][:8]}")
+    provenance = result["provenance"]
+    settings = [f"{name}={_short(config[name])}" for name in config if name in changed]
+    return {
+        "method": " ".join([named(result), *settings]),
+        "task": " ".join([f"{result['task']}/{result['split']}", *options]),
+        "context": result["context"],
+        "backbone": result["backbone"],
+        "device": provenance["device"],
+        "dtype": provenance["dtype"],
+        "seed": str(provenance["seed"]),
+    }
+
+
+def _short(value: Any) -> str:
+    """A setting's value; of a path its last part."""
+    return PurePath(value).name if isinstance(value, str) and "/" in value else str(value)
+
+
+def _versions(results: Sequence[Result]) -> Iterator[str]:
+    """What tells results apart that are equal in every dimension; nothing where they are one run."""
+    if len({result["run_id"] for result in results}) == 1:
+        yield from ("" for _ in results)
+        return
+    told = [[(name, str(r["provenance"].get(name))[:8]) for name in VERSIONS] for r in results]
+    differing = [name for n, name in enumerate(VERSIONS) if len({one[n][1] for one in told}) > 1][:1]
+    for result, one in zip(results, told, strict=True):
+        version = " ".join(f"{name} {value}" for name, value in one if name in differing)
+        same = sum(other == one for other in told) > 1
+        yield f" ({version}{', ' if version and same else ''}{'run ' + result['run_id'][-6:] if same else ''})"
