@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -81,29 +82,32 @@ class Layout:
     """How a tensor lies in memory.
 
     Attributes:
-        turn: by how many the order of dimensions is shifted.
-        step: every how manieth element of the memory it has, in every dimension.
+        order: which of the orders of its dimensions, counted around.
+        step: every how manieth element of the memory it has.
+        along: in which dimension of the memory, counted around; in all when None.
         offset: elements of the memory before it, in every dimension.
         repeated: dimension along which there is one element only, counted around.
     """
 
-    turn: int = 0
+    order: int = 0
     step: int = 1
+    along: int | None = None
     offset: int = 0
     repeated: int | None = None
 
     def of(self, x: Tensor) -> Tensor:
         """The tensor stored like this, among numbers that must not be read; along `repeated` it becomes its first."""
-        dims = range(x.dim())
         if x.numel() == 0:
             return x
         one = x if self.repeated is None else x.narrow(self.repeated % x.dim(), 0, 1)
-        order = [(i + self.turn) % x.dim() for i in dims]
-        room = [one.shape[i] * self.step + self.offset for i in order]
+        orders = list(itertools.permutations(range(x.dim())))
+        order = orders[self.order % len(orders)]
+        steps = [self.step if self.along is None or self.along % x.dim() == i else 1 for i in range(x.dim())]
+        room = [one.shape[i] * step + self.offset for i, step in zip(order, steps, strict=True)]
         memory = torch.full(room, _foreign(x.dtype), dtype=x.dtype, device=x.device)
-        stored = memory[tuple(slice(self.offset, None, self.step) for _ in dims)]
+        stored = memory[tuple(slice(self.offset, None, step) for step in steps)]
         stored.copy_(one.permute(order))
-        return stored.permute([order.index(i) for i in dims]).expand(x.shape)
+        return stored.permute([order.index(i) for i in range(x.dim())]).expand(x.shape)
 
 
 def sizes() -> st.SearchStrategy[Sizes]:
@@ -121,8 +125,13 @@ def sizes() -> st.SearchStrategy[Sizes]:
 
 LAYOUTS = st.one_of(
     st.just(Layout()),
-    st.builds(Layout, st.integers(0, 3)),
-    st.builds(Layout, st.integers(0, 3), st.integers(1, 3), st.integers(0, 1), st.none() | st.integers(0, 4)),
+    st.builds(Layout, order=st.integers(0, 119)),
+    st.builds(Layout, step=st.integers(2, 3), along=st.integers(0, 4)),
+    st.builds(
+        Layout,
+        *(st.integers(0, 119), st.integers(1, 3), st.none() | st.integers(0, 4), st.integers(0, 1)),
+        st.none() | st.integers(0, 4),
+    ),
 )
 
 

@@ -23,7 +23,7 @@ from contextlab.kernels.eva_attention import part
 from contextlab.kernels.eva_chunk_compress import blocked as blocked_pooling
 from contextlab.kernels.joint_memory_attention import blocked as blocked_memory
 
-EXAMPLES = {"reference": 60, "torch": 60, "torch in small blocks": 60, "triton": 3}
+EXAMPLES = {"reference": 30, "torch": 40, "torch in small blocks": 40, "triton": 1}
 NO_TRITON = ("eva_attention with a bias", "sink_attention")
 BLOCKS = {
     blocked_search: {"SCORES": 9, "GROUP": 2},
@@ -50,8 +50,8 @@ def test_any_shape_in_any_layout_equals_float64(name: str, form: str, monkeypatc
         sizes(), st.fixed_dictionaries(dict.fromkeys(names(name), LAYOUTS)), st.booleans(), st.integers(0, 99),
         st.booleans(),
     )  # fmt: skip
-    @example(Sizes(), dict.fromkeys(names(name), Layout(turn=1, step=2, offset=1)), True, 0, False)
-    @example(Sizes(), dict.fromkeys(names(name), Layout(turn=3, step=2, repeated=0)), False, 0, False)
+    @example(Sizes(), dict.fromkeys(names(name), Layout(order=9, step=2, offset=1)), True, 0, False)
+    @example(Sizes(), dict.fromkeys(names(name), Layout(step=2, along=-2, repeated=0)), False, 0, False)
     def law(size: Sizes, layouts: dict[str, Layout], options: bool, seed: int, wide: bool) -> None:
         arguments = OPERATIONS[name].arguments(size, torch.Generator().manual_seed(seed), options)
         if form == "triton":
@@ -118,8 +118,10 @@ class Calls(TorchDispatchMode):
 
 def _calls(name: str) -> list[tuple[Any, tuple[Any, ...]]]:
     """The registered operations behind a public function, forward and backward, with what they are called with."""
-    operation, layout = OPERATIONS[name], Layout(turn=1, step=2)
+    operation, layout = OPERATIONS[name], Layout(order=9, step=2)
     arguments = operation.arguments(FEW, torch.Generator().manual_seed(0), True)
+    # Half the width, so that a result that is wider shows.
+    arguments = {n: x.half() if isinstance(x, Tensor) and x.is_floating_point() else x for n, x in arguments.items()}
     stored = operation.with_gradients(laid_out(arguments, dict.fromkeys(names(name), layout)))
     with Calls() as seen:
         out = operation.run(stored)[0]
@@ -138,9 +140,9 @@ def test_every_operation_follows_torchs_rules(form: str) -> None:
         for op, arguments in calls:
             # What is traced is the same for other options and in the interpreter, which is slow: then only the
             # results' shapes and steps are at stake.
-            again = form == "triton" or op.name() in checked
-            rules = ("test_schema", "test_faketensor")
-            rules = rules if again else (*rules, "test_autograd_registration", "test_aot_dispatch_dynamic")
+            rules = ["test_faketensor"]
+            if form == "torch" and op.name() not in checked:
+                rules += ["test_schema", "test_autograd_registration", "test_aot_dispatch_dynamic"]
             # Backward passes, the search and the sinks have no gradients, and opcheck would ask for those of
             # arguments that want some.
             wanted = op.name() in DIFFERENTIABLE
