@@ -179,11 +179,26 @@ def _run(
                     "schema": 1,
                     "run_id": run.manifest["run_id"],
                     **description(name, method, case),
-                    **summary(case, lines, peaks),
+                    **_summary(case, lines, peaks, run, resumed=len(missing) < len(lines)),
                     "provenance": {**current, "started": started},
                 }
             )
     return result, {line["id"]: line_parts(line) for line in lines if line["quality"] is not None}
+
+
+def _summary(
+    case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks, run: Run, *, resumed: bool
+) -> dict[str, Any]:
+    """`summary` of lines of which some may come from the disk, where anything may have happened to them."""
+    try:
+        return summary(case, lines, peaks)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if not resumed:
+            raise
+        raise UserError(
+            f"The examples stored in {run.folder} do not fit {case.name} ({type(error).__name__}: {error}): delete the "
+            "folder and run again."
+        ) from error
 
 
 def _warm_meter(method: ContextMethod, seed: int, counting: bool) -> Meter:
@@ -238,7 +253,8 @@ def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     skipped = "skipped" in record
     quality = None if skipped else case.protocol.quality(record)
     parts = {} if skipped else case.protocol.parts(record)
-    return {"id": example.id, "record": record, "quality": quality, "parts": parts, **meter.take()}
+    line = {"id": example.id, "index": index, "record": record, "quality": quality, "parts": parts}
+    return {**line, **meter.take()}
 
 
 def seed_example(seed: int, example: str) -> None:
