@@ -25,11 +25,11 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-def rounds(least: int, share: float = 1.0) -> Iterator[random.Random]:
+def rounds(least: int, share: float = 1.0, salt: str = "") -> Iterator[random.Random]:
     """A generator of random numbers for every round: so many rounds, or as long as the environment says."""
     until, number = time.monotonic() + SECONDS * share, 0
     while number < least or time.monotonic() < until:
-        yield random.Random(number)
+        yield random.Random(f"{salt} {number}")
         number += 1
 
 

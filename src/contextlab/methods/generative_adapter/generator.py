@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
+from contextlab import tensors
 from contextlab.backbone import Backbone, weights_digest
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter import normalise, places
@@ -122,13 +123,12 @@ class Generator(nn.Module):
         Raises:
             UserError: when names or shapes are not ours; `source` says whose they are.
         """
-        own = self.state_dict()
-        if {name: w.shape for name, w in weights.items()} != {name: w.shape for name, w in own.items()}:
+        misfit = tensors.load_into(self, weights)
+        if misfit is not None:
             raise UserError(
-                f"{source} does not hold a generator for this backbone and configuration: check weights=, d_r, "
-                "modules and rms_norm."
+                f"{source} does not hold a generator for this backbone and configuration ({misfit}): check weights=, "
+                "d_r, modules and rms_norm."
             )
-        self.load_state_dict(dict(weights))
 
 
 def key(name: str) -> str:
