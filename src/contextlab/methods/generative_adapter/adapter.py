@@ -56,7 +56,6 @@ class Adapter:
         """Write S to a safetensors file that says which backbone, generator and layers it belongs to."""
         about = {
             **self.generator.origin(),
-            "modules": json.dumps([place.name for place in self.generator.places]),
             "settings": json.dumps({"rank": self.generator.rank, "scale": self.generator.scale}),
         }
         tensors.write(path, {"S": self.S_BLRR}, about)

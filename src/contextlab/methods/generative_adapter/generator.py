@@ -5,6 +5,7 @@ Legend: B rows, T tokens, C width of the model, L adapted layers, R = d_r, r ran
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import torch
@@ -114,8 +115,9 @@ class Generator(nn.Module):
         return not any(bool(self.layer(i).A1.any()) for i in range(len(self.places)))
 
     def origin(self) -> dict[str, str]:
-        """What an S belongs to: digests of the backbone and of this generator."""
-        return {"backbone": self.backbone.digest, "generator": weights_digest(self)}
+        """What an S belongs to: digests of the backbone and of this generator, and the adapted layers in order."""
+        modules = json.dumps([place.name for place in self.places])
+        return {"backbone": self.backbone.digest, "generator": weights_digest(self), "modules": modules}
 
     def load(self, weights: Mapping[str, Tensor], source: object) -> None:
         """Take over parameters, all or none.
