@@ -68,7 +68,7 @@ def spoil(out: Path, draw: random.Random) -> Path:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_damaged_store_gives_a_table_or_one_sentence(name: str, store: Path, tmp_path: Path) -> None:
     tried = refused = 0
-    for draw in rounds(12, 1 / len(COMMANDS)):
+    for draw in rounds(12, 1 / len(COMMANDS), name):
         out = tmp_path / "runs"
         shutil.copytree(store, out)
         spoil(out, draw)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contextlab.cli import console
+from contextlab import harmless
+from contextlab.cli import console, say
 from contextlab.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def fetch(
             print(url, file=sys.stderr)
 
     for path, sha256 in downloads.fetch(entry, mirror, told):
-        print(json.dumps({"path": path, "sha256": sha256}) if as_json else f"{sha256}  {path}")
+        say(json.dumps({"path": path, "sha256": sha256}) if as_json else f"{sha256}  {harmless.line(path)}")
     if not as_json:
         print(f"Stored below {cache_dir() / 'data' / entry.folder}.")
         if entry.otherwise:
@@ -102,9 +103,10 @@ def check(
             continue
         missing = f"no {', '.join(report.missing)}" if report.missing else ""
         counts = f"{report.files} files, {report.bytes:,} bytes, {report.verified} verified" if report.files else ""
-        print(f"{entry.name:<16} {report.state:<11} {'; '.join(filter(None, (counts, missing, note)))}".rstrip())
+        about = "; ".join(filter(None, (counts, missing, note)))
+        say(harmless.line(f"{entry.name:<16} {report.state:<11} {about}").rstrip())
         for problem in report.problems:
-            print(f"    {problem}")
+            say(f"    {harmless.line(problem)}")
     if broken:
         raise typer.Exit(1)
 

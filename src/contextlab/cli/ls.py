@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from contextlab import harmless
+from contextlab.cli import say
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,9 +44,9 @@ def ls(
     }
     for line in lines[kind]():
         prompts = {} if as_json else line.pop("prompts", {})
-        print(json.dumps(line) if as_json else "  ".join(_words(line)))
+        say(json.dumps(line) if as_json else harmless.line("  ".join(_words(line))))
         for splits, prompt in prompts.items():
-            print(f"\n    {splits}:\n{textwrap.indent(prompt, ' ' * 8)}\n")
+            say(f"\n    {splits}:\n{textwrap.indent(prompt, ' ' * 8)}\n")
 
 
 def _words(line: dict[str, Any]) -> Iterator[str]:

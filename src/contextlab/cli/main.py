@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from contextlab import __version__
+from contextlab import __version__, harmless
 from contextlab.cli.bench import bench
 from contextlab.cli.check import check
 from contextlab.cli.data import app as data
@@ -59,9 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(given, prog_name="contextlab", standalone_mode=False)
     except (UserError, UsageError) as error:
         if debug:
-            traceback.print_exc()
-        message = error.format_message() if isinstance(error, UsageError) else str(error)
-        print(f"contextlab: {message}", file=sys.stderr)
+            print(harmless.text(traceback.format_exc()), file=sys.stderr, end="")
+        # Messages about usage list choices on lines of their own.
+        message = " ".join(error.format_message().split()) if isinstance(error, UsageError) else str(error)
+        print(f"contextlab: {harmless.line(message)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         code = 130

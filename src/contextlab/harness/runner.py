@@ -13,10 +13,11 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 from contextlab import backbone as backbones
-from contextlab import registry
+from contextlab import harmless, registry
 from contextlab.accounting.flops import count
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
@@ -161,7 +162,7 @@ def _run(
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
         missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
-        label = f"{name} on {case.name} {case.split} ({case.options.context})"
+        label = escape(harmless.line(f"{name} on {case.name} {case.split} ({case.options.context})"))
         peaks = Peaks.of(run.summary)
         if missing:
             meter = _warm_meter(method, seed, counting)

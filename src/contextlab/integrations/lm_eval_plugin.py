@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import sys
 
+from contextlab import harmless
 from contextlab.errors import UserError
 
 TARGET = "contextlab.integrations.lm_eval:ContextLM"
@@ -41,6 +42,6 @@ def main() -> int:
     try:
         cli_evaluate()
     except UserError as error:
-        print(f"contextlab: {error}", file=sys.stderr)
+        print(f"contextlab: {harmless.line(error)}", file=sys.stderr)
         return 2
     return 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas
 
+from contextlab import harmless
 from contextlab.accounting import legacy
 from contextlab.benchmarks.metrics import share_of_full
 from contextlab.benchmarks.task import Metric, Part
@@ -116,7 +117,7 @@ def comparison(
 
 
 def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
-    """A table as text with its caption, which CSV has as a column.
+    """A table as text with its caption, which CSV has as a column; whatever stands in the results, it stays text.
 
     Args:
         frame: from `comparison`.
@@ -126,7 +127,9 @@ def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
         UserError: for another style.
     """
     _check("format", [style], FORMATS)
-    caption, flat = str(frame.attrs["caption"]), frame.reset_index()
+    plain = {"csv": harmless.csv, "markdown": harmless.markdown}.get(style, harmless.line)
+    caption, flat = plain(frame.attrs["caption"]), frame.reset_index().map(plain)
+    flat.columns = pandas.Index([plain(name) for name in flat.columns])
     if style == "csv":
         return str(flat.assign(data=caption).to_csv(index=False))
     if style == "html":
@@ -134,8 +137,7 @@ def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
     if style == "latex":
         return str(flat.to_latex(index=False, escape=True, caption=caption.translate(LATEX)))
     lines = [list(flat.columns), ["---"] * len(flat.columns), *flat.to_numpy().tolist()]
-    cells = [" | ".join(str(cell).replace("|", r"\|") for cell in line) for line in lines]
-    return "\n".join(f"| {line} |" for line in cells) + f"\n\n{caption}\n"
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{caption}\n"
 
 
 def _summaries(folder: Path | str) -> list[Path]:
