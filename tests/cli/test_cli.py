@@ -138,7 +138,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("entries")
 def test_ls_methods_tells_origin_needs_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ls", "methods", "--json"]) == 0
+    assert main(["ls", "methods", "--json", "--verbose"]) == 0
     counter, broken = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert counter == {
         "name": "toy-counter",
@@ -150,6 +150,16 @@ def test_ls_methods_tells_origin_needs_and_settings(capsys: pytest.CaptureFixtur
     assert "There is no method in" in broken["about"]
     assert main(["ls", "methods"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_ls_methods_says_the_same_with_and_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = []
+    for options in ([], ["--verbose"]):
+        assert main(["ls", "methods", "--json", *options]) == 0
+        lines.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    brief, verbose = lines
+    assert all(line["about"] for line in brief)
+    assert [{key: line[key] for key in ("name", "about", "from")} for line in verbose] == brief
 
 
 @pytest.mark.usefixtures("entries")
