@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+from pathlib import Path
+from types import TracebackType
 
 from contextlab import harmless
 from contextlab.errors import UserError
 
+COMMANDS = ("lm_eval", "lm-eval")
 TARGET = "contextlab.integrations.lm_eval:ContextLM"
 
 
@@ -22,6 +25,8 @@ def announce() -> None:
     if "lm_eval" in sys.modules:
         with contextlib.suppress(Exception):
             register()
+            if Path(sys.argv[0]).stem in COMMANDS or Path(sys.argv[0]).parent.name in COMMANDS:
+                say_mistakes()
 
 
 def register() -> None:
@@ -32,6 +37,20 @@ def register() -> None:
     importlib.import_module("lm_eval.models")
     if "contextlab" not in model_registry:
         model_registry.register("contextlab", target=TARGET)
+
+
+def say_mistakes() -> None:
+    """Let a user's mistake end the harness's own command with one sentence and exit code 2."""
+    other = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, UserError):
+            other(kind, error, trace)
+            return
+        print(f"contextlab: {harmless.line(error)}", file=sys.stderr)
+        raise SystemExit(2)
+
+    sys.excepthook = hook
 
 
 def main() -> int:
