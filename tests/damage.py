@@ -121,7 +121,9 @@ def mutated(
         other = draw.choice([dtype for dtype in TYPES if dtype != tensor.dtype])
         tensors[name] = tensor.to(other)
     elif kind == "flat":
-        tensors[name] = tensor[None] if draw.random() < 0.5 else tensor.reshape(-1) if tensor.dim() != 1 else tensor[None]
+        tensors[name] = (
+            tensor[None] if draw.random() < 0.5 else tensor.reshape(-1) if tensor.dim() != 1 else tensor[None]
+        )
     elif kind == "rows":
         tensors[name] = torch.cat((tensor, tensor)) if tensor.dim() and len(tensor) else tensor[None]
     elif kind == "value":

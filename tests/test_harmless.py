@@ -39,7 +39,7 @@ def test_markdown_has_no_tags_links_or_columns(text: str) -> None:
     assert "|" not in shown.replace(r"\|", "")
 
 
-@given(st.sampled_from(["", " ", "\t", "\r", "\n"]), st.sampled_from("=+-@＝＋－＠"), ANY)
+@given(st.sampled_from(["", " ", "\t", "\r", "\n"]), st.sampled_from(harmless.FORMULA), ANY)
 def test_no_cell_begins_like_a_formula(space: str, sign: str, rest: str) -> None:
     cell = harmless.csv(space + sign + rest)
     assert cell[:1] in "'\\" or harmless.NUMBERS.fullmatch(cell)

@@ -50,6 +50,11 @@ def read(method: ContextMethod, lengths: list[int], ahead: Ahead | None = None) 
     return method.read(method.start(len(lengths), ahead=ahead), tokens, torch.tensor(lengths))[0]
 
 
+def equal(first: Any, second: Any) -> bool:
+    pairs = zip(first.tensors().items(), second.tensors().items(), strict=True)
+    return all(name == other and torch.equal(a, b) for (name, a), (other, b) in pairs)
+
+
 def test_every_registered_method_is_among_those_that_are_damaged() -> None:
     built_in = {name for name, package in registry.methods().items() if package == "contextlab"}
     assert {name.partition(",")[0] for name in SETTINGS} == built_in
@@ -67,7 +72,7 @@ def test_what_readings_leave_behind_is_loaded(name: str, family: str, models: An
             one.save(tmp_path / "state")
             loaded = method.load_state(tmp_path / "state")
             assert type(loaded) is type(one)
-            assert all(torch.equal(a, b) for a, b in zip(one.tensors().values(), loaded.tensors().values(), strict=True))
+            assert equal(one, loaded)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -85,8 +90,9 @@ def test_damaged_states_are_refused_in_one_sentence(name: str, models: Any, tmp_
             state = method.load_state(path)
         except UserError as error:
             refused += 1
-            assert str(path) in str(error), (kind, tensor)
-            assert "\n" not in str(error), (kind, tensor)
+            message = str(error)
+            assert str(path) in message, (kind, tensor)
+            assert "\n" not in message, (kind, tensor)
             continue
         loaded = state.tensors()
         same = all(torch.equal(loaded[key], whole[key]) for key in whole)
@@ -116,8 +122,12 @@ def test_a_state_belongs_to_one_method_with_its_settings_on_its_backbone(
     for other in others:
         with pytest.raises(UserError, match="another method"):
             other.load_state(tmp_path / "state")
-        for call in (lambda m: m.read(state, torch.tensor([[1]])), lambda m: m.score(state, [[1]]),
-                     lambda m: m.generate(state, [[1]], max_new_tokens=1), lambda m: m.next_logprobs(state)):  # fmt: skip
+        for call in (
+            lambda m: m.read(state, torch.tensor([[1]])),
+            lambda m: m.score(state, [[1]]),
+            lambda m: m.generate(state, [[1]], max_new_tokens=1),
+            lambda m: m.next_logprobs(state),
+        ):
             with pytest.raises(UserError, match=f"another method, backbone or settings \\({kind.__name__}\\)"):
                 call(other)
     again = made(name, backbones.load("tiny-llama", device="cpu"))

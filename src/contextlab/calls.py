@@ -81,13 +81,11 @@ def _owned(method: Any, result: Any) -> Any:
     return result
 
 
-def _start(method: Any, batch_size: int = 1, **_options: Any) -> None:
+def _start(_method: Any, batch_size: int = 1, **_options: Any) -> None:
     _integer("batch_size", batch_size, 1)
 
 
-def _read(
-    method: Any, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, **_options: Any
-) -> None:
+def _read(method: Any, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, **_options: Any) -> None:
     rows, device = _state(method, state)
     _tensor("tokens", tokens_BT, 2, device)
     if len(tokens_BT) != rows:
@@ -185,7 +183,7 @@ def _bounded(token: Any) -> int:
 
 
 def _integer(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, numbers.Integral) or not least <= value <= MOST_SEED:
+    if not isinstance(value, numbers.Integral) or not least <= int(value) <= MOST_SEED:
         raise UserError(f"{name}={value} is not valid: give a whole number, {least} or more.")
 
 

@@ -27,7 +27,9 @@ def held(what: str) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / hashlib.sha256(what.encode()).hexdigest()[:16], "ab")  # noqa: SIM115
     except OSError as error:
-        raise UserError(f"The cache folder {folder} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE.") from error
+        raise UserError(
+            f"The cache folder {folder} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,13 +17,15 @@ import torch
 from torch import Tensor
 
 from contextlab import calls, states, tensors
-from contextlab.errors import UserError, unknown
+from contextlab.errors import UserError, short, unknown
 
 if TYPE_CHECKING:
     from contextlab.backbone import Backbone
 
 S = TypeVar("S", bound="State")
 
+MOST_INTEGER, MOST_FLOAT = 2**48, 1e30
+"""The largest settings: sums and products of them with lengths stay in the range of int64 and float32."""
 FORKS = 16
 """The most copies of a state, and the most bytes of them together, that answer side by side."""
 FORK_BYTES = 2**29
@@ -45,14 +47,28 @@ class MethodConfig:
             if key not in names:
                 raise unknown("setting", key, names)
         try:
-            return cls(**settings)
+            config = cls(**settings)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            message = (
-                f"Setting {where}={first['input']!r} is not valid: {first['msg'].lower()}." if where else first["msg"]
-            )
+            value = short(repr(first["input"]))
+            message = f"Setting {where}={value} is not valid: {first['msg'].lower()}." if where else first["msg"]
             raise UserError(message.removeprefix("Value error, ")) from None
+
+        config.check_size()
+        return config
+
+    def check_size(self) -> None:
+        """Refuse numbers that no tensor holds.
+
+        Raises:
+            UserError: naming the setting.
+        """
+        for name, value in self.as_dict().items():
+            for number in value if isinstance(value, list | tuple) else (value,):
+                most = MOST_INTEGER if isinstance(number, int) else MOST_FLOAT
+                if isinstance(number, int | float) and not -most <= number <= most:
+                    raise UserError(f"Setting {name}={short(repr(number))} is not valid: give a number below {most:g}.")
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, as stored with a result."""
@@ -224,6 +240,7 @@ class ContextMethod(ABC):
     def __init__(self, backbone: Backbone, config: MethodConfig | None = None) -> None:
         self.backbone = backbone
         self.config = config if config is not None else self.Config()
+        self.config.check_size()
 
     @property
     @abstractmethod
@@ -343,6 +360,20 @@ class ContextMethod(ABC):
     def trained_parameters(self) -> int:
         """Parameters of this method that training changes."""
         return 0
+
+
+def build(kind: type[ContextMethod], backbone: Backbone, config: MethodConfig) -> ContextMethod:
+    """A method on a backbone.
+
+    Raises:
+        UserError: when its settings do not fit the backbone, or the memory.
+    """
+    try:
+        return kind(backbone, config)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        raise UserError(f"{kind.__name__} with these settings does not fit into memory: use smaller ones.") from error
 
 
 def pad(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:

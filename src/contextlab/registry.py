@@ -44,7 +44,9 @@ def method_class(name: str) -> type[ContextMethod]:
 
     found: type[ContextMethod] = _class("method", METHODS, name, ContextMethod)
     if not (isinstance(found.Config, type) and issubclass(found.Config, MethodConfig)):
-        raise UserError(f"The Config of method {_named(METHODS, name)} is no MethodConfig: derive it from contextlab's.")
+        raise UserError(
+            f"The Config of method {_named(METHODS, name)} is no MethodConfig: derive it from contextlab's."
+        )
     try:
         inspect.signature(found).bind(None, None)
     except (TypeError, ValueError):
@@ -134,7 +136,7 @@ def _package(entry: metadata.EntryPoint) -> str:
     return str(named or entry.value.partition(".")[0])
 
 
-def _class(kind: str, group: str, name: str, base: type) -> Any:
+def _class(kind: str, group: str, name: str, base: type[Any]) -> Any:
     """The class that a name stands for.
 
     Raises:
@@ -148,7 +150,7 @@ def _class(kind: str, group: str, name: str, base: type) -> Any:
             f"{base.__module__}.{base.__name__}."
         )
     if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
+        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
         raise UserError(f"The {kind} {_named(group, name)} lacks {missing}: add what is missing.")
     return found
 

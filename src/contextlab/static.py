@@ -17,13 +17,17 @@ def first_line(target: str) -> str:
     for _ in range(HOPS):
         try:
             spec = _spec(module)
-            tree = ast.parse(Path(spec.origin or "").read_bytes()) if spec is not None else ast.Module([], [])
+            if spec is None or spec.origin is None:
+                return ""
+            tree = ast.parse(Path(spec.origin).read_bytes())
         except Exception:  # finders and sources of others may fail in any way
             return ""
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return (ast.get_docstring(node) or "").partition("\n")[0]
-        source = _imported_from(tree, name, module, package=spec is not None and spec.submodule_search_locations is not None)
+        source = _imported_from(
+            tree, name, module, package=spec is not None and spec.submodule_search_locations is not None
+        )
         if source is None:
             return ""
         module, name = source

@@ -34,7 +34,7 @@ def read(path: Path | str, device: torch.device | str = "cpu") -> tuple[dict[str
             names = list(file.keys())
             return {name: _fresh(file.get_tensor(name), device) for name in names}, file.metadata() or {}
     except (OSError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0].removesuffix(f": {path}")
         raise UserError(f"{path} cannot be read ({reason}): give an intact safetensors file.") from error
 
 

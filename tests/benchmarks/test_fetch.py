@@ -215,7 +215,7 @@ def test_a_set_that_is_fetched_twice_at_the_same_time_is_whole_and_noted(server:
     assert sums.keys() == {*names, "set.tar.gz", *(f"deep/{name}" for name in names)}
     for name, sha256 in sums.items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == sha256
-    assert not [path for path in folder.rglob(".*")]
+    assert not list(folder.rglob(".*"))
 
 
 def test_a_fetch_that_is_left_in_its_middle_does_not_hold_up_another(server: Server) -> None:

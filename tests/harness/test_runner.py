@@ -357,6 +357,13 @@ def test_a_table_of_a_lower_limit_is_about_the_first_examples_of_the_data(tmp_pa
     assert sorted(load_results(tmp_path)[0]["parts"]) == sorted(IDS[:2])
 
 
+@pytest.mark.parametrize("out", ["", Path(__file__), str(Path(__file__) / "deep")])
+def test_a_folder_of_results_that_cannot_be_one_is_refused_before_anything_runs(out: Any, log: Path) -> None:
+    with pytest.raises(UserError, match="--out"):
+        run(out)
+    assert log.read_text() == ""
+
+
 @pytest.mark.parametrize("record", [{}, {"correct": "yes"}, {"correct": None}])
 def test_stored_records_that_do_not_fit_the_task_are_named(tmp_path: Path, record: dict[str, Any]) -> None:
     run(tmp_path, limit=2)

@@ -34,8 +34,16 @@ def line(identity: str, quality: float | None = None, **more: Any) -> dict[str, 
 LINES = [line(f"work/{n}", n / 3, record={"nats": n / 3, "text": "é\n\u2028"}) for n in range(4)]
 METRIC = {"value": 1.0, "low": None, "high": None, "n": 1}
 SUMMARY: dict[str, Any] = {
-    **{"schema": 1, "run_id": "a", "method": "m", "method_config": {}, "task": "t", "split": "s", "context": "own"},
-    **{"backbone": "b", "metrics": {"accuracy": METRIC}, "cost": {"query": None}},
+    "schema": 1,
+    "run_id": "a",
+    "method": "m",
+    "method_config": {},
+    "task": "t",
+    "split": "s",
+    "context": "own",
+    "backbone": "b",
+    "metrics": {"accuracy": METRIC},
+    "cost": {"query": None},
     "data": {"source": "sample", "sha256": "0", "examples": 1, "note": ""},
     "provenance": {"started": "2026", "device": "cpu", "dtype": "float32", "seed": 0},
 }

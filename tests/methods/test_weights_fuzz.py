@@ -87,8 +87,9 @@ def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
             loaded = load(path)
         except UserError as error:
             refused += 1
-            assert str(path) in str(error) or "another" in str(error), (kind, tensor, error)
-            assert "\n" not in str(error), (kind, tensor)
+            message = str(error)
+            assert str(path) in message or "another" in message, (kind, tensor, message)
+            assert "\n" not in message, (kind, tensor)
             continue
         if kind in ("type", "extra", "rows") and loaded.keys() <= whole.keys():
             # Another width of numbers, more statistics than are wanted, more rows of an adapter: all of use.

@@ -44,6 +44,14 @@ def options(
     """Compare methods that let a language model use more context than it was built for."""
 
 
+def _check_empty(arguments: Sequence[str]) -> None:
+    """Refuse `--out ''`, which would be the current folder, and whatever else was given nothing."""
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        option, given, value = argument.partition("=")
+        if not argument or (option.startswith("--") and given and not value):
+            raise UserError(f"{option or before or 'An argument'} is given nothing: name something, or leave it away.")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for a user's mistake, 130 when interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -56,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
+        _check_empty(given)
         code = app(given, prog_name="contextlab", standalone_mode=False)
     except (UserError, UsageError) as error:
         if debug:

@@ -38,7 +38,7 @@ from contextlab.harness.results import (
     summary,
 )
 from contextlab.harness.store import Parts, Run, line_parts, open_run
-from contextlab.method import ContextMethod
+from contextlab.method import ContextMethod, build
 
 WARM_UP_TOKENS = 16
 
@@ -89,12 +89,13 @@ def bench(
     Raises:
         UserError: for any name, option, data or folder that does not do.
     """
+    _check_out(out)
     kinds = {name: registry.method_class(name) for name in _split("method", methods)}
     configs = _configs(kinds, settings or {})
     options = [Options(_control(name), history, tokens) for name in _split("context", context)]
     cases = list(_cases(_split("task", tasks), split, options, limit, Path(data) if data is not None else None))
     model = backbones.load(backbone, device=device, dtype=dtype)
-    built = {name: kind(model, configs[name]) for name, kind in kinds.items()}
+    built = {name: build(kind, model, configs[name]) for name, kind in kinds.items()}
     show = sys.stderr.isatty() if progress is None else progress
     runs: list[dict[str, Any]] = []
     parts: dict[tuple[str, str, str, Control], dict[str, Parts]] = {}
@@ -107,6 +108,15 @@ def bench(
                 on_result(result)
     measures = {(run["task"], run["split"]): measure_of(run) for run in runs}
     return Results(runs, list(differences(parts, measures)), list(parts.values()))
+
+
+def _check_out(out: Path | str) -> None:
+    """Refuse a folder of results that cannot be one, before anything is loaded."""
+    if not str(out):
+        raise UserError("The folder of results has no name: give one with --out.")
+    existing = next((place for place in (Path(out), *Path(out).absolute().parents) if place.exists()), None)
+    if existing is not None and not existing.is_dir():
+        raise UserError(f"{existing} is a file: name a folder with --out.")
 
 
 def _split(kind: str, names: str | Sequence[str]) -> list[str]:

@@ -49,6 +49,8 @@ def load_results(folder: Path | str) -> list[Result]:
     Raises:
         UserError: when there are none, or a summary is broken.
     """
+    if Path(folder).is_file():
+        raise UserError(f"{folder} is a file: name the folder that `contextlab bench` was given with --out.")
     paths = _summaries(folder)
     if not paths:
         raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")

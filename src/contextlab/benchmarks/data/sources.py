@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from contextlab.benchmarks.task import Source
 from contextlab import locks
+from contextlab.benchmarks.task import Source
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
 

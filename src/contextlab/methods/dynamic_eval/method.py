@@ -105,7 +105,8 @@ class DynamicEval(SegmentMethod):
 
     def least_left(self, state: Any) -> Tensor:
         """None, where a context has been read to its end and its last segment waits for the next token."""
-        return (state.fill_B == 0).long()
+        least_B: Tensor = (state.fill_B == 0).long()
+        return least_B
 
     @torch.no_grad()
     def read(
