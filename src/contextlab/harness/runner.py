@@ -197,9 +197,7 @@ def _run(
     return result, {line["id"]: line_parts(line) for line in lines if line["quality"] is not None}
 
 
-def _summary(
-    case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks, run: Run, *, resumed: bool
-) -> dict[str, Any]:
+def _summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks, run: Run, *, resumed: bool) -> dict[str, Any]:
     """`summary` of lines of which some may come from the disk, where anything may have happened to them."""
     try:
         return summary(case, lines, peaks)
