@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -282,3 +284,67 @@ def test_the_bar_of_gguf_files_is_for_terminals(monkeypatch, capsys, terminal, s
     with backbones._no_bar_of_gguf():
         print("converting", end="", file=sys.stderr)
     assert capsys.readouterr().err == seen
+
+
+SIZE: dict[str, Any] = {"vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 2}
+UNREACHABLE: dict[str, Any] = {
+    "mamba": lambda: transformers.MambaForCausalLM(transformers.MambaConfig(**SIZE, state_size=4)),
+    "gpt-neo": lambda: transformers.GPTNeoForCausalLM(
+        transformers.GPTNeoConfig(
+            vocab_size=257, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]]
+        )
+    ),
+    "jamba": lambda: transformers.JambaForCausalLM(
+        transformers.JambaConfig(
+            **SIZE, num_attention_heads=4, intermediate_size=64, mamba_d_state=4, use_mamba_kernels=False, num_experts=1
+        )
+    ),
+    "xlnet": lambda: transformers.XLNetLMHeadModel(
+        transformers.XLNetConfig(vocab_size=257, d_model=32, n_layer=2, n_head=4, d_inner=64)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNREACHABLE)
+def test_a_model_whose_attention_is_out_of_reach_is_one_sentence(name: str) -> None:
+    """Also one whose own attention would go unnoticed, because a text that is read at once needs no cache."""
+    with pytest.raises(UserError, match="its attention is not reachable") as error:
+        backbones.wrap(UNREACHABLE[name]())
+    assert "\n" not in str(error.value)
+
+
+DAMAGED: dict[str, Callable[[Path], Any]] = {
+    "broken weights": lambda folder: (folder / "model.safetensors").write_bytes(b"nonsense"),
+    "cut weights": lambda folder: os.truncate(folder / "model.safetensors", 5000),
+    "no layers": lambda folder: configure(folder, num_hidden_layers=-1),
+    "heads in words": lambda folder: configure(folder, num_attention_heads="four"),
+    "no heads": lambda folder: configure(folder, num_attention_heads=0),
+    "unknown activation": lambda folder: configure(folder, hidden_act="unheard of"),
+    "no configuration": lambda folder: (folder / "config.json").write_text("[]"),
+    "a list as tokenizer": lambda folder: (folder / "tokenizer_config.json").write_text("[]"),
+    "broken tokenizer": lambda folder: (folder / "tokenizer.json").write_text("{"),
+}
+
+
+def configure(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_folder_is_one_sentence(damage: str, tmp_path: Path) -> None:
+    small = backbones.load("tiny-llama")
+    small.model.save_pretrained(tmp_path)
+    small.tokenizer.save_pretrained(tmp_path)
+    assert backbones.load(str(tmp_path)).layers == 4
+    DAMAGED[damage](tmp_path)
+    with pytest.raises(UserError, match=r"cannot be (loaded|used)") as error:
+        backbones.load(str(tmp_path))
+    assert str(tmp_path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("device", ["meta", "tpu", "cuda:99"])
+def test_a_device_that_computes_nothing_here_is_refused(device: str) -> None:
+    with pytest.raises(UserError, match=f"Device '{device}' is not available"):
+        backbones.load("tiny-llama", device=device)

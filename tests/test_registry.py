@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -9,9 +10,41 @@ import pytest
 
 import contextlab
 from contextlab import registry
+from contextlab.cli.main import main
 from contextlab.errors import UserError
 
 ROOT = Path(__file__).parents[1]
+METHOD = "from contextlab.methods.full import Full\n"
+TASK = "from contextlab.benchmarks.needle import Needle\nclass Task(Needle): ...\n"
+# What a plugin may do wrong, and what the sentence about it says.
+METHODS_GONE_WRONG = {
+    "exits": ("import sys\nsys.exit(3)\n", "cannot be imported (SystemExit: 3)"),
+    "ends": ("raise GeneratorExit\n", "cannot be imported (GeneratorExit)"),
+    "own": ("class E(BaseException): ...\nraise E('two\\nlines')\n", "cannot be imported (E: two)"),
+    "prints": ("print('noise')\n1 / 0\n", "(ZeroDivisionError: division by zero)"),
+    "syntax": ("class\n", "cannot be imported (SyntaxError"),
+    "deep": ("def f(): f()\nf()\n", "RecursionError"),
+    "lacks": ("", "cannot be imported (AttributeError"),
+    "number": ("X = 3\n", "The int that 'number' of package pack-methods-number stands for is no method"),
+    "plain": ("class X: ...\n", "The class X that 'plain' of package pack-methods-plain stands for is no method"),
+    "abstract": (
+        "from contextlab.method import ContextMethod\nclass X(ContextMethod): ...\n",
+        "The method 'abstract' of package pack-methods-abstract lacks capabilities, read, start",
+    ),
+    "built": (f"{METHOD}class X(Full):\n    def __init__(self): ...\n", "not built from a backbone and a config"),
+    "config": (f"{METHOD}class X(Full):\n    Config = dict\n", "of package pack-methods-config is no MethodConfig"),
+    "instance": (f"{METHOD}X = object.__new__(Full)\n", "is no method"),
+}
+TASK_CLASS = f"{TASK}class X(Task):\n    "
+TASKS_GONE_WRONG = {
+    "method": (f"{METHOD}X = Full\n", "that 'method' of package pack-tasks-method stands for is no task"),
+    "made": (f"{TASK_CLASS}def __init__(self, more): ...\n", "of package pack-tasks-made cannot be made (TypeError"),
+    "leaves": (f"{TASK_CLASS}def __init__(self): raise SystemExit\n", "cannot be made (SystemExit)"),
+    "splits": (f"{TASK_CLASS}splits = {{}}\n", "of package pack-tasks-splits says no splits"),
+    "none": (f"{TASK_CLASS}splits = None\n", "of package pack-tasks-none says no splits"),
+    "default": (f"{TASK_CLASS}default_split = 'x'\n", "or its default is none of them"),
+    "property": (f"{TASK_CLASS}splits = property(lambda self: 1 / 0)\n", "cannot be made (ZeroDivisionError"),
+}
 
 
 def install(folder: Path, package: str, entries: str, modules: dict[str, str]) -> None:
@@ -34,7 +67,7 @@ toy-twice = toy_plugin:Method
 [contextlab.tasks]
 toy-task = toy_plugin:Task
 """
-    install(tmp_path, "toy-plugin", entries, {"toy_plugin": "class Method: ...\nclass Task: ...\n"})
+    install(tmp_path, "toy-plugin", entries, {"toy_plugin": f"{METHOD}class Method(Full): ...\n{TASK}"})
     install(tmp_path, "toy-rival", "[contextlab.methods]\ntoy-twice = toy_rival:Method\n", {})
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "toy_plugin", raising=False)
@@ -69,10 +102,71 @@ def test_a_name_taken_twice_is_not_guessed() -> None:
         registry.method_class("toy-twice")
 
 
+@pytest.fixture
+def gone_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One package for every mistake."""
+    for group, cases in (("methods", METHODS_GONE_WRONG), ("tasks", TASKS_GONE_WRONG)):
+        for name, (source, _) in cases.items():
+            module = f"toy_{group}_{name}"
+            monkeypatch.delitem(sys.modules, module, raising=False)
+            install(tmp_path, f"pack-{group}-{name}", f"[contextlab.{group}]\n{name} = {module}:X\n", {module: source})
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("gone_wrong")
+@pytest.mark.parametrize("name", METHODS_GONE_WRONG)
+def test_a_method_that_is_none_is_one_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError) as error:
+        registry.method_class(name)
+    message = str(error.value)
+    assert METHODS_GONE_WRONG[name][1] in message
+    assert "\n" not in message
+    assert "cannot be imported" not in message or f"pack-methods-{name}" in message
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("gone_wrong")
+@pytest.mark.parametrize("name", TASKS_GONE_WRONG)
+def test_a_task_that_is_none_is_one_sentence(name: str) -> None:
+    with pytest.raises(UserError) as error:
+        registry.task(name)
+    assert TASKS_GONE_WRONG[name][1] in str(error.value)
+
+
+@pytest.mark.usefixtures("gone_wrong")
+def test_faulty_plugins_do_not_hide_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, cases in (("methods", METHODS_GONE_WRONG), ("tasks", TASKS_GONE_WRONG)):
+        for option in ([], ["--verbose"]):
+            assert main(["ls", kind, "--json", *option]) == 0
+            listed = {line["name"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+            assert cases.keys() | {"full" if kind == "methods" else "needle"} <= listed.keys()
+            assert all(line["from"] for line in listed.values())
+            if option or kind == "tasks":
+                assert all(cases[name][1] in listed[name]["about"] for name in cases)
+
+
+def test_listing_methods_runs_nothing_of_them(gone_wrong: Path) -> None:
+    """Also not of the packages that they are in."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(gone_wrong)!r})
+from contextlab.cli.main import main
+before = set(sys.modules)
+code = main(["ls", "methods"])
+print(*(set(sys.modules) - before), file=sys.stderr)
+sys.exit(code)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(answer.stderr.split())
+    assert not [name for name in loaded if name.startswith(("torch", "numpy", "toy_", "contextlab.method"))]
+    assert "Attends to the current window of N tokens only" in answer.stdout
+
+
 def test_a_file_of_ones_own_needs_no_registration(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("class Mine: ...\n")
+    (tmp_path / "own.py").write_text(f"{METHOD}class Mine(Full): ...\n")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "own.py").write_text("class Mine:\n    other = True\n")
+    (tmp_path / "folder" / "own.py").write_text(f"{METHOD}class Mine(Full):\n    other = True\n")
     first = registry.method_class(f"{tmp_path}/own.py:Mine")
     second = registry.method_class(f"{tmp_path}/folder/own.py:Mine")
     assert not hasattr(first, "other")
@@ -86,13 +180,18 @@ def test_a_file_of_ones_own_needs_no_registration(tmp_path: Path) -> None:
         ("own.py", "write path.py:Class"),
         ("absent.py:Mine", "no file absent.py"),
         ("own.py:Mien", "did you mean 'Mine'"),
+        ("own.py:VALUE", "The int that 'own.py:VALUE' stands for is no method"),
+        ("own.py:", "no method in own.py ''"),
+        ("own.py:a.b", r"no method in own.py 'a\.b'"),
         ("bad.py:Mine", "bad.py cannot be imported .*boom"),
+        ("leaves.py:Mine", r"leaves.py cannot be imported \(SystemExit: 1\)"),
     ],
 )
 def test_mistakes_in_naming_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text("class Mine: ...\n")
+    Path("own.py").write_text(f"{METHOD}class Mine(Full): ...\nVALUE = 3\n")
     Path("bad.py").write_text("raise RuntimeError('boom')\n")
+    Path("leaves.py").write_text("raise SystemExit(1)\n")
     with pytest.raises(UserError, match=message):
         registry.method_class(name)
     assert not any(module.startswith("bad_") for module in sys.modules)
@@ -100,7 +199,7 @@ def test_mistakes_in_naming_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_digest_of_a_file_follows_its_text(tmp_path: Path) -> None:
     digests = set()
-    for text in ("class Mine: ...\n", "class Mine: ...\n# more\n"):
+    for text in (f"{METHOD}class Mine(Full): ...\n", f"{METHOD}class Mine(Full): ...\n# more\n"):
         (tmp_path / "own.py").write_text(text)
         digests |= {registry.source_digest(registry.method_class(f"{tmp_path}/own.py:Mine").__module__)}
     assert len(digests) == 2

@@ -38,12 +38,13 @@ def load(
     """
     from contextlab import backbone as backbones
     from contextlab import registry
+    from contextlab.method import build
 
     kind = registry.method_class(method)
     config = kind.Config.parse(settings)
     if isinstance(backbone, str):
-        return kind(backbones.load(backbone, device=device, dtype=dtype), config)
-    return kind(backbones.wrap(backbone, tokenizer=tokenizer), config)
+        return build(kind, backbones.load(backbone, device=device, dtype=dtype), config)
+    return build(kind, backbones.wrap(backbone, tokenizer=tokenizer), config)
 
 
 def __getattr__(name: str) -> Any:

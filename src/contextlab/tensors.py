@@ -1,4 +1,4 @@
-"""Tensors from files, in aligned memory.
+"""Tensors to and from files; those that are read lie in aligned memory.
 
 The safetensors library returns tensors at any multiple of 8 bytes, and matrix kernels of some processors round
 differently where memory is not aligned: what was saved and loaded would have another future than what stayed in memory.
@@ -7,10 +7,14 @@ Every tensor that is loaded passes through here.
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from contextlab.errors import UserError
@@ -30,8 +34,52 @@ def read(path: Path | str, device: torch.device | str = "cpu") -> tuple[dict[str
             names = list(file.keys())
             return {name: _fresh(file.get_tensor(name), device) for name in names}, file.metadata() or {}
     except (OSError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0].removesuffix(f": {path}")
         raise UserError(f"{path} cannot be read ({reason}): give an intact safetensors file.") from error
+
+
+def write(path: Path | str, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
+    """Write tensors and metadata as one safetensors file, which is there as a whole or not at all.
+
+    Raises:
+        UserError: when it cannot be written.
+    """
+    target = Path(path).expanduser()
+    # Tensors may share memory, which the format does not.
+    whole = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
+            fresh = Path(scratch, "file")
+            save_file(whole, fresh, metadata=dict(about or {}))
+            os.replace(fresh, target)
+    except (OSError, SafetensorError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise UserError(f"{target} cannot be written ({reason}): name another file.") from error
+
+
+def load_into(module: nn.Module, weights: Mapping[str, Tensor], *, unbounded: Collection[str] = ()) -> str | None:
+    """Take over parameters and buffers, all or none; None when it was done, else what does not fit.
+
+    Args:
+        module: receives the weights in its own types.
+        weights: by the names of `state_dict`.
+        unbounded: last parts of names whose values may be minus infinity.
+    """
+    own = module.state_dict()
+    for name in own.keys() ^ weights.keys():
+        return f"{name} is {'missing' if name in own else 'unknown'}"
+    cast = {}
+    for name, tensor in weights.items():
+        if tensor.shape != own[name].shape:
+            return f"{name} has the shape {tuple(tensor.shape)} and not {tuple(own[name].shape)}"
+        if tensor.is_floating_point() != own[name].is_floating_point() or tensor.is_complex():
+            return f"{name} holds {str(tensor.dtype).removeprefix('torch.')}"
+        cast[name] = tensor.to(own[name].dtype)
+        free = name.rpartition(".")[2] in unbounded
+        if not bool((cast[name].isfinite() | (cast[name].isneginf() if free else False)).all()):
+            return f"{name} is not finite in {str(own[name].dtype).removeprefix('torch.')}"
+    module.load_state_dict(cast)
+    return None
 
 
 def align(module: nn.Module) -> None:

@@ -3,14 +3,17 @@ from __future__ import annotations
 import io
 import stat
 import tarfile
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import cut, flip, insert, rounds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contextlab import harmless
 from contextlab.benchmarks.data.archives import unpack
 from contextlab.errors import UserError
 
@@ -50,6 +53,72 @@ def test_an_archive_is_unpacked_without_its_leading_folder(write: Any, tmp_path:
     assert sorted(unpack(archive, folder, "set")) == ["a.txt", "deep/b.txt"]
     assert everything(folder) == {"a.txt": b"one", "deep/b.txt": b"two" * 1000, "mine.txt": b"stays"}
     assert sorted(unpack(archive, tmp_path / "whole")) == sorted(FILES)
+
+
+def members(write: Any, path: Path, names: list[str]) -> Path:
+    """An archive with members of these names, which may be the same."""
+    if write is write_tar:
+        with tarfile.open(path, "w:gz") as tape:
+            for name in names:
+                tape.addfile(tarfile.TarInfo(name), io.BytesIO())
+        return path
+    with zipfile.ZipFile(path, "w") as packed, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in names:
+            packed.writestr(zipfile.ZipInfo(name), b"")
+    return path
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+@pytest.mark.parametrize("again", ["set/a.txt", "a.txt", "set/./a.txt", "set//a.txt"])
+def test_a_file_that_comes_twice_is_refused_and_nothing_is_unpacked(write: Any, again: str, tmp_path: Path) -> None:
+    archive = members(write, tmp_path / "archive", ["set/a.txt", "set/b.txt", again])
+    with pytest.raises(UserError, match="twice"):
+        unpack(archive, tmp_path / "out", "set")
+    assert everything(tmp_path / "out") == {}
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+@pytest.mark.parametrize("name", ["", ".", "./", "set"])
+def test_a_file_without_a_name_is_refused_and_nothing_is_unpacked(write: Any, name: str, tmp_path: Path) -> None:
+    archive = members(write, tmp_path / "archive", ["set/a.txt", name])
+    if write is write_zip and name.endswith("/"):
+        assert unpack(archive, tmp_path / "out", "set") == ["a.txt"]
+        return
+    with pytest.raises(UserError, match="no plain file inside one folder"):
+        unpack(archive, tmp_path / "out", "set")
+    assert everything(tmp_path / "out") == {}
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+@pytest.mark.parametrize("taken", ["a.txt/folder", "deep"])
+def test_what_is_in_the_way_stays_and_nothing_is_unpacked(write: Any, taken: str, tmp_path: Path) -> None:
+    archive, folder = write(tmp_path / "archive", FILES), tmp_path / "out"
+    (folder / taken).parent.mkdir(parents=True)
+    (folder / taken).write_text("mine")
+    with pytest.raises(UserError, match="is in the way"):
+        unpack(archive, folder, "set")
+    assert everything(folder) == {taken: b"mine"}
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_damaged_archives_are_unpacked_or_refused_in_one_sentence(write: Any, tmp_path: Path) -> None:
+    whole = write(tmp_path / "archive", FILES).read_bytes()
+    tried = refused = 0
+    for draw in rounds(150, 0.1, write.__name__):
+        (tmp_path / "archive").write_bytes(draw.choice((cut, flip, insert))(whole, draw))
+        folder = tmp_path / f"out{tried}"
+        tried += 1
+        try:
+            unpack(tmp_path / "archive", folder, "set", most_bytes=10**6)
+        except UserError as error:
+            refused += 1
+            message = str(error)
+            assert str(tmp_path / "archive") in message
+            harmless.line(message).encode()
+            assert everything(folder) == {}
+    assert refused > tried / 4
+    print(f"archives: {tried} tried, {refused} refused")
 
 
 @pytest.mark.parametrize("write", [write_tar, write_zip])

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import io
 import os
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -28,6 +31,8 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {"/set/a.bin": CONTENT}
         self.most, self.validator, self.asked = 10**9, '"v1"', list[tuple[str, str | None]]()
+        # Where there are two, an answer stops in its middle until another is asked for, or for as long as that takes.
+        self.meeting: threading.Barrier | None = None
 
     @property
     def url(self) -> str:
@@ -63,7 +68,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.server.validator:
             self.send_header("ETag", self.server.validator)
         self.end_headers()
-        self.wfile.write(content[start : start + self.server.most])
+        content = content[start : start + self.server.most]
+        self.wfile.write(content[: len(content) // 2])
+        if self.server.meeting is not None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.server.meeting.wait(0.3)
+        self.wfile.write(content[len(content) // 2 :])
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -162,6 +172,57 @@ def test_another_file_than_the_published_one_is_refused(digest: str, server: Ser
         list(fetch(entry))
     assert not any(path.is_file() for path in (cache / "data").rglob("*"))
     assert not list((cache / "objects").glob("*.part"))
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """What calls at the same time return."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
+
+
+@pytest.mark.parametrize("kind", ["sha256", "md5", "none"])
+def test_downloads_of_one_file_at_the_same_time_do_not_disturb_each_other(
+    kind: str, server: Server, cache: Path
+) -> None:
+    digest = None if kind == "none" else f"{kind}:{hashlib.new(kind, CONTENT).hexdigest()}"
+    server.meeting = threading.Barrier(2)
+    kept = together(*[lambda: download(f"{server.url}/set/a.bin", digest)] * 3)
+    assert [path.read_bytes() for path, _ in kept] == [CONTENT] * 3
+    assert [path.name for path in (cache / "objects").iterdir()] == [SHA256]
+
+
+def test_a_set_that_is_fetched_twice_at_the_same_time_is_whole_and_noted(server: Server, cache: Path) -> None:
+    names = [f"{n}.bin" for n in range(6)]
+    server.files |= {f"/set/{name}": CONTENT + name.encode() for name in names}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tape:
+        for name in names:
+            member = tarfile.TarInfo(f"deep/{name}")
+            member.size = len(CONTENT)
+            tape.addfile(member, io.BytesIO(CONTENT))
+    server.files["/set.tar.gz"] = packed.getvalue()
+    remotes = [Remote(name, f"{server.url}/set/{name}") for name in names]
+    remotes.append(Remote("set.tar.gz", f"{server.url}/set.tar.gz", unpack=""))
+    server.meeting = threading.Barrier(2)
+    first, second, _ = together(
+        lambda: list(fetch(dataset(*remotes))),
+        lambda: list(fetch(dataset(*reversed(remotes)))),
+        lambda: list(fetch(dataset(*remotes[3:]))),
+    )
+    assert sorted(first) == sorted(second)
+    folder = cache / "data" / "set"
+    sums = read_sums(folder / "SHA256SUMS")
+    assert sums.keys() == {*names, "set.tar.gz", *(f"deep/{name}" for name in names)}
+    for name, sha256 in sums.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == sha256
+    assert not list(folder.rglob(".*"))
+
+
+def test_a_fetch_that_is_left_in_its_middle_does_not_hold_up_another(server: Server) -> None:
+    entry = dataset(Remote("a.bin", f"{server.url}/set/a.bin"), Remote("b.bin", f"{server.url}/set/a.bin"))
+    left = fetch(entry)
+    next(left)
+    assert len(list(fetch(entry))) == 2
 
 
 def test_a_redirection_keeps_the_commit(server: Server, cache: Path) -> None:

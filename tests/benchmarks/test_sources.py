@@ -65,7 +65,7 @@ class Hub:
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+    return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.parent.name != "locks")
 
 
 def test_the_named_folder_comes_before_the_variable_and_that_before_the_cache(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 import contextlab
 from contextlab import laws, registry
+from contextlab.cli import console
 from contextlab.cli import doctor as doctor_module
 from contextlab.cli.bench import _settings
 from contextlab.cli.main import main
@@ -97,6 +100,27 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
         (["ls", "method"], "methods"),
         (["check", "nothing-like-it"], "There is no method"),
         (["table", "/nowhere"], "no results below /nowhere"),
+        (["table", ""], "table is given nothing"),
+        (["table", str(TOY)], "is a file: name the folder"),
+        (["ls", "results", "--out", ""], "--out is given nothing"),
+        (["ls", "results", "--out="], "--out is given nothing"),
+        (["doctor", "--out", ""], "--out is given nothing"),
+        *(
+            (["bench", "--method", COUNTER, "--task", LETTERS, option, ""], f"{option} is given nothing")
+            for option in ("--out", "--data", "--device", "--backbone", "--split", "--dtype")
+        ),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--out", str(TOY)], "toy_parts.py is a file"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--out", f"{TOY}/deep/er"], "toy_parts.py is a file"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--backbone", "tiny-llama", "--device", "meta"], "'meta'"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior=" + "[" * 10**5], "not valid JSON"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior=inf"], "prior=inf is not valid"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior=1", "--set", "prior=2"], "prior twice"),
+        (["bench", "--method", f"{TOY}:TYPE_CHECKING", "--task", LETTERS], "no method in"),
+        (["bench", "--method", f"{TOY}:os", "--task", LETTERS], "The module that"),
+        (["bench", "--method", LETTERS, "--task", LETTERS], "is no method"),
+        (["bench", "--method", COUNTER, "--task", COUNTER], "is no task"),
+        (["bench", "--method", "\x1b]0;owned\x07\n", "--task", LETTERS], r"no method '\x1b]0;owned\x07'"),
+        (["check", "\u202edecived\ud800"], r"'\u202edecived\ud800'"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -110,6 +134,42 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert err.count("\n") == 1
     assert out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+EVIL = "\x1b[2J\x9b31m\u202e<script>alert(1)</script>[a](javascript:b)|=1+1"
+
+
+def test_what_others_stored_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(bench(tmp_path, "--limit", "2", "--json")) == 0
+    (path,) = tmp_path.glob("*/summary.json")
+    stored = json.loads(path.read_text())
+    stored |= {"run_id": EVIL, "method": f"={EVIL}", "task": f"@{EVIL}", "split": "s", "backbone": EVIL}
+    stored["data"] |= {"note": f"+{EVIL}\n\n# more"}
+    stored["metrics"] = {f"-{EVIL}": stored["metrics"]["accuracy"]}
+    path.write_text(json.dumps(stored))
+    capsys.readouterr()
+    outputs = {}
+    for style in ("markdown", "html", "latex", "csv"):
+        assert main(["table", str(tmp_path), "--format", style]) == 0
+        outputs[style] = capsys.readouterr().out
+    assert main(["ls", "results", "--out", str(tmp_path)]) == 0
+    outputs["ls"] = capsys.readouterr().out
+    for out in outputs.values():
+        assert not set(out) & set("\x1b\x9b\u202e\x07")
+        assert "1+1" in out
+    assert "<script>" not in outputs["markdown"] + outputs["html"]
+    assert "](javascript" not in outputs["markdown"]
+    assert outputs["ls"].count("\n") == 1
+    cells = [cell for row in csv.reader(io.StringIO(outputs["csv"])) for cell in row]
+    assert len([cell for cell in cells if cell.startswith("'")]) == 3
+    assert not [cell for cell in cells if cell.startswith(("=", "@", "+", "-"))]
+
+
+def test_a_console_takes_text_for_text(capsys: pytest.CaptureFixture[str]) -> None:
+    console().print(f"{EVIL} :smile: [red]a[/red] [/x]")
+    out = capsys.readouterr().out
+    assert r"\x1b[2J\x9b31m\u202e<script>" in out
+    assert ":smile: [red]a[/red] [/x]" in out
 
 
 def test_debug_shows_the_traceback_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +198,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("entries")
 def test_ls_methods_tells_origin_needs_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ls", "methods", "--json"]) == 0
+    assert main(["ls", "methods", "--json", "--verbose"]) == 0
     counter, broken = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert counter == {
         "name": "toy-counter",
@@ -150,6 +210,16 @@ def test_ls_methods_tells_origin_needs_and_settings(capsys: pytest.CaptureFixtur
     assert "There is no method in" in broken["about"]
     assert main(["ls", "methods"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_ls_methods_says_the_same_with_and_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = []
+    for options in ([], ["--verbose"]):
+        assert main(["ls", "methods", "--json", *options]) == 0
+        lines.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    brief, verbose = lines
+    assert all(line["about"] for line in brief)
+    assert [{key: line[key] for key in ("name", "about", "from")} for line in verbose] == brief
 
 
 @pytest.mark.usefixtures("entries")

@@ -383,3 +383,31 @@ def test_the_package_offers_load_and_bench(tmp_path: Path) -> None:
     assert contextlab.bench is bench
     with pytest.raises(AttributeError, match="benhc"):
         _ = contextlab.benhc
+
+
+def test_a_table_of_a_lower_limit_is_about_the_first_examples_of_the_data(tmp_path: Path) -> None:
+    """Also where the store has them in another order, because a line was deleted and its example ran again."""
+    run(tmp_path, limit=4)
+    (path,) = tmp_path.glob("*/examples.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[1:]))
+    run(tmp_path, limit=4)
+    run(tmp_path, limit=2)
+    assert [line["id"] for line in stored(tmp_path)] == [IDS[1], IDS[2], IDS[3], IDS[0]]
+    assert sorted(load_results(tmp_path)[0]["parts"]) == sorted(IDS[:2])
+
+
+@pytest.mark.parametrize("out", ["", Path(__file__), str(Path(__file__) / "deep")])
+def test_a_folder_of_results_that_cannot_be_one_is_refused_before_anything_runs(out: Any, log: Path) -> None:
+    with pytest.raises(UserError, match="--out"):
+        run(out)
+    assert log.read_text() == ""
+
+
+@pytest.mark.parametrize("record", [{}, {"correct": "yes"}, {"correct": None}])
+def test_stored_records_that_do_not_fit_the_task_are_named(tmp_path: Path, record: dict[str, Any]) -> None:
+    run(tmp_path, limit=2)
+    (path,) = tmp_path.glob("*/examples.jsonl")
+    path.write_text("".join(json.dumps({**line, "record": record}) + "\n" for line in stored(tmp_path)))
+    with pytest.raises(UserError, match=rf"stored in {path.parent} do not fit .*letters|Letters"):
+        run(tmp_path, limit=1)

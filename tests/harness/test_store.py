@@ -3,10 +3,13 @@ from __future__ import annotations
 import errno
 import json
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
@@ -21,13 +24,35 @@ IDENTITY: dict[str, Any] = {
     "history": None,
     "seed": 0,
 }
-LINES = [{"id": f"work/{n}", "record": {"nats": n / 3, "text": "é\n\u2028"}} for n in range(4)]
+STARTED = {"started": "2026"}
+
+
+def line(identity: str, quality: float | None = None, **more: Any) -> dict[str, Any]:
+    return {"id": identity, "record": {}, "quality": quality, "cost": {}, "state": None, **more}
+
+
+LINES = [line(f"work/{n}", n / 3, record={"nats": n / 3, "text": "é\n\u2028"}) for n in range(4)]
+METRIC = {"value": 1.0, "low": None, "high": None, "n": 1}
+SUMMARY: dict[str, Any] = {
+    "schema": 1,
+    "run_id": "a",
+    "method": "m",
+    "method_config": {},
+    "task": "t",
+    "split": "s",
+    "context": "own",
+    "backbone": "b",
+    "metrics": {"accuracy": METRIC},
+    "cost": {"query": None},
+    "data": {"source": "sample", "sha256": "0", "examples": 1, "note": ""},
+    "provenance": {"started": "2026", "device": "cpu", "dtype": "float32", "seed": 0},
+}
 
 
 def write(out: Path, lines: list[dict[str, Any]]) -> Path:
-    with store.open_run(out, IDENTITY, {}) as run:
-        for line in lines:
-            run.append(line)
+    with store.open_run(out, IDENTITY, STARTED) as run:
+        for each in lines:
+            run.append(each)
         return run.folder
 
 
@@ -62,17 +87,17 @@ def test_run_id_sees_inside_nested_values() -> None:
 def test_lines_come_back_in_order(tmp_path: Path) -> None:
     write(tmp_path, LINES[:2])
     folder = write(tmp_path, LINES[2:])
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         assert list(run.lines.values()) == LINES
-    assert [json.loads(line) for line in (folder / "examples.jsonl").read_bytes().splitlines()] == LINES
+    assert [json.loads(each) for each in (folder / "examples.jsonl").read_bytes().splitlines()] == LINES
 
 
 def test_lines_in_memory_are_those_on_disk(tmp_path: Path) -> None:
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
-        run.append({"id": "a", "pair": (1, 2), "third": 1 / 3})
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
+        run.append(line("a", pair=(1, 2), third=1 / 3))
         kept = dict(run.lines)
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
-        assert run.lines == kept == {"a": {"id": "a", "pair": [1, 2], "third": 1 / 3}}
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
+        assert run.lines == kept == {"a": line("a", pair=[1, 2], third=1 / 3)}
 
 
 def test_a_run_cut_at_any_byte_resumes_to_the_same_file(tmp_path: Path) -> None:
@@ -80,11 +105,11 @@ def test_a_run_cut_at_any_byte_resumes_to_the_same_file(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for cut in range(0, len(whole), 7):
         path.write_bytes(whole[:cut])
-        with store.open_run(tmp_path, IDENTITY, {}) as run:
+        with store.open_run(tmp_path, IDENTITY, STARTED) as run:
             assert list(run.lines.values()) == LINES[: whole[:cut].count(b"\n")]
-            for line in LINES:
-                if line["id"] not in run.lines:
-                    run.append(line)
+            for each in LINES:
+                if each["id"] not in run.lines:
+                    run.append(each)
         assert path.read_bytes() == whole
 
 
@@ -100,24 +125,52 @@ def test_a_broken_line_is_named(tmp_path: Path, broken: bytes) -> None:
 
 def test_parts_are_read_without_holding_the_run(tmp_path: Path) -> None:
     nats = [Part(3.0, 2.0, "book")]
-    lines = [
-        {"id": "a", "quality": 1.5, "parts": {"nats": nats}, "record": {"work": "book"}},
-        {"id": "b", "quality": None},
-        {"id": "c"},
-    ]
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
-        for line in lines:
-            run.append(line)
-        assert store.parts(run.folder, 3) == {"a": {"nats": nats, "quality": [Part(1.5, 1.0, "book")]}}
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
+        for each in (line("a", 1.5, parts={"nats": nats}, record={"work": "book"}), line("b"), line("c", 2.0)):
+            run.append(each)
+        assert store.parts(run.folder, 2) == {"a": {"nats": nats, "quality": [Part(1.5, 1.0, "book")]}}
     assert store.parts(tmp_path / "nothing", 3) == {}
 
 
 def test_parts_are_those_of_the_examples_that_a_summary_is_about(tmp_path: Path) -> None:
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
-        for number in range(4):
-            run.append({"id": str(number), "quality": float(number)})
+    """Whatever the order they were finished in: a line that was deleted is run again, after the others."""
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
+        for index in (3, 1, 0, 2):
+            run.append(line(str(index), float(index), index=index))
         found = store.parts(run.folder, 2)
-    assert found == {name: {"quality": [Part(float(name), 1.0, name)]} for name in ("0", "1")}
+        assert found == {name: {"quality": [Part(float(name), 1.0, name)]} for name in ("1", "0")}
+        assert len(store.parts(run.folder, 4)) == 4
+
+
+def test_parts_of_runs_that_do_not_say_the_place_of_an_example_are_the_first_ones(tmp_path: Path) -> None:
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
+        for number in (0, 1, 2, 3, 0):
+            run.append(line(str(number), float(number)))
+        assert [list(store.parts(run.folder, n)) for n in (1, 2)] == [["0"], ["0", "1"]]
+
+
+@given(st.integers(0, 500))
+def test_a_last_line_that_is_not_whole_is_no_line(cut: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), LINES) / "examples.jsonl"
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) - cut])
+        found = store.parts(path.parent, 4)
+    assert list(found) == [each["id"] for each in LINES[: whole[: len(whole) - cut].count(b"\n")]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"id": 3}, {"record": []}, {"quality": "1"}, {"quality": True}, {"cost": {"query": {}}}, {"index": -1}],
+)
+def test_a_line_with_other_fields_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = write(tmp_path, LINES) / "examples.jsonl"
+    path.write_text(json.dumps({**LINES[0], **change}) + "\n")
+    with pytest.raises(UserError, match=rf"^Line 1 of {path} is broken \({next(iter(change))}"):
+        write(tmp_path, [])
+    if change.keys() & {"id", "quality", "index"}:
+        with pytest.raises(UserError, match=rf"^Line 1 of {path} is broken"):
+            store.parts(path.parent, 1)
 
 
 def test_a_broken_line_is_named_where_parts_are_read(tmp_path: Path) -> None:
@@ -143,26 +196,49 @@ def test_a_broken_line_is_named_where_parts_are_read(tmp_path: Path) -> None:
 def test_a_line_whose_parts_are_none_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
     with store.open_run(tmp_path, IDENTITY, {}) as run:
         run.append({"id": "seventh", "quality": 1.0, "record": {}, **changes})
-        with pytest.raises(UserError, match="'seventh' is broken"):
+        with pytest.raises(UserError, match=rf"Line 1 of .* is broken \({next(iter(changes))}"):
             store.parts(run.folder, 1)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "summary.json"])
-def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "null", "[" * 100_000, '{"schema": 2}'])
+def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str) -> None:
     folder = write(tmp_path, LINES)
-    (folder / name).write_text("{")
-    with pytest.raises(UserError, match=name):
+    (folder / name).write_text(content)
+    with pytest.raises(UserError, match=f"{name} is broken"):
         write(tmp_path, [])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("metrics", value) for value in ({}, [], {"accuracy": {**METRIC, "value": float("nan")}})),
+        *(("data", {**SUMMARY["data"], "examples": value}) for value in (-1, True, "1", None)),
+        *(("cost", value) for value in (None, {"query": {}}, {"query": 3})),
+        *((name, None) for name in ("method", "task", "backbone", "provenance", "method_config")),
+    ],
+)
+def test_a_summary_with_other_fields_is_named(tmp_path: Path, field: str, value: Any) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
+    assert store.read_summary(tmp_path / "summary.json") == SUMMARY
+    (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, field: value}))
+    with pytest.raises(UserError, match=rf"summary\.json is broken \({field}.*: delete it"):
+        store.read_summary(tmp_path / "summary.json")
+
+
+def test_what_a_later_version_adds_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, "more": [1]}))
+    assert store.read_summary(tmp_path / "summary.json")["more"] == [1]
 
 
 def test_a_run_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
     with (
-        store.open_run(tmp_path, IDENTITY, {}) as run,
+        store.open_run(tmp_path, IDENTITY, STARTED) as run,
         pytest.raises(UserError, match="Another process"),
-        store.open_run(tmp_path, IDENTITY, {}),
+        store.open_run(tmp_path, IDENTITY, STARTED),
     ):
         pass
-    with store.open_run(tmp_path, {**IDENTITY, "seed": 1}, {}), store.open_run(tmp_path, IDENTITY, {}):
+    with store.open_run(tmp_path, {**IDENTITY, "seed": 1}, STARTED), store.open_run(tmp_path, IDENTITY, STARTED):
         assert run.folder.parent == tmp_path
 
 
@@ -170,13 +246,13 @@ def test_a_run_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
 def test_a_full_disk_loses_only_the_line_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         run.append(LINES[0])
         monkeypatch.setattr(run, "_file", FullDisk(run._file, room))
         with pytest.raises(UserError, match=r"no space left on device.*resume"):
             run.append(LINES[1])
     write(tmp_path, LINES[1:])
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         assert list(run.lines.values()) == LINES
 
 
@@ -184,20 +260,20 @@ def test_a_summary_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypa
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         run.append(LINES[0])
-        run.finish({"n": 1})
-    with store.open_run(tmp_path, IDENTITY, {}) as run, monkeypatch.context() as patch:
-        assert run.summary == {"n": 1}
+        run.finish(SUMMARY)
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run, monkeypatch.context() as patch:
+        assert run.summary == SUMMARY
         patch.setattr(store.os, "replace", refuse)
         with pytest.raises(UserError, match="no space left"):
-            run.finish({"n": 2})
-    assert json.loads((run.folder / "summary.json").read_text()) == {"n": 1}
+            run.finish({**SUMMARY, "split": "other"})
+    assert json.loads((run.folder / "summary.json").read_text()) == SUMMARY
     assert sorted(path.name for path in run.folder.iterdir()) == ["examples.jsonl", "manifest.json", "summary.json"]
 
 
 def test_a_summary_is_returned_as_it_can_be_read_back(tmp_path: Path) -> None:
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         run.append(LINES[0])
         returned = run.finish({"method_config": {"weights": Path("a/b"), "sizes": (1, 2)}})
     assert returned == {"method_config": {"weights": "a/b", "sizes": [1, 2]}}
@@ -211,7 +287,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
 
 
 def test_an_error_of_the_caller_passes_unchanged(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="elsewhere"), store.open_run(tmp_path, IDENTITY, {}):
+    with pytest.raises(FileNotFoundError, match="elsewhere"), store.open_run(tmp_path, IDENTITY, STARTED):
         raise FileNotFoundError("elsewhere")
 
 

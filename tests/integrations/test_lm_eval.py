@@ -227,3 +227,25 @@ def test_the_harness_command_finds_an_installed_contextlab(tmp_path: Path, monke
 @pytest.mark.parametrize(("options", "most"), [({}, 256), ({"max_gen_toks": None}, 256), ({"max_gen_toks": 7}, 7)])
 def test_without_a_limit_256_tokens_are_written_as_by_the_harness(options: dict[str, Any], most: int) -> None:
     assert _limit(options) == most
+
+
+@pytest.mark.parametrize("command", ["lm_eval", "lm-eval", "lm_eval/__main__.py"])
+def test_a_mistake_ends_the_harness_s_own_command_with_one_sentence(command: str, tmp_path: Path) -> None:
+    """Whatever the harness does with it on the way: what ends the process is what the user reads."""
+    script = tmp_path / command
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(
+        "import sys, lm_eval, torch\n"
+        "from contextlab.integrations import lm_eval_plugin\n"
+        "lm_eval_plugin.announce()\n"
+        "import contextlab\n"
+        "contextlab.load('no such\\x1b method', 'tiny-llama') if len(sys.argv) < 2 else 1 / 0\n"
+    )
+    answer = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    last = answer.stderr.splitlines()[-1]
+    assert last.startswith(r"contextlab: There is no method 'no such\x1b method'")
+    assert "Traceback" not in answer.stderr
+    other = subprocess.run([sys.executable, str(script), "x"], capture_output=True, text=True, check=False)
+    assert other.returncode == 1
+    assert "ZeroDivisionError" in other.stderr

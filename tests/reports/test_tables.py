@@ -385,6 +385,28 @@ def test_a_run_summarised_again_over_fewer_examples_is_compared_on_those(tmp_pat
     assert cell(frame, "full", "paired nats_per_token - window").startswith("-0.150")
 
 
+def test_a_last_line_that_was_cut_off_does_not_hide_a_table(tmp_path: Path) -> None:
+    path = store(tmp_path / "run", json.dumps(result()))
+    path.with_name("examples.jsonl").write_text('{"id": "a", "quality": 1.0}\n{"id": "b", "qual')
+    assert [list(one["parts"]) for one in load_results(tmp_path)] == [["a"]]
+
+
+def test_runs_behind_symbolic_links_are_seen_once(tmp_path: Path) -> None:
+    store(tmp_path / "elsewhere" / "run", json.dumps(result("full")))
+    store(tmp_path / "runs" / "own", json.dumps(result("window")))
+    (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "runs" / "again").symlink_to(tmp_path / "elsewhere" / "run")
+    (tmp_path / "runs" / "own" / "circle").symlink_to(tmp_path / "runs")
+    (tmp_path / "runs" / "nowhere").symlink_to(tmp_path / "absent")
+    assert sorted(one["method"] for one in load_results(tmp_path / "runs")) == ["full", "window"]
+
+
+def test_a_summary_that_is_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run" / "summary.json").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"summary\.json cannot be read \(is a directory\)"):
+        load_results(tmp_path)
+
+
 def test_with_tasks_as_rows_every_method_has_a_row_under_its_task() -> None:
     runs = [result(method, task=task) for method in NATS for task in ("pg22", "wikitext")]
     rows = comparison(runs, rows="task").index.tolist()

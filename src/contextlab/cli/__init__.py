@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from contextlab import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 WIDTH_OF_FILES = 160
 
 
 def console() -> Console:
-    """Standard output for tables: as wide as the terminal, or wide enough for a table in a file."""
+    """Standard output for tables: as wide as the terminal, or wide enough for a table in a file.
+
+    Text is shown as it is: no markup, no names of pictures, no control characters.
+    """
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
+    class Screen(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(harmless.text(text), **options)
+
+    return Screen(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
+
+
+def say(text: str) -> None:
+    """Print text of which parts come from files or packages of others."""
+    print(harmless.text(text))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contextlab.cli import console
-from contextlab.errors import UserError
+from contextlab.errors import UserError, short
 
 if TYPE_CHECKING:
     from contextlab.harness.results import Results
@@ -67,11 +67,15 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator:
-            raise UserError(f"--set {pair} names no value: write --set key=value.")
+            raise UserError(f"--set {short(pair)} names no value: write --set key=value.")
+        if key in settings:
+            raise UserError(f"--set names {short(key)} twice: name every setting once.")
         try:
             settings[key] = json.loads(value) if value == "null" or value[:1] in ("[", "{") else value
-        except ValueError:
-            raise UserError(f"--set {pair} is not valid JSON: write a list as --set {key}=[1,2].") from None
+        except (ValueError, RecursionError):
+            raise UserError(
+                f"--set {short(pair)} is not valid JSON: write a list as --set {short(key)}=[1,2]."
+            ) from None
     return settings
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from contextlab.cli import console
+from contextlab import harmless
+from contextlab.cli import console, say
 from contextlab.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def fetch(
             print(url, file=sys.stderr)
 
     for path, sha256 in downloads.fetch(entry, mirror, told):
-        print(json.dumps({"path": path, "sha256": sha256}) if as_json else f"{sha256}  {path}")
+        say(json.dumps({"path": path, "sha256": sha256}) if as_json else f"{sha256}  {harmless.line(path)}")
     if not as_json:
         print(f"Stored below {cache_dir() / 'data' / entry.folder}.")
         if entry.otherwise:
@@ -102,9 +103,10 @@ def check(
             continue
         missing = f"no {', '.join(report.missing)}" if report.missing else ""
         counts = f"{report.files} files, {report.bytes:,} bytes, {report.verified} verified" if report.files else ""
-        print(f"{entry.name:<16} {report.state:<11} {'; '.join(filter(None, (counts, missing, note)))}".rstrip())
+        about = "; ".join(filter(None, (counts, missing, note)))
+        say(harmless.line(f"{entry.name:<16} {report.state:<11} {about}").rstrip())
         for problem in report.problems:
-            print(f"    {problem}")
+            say(f"    {harmless.line(problem)}")
     if broken:
         raise typer.Exit(1)
 
@@ -124,6 +126,7 @@ def build(
     if name != "pg22":
         raise unknown("data set that can be built", name, ["pg22"])
 
+    from contextlab import locks
     from contextlab.benchmarks.data import gutenberg, pg22_build
     from contextlab.paths import cache_dir
 
@@ -136,15 +139,16 @@ def build(
             f"--pg19."
         )
     where = Path(catalogue).resolve().as_uri() if catalogue and Path(catalogue).is_file() else catalogue
-    manifest = pg22_build.build(
-        root / "pg22",
-        source,
-        metadata,
-        pg22_build.load_tokenizer(tokenizer),
-        limit=limit,
-        catalogue=where,
-        progress=iter if as_json else _progress,
-    )
+    with locks.held(f"build {root.resolve()}"):
+        manifest = pg22_build.build(
+            root / "pg22",
+            source,
+            metadata,
+            pg22_build.load_tokenizer(tokenizer),
+            limit=limit,
+            catalogue=where,
+            progress=iter if as_json else _progress,
+        )
     if as_json:
         print(json.dumps(manifest))
         return

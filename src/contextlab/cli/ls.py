@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from contextlab import harmless
+from contextlab.cli import say
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,21 +32,21 @@ class Kind(StrEnum):
 def ls(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("runs"),
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show the prompts of the tasks.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show needs, settings, prompts.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """List what there is, where it comes from and what it needs."""
     lines: dict[Kind, Callable[[], Iterator[dict[str, Any]]]] = {
-        Kind.methods: _methods,
+        Kind.methods: lambda: _methods(verbose),
         Kind.tasks: lambda: _tasks(verbose),
         Kind.backbones: _backbones,
         Kind.results: lambda: _results(folder),
     }
     for line in lines[kind]():
         prompts = {} if as_json else line.pop("prompts", {})
-        print(json.dumps(line) if as_json else "  ".join(_words(line)))
+        say(json.dumps(line) if as_json else harmless.line("  ".join(_words(line))))
         for splits, prompt in prompts.items():
-            print(f"\n    {splits}:\n{textwrap.indent(prompt, ' ' * 8)}\n")
+            say(f"\n    {splits}:\n{textwrap.indent(prompt, ' ' * 8)}\n")
 
 
 def _words(line: dict[str, Any]) -> Iterator[str]:
@@ -56,21 +58,27 @@ def _words(line: dict[str, Any]) -> Iterator[str]:
             yield f"[{key}: {', '.join(value) if isinstance(value, list) else value}]"
 
 
-def _methods() -> Iterator[dict[str, Any]]:
+def _methods(verbose: bool) -> Iterator[dict[str, Any]]:
+    """Names and first lines come from the sources; needs and settings take importing all of them, and torch."""
+    from contextlab import registry, static
+
+    sources = registry.sources(registry.METHODS)
+    for name, package in registry.methods().items():
+        line = {"name": name, "about": static.first_line(sources.get(name, "")), "from": package}
+        try:
+            yield {**line, **(_details(name) if verbose else {})}
+        except UserError as error:
+            yield {**line, "about": str(error)}
+
+
+def _details(name: str) -> dict[str, Any]:
     from contextlab import backbone, registry
 
-    tiny = backbone.load("tiny-llama", device="cpu")
-    for name, package in registry.methods().items():
-        try:
-            kind = registry.method_class(name)
-            needs = kind(tiny).capabilities
-        except UserError as error:
-            yield {"name": name, "about": str(error), "from": package}
-            continue
-        yield {
-            "name": name,
+    kind = registry.method_class(name)
+    with registry.foreign(f"The method '{name}' cannot say what it needs", "try it with `contextlab check`"):
+        needs = kind(backbone.load("tiny-llama", device="cpu")).capabilities
+        return {
             "about": _first_line(kind),
-            "from": package,
             "needs": [word for word, needed in _needs(needs) if needed],
             "settings": [f"{f.name}={getattr(kind.Config(), f.name)}" for f in dataclasses.fields(kind.Config)],
         }
@@ -86,6 +94,8 @@ def _tasks(verbose: bool) -> Iterator[dict[str, Any]]:
     for name, package in registry.tasks().items():
         try:
             task = registry.task(name)
+            with registry.foreign(f"The task '{name}' cannot tell its prompts", "mend it"):
+                prompts = {"prompts": _prompts(task)} if verbose else {}
         except UserError as error:
             yield {"name": name, "about": str(error), "from": package}
             continue
@@ -95,7 +105,7 @@ def _tasks(verbose: bool) -> Iterator[dict[str, Any]]:
             "from": package,
             "splits": list(task.splits),
             "default": task.default_split,
-            **({"prompts": _prompts(task)} if verbose else {}),
+            **prompts,
         }
 
 
@@ -132,4 +142,4 @@ def _results(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _first_line(kind: type) -> str:
-    return (kind.__doc__ or "").strip().partition("\n")[0]
+    return str(kind.__doc__ or "").strip().partition("\n")[0]

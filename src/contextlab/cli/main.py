@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from contextlab import __version__
+from contextlab import __version__, harmless
 from contextlab.cli.bench import bench
 from contextlab.cli.check import check
 from contextlab.cli.data import app as data
@@ -44,6 +44,14 @@ def options(
     """Compare methods that let a language model use more context than it was built for."""
 
 
+def _check_empty(arguments: Sequence[str]) -> None:
+    """Refuse `--out ''`, which would be the current folder, and whatever else was given nothing."""
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        option, given, value = argument.partition("=")
+        if not argument or (option.startswith("--") and given and not value):
+            raise UserError(f"{option or before or 'An argument'} is given nothing: name something, or leave it away.")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for a user's mistake, 130 when interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -56,12 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
+        _check_empty(given)
         code = app(given, prog_name="contextlab", standalone_mode=False)
     except (UserError, UsageError) as error:
         if debug:
-            traceback.print_exc()
-        message = error.format_message() if isinstance(error, UsageError) else str(error)
-        print(f"contextlab: {message}", file=sys.stderr)
+            print(harmless.text(traceback.format_exc()), file=sys.stderr, end="")
+        # Messages about usage list choices on lines of their own.
+        message = " ".join(error.format_message().split()) if isinstance(error, UsageError) else str(error)
+        print(f"contextlab: {harmless.line(message)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         code = 130

@@ -13,10 +13,11 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 from contextlab import backbone as backbones
-from contextlab import registry
+from contextlab import harmless, registry
 from contextlab.accounting.flops import count
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
@@ -37,7 +38,7 @@ from contextlab.harness.results import (
     summary,
 )
 from contextlab.harness.store import Parts, Run, line_parts, open_run
-from contextlab.method import ContextMethod
+from contextlab.method import ContextMethod, build
 
 WARM_UP_TOKENS = 16
 
@@ -88,12 +89,13 @@ def bench(
     Raises:
         UserError: for any name, option, data or folder that does not do.
     """
+    _check_out(out)
     kinds = {name: registry.method_class(name) for name in _split("method", methods)}
     configs = _configs(kinds, settings or {})
     options = [Options(_control(name), history, tokens) for name in _split("context", context)]
     cases = list(_cases(_split("task", tasks), split, options, limit, Path(data) if data is not None else None))
     model = backbones.load(backbone, device=device, dtype=dtype)
-    built = {name: kind(model, configs[name]) for name, kind in kinds.items()}
+    built = {name: build(kind, model, configs[name]) for name, kind in kinds.items()}
     show = sys.stderr.isatty() if progress is None else progress
     runs: list[dict[str, Any]] = []
     parts: dict[tuple[str, str, str, Control], dict[str, Parts]] = {}
@@ -106,6 +108,15 @@ def bench(
                 on_result(result)
     measures = {(run["task"], run["split"]): measure_of(run) for run in runs}
     return Results(runs, list(differences(parts, measures)), list(parts.values()))
+
+
+def _check_out(out: Path | str) -> None:
+    """Refuse a folder of results that cannot be one, before anything is loaded."""
+    if not str(out):
+        raise UserError("The folder of results has no name: give one with --out.")
+    existing = next((place for place in (Path(out), *Path(out).absolute().parents) if place.exists()), None)
+    if existing is not None and not existing.is_dir():
+        raise UserError(f"{existing} is a file: name a folder with --out.")
 
 
 def _split(kind: str, names: str | Sequence[str]) -> list[str]:
@@ -161,7 +172,7 @@ def _run(
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
         missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
-        label = f"{name} on {case.name} {case.split} ({case.options.context})"
+        label = escape(harmless.line(f"{name} on {case.name} {case.split} ({case.options.context})"))
         peaks = Peaks.of(run.summary)
         if missing:
             meter = _warm_meter(method, seed, counting)
@@ -179,11 +190,24 @@ def _run(
                     "schema": 1,
                     "run_id": run.manifest["run_id"],
                     **description(name, method, case),
-                    **summary(case, lines, peaks),
+                    **_summary(case, lines, peaks, run, resumed=len(missing) < len(lines)),
                     "provenance": {**current, "started": started},
                 }
             )
     return result, {line["id"]: line_parts(line) for line in lines if line["quality"] is not None}
+
+
+def _summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks, run: Run, *, resumed: bool) -> dict[str, Any]:
+    """`summary` of lines of which some may come from the disk, where anything may have happened to them."""
+    try:
+        return summary(case, lines, peaks)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if not resumed:
+            raise
+        raise UserError(
+            f"The examples stored in {run.folder} do not fit {case.name} ({type(error).__name__}: {error}): delete the "
+            "folder and run again."
+        ) from error
 
 
 def _warm_meter(method: ContextMethod, seed: int, counting: bool) -> Meter:
@@ -239,7 +263,8 @@ def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     skipped = "skipped" in record
     quality = None if skipped else case.protocol.quality(record)
     parts = {} if skipped else case.protocol.parts(record)
-    return {"id": example.id, "record": record, "quality": quality, "parts": parts, **meter.take()}
+    line = {"id": example.id, "index": index, "record": record, "quality": quality, "parts": parts}
+    return {**line, **meter.take()}
 
 
 def seed_example(seed: int, example: str) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
+from contextlab.harness import schema
 
 Parts = dict[str, list[Part]]
 """By metric, the parts of one example."""
@@ -49,8 +49,8 @@ class Run:
         self.folder = folder
         self._file = file
         self.lines = {line["id"]: line for line in _finished(folder / "examples.jsonl", file)}
-        self.manifest = _stored(folder / "manifest.json") or manifest
-        self.summary = _stored(folder / "summary.json")
+        self.manifest = _stored(folder / "manifest.json", schema.Manifest) or manifest
+        self.summary = _stored(folder / "summary.json", schema.Summary)
         if self.manifest is manifest:
             _write(folder / "manifest.json", manifest)
 
@@ -102,37 +102,54 @@ def parts(folder: Path, examples: int) -> dict[str, Parts]:
 
     Args:
         folder: of the run.
-        examples: as many as its summary is about; a run that was summarised anew with a lower limit has stored more.
+        examples: as many as its summary is about; a run that was summarised again with a lower limit has stored more.
 
     Raises:
-        UserError: when a stored line is broken.
+        UserError: when a stored line is broken; a last one that is not whole belongs to no example.
     """
+    path = folder / "examples.jsonl"
     try:
-        lines = _parsed(folder / "examples.jsonl", (folder / "examples.jsonl").read_bytes())
+        lines = _parsed(path, _whole(path.read_bytes()), schema.Score)
     except FileNotFoundError:
         return {}
-    return {line["id"]: line_parts(line) for line in lines[:examples] if line.get("quality") is not None}
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    # Lines stand in the order in which examples were finished, which a resumed run need not have taken from the data,
+    # and the last line of an example counts.
+    latest = {line["id"]: line for line in lines}
+    if all(line.get("index") is not None for line in lines):
+        chosen = [line for line in latest.values() if line["index"] < examples]
+    else:
+        chosen = list(latest.values())[:examples]
+    return {line["id"]: line_parts(line) for line in chosen if line.get("quality") is not None}
 
 
 def line_parts(line: Mapping[str, Any]) -> Parts:
-    """What one stored example adds to every metric that runs are compared in, and to `quality`, which all have.
-
-    Raises:
-        UserError: when it holds something else than parts.
-    """
-    try:
-        stored = {name: [_part(*values) for values in rows] for name, rows in (line.get("parts") or {}).items()}
-        cluster = (line.get("record") or {}).get("work", line["id"])
-        return {**stored, QUALITY: [_part(line["quality"], 1.0, cluster)]}
-    except (TypeError, ValueError, AttributeError, OverflowError):
-        raise UserError(f"The stored example '{line['id']}' is broken: delete its line and it runs again.") from None
+    """What one stored example adds to every metric that runs are compared in, and to `quality`, which all have."""
+    stored = {name: [_part(*values) for values in rows] for name, rows in (line.get("parts") or {}).items()}
+    cluster = (line.get("record") or {}).get("work", line["id"])
+    return {**stored, QUALITY: [_part(line["quality"], 1.0, cluster)]}
 
 
 def _part(numerator: float, denominator: float, cluster: str, stratum: str = "") -> Part:
-    part = Part(float(numerator), float(denominator), str(cluster), str(stratum))
-    if not (math.isfinite(part.numerator) and 0 < part.denominator < math.inf):
-        raise ValueError
-    return part
+    return Part(float(numerator), float(denominator), str(cluster), str(stratum))
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The result that a finished run has stored.
+
+    Raises:
+        UserError: when the file cannot be read, or holds no result.
+    """
+    stored = _stored(path, schema.Summary)
+    if stored is None:
+        raise UserError(f"There is no file {path}: run its benchmark again.")
+    return stored
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    reason = (error.strerror or str(error)).lower()
+    return UserError(f"{path} cannot be read ({reason}): delete it and run its benchmark again.")
 
 
 @contextlib.contextmanager
@@ -159,31 +176,48 @@ def _finished(path: Path, file: FileIO) -> list[dict[str, Any]]:
     """The whole lines of a file; what a killed process left of a last one is cut off."""
     file.seek(0)
     content = file.readall() or b""
-    whole = content.rpartition(b"\n")[0] + b"\n" if b"\n" in content else b""
+    whole = _whole(content)
     if len(whole) < len(content):
         file.truncate(len(whole))
-    return _parsed(path, whole)
+    return _parsed(path, whole, schema.Line)
 
 
-def _parsed(path: Path, whole: bytes) -> list[dict[str, Any]]:
+def _whole(content: bytes) -> bytes:
+    """Lines that end, without what a killed process left of a last one."""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _parsed(path: Path, whole: bytes, kind: type[schema.Part]) -> list[dict[str, Any]]:
     lines = []
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             value = json.loads(line)
-            lines.append({"id": value["id"], **value})
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"Line {number} of {path} is broken: delete it and its example runs again.") from None
+            fault = schema.fault(kind, value)
+        except (ValueError, RecursionError):
+            fault = "no JSON"
+        if fault is not None:
+            raise UserError(
+                f"Line {number} of {path} is broken ({fault}): delete it and its example runs again."
+            ) from None
+        lines.append(value)
     return lines
 
 
-def _stored(path: Path) -> dict[str, Any] | None:
+def _stored(path: Path, kind: type[schema.Part]) -> dict[str, Any] | None:
     """The JSON object of a file; None when there is no such file."""
     try:
         stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        fault = schema.fault(kind, stored)
     except FileNotFoundError:
         return None
-    except ValueError:
-        raise UserError(f"{path} is broken: delete it and run again.") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except (ValueError, RecursionError):
+        fault = "no JSON"
+    if fault is not None:
+        raise UserError(
+            f"{path} is broken ({fault}): delete it and run its benchmark again, finished examples are kept."
+        )
     return stored
 
 

@@ -10,9 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+from pathlib import Path
+from types import TracebackType
 
+from contextlab import harmless
 from contextlab.errors import UserError
 
+COMMANDS = ("lm_eval", "lm-eval")
 TARGET = "contextlab.integrations.lm_eval:ContextLM"
 
 
@@ -21,6 +25,8 @@ def announce() -> None:
     if "lm_eval" in sys.modules:
         with contextlib.suppress(Exception):
             register()
+            if Path(sys.argv[0]).stem in COMMANDS or Path(sys.argv[0]).parent.name in COMMANDS:
+                say_mistakes()
 
 
 def register() -> None:
@@ -33,6 +39,20 @@ def register() -> None:
         model_registry.register("contextlab", target=TARGET)
 
 
+def say_mistakes() -> None:
+    """Let a user's mistake end the harness's own command with one sentence and exit code 2."""
+    other = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, UserError):
+            other(kind, error, trace)
+            return
+        print(f"contextlab: {harmless.line(error)}", file=sys.stderr)
+        raise SystemExit(2)
+
+    sys.excepthook = hook
+
+
 def main() -> int:
     """The harness's command line with this model in it; a user's mistake is one sentence."""
     from lm_eval.__main__ import cli_evaluate
@@ -41,6 +61,6 @@ def main() -> int:
     try:
         cli_evaluate()
     except UserError as error:
-        print(f"contextlab: {error}", file=sys.stderr)
+        print(f"contextlab: {harmless.line(error)}", file=sys.stderr)
         return 2
     return 0

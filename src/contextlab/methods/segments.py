@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from contextlab import states
 from contextlab.cache import KV, CacheReader, Layout
 from contextlab.method import Ahead, State, Writer, pad
 from contextlab.methods.blocks import BlockMethod
@@ -118,12 +119,24 @@ class SegmentMethod(BlockMethod):
         """Continue many prompts behind one row over the shared cache when no segment ends inside one of them."""
         longest = max(map(len, prompts), default=0) + max_new_tokens - 1  # the last one is not read
         if state.batch_size == 1 < len(prompts) and self.side_by_side(state, longest):
-            writer, together = Writer(max_new_tokens, stop, temperature, seed), max(1, AT_ONCE // longest)
+            writer, together = Writer(max_new_tokens, stop, temperature, seed), max(1, AT_ONCE // max(longest, 1))
             parts = [prompts[n : n + together] for n in range(0, len(prompts), together)]
             return [row for part in parts for row in writer.write(len(part), Continuations(self, state, part))]
         return super().generate(
             state, prompts, max_new_tokens=max_new_tokens, stop=stop, temperature=temperature, seed=seed
         )
+
+    def check_state(self, state: Any) -> None:
+        """The cache holds what stays of a segment, and of the open one no more than has been read."""
+        super().check_state(state)
+        most = self.keep_first + self.keep_last + self.segment
+        state.kv.check("kv", most)
+        states.within("left_B", state.left_B, self.least_left(state), self.segment)
+        states.within("left_B", state.left_B, 0, most - state.kv.used_B)
+
+    def least_left(self, state: Any) -> Tensor | int:
+        """The fewest tokens that may be left of a segment between calls."""
+        return 1
 
     def side_by_side(self, state: Any, longest: int) -> bool:
         """Whether candidates of at most `longest` tokens may lie side by side behind the state's cache."""

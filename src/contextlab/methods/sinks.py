@@ -43,6 +43,8 @@ class Sinks(SegmentMethod):
         super().__init__(backbone, config)
         config = config or SinksConfig()
         room = backbone.max_positions - config.sinks
+        if room < 1:
+            raise UserError(f"{config.sinks} sinks leave no room in {backbone.max_positions} positions: use fewer.")
         if (config.recent or 1) > room:
             raise UserError(
                 f"{config.recent} recent tokens and {config.sinks} sinks do not fit the model: use recent={room}."

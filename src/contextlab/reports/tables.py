@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import Any
 
 import pandas
 
+from contextlab import harmless
 from contextlab.accounting import legacy
 from contextlab.benchmarks.metrics import share_of_full
 from contextlab.benchmarks.task import Metric, Part
 from contextlab.errors import UserError, unknown
 from contextlab.harness.results import difference, measure_of
-from contextlab.harness.store import parts
+from contextlab.harness.store import parts, read_summary
 from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions, named
 
 MOST_SPREAD = 0.25
@@ -25,7 +26,6 @@ DISTURBED = (
     "else was running"
 )
 FORMATS = ("markdown", "latex", "csv", "html")
-FIELDS = {"run_id", "method", "method_config", "task", "split", "context", "data", "metrics", "cost", "provenance"}
 INTERVALS = (
     "In brackets 95 % intervals over clusters (works, texts, conversations, tasks), there are none for one cluster: t "
     "intervals corrected for skewness, Wilson's for numbers between 0 and 1, Fieller's for shares"
@@ -55,7 +55,9 @@ def load_results(folder: Path | str) -> list[Result]:
     Raises:
         UserError: when there are none, or a summary is broken.
     """
-    paths = sorted(Path(folder).rglob("summary.json"))
+    if Path(folder).is_file():
+        raise UserError(f"{folder} is a file: name the folder that `contextlab bench` was given with --out.")
+    paths = _summaries(folder)
     if not paths:
         raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")
     return [_load(path) for path in paths]
@@ -128,7 +130,7 @@ def comparison(
 
 
 def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
-    """A table as text with its caption, which CSV has as a column.
+    """A table as text with its caption, which CSV has as a column; whatever stands in the results, it stays text.
 
     Args:
         frame: from `comparison`.
@@ -138,7 +140,9 @@ def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
         UserError: for another style.
     """
     _check("format", [style], FORMATS)
-    caption, flat = str(frame.attrs["caption"]), frame.reset_index()
+    plain = {"csv": harmless.csv, "markdown": harmless.markdown}.get(style, harmless.line)
+    caption, flat = plain(frame.attrs["caption"]), frame.reset_index().map(plain)
+    flat.columns = pandas.Index([plain(name) for name in flat.columns])
     if style == "csv":
         return str(flat.assign(data=caption).to_csv(index=False))
     if style == "html":
@@ -146,28 +150,27 @@ def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
     if style == "latex":
         return str(flat.to_latex(index=False, escape=True, caption=caption.translate(LATEX)))
     lines = [list(flat.columns), ["---"] * len(flat.columns), *flat.to_numpy().tolist()]
-    cells = [" | ".join(str(cell).replace("|", r"\|") for cell in line) for line in lines]
-    return "\n".join(f"| {line} |" for line in cells) + f"\n\n{caption}\n"
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{caption}\n"
+
+
+def _summaries(folder: Path | str) -> list[Path]:
+    """Summaries at any depth, also behind symbolic links; a folder that several lead to counts once."""
+    paths: list[Path] = []
+    visited: set[str] = set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        folders.sort()
+        paths += [Path(place, "summary.json")] if "summary.json" in (*files, *folders) else []
+    return sorted(paths)
 
 
 def _load(path: Path) -> Result:
-    try:
-        result: Result = json.loads(path.read_text("utf-8"))
-        missing = FIELDS - result.keys()
-    except (ValueError, AttributeError):
-        raise UserError(
-            f"{path} is broken: delete it and run its benchmark again, finished examples are kept."
-        ) from None
-    if missing or result.get("schema") != 1 or not _names_measure(result):
-        raise UserError(f"{path} is not a result of this version: delete it and run its benchmark again.")
+    result = read_summary(path)
     return {**result, "parts": parts(path.parent, result["data"]["examples"])}
-
-
-def _names_measure(result: Result) -> bool:
-    try:
-        return isinstance(measure_of(result).name, str)
-    except (TypeError, StopIteration):
-        return False
 
 
 def _check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
@@ -254,7 +257,8 @@ def _disturbed(result: Result) -> bool:
 
 
 def _legacy(result: Result) -> dict[str, str]:
-    question, cached = result["cost"]["query"]["tokens"], (result.get("state") or {}).get("cached", 0)
+    question = (result["cost"].get("query") or {}).get("tokens", 0)
+    cached = (result.get("state") or {}).get("cached", 0)
     counts = {"legacy": legacy.printed_macs(question, cached), "cached": legacy.cached_macs(question, cached)}
     return {f"{name} TMACs query": f"{macs / 1e12:.3g}" for name, macs in counts.items()}
 

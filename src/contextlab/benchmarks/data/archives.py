@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import os
 import shutil
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -17,8 +18,11 @@ from contextlab.errors import UserError
 
 MOST_BYTES = 4 * 2**30
 MOST_FILES = 100_000
-# An encrypted member or an unknown compression is a RuntimeError.
-BROKEN = tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError
+# An encrypted member or an unknown compression is a RuntimeError, a damaged header anything of the others.
+BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(ArithmeticError, EOFError, LookupError, RuntimeError, ValueError),
+)
 
 
 def unpack(
@@ -34,12 +38,13 @@ def unpack(
         most_files: members of the archive.
 
     Raises:
-        UserError: when the archive is broken or too large, holds links or devices, or names a place outside of
-            `folder`; nothing is unpacked then.
+        UserError: when the archive is broken or too large, holds links or devices, a file twice or without a name,
+            or one that has no place in `folder`; nothing is unpacked then.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as scratch:
-        paths, left = [], most_bytes
+        paths: dict[str, None] = {}
+        left = most_bytes
         try:
             for number, (name, size, stream) in enumerate(_members(archive)):
                 left -= size
@@ -48,19 +53,28 @@ def unpack(
                         f"{archive} unpacks to more than {most_bytes} bytes or {most_files} files: refused."
                     )
                 path = _inside(name, leading, archive)
-                if stream is None or path is None:
+                if stream is None:
                     continue
+                _refuse_unless(path is not None, name, archive)
+                assert path is not None
+                if path in paths:
+                    raise UserError(f"{archive} holds {name!r} twice: refused.")
                 target = Path(scratch, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with stream, target.open("wb") as file:
                     shutil.copyfileobj(stream, file)
-                paths.append(path)
+                paths[path] = None
         except (*BROKEN, OSError) as error:
             raise UserError(f"{archive} cannot be unpacked ({error}): fetch it again.") from None
         for path in paths:
+            places = [folder / path, *(folder / above for above in PurePosixPath(path).parents)]
+            taken = next((place for place in places if place.exists() and place.is_dir() is (place == places[0])), None)
+            if taken is not None:
+                raise UserError(f"{taken} is in the way of {path!r} of {archive}: move it away.")
+        for path in paths:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             os.replace(Path(scratch, path), folder / path)
-    return paths
+    return list(paths)
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes] | None]]:
@@ -69,7 +83,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes] | None]]:
         with zipfile.ZipFile(archive) as packed:
             for entry in packed.infolist():
                 kind = entry.external_attr >> 28
-                _refuse_unless(kind in (0, 4, 8), entry.filename, archive)
+                _refuse_unless(kind in (0, 4, 8) and entry.filename != "", entry.filename, archive)
                 yield entry.filename, entry.file_size, None if entry.is_dir() else packed.open(entry)
         return
     with tarfile.open(archive) as tape:

@@ -18,7 +18,7 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from contextlab import __version__
+from contextlab import __version__, locks
 from contextlab.benchmarks.data.archives import unpack
 from contextlab.benchmarks.data.catalogue import DataSet, Remote
 from contextlab.benchmarks.data.sources import note_revision
@@ -47,28 +47,36 @@ def fetch(
     """
     folder = cache_dir() / "data" / dataset.folder
     base = None if mirror is None else f"{as_url(mirror)}/{dataset.folder}"
-    sums = read_sums(folder / SUMS)
     queue = list(dataset.remotes)
     while queue:
         remote = queue.pop(0)
-        target = folder / remote.path
         url = remote.url if base is None else f"{base}/{remote.path}"
-        sha256 = sums.get(remote.path, "")
-        if not _intact(target, sha256, remote.digest):
-            told(url)
-            packed, revision = download(url, remote.digest, target)
-            sha256 = packed.name
-            place(packed, target)
-            if revision:
-                note_revision(target, revision, sha256)
-        sums[remote.path] = sha256
-        if remote.unpack is not None:
-            sums.update({path: _sha256(folder / path) for path in unpack(target, folder, remote.unpack)})
+        # Held for one file at a time: between files the caller decides whether this goes on.
+        with locks.held(f"data {dataset.folder}"):
+            sha256 = _fetch_one(remote, url, folder, told)
         if remote.listed is not None:
+            target = folder / remote.path
             lines = target.read_text(encoding="utf-8").split()
             queue += [Remote(_relative(line, target), f"{remote.listed}/{line}") for line in lines]
-        write_sums(folder / SUMS, sums)
         yield remote.path, sha256
+
+
+def _fetch_one(remote: Remote, url: str, folder: Path, told: Callable[[str], None]) -> str:
+    """Put one file where the loaders look for it, unpack it, and note all digests; returns its sha256."""
+    target, sums = folder / remote.path, read_sums(folder / SUMS)
+    sha256 = sums.get(remote.path, "")
+    if not _intact(target, sha256, remote.digest):
+        told(url)
+        packed, revision = download(url, remote.digest, target)
+        sha256 = packed.name
+        place(packed, target)
+        if revision:
+            note_revision(target, revision, sha256)
+    sums[remote.path] = sha256
+    if remote.unpack is not None:
+        sums.update({path: _sha256(folder / path) for path in unpack(target, folder, remote.unpack)})
+    write_sums(folder / SUMS, sums)
+    return sha256
 
 
 def download(url: str, digest: str | None = None, wanted: Path | None = None) -> tuple[Path, str | None]:
@@ -82,6 +90,11 @@ def download(url: str, digest: str | None = None, wanted: Path | None = None) ->
     Raises:
         UserError: when it cannot be had, is larger than 4 GiB, or has another digest.
     """
+    with locks.held(f"url {url}"):
+        return _download(url, digest, wanted)
+
+
+def _download(url: str, digest: str | None, wanted: Path | None) -> tuple[Path, str | None]:
     objects = cache_dir() / "objects"
     kind, _, published = (digest or "").partition(":")
     kept = objects / published
@@ -166,9 +179,10 @@ def read_sums(path: Path) -> dict[str, str]:
 
 def write_sums(path: Path, sums: dict[str, str]) -> None:
     """Write what `read_sums` reads."""
-    fresh = path.with_name(f".{path.name}")
-    fresh.write_text("".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())), encoding="utf-8")
-    os.replace(fresh, path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial-") as scratch:
+        fresh = Path(scratch, path.name)
+        fresh.write_text("".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())), encoding="utf-8")
+        os.replace(fresh, path)
 
 
 def _receive(url: str, part: Path) -> Message:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from contextlab import locks
 from contextlab.benchmarks.task import Source
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
@@ -218,7 +219,9 @@ def _download(repository: str, target: Path) -> bool:
         if commit is None:
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        with locks.held(f"data {target}"), tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            if target.is_file():  # whoever held the lock has fetched it
+                return True
             path = hub.hf_hub_download(
                 repository,
                 target.name,

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from contextlab import tensors
+from contextlab import states, tensors
 from contextlab.backbone import Backbone
 from contextlab.cache import KV, Layout
 from contextlab.errors import UserError
@@ -84,6 +84,20 @@ class DynamicEval(SegmentMethod):
         """Up to the end of the segment; 0 when it has been read and waits for the next token."""
         room_B: Tensor = torch.minimum(state.left_B, self.settings.segment - state.fill_B)
         return room_B
+
+    def check_state(self, state: Any) -> None:
+        """A context's last segment may wait to be learned from; squares are not negative."""
+        super().check_state(state)
+        states.within("fill_B", state.fill_B, 0, state.kv.used_B.clamp(max=self.settings.segment))
+        states.within("steps_B", state.steps_B, 0, state.length_B)
+        states.within("tokens_BN", state.tokens_BN, 0, self.backbone.vocab_size - 1)
+        for name, v in zip(self.model.names, state.learned.v, strict=False):
+            states.within(f"the second moment of {name}", v, 0, v.new_tensor(float("inf")))
+
+    def least_left(self, state: Any) -> Tensor:
+        """None, where a context has been read to its end and its last segment waits for the next token."""
+        least_B: Tensor = (state.fill_B == 0).long()
+        return least_B
 
     @torch.no_grad()
     def read(
@@ -150,7 +164,7 @@ class DynamicEval(SegmentMethod):
             raise UserError(f"There is no statistics file {path}: make it with gradient_statistics.")
         stored, _ = tensors.read(path, self.backbone.device)
         wanted = dict(zip(self.model.names, self.model.trained, strict=True))
-        if any(name not in stored or stored[name].shape != w.shape for name, w in wanted.items()):
+        if not all(name in stored and _is_mean_square(stored[name], w) for name, w in wanted.items()):
             raise UserError(f"{path} does not fit {self.backbone.name}: make it with gradient_statistics of this one.")
         return [stored[name].to(w.dtype) for name, w in wanted.items()]
 
@@ -266,6 +280,11 @@ class DynamicEval(SegmentMethod):
                 f"Dynamic evaluation diverged after {int(state.steps_B)} updates (loss {loss:.3g} nats per token): "
                 f"use a smaller lr than {self.settings.lr:g}."
             )
+
+
+def _is_mean_square(found: Tensor, weight: Tensor) -> bool:
+    floats = found.shape == weight.shape and found.is_floating_point()
+    return floats and bool((found.to(weight.dtype).isfinite() & (found >= 0)).all())
 
 
 def _first(tensors: tuple[Tensor, ...]) -> list[Tensor]:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contextlab import cache, tensors
+from contextlab import cache, states, tensors
 from contextlab.backbone import Backbone, versions, weights_digest, wrap
 from contextlab.cache import KV, Layout
 from contextlab.errors import UserError
@@ -134,6 +134,14 @@ class EVALM(SegmentMethod):
         )
         return after, hidden_BtC
 
+    def check_state(self, state: Any) -> None:
+        """Every whole chunk has left a summary."""
+        super().check_state(state)
+        state.chunks.check("chunks", states.MOST)
+        whole_B = state.length_B // self.geometry.chunk
+        states.within("chunks.used_B", state.chunks.used_B, whole_B, whole_B)
+        states.within("kv.used_B", state.kv.used_B, state.length_B % self.geometry.chunk, state.length_B)
+
     def skim(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
         """Every window leaves summaries behind."""
         return
@@ -171,13 +179,12 @@ class EVALM(SegmentMethod):
         return positions_T % self.backbone.max_positions
 
     def _load(self, path: Path) -> None:
-        weights, _ = tensors.read(path)
-        try:
-            self.summaries.load_state_dict(weights)
-        except RuntimeError as error:
+        # A head with a bias of minus infinity heeds no summary.
+        misfit = tensors.load_into(self.summaries, tensors.read(path)[0], unbounded=("remote_bias_H",))
+        if misfit is not None:
             raise UserError(
-                f"{path} does not hold EVALM weights for this backbone and configuration: check weights=."
-            ) from error
+                f"{path} does not hold EVALM weights for this backbone and configuration ({misfit}): check weights=."
+            )
 
 
 @contextmanager

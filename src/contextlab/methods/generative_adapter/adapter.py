@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from contextlab import tensors
@@ -57,10 +56,9 @@ class Adapter:
         """Write S to a safetensors file that says which backbone, generator and layers it belongs to."""
         about = {
             **self.generator.origin(),
-            "modules": json.dumps([place.name for place in self.generator.places]),
             "settings": json.dumps({"rank": self.generator.rank, "scale": self.generator.scale}),
         }
-        save_file({"S": self.S_BLRR.detach().contiguous()}, path, metadata=about)
+        tensors.write(path, {"S": self.S_BLRR}, about)
 
     @classmethod
     def load(cls, path: Path | str, generator: Generator) -> Adapter:
@@ -73,7 +71,11 @@ class Adapter:
         if stored.keys() != {"S"}:
             raise UserError(f"{path} is not an adapter that was saved here: check the path.")
         _check_origin(about, generator.origin())
-        return cls(stored["S"], generator)
+        S_BLRR, empty_1LRR = stored["S"], generator.empty(1)
+        fits = S_BLRR.dtype == empty_1LRR.dtype and S_BLRR.shape[1:] == empty_1LRR.shape[1:] and len(S_BLRR)
+        if not fits or not bool(S_BLRR.isfinite().all()):
+            raise UserError(f"{path} holds an S that its generator cannot have made: give an intact file.")
+        return cls(S_BLRR, generator)
 
     def _joined(self, other: Adapter) -> Tensor:
         other.check_origin(self.generator)

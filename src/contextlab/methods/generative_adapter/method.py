@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contextlab import tensors
+from contextlab import states, tensors
 from contextlab.backbone import Backbone, versions, weights_digest
 from contextlab.cache import CacheReader, Layout
 from contextlab.method import Ahead, Capabilities, ContextMethod
@@ -97,6 +97,11 @@ class GenerativeAdapter(SegmentMethod):
             pairs=self.generator.no_pairs(batch_size),
             context_B=context_B,
         )
+
+    def check_state(self, state: AdapterState) -> None:
+        """A context was announced with a length."""
+        super().check_state(state)
+        states.within("context_B", state.context_B, 0, states.MOST)
 
     def step(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[AdapterState, Tensor]:
         """Attend within the chunk, add its states to S, and at its end make the weights of the next."""

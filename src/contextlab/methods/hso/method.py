@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from contextlab import states
 from contextlab.backbone import Backbone
 from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.hso.attend import frozen
@@ -72,6 +73,23 @@ class HSO(ContextMethod):
             recent_B=losses_B,
             worst_B=losses_B,
         )
+
+    def check_state(self, state: HSOState) -> None:
+        """Finished windows and the open one are in the cache, and no more than a context of them."""
+        super().check_state(state)
+        settings, held_B = self.settings, state.used_B + state.open_B
+        states.same_slots("the cache", (*state.k, *state.v, state.tokens_BS[:, None]), held_B)
+        states.within("used_B", state.used_B, 0, self.context)
+        states.within("open_B", state.open_B, 0, settings.k)
+        if self.resets:
+            states.within("left_B", state.left_B, 1, self.context - held_B)
+        else:
+            states.within("left_B", state.left_B, NEVER - state.length_B, NEVER - state.length_B)
+        if settings.keeps_moments:
+            states.same_slots("the moments", (*state.first, *state.second), state.used_B)
+        for v in state.second:
+            states.within("second", v, 0, v.new_tensor(float("inf")))
+        states.within("tokens_BS", state.tokens_BS, 0, self.backbone.vocab_size - 1)
 
     def read(
         self, state: HSOState, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True

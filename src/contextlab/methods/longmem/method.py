@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contextlab import cache, tensors
+from contextlab import cache, states, tensors
 from contextlab.backbone import Backbone, versions, weights_digest
 from contextlab.cache import KV, CacheReader, Layout
 from contextlab.errors import UserError
@@ -165,6 +165,16 @@ class LongMem(BlockMethod):
         )
         return self._commit(state), self.side.norm(y_BtC)
 
+    def check_state(self, state: LongMemState) -> None:
+        """Both caches hold the open segment, and the bank no more chunks than it has."""
+        super().check_state(state)
+        state.kv.check("kv", self.segment)
+        state.side_kv.check("side_kv", self.segment)
+        states.within("side_kv.used_B", state.side_kv.used_B, state.kv.used_B, state.kv.used_B)
+        states.within("left_B", state.left_B, 1, self.segment - state.kv.used_B)
+        bank = state.bank
+        states.same_slots("bank", (bank.k_BKncD, bank.v_BKncD, bank.mean_BKnD), bank.count_B)
+
     def skim(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> LongMemState:
         """Read blocks that complete their segments and are not scored: the bank needs the cached layer, no more."""
         self._check_level(state, lengths_B)
@@ -237,13 +247,11 @@ class LongMem(BlockMethod):
         return hidden[0, 0]
 
     def _load(self, path: Path) -> None:
-        weights, _ = tensors.read(path)
-        try:
-            self.side.load_state_dict(weights)
-        except RuntimeError as error:
+        misfit = tensors.load_into(self.side, tensors.read(path)[0])
+        if misfit is not None:
             raise UserError(
-                f"{path} does not hold LongMem weights for this backbone and configuration: check weights=."
-            ) from error
+                f"{path} does not hold LongMem weights for this backbone and configuration ({misfit}): check weights=."
+            )
 
 
 class MemoryReader(CacheReader):

@@ -1,0 +1,161 @@
+"""What stored files must hold to be read: checked where they are read, so that nothing behind it meets a surprise.
+
+Fields that are not named here are kept as they are: a later version may store more than an earlier one reads.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+
+Count = Annotated[int, Field(ge=0, le=2**100)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MOST = 1e300
+
+
+def _row(values: list[Any]) -> list[Any]:
+    """Numerator, denominator, cluster and perhaps stratum, as `benchmarks.task.Part` has them."""
+    numbers, words = values[:2], values[2:]
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) and abs(n) < MOST for n in numbers):
+        raise ValueError("a part is no fraction of two numbers")
+    if len(numbers) < 2 or numbers[1] <= 0 or len(words) not in (1, 2) or not all(isinstance(w, str) for w in words):
+        raise ValueError("a part is no fraction with a cluster")
+    return values
+
+
+Row = Annotated[list[Any], pydantic.AfterValidator(_row)]
+
+
+class Part(pydantic.BaseModel):
+    """A JSON object whose known fields have exactly these types."""
+
+    model_config = pydantic.ConfigDict(extra="allow", strict=True)
+
+
+class Cost(Part):
+    """See `accounting.ledger.Cost`; what was not counted is None."""
+
+    flops: Count | None
+    peak_bytes: Count | None
+    seconds: Seconds
+    tokens: Count
+    largest_bytes: Count = 0
+    seconds_spread: Seconds | None = None
+
+
+class Size(Part):
+    """The size of a state."""
+
+    bytes: Count
+    floats: Count
+    tokens: Count
+    cached: Count = 0
+
+
+class Score(Part):
+    """What tables read of a finished example; `index` is its place in the data, which early versions do not store."""
+
+    id: str
+    record: dict[str, Any] = {}
+    quality: Number | None = None
+    parts: dict[str, list[Row]] | None = None
+    index: Count | None = None
+
+
+class Line(Score):
+    """One finished example."""
+
+    record: dict[str, Any]
+    quality: Number | None
+    cost: dict[str, Cost]
+    state: Size | None
+
+
+class Started(Part):
+    """When a run was first started."""
+
+    started: str
+
+
+class Manifest(Part):
+    """What a run is."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    run_id: str
+    identity: dict[str, Any]
+    provenance: Started
+
+
+class Metric(Part):
+    """See `benchmarks.task.Metric`."""
+
+    value: Number
+    low: Number | None
+    high: Number | None
+    n: Count
+
+
+class Data(Part):
+    """What the numbers were measured on."""
+
+    source: str
+    sha256: str
+    examples: Count
+    note: str
+
+
+class Provenance(Started):
+    """Where and with what."""
+
+    device: str
+    dtype: str
+    seed: int
+
+
+class Measure(Part):
+    """See `benchmarks.task.Measure`, which is made of all that is stored."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    higher_is_better: bool | None = None
+    bounded: bool = False
+
+
+class Summary(Part):
+    """The result of a run."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    run_id: str
+    method: str
+    method_config: dict[str, Any]
+    task: str
+    split: str
+    context: str
+    history: Count | None = None
+    tokens: Count | None = None
+    backbone: str
+    data: Data
+    metrics: Annotated[dict[str, Metric], Field(min_length=1)]
+    cost: dict[str, Cost | None]
+    measure: Measure | None = None
+    measured: Count | None = None
+    state: Size | None = None
+    max_context: Count | None = None
+    untrained: bool = False
+    provenance: Provenance
+
+
+def fault(kind: type[Part], value: Any) -> str | None:
+    """The first thing that is wrong with a JSON value, as `field: reason`; None when nothing is."""
+    try:
+        kind.model_validate(value)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"][:1].lower() + first["msg"][1:]
+        return f"{where}: {reason}" if where else reason
+    return None

@@ -1,0 +1,61 @@
+"""What the source says of a class, without running any of it: importing a method would bring a whole model library."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+HOPS = 8
+"""Modules that a name may be handed on through."""
+
+
+def first_line(target: str) -> str:
+    """The first line of the docstring of `module:Class`; empty when it cannot be told from the source."""
+    module, _, name = target.partition(":")
+    for _ in range(HOPS):
+        try:
+            spec = _spec(module)
+            if spec is None or spec.origin is None:
+                return ""
+            tree = ast.parse(Path(spec.origin).read_bytes())
+        except Exception:  # finders and sources of others may fail in any way
+            return ""
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return (ast.get_docstring(node) or "").partition("\n")[0]
+        source = _imported_from(
+            tree, name, module, package=spec is not None and spec.submodule_search_locations is not None
+        )
+        if source is None:
+            return ""
+        module, name = source
+    return ""
+
+
+def _imported_from(tree: ast.Module, name: str, module: str, *, package: bool) -> tuple[str, str] | None:
+    """The module that a name is imported from, and its name there."""
+    for node in tree.body:
+        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+            if (alias.asname or alias.name) == name:
+                assert isinstance(node, ast.ImportFrom)
+                # One level is the package itself, every further one a folder up.
+                parents = module.split(".")[: None if package and node.level == 1 else package - node.level]
+                above = parents if node.level else []
+                return ".".join([*above, *([node.module] if node.module else [])]), alias.name
+    return None
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Where a module is; unlike `importlib.util.find_spec` without importing the packages it is in."""
+    spec, path = None, None
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        name = ".".join(parts[:end])
+        found = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+    return spec

@@ -1,0 +1,118 @@
+"""Whatever is given for a setting or a split: an answer, or one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from typing import Any
+
+import pytest
+import torch
+from damage import ODD, rounds
+
+from contextlab import backbone as backbones
+from contextlab import harmless, registry
+from contextlab.benchmarks.task import Options
+from contextlab.cli.bench import _settings
+from contextlab.errors import UserError
+from contextlab.method import build
+
+BACKBONE = backbones.load("tiny-llama", device="cpu")
+NUMBERS = ["0", "-1", "1", "2", "3", "7", "16", "64", "128", "129", "1000", "1e3", "0.5", "-0.5", "nan", "inf", "-inf"]
+LARGE = ["1e308", "1e400", "1e-400", "9" * 20, "-" + "9" * 20, str(2**31), str(2**47), str(2**62), "9" * 5000, "\u0663"]
+NESTED = ["[", "[[]]", "[1,2]", "[[1,[2]]]", "{}", '{"a": 1}', "[" * 100_000, "***[", "*", "*.mlp.*", "|"]
+WORDS = ["", " ", "true", "null", "None", "x", "adam", "sgd", "both", "=", "a=b", "\0", "\x1b[31m", "\ud800"]
+VALUES = [*NUMBERS, *LARGE, *NESTED, *WORDS, ".", "/", "/dev/null", "/nowhere/x"]
+
+
+def sentence(error: UserError) -> None:
+    message = str(error)
+    assert len(message) < 6000, message[:200]
+    assert "\n" not in message, message
+    assert message.endswith((".", "?")), message
+    harmless.line(message).encode()
+
+
+@pytest.mark.parametrize("name", registry.methods())
+def test_any_setting_is_taken_or_refused(name: str) -> None:
+    kind = registry.method_class(name)
+    fields = [field.name for field in dataclasses.fields(kind.Config)] or ["N"]
+    tried = refused = 0
+    for draw in rounds(25, 0.1, name):
+        drawn = draw.sample(fields, min(len(fields), draw.choice((1, 1, 2))))
+        pairs = [f"{field}={draw.choice(VALUES)}" for field in drawn]
+        tried += 1
+        try:
+            settings = _settings(pairs)
+            method = build(kind, BACKBONE, kind.Config.parse(settings))
+            state, _ = method.read(method.start(), torch.arange(150)[None] % 257)
+            method.score(state, [[1, 2], [3]])
+        except UserError as error:
+            refused += 1
+            sentence(error)
+    print(f"--set, {name}: {tried} tried, {refused} refused")
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("name", registry.methods())
+def test_any_value_from_python_is_taken_or_refused(name: str, value: Any) -> None:
+    config = registry.method_class(name).Config
+    for field in dataclasses.fields(config):
+        try:
+            json.dumps(config.parse({field.name: value}).as_dict(), default=str)
+        except UserError as error:
+            sentence(error)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("segment", 10**20), ("lr", float("inf")), ("lr", 1e300), ("N", -(10**30)), ("eps", 1e31), ("N", 2**60)],
+)
+def test_numbers_that_no_tensor_holds_are_refused_however_they_come(setting: str, value: Any) -> None:
+    kind = registry.method_class("dynamic-eval")
+    with pytest.raises(UserError, match=f"Setting {setting}=.* is not valid"):
+        kind.Config.parse({setting: value})
+    if value > 0:
+        with pytest.raises(UserError, match=f"Setting {setting}="):
+            kind(BACKBONE, kind.Config(**{setting: value}))
+
+
+def test_settings_that_need_more_memory_than_there_is_are_refused() -> None:
+    kind = registry.method_class("generative-adapter")
+    with pytest.raises(UserError, match="does not fit into memory"):
+        build(kind, BACKBONE, kind.Config.parse({"d_r": 2**40}))
+
+
+@pytest.mark.parametrize("pairs", [["N=3", "N=4"], ["N=3", "N=3"]])
+def test_a_setting_that_is_named_twice_is_refused(pairs: list[str]) -> None:
+    with pytest.raises(UserError, match="--set names N twice"):
+        _settings(pairs)
+
+
+def spoilt(split: str, draw: random.Random) -> str:
+    """A split with something wrong about it."""
+    place = draw.randrange(len(split) + 1)
+    odd = draw.choice(
+        ("", ":", ",", "=", ":n=", ",n=-1", ":seed=x", "/", "\0", "\x1b", "\ud800", "9" * 400, " ", "..", "%s")
+    )
+    return draw.choice(
+        (odd, split + odd, odd + split, split[:place], split[:place] + odd + split[place:], split.upper())
+    )
+
+
+@pytest.mark.parametrize("name", registry.tasks())
+def test_any_split_is_taken_or_refused(name: str) -> None:
+    task = registry.task(name)
+    tried = refused = 0
+    for draw in rounds(40, 0.05, name):
+        split = spoilt(draw.choice(sorted(task.splits)), draw)
+        tried += 1
+        try:
+            assert isinstance(task.check_split(split), str)
+            task.protocol(task.check_split(split), Options())
+        except UserError as error:
+            refused += 1
+            sentence(error)
+    assert refused
+    print(f"--split, {name}: {tried} tried, {refused} refused")
