@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="State")
 
-MOST_INTEGER, MOST_FLOAT = 2**48, 1e30
+MOST_INTEGER, MOST_FLOAT = 2**48, 3e38
 """The largest settings: sums and products of them with lengths stay in the range of int64 and float32."""
 FORKS = 16
 """The most copies of a state, and the most bytes of them together, that answer side by side."""
