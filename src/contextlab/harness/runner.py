@@ -23,6 +23,7 @@ from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.benchmarks.task import Control, Options
+from contextlab.embedded import EMBEDDED
 from contextlab.errors import UserError, unknown
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.results import (
@@ -48,7 +49,7 @@ def bench(
     tasks: str | Sequence[str],
     *,
     split: str | None = None,
-    backbone: str = backbones.EMBEDDED,
+    backbone: str = EMBEDDED,
     context: str | Sequence[str] = "own",
     history: int | None = None,
     limit: int | None = None,
