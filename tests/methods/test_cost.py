@@ -107,7 +107,7 @@ def test_hso_runs_every_updated_window_backwards_through_its_activations():
     """No gradient of a weight, none below the first layer's keys and values, and none for the last window."""
     backbone = load("tiny-llama")
     _ = backbone.bos_hidden_C
-    length, k, config = 100, 20, backbone.config
+    length, k, config = 125, 25, backbone.config
     method, window = HSO(backbone, HSOConfig(k=k)), Window(backbone)
     forward = read_flops(window, length, logprobs=True)
     tokens = length - k
