@@ -19,6 +19,7 @@ from contextlab import backbone, registry
 from contextlab.benchmarks.task import Choice, Dataset, Options
 from contextlab.errors import UserError
 from contextlab.harness import identity as identities
+from contextlab.harness import runner
 from contextlab.harness.results import Case
 from contextlab.harness.runner import Results, bench
 from contextlab.reports.tables import comparison, load_results
@@ -219,6 +220,14 @@ def test_without_counting_the_results_are_the_same_and_costs_are_blank(tmp_path:
     assert counted["cost"]["query"]["flops"] > 0
     assert counted["cost"]["query"]["peak_bytes"] > 0
     assert [one["record"] for one in stored(tmp_path / "True")] == [one["record"] for one in stored(tmp_path / "False")]
+
+
+@pytest.mark.parametrize("name", registry.methods())
+def test_no_built_in_method_is_run_twice_to_be_counted(name: str) -> None:
+    method = registry.method_class(name)(backbone.load("tiny-llama", device="cpu"))
+    with torch.set_grad_enabled(method.capabilities.needs_gradients):
+        meter = runner._warm_meter(method, 0, True)
+    assert not meter.ledger._watching
 
 
 def test_products_out_of_sight_are_counted_all_the_same(tmp_path: Path) -> None:

@@ -214,15 +214,17 @@ def _summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks, run: Run
 def _warm_meter(method: ContextMethod, seed: int, counting: bool) -> Meter:
     """A fresh meter of a method that has read once, so that the first example is not charged for what happens once.
 
-    The second reading tells whether the method's products are seen without the watch.
+    A second reading under the watch tells whether the method's products are seen without it.
     """
     backbone = method.backbone
     added = method.added_parameters * backbone.dtype.itemsize
     tokens_BT = torch.arange(WARM_UP_TOKENS, device=backbone.device)[None] % backbone.vocab_size
     seed_example(seed, "")
+    # What is computed once, the state behind BOS above all, must not be in one count and not in the other.
+    state = method.start()
     with ProductCounter() as products:
-        method.read(method.start(), tokens_BT)
-    watching = counting and count(lambda: method.read(method.start(), tokens_BT))[1] != products.flops
+        method.read(state, tokens_BT)
+    watching = counting and count(lambda: method.read(state, tokens_BT))[1] != products.flops
     resident = resident_bytes(backbone.model) + added
     return Meter(method, Ledger(backbone.device, counting=counting, watching=watching, resident_bytes=resident))
 
