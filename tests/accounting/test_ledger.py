@@ -113,6 +113,15 @@ def test_the_largest_calls_run_again_for_their_peak(watched: list[int]) -> None:
     assert not ledger.missed
 
 
+def test_every_kind_and_phase_is_measured_whatever_the_kinds_before_it_cost() -> None:
+    ledger = Ledger("cpu")
+    for phase in ("contextualize", "query"):
+        for size in (9, 8, 7, 6):
+            x = torch.randn(size, size)
+            ledger.call(phase, lambda x=x: x @ x, tokens=1, kind="square")  # type: ignore[arg-type]
+    assert ledger.peaks() == dict.fromkeys(("contextualize", "query"), 9 * 9 * 4)
+
+
 def test_a_call_of_more_products_runs_again_beside_a_larger_one() -> None:
     ledger, small, large = Ledger("cpu"), torch.randn(8, 8), torch.randn(20, 20)
 

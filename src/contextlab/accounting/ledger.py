@@ -145,9 +145,9 @@ class Ledger:
         for (phase, *_), calls in self._largest.items():
             for rank, call in enumerate(calls):
                 if rank >= 2:
+                    if call.products.flops > left:
+                        break
                     left -= call.products.flops
-                if left < 0:
-                    break
                 flops, peak = self._watched(call)
                 self.missed |= flops != call.products.flops and not self._watching
                 peaks[phase] = max(peak, peaks.get(phase, 0))
