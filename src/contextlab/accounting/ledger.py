@@ -26,7 +26,7 @@ R = TypeVar("R")
 KEPT = 3
 """Calls of every kind that are kept for being the largest."""
 SHARE_AGAIN = 0.04
-"""Of the FLOPs of all calls, what may run again beside the two first calls of every kind."""
+"""Of the FLOPs of all calls, what may run again beside the calls that must."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Ledger:
         left = self._flops * SHARE_AGAIN
         for (phase, *_), calls in self._largest.items():
             for rank, call in enumerate(calls):
-                if rank >= 2:
+                if not _must_run_again(rank, calls):
                     if call.products.flops > left:
                         break
                     left -= call.products.flops
@@ -189,6 +189,11 @@ def _largest(calls: list[_Call]) -> list[_Call]:
     most = max(calls, key=lambda call: (call.products.count, call.bytes))
     others = sorted((call for call in calls if call is not most), key=lambda call: call.bytes, reverse=True)
     return [most, *others[:KEPT]]
+
+
+def _must_run_again(rank: int, calls: list[_Call]) -> bool:
+    """Of what `_largest` gives: the call of most products, and the largest one where that is another."""
+    return rank == 0 or (rank == 1 and calls[1].bytes > calls[0].bytes)
 
 
 def _bytes_of(result: object) -> int:
