@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from contextlab.benchmarks import metrics
+from contextlab.benchmarks.metrics import estimates as metrics
 from contextlab.benchmarks.task import Measure, Metric, Part
 
 Array = np.ndarray[Any, Any]

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from contextlab.accounting.flops import count
+from contextlab.attention import Layout
 from contextlab.backbone import Backbone, load
 from contextlab.benchmarks.data.sample import documents
-from contextlab.cache import Layout
 from contextlab.method import Ahead
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig

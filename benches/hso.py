@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contextlab.backbone import Backbone, load
 from contextlab.benchmarks.data.sample import documents
-from contextlab.benchmarks.pg22 import PG22
+from contextlab.benchmarks.tasks.pg22 import PG22
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.window import Window

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from contextlab import laws, registry
+from contextlab import registry
 from contextlab.cli import main as cli
+from contextlab.testing import laws
 
 ROOT = Path(__file__).parents[1]
 

@@ -15,7 +15,7 @@ from contextlab.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 METHOD = "from contextlab.methods.full import Full\n"
-TASK = "from contextlab.benchmarks.needle import Needle\nclass Task(Needle): ...\n"
+TASK = "from contextlab.benchmarks.tasks.needle import Needle\nclass Task(Needle): ...\n"
 # What a plugin may do wrong, and what the sentence about it says.
 METHODS_GONE_WRONG = {
     "exits": ("import sys\nsys.exit(3)\n", "cannot be imported (SystemExit: 3)"),

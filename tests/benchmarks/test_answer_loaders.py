@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import upstream_files as upstream
 
-from contextlab.benchmarks.locomo import LoCoMo
-from contextlab.benchmarks.metaicl import MetaICL
-from contextlab.benchmarks.msc import MSC, MSCPerplexity
-from contextlab.benchmarks.needle import Needle
-from contextlab.benchmarks.situatedqa import SituatedQA
-from contextlab.benchmarks.squad import SQuAD
-from contextlab.benchmarks.streamingqa import StreamingQA
 from contextlab.benchmarks.task import Options, Task
+from contextlab.benchmarks.tasks.locomo import LoCoMo
+from contextlab.benchmarks.tasks.metaicl import MetaICL
+from contextlab.benchmarks.tasks.msc import MSC, MSCPerplexity
+from contextlab.benchmarks.tasks.needle import Needle
+from contextlab.benchmarks.tasks.situatedqa import SituatedQA
+from contextlab.benchmarks.tasks.squad import SQuAD
+from contextlab.benchmarks.tasks.streamingqa import StreamingQA
 from contextlab.errors import UserError
 
 # By task: a split, and a file that it is read from.

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from contextlab.benchmarks.arxiv import ArXiv
-from contextlab.benchmarks.chapterbreak import ChapterBreak
-from contextlab.benchmarks.fewshot import SST2, AGNews
-from contextlab.benchmarks.pg19 import PG19
-from contextlab.benchmarks.pg22 import PG22
 from contextlab.benchmarks.task import Task
-from contextlab.benchmarks.wikitext import WikiText
+from contextlab.benchmarks.tasks.arxiv import ArXiv
+from contextlab.benchmarks.tasks.chapterbreak import ChapterBreak
+from contextlab.benchmarks.tasks.fewshot import SST2, AGNews
+from contextlab.benchmarks.tasks.pg19 import PG19
+from contextlab.benchmarks.tasks.pg22 import PG22
+from contextlab.benchmarks.tasks.wikitext import WikiText
 from contextlab.errors import UserError
 
 ROUNDS = 60

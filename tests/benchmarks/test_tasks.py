@@ -9,11 +9,11 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from contextlab.benchmarks import pg22
-from contextlab.benchmarks.chapterbreak import ChapterBreak
 from contextlab.benchmarks.data.sources import note_revision
-from contextlab.benchmarks.pg22 import PG22
 from contextlab.benchmarks.task import Options
+from contextlab.benchmarks.tasks import pg22
+from contextlab.benchmarks.tasks.chapterbreak import ChapterBreak
+from contextlab.benchmarks.tasks.pg22 import PG22
 from contextlab.errors import UserError
 
 

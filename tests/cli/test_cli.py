@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 import contextlab
-from contextlab import laws, registry
+from contextlab import registry
 from contextlab.cli import console
 from contextlab.cli import doctor as doctor_module
 from contextlab.cli.bench import _settings
 from contextlab.cli.main import main
 from contextlab.errors import UserError
+from contextlab.testing import laws
 
 TOY = Path(__file__).parents[1] / "harness" / "toy_parts.py"
 COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))

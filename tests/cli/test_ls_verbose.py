@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from contextlab import registry
-from contextlab.benchmarks.chapterbreak import ChapterBreak
-from contextlab.benchmarks.fewshot import SST2
-from contextlab.benchmarks.icl import ICL
+from contextlab.benchmarks.tasks.chapterbreak import ChapterBreak
+from contextlab.benchmarks.tasks.fewshot import SST2
+from contextlab.benchmarks.tasks.icl import ICL
 from contextlab.cli import main as cli
 
 TASKS = {"chapterbreak": ChapterBreak, "icl": ICL, "sst2": SST2}

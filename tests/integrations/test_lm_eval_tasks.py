@@ -16,10 +16,10 @@ from lm_eval.tasks import TaskManager
 import contextlab
 from contextlab import backbone as backbones
 from contextlab import registry
-from contextlab.benchmarks import icl as icl_module
-from contextlab.benchmarks.chapterbreak import ChapterBreak
 from contextlab.benchmarks.data.icl_sets import SETS
 from contextlab.benchmarks.task import Options
+from contextlab.benchmarks.tasks import icl as icl_module
+from contextlab.benchmarks.tasks.chapterbreak import ChapterBreak
 from contextlab.errors import UserError
 from contextlab.integrations.lm_eval import ContextLM
 from contextlab.integrations.lm_eval_tasks import FOLDER, choices, compare, documents, icl, questions

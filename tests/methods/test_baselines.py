@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import load
-from contextlab.cache import CacheReader, Layout
 from contextlab.errors import UserError
 from contextlab.method import Ahead, ContextMethod
 from contextlab.methods import segments

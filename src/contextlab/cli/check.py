@@ -11,7 +11,7 @@ import typer
 from contextlab.cli import console
 
 if TYPE_CHECKING:
-    from contextlab.laws import LawResult
+    from contextlab.testing.laws import LawResult
 
 
 def check(
@@ -19,7 +19,8 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Put a method to the laws of the interface, on small models of several families; exit 1 if one fails."""
-    from contextlab import laws, registry
+    from contextlab import registry
+    from contextlab.testing import laws
 
     results = laws.check(registry.method_class(method))
     passed = all(result.passed for result in results)

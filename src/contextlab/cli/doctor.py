@@ -70,7 +70,7 @@ def _extras() -> Iterator[dict[str, Any]]:
 
 
 def _folders(out: Path) -> Iterator[dict[str, Any]]:
-    from contextlab.embedded import EMBEDDED
+    from contextlab.backbone.embedded import EMBEDDED
     from contextlab.paths import cache_dir
 
     here = any((cache_dir() / "backbones").glob(f"{EMBEDDED}-*"))

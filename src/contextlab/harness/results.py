@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from contextlab.benchmarks.metrics import paired
+from contextlab.benchmarks.metrics.estimates import paired
 from contextlab.benchmarks.task import Control, Dataset, Measure, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.harness.store import QUALITY, Parts

@@ -22,8 +22,8 @@ from contextlab.accounting.flops import count
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
+from contextlab.backbone.embedded import EMBEDDED
 from contextlab.benchmarks.task import Control, Options
-from contextlab.embedded import EMBEDDED
 from contextlab.errors import UserError, unknown
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.results import (

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from contextlab import states
-from contextlab.cache import KV, CacheReader, Layout
+from contextlab.attention import KV, CacheReader, Layout
 from contextlab.method import Ahead, State, Writer, pad
 from contextlab.methods.blocks import BlockMethod
 

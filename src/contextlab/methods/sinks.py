@@ -11,8 +11,8 @@ import pydantic
 import torch
 from torch import Tensor
 
+from contextlab.attention import CacheReader, Layout, rotate
 from contextlab.backbone import Backbone
-from contextlab.cache import CacheReader, Layout, rotate
 from contextlab.errors import UserError
 from contextlab.kernels.sink_attention import sink_attention
 from contextlab.method import Capabilities, MethodConfig

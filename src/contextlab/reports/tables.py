@@ -13,7 +13,7 @@ import pandas
 
 from contextlab import harmless
 from contextlab.accounting import legacy
-from contextlab.benchmarks.metrics import share_of_full
+from contextlab.benchmarks.metrics.estimates import share_of_full
 from contextlab.benchmarks.task import Metric, Part
 from contextlab.errors import UserError, unknown
 from contextlab.harness.results import difference, measure_of

@@ -7,14 +7,14 @@ import torch
 from safetensors.torch import save_file
 
 from contextlab import backbone as backbones
-from contextlab import laws
 from contextlab.accounting.flops import count
 from contextlab.accounting.memory import storage_bytes
-from contextlab.cache import KV, CacheReader, Layout
+from contextlab.attention import KV, CacheReader, Layout
 from contextlab.errors import UserError
 from contextlab.method import Ahead, ContextMethod
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig, gradient_statistics
 from contextlab.methods.window import Window, WindowConfig
+from contextlab.testing import laws
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 SMALL = {"N": 32, "segment": 16}

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from contextlab import backbone as backbones
-from contextlab import laws
 from contextlab.accounting.flops import count, llama_block_flops
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.errors import UserError
@@ -17,6 +16,7 @@ from contextlab.method import Ahead, ContextMethod
 from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.testing import laws
 
 FAMILIES = ["tiny-llama", "tiny-gpt2", "tiny-opt"]
 FORMS = {

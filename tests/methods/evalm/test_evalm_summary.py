@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contextlab.cache import KV, Layout
+from contextlab.attention import KV, Layout
 from contextlab.kernels.eva_chunk_compress import chunk_means, eva_chunk_compress
 from contextlab.methods.evalm.config import EVALMConfig
 from contextlab.methods.evalm.reader import RollUp

@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import save_file
 
 from contextlab import backbone as backbones
-from contextlab import laws
 from contextlab.accounting.flops import count, head_flops, llama_block_flops
 from contextlab.errors import UserError
 from contextlab.method import Ahead
@@ -17,6 +16,7 @@ from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeA
 from contextlab.methods.generative_adapter.chunks import read_chunks
 from contextlab.methods.generative_adapter.normalise import svd_flops
 from contextlab.methods.window import Window, WindowConfig
+from contextlab.testing import laws
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 SMALL = {"chunk": 32, "d_r": 8, "r": 4}

@@ -7,15 +7,15 @@ import pytest
 import torch
 import transformers
 
+from contextlab.attention import rotate
 from contextlab.backbone import load, wrap
-from contextlab.cache import rotate
 from contextlab.errors import UserError
-from contextlab.laws import check
 from contextlab.method import Ahead, State
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.hso.reading import Reading
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
 from contextlab.methods.window import Window, WindowConfig
+from contextlab.testing.laws import check
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone
-from contextlab.cache import CacheReader, Layout
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.longmem.method import MemoryReader
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM, alibi_slopes

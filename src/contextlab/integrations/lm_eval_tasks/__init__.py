@@ -14,11 +14,11 @@ from typing import Any
 from datasets import Dataset  # type: ignore[import-untyped]
 
 from contextlab import registry
-from contextlab.benchmarks.answers import AnswerProtocol, QuestionProtocol
 from contextlab.benchmarks.data.questions import Question
-from contextlab.benchmarks.demonstrations import IclProtocol
-from contextlab.benchmarks.icl import ICL, parse, template
+from contextlab.benchmarks.protocols.answers import AnswerProtocol, QuestionProtocol
+from contextlab.benchmarks.protocols.demonstrations import IclProtocol
 from contextlab.benchmarks.task import Options
+from contextlab.benchmarks.tasks.icl import ICL, parse, template
 from contextlab.harness.runner import seed_example
 
 FOLDER = Path(__file__).parent

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from contextlab import states, tensors
+from contextlab.attention import KV, Layout
 from contextlab.backbone import Backbone
-from contextlab.cache import KV, Layout
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, pad
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig

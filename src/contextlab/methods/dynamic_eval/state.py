@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contextlab.cache import KV
+from contextlab.attention import KV
 from contextlab.methods.segments import SegmentState
 
 

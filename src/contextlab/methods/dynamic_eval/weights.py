@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from contextlab.attention import Layout
 from contextlab.backbone import Backbone
-from contextlab.cache import Layout
 from contextlab.errors import UserError
 
 R = TypeVar("R")

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contextlab import cache, states, tensors
+from contextlab import attention, states, tensors
+from contextlab.attention import KV, Layout
 from contextlab.backbone import Backbone, versions, weights_digest, wrap
-from contextlab.cache import KV, Layout
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.evalm.config import EVALMConfig
@@ -166,7 +166,7 @@ class EVALM(SegmentMethod):
             UserError: in a call with padding on the left, position ids, or a cache.
         """
         attend = ParallelEVA(self.backbone, self.summaries, self.geometry)
-        with cache.attending(self.backbone.model, attend, self._parallel_positions):
+        with attention.attending(self.backbone.model, attend, self._parallel_positions):
             yield
 
     def _parallel_positions(self, length: int) -> Tensor:

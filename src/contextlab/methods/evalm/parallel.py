@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from contextlab.attention import rotate
 from contextlab.backbone import Backbone
-from contextlab.cache import rotate
 from contextlab.kernels.eva_attention import eva_attention
 from contextlab.kernels.eva_chunk_compress import chunk_means
 from contextlab.methods.evalm.config import Geometry

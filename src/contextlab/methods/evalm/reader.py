@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from contextlab.cache import KV, CacheReader, Layout, rotate
+from contextlab.attention import KV, CacheReader, Layout, rotate
 from contextlab.kernels.eva_attention import eva_attention
 from contextlab.methods.evalm.summary import Summary, query_factor
 from contextlab.methods.segments import SegmentState

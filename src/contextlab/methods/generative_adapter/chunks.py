@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contextlab.cache import Layout
+from contextlab.attention import Layout
 from contextlab.methods.generative_adapter.generator import Generator
 from contextlab.methods.generative_adapter.places import Pair, adapted
 

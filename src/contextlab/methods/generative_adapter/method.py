@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from contextlab import states, tensors
+from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone, versions, weights_digest
-from contextlab.cache import CacheReader, Layout
 from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.generative_adapter import released
 from contextlab.methods.generative_adapter.adapter import Adapter

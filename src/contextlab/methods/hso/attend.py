@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contextlab.attention import rotate, sdpa
 from contextlab.backbone import Backbone
-from contextlab.cache import rotate, sdpa
 
 
 class WindowAttend:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from contextlab.cache import Layout
+from contextlab.attention import Layout
 from contextlab.errors import UserError
 from contextlab.methods.hso.adam import Step
 from contextlab.methods.hso.attend import WindowAttend

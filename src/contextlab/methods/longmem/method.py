@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contextlab import cache, states, tensors
+from contextlab import attention, states, tensors
+from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone, versions, weights_digest
-from contextlab.cache import KV, CacheReader, Layout
 from contextlab.errors import UserError
 from contextlab.kernels.joint_memory_attention import fuse_memory
 from contextlab.method import Ahead, Capabilities, ContextMethod, State
@@ -61,7 +61,7 @@ class LongMem(BlockMethod):
         super().__init__(backbone, config)
         self.settings = config or LongMemConfig()
         self.segment = self.settings.length(backbone.max_positions)
-        self.parts = cache.anatomy(backbone.model)
+        self.parts = attention.anatomy(backbone.model)
         depth = backbone.layers
         given = self.settings.memory_layer
         self.memory_layer = given if given is not None else max(3 * depth // 4 - 1, 0)
@@ -187,15 +187,15 @@ class LongMem(BlockMethod):
         return dataclasses.replace(fresh, length_B=state.length_B, pending_BC=state.pending_BC, bank=bank)
 
     def run_backbone(
-        self, tokens_Bt: Tensor, layout: Layout, attend: cache.Attend, layers: int | None = None
+        self, tokens_Bt: Tensor, layout: Layout, attend: attention.Attend, layers: int | None = None
     ) -> tuple[list[Tensor], Tensor]:
         """Frozen backbone states after every r-th block (the embeddings first), and the last after the final norm."""
         position_Bt = layout.position_BT.clamp(max=self.backbone.max_positions - 1)
         hidden_BtC = self.parts.embed(tokens_Bt, position_Bt)
         states = [hidden_BtC]
-        with torch.no_grad(), cache.seam(self.backbone.config):
+        with torch.no_grad(), attention.seam(self.backbone.config):
             for i, layer in enumerate(self.parts.layers[:layers], start=1):
-                hidden_BtC = cache.run_layer(layer, hidden_BtC, attend)
+                hidden_BtC = attention.run_layer(layer, hidden_BtC, attend)
                 if i % self.settings.reduction == 0:
                     states.append(hidden_BtC)
             return states, self.parts.norm(hidden_BtC)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
-from contextlab.cache import Attend, CacheReader, Layout, empty_kv
+from contextlab.attention import Attend, CacheReader, Layout, empty_kv
 
 
 class NewGPTConfig(PretrainedConfig):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contextlab import cache
+from contextlab import attention
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.methods.longmem.config import LongMemConfig
@@ -30,7 +30,7 @@ class SideNetwork(nn.Module):
 
     def __init__(self, backbone: Backbone, config: LongMemConfig) -> None:
         super().__init__()
-        parts = cache.anatomy(backbone.model)
+        parts = attention.anatomy(backbone.model)
         depth, step = len(parts.layers), config.reduction
         if depth % step:
             raise UserError(
@@ -46,7 +46,7 @@ class SideNetwork(nn.Module):
         if config.init == "identity":
             _silence(self.blocks)
 
-    def forward(self, states: Sequence[Tensor], final_BTC: Tensor, attend: cache.Attend) -> list[Tensor]:
+    def forward(self, states: Sequence[Tensor], final_BTC: Tensor, attend: attention.Attend) -> list[Tensor]:
         """The side states.
 
         Args:
@@ -61,8 +61,8 @@ class SideNetwork(nn.Module):
         y_BTC = states[0]
         outputs = [y_BTC]
         for i, block in enumerate(self.blocks):
-            with cache.seam(_config(block)):
-                difference_BTC = difference_BTC + cache.run_layer(block, y_BTC, attend) - y_BTC
+            with attention.seam(_config(block)):
+                difference_BTC = difference_BTC + attention.run_layer(block, y_BTC, attend) - y_BTC
             last = i == len(self.blocks) - 1 and self.last_residual == "normed"
             y_BTC = (final_BTC if last else states[i + 1]) + difference_BTC
             outputs.append(y_BTC)

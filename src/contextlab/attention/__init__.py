@@ -1,0 +1,23 @@
+"""Attention of unmodified transformers models, done by a method: the only room that knows transformers' internals."""
+
+from __future__ import annotations
+
+from contextlab.attention.cache import KV, empty_kv
+from contextlab.attention.reader import CacheReader, Layout, Positions, rotate, sdpa
+from contextlab.attention.seam import Anatomy, Attend, anatomy, attending, run_layer, seam
+
+__all__ = [
+    "KV",
+    "Anatomy",
+    "Attend",
+    "CacheReader",
+    "Layout",
+    "Positions",
+    "anatomy",
+    "attending",
+    "empty_kv",
+    "rotate",
+    "run_layer",
+    "sdpa",
+    "seam",
+]

@@ -1,0 +1,176 @@
+"""Causal attention over a cache and new tokens.
+
+Legend: B rows, T new tokens, S tokens in the cache, H query heads, K key/value heads, D head width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contextlab.attention.cache import KV
+
+
+class Positions(Protocol):
+    """How a backbone encodes positions inside attention."""
+
+    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Cosine and signed sine for the given positions, or None for a model without rotary encoding."""
+
+    @property
+    def slopes_H(self) -> Tensor | None:
+        """ALiBi slopes per head, or None."""
+
+
+def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Rotary position encoding of `x[..., T, D]`.
+
+    Args:
+        x: queries or keys.
+        rotary: cosine and sine of the same trailing shape (or narrower), the sine with its sign turned in the first
+            half of the width; None leaves `x` as it is.
+    """
+    if rotary is None:
+        return x
+    cos, sin = (part.to(x.dtype) for part in rotary)
+    width = cos.shape[-1]
+    if width < x.shape[-1]:
+        return torch.cat((rotate(x[..., :width], rotary), x[..., width:]), dim=-1)
+    return torch.addcmul(x * cos, x.roll(width // 2, dims=-1), sin)
+
+
+def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Softmax attention with grouped heads; plain causal over equal lengths when `mask` is None."""
+    groups = q_BHTD.shape[1] // k_BKSD.shape[1]
+    # CUDA has no fused kernel for grouped heads with a mask; without this it would build the whole score matrix.
+    if groups > 1 and mask is not None and q_BHTD.is_cuda:
+        k_BKSD, v_BKSD = (x.repeat_interleave(groups, dim=1) for x in (k_BKSD, v_BKSD))
+        groups = 1
+    return F.scaled_dot_product_attention(
+        q_BHTD, k_BKSD, v_BKSD, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=groups > 1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where the new tokens of one forward pass stand.
+
+    Attributes:
+        position_BT: position of every new token, counted like the slots of the cache.
+        group_T: which candidate a new token belongs to; candidates see the cache and themselves, not each other.
+        band: tokens that a query sees behind itself, itself included; None for all.
+        first: slots at the beginning that every query sees whatever the band.
+        tail_position_BP: positions of the cache's last P slots, where earlier tokens of the candidates lie side by
+            side behind the slots in use.
+        tail_group_P: which candidate each of these belongs to.
+    """
+
+    position_BT: Tensor
+    group_T: Tensor | None = None
+    band: int | None = None
+    first: int = 0
+    tail_position_BP: Tensor | None = None
+    tail_group_P: Tensor | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the new tokens see all that is before them."""
+        return self.group_T is None and self.band is None
+
+
+class CacheReader:
+    """Causal attention over a cache and the new tokens; a token's position is its slot.
+
+    Call it as `attend` of one forward pass, then take the grown cache with `grown`.
+    """
+
+    def __init__(self, positions: Positions, kv: KV, layout: Layout) -> None:
+        self.positions, self.kv, self.layout = positions, kv, layout
+        rows = layout.position_BT.shape[0]
+        self.cached = kv.slots
+        tail_BP = layout.tail_position_BP if layout.tail_position_BP is not None else layout.position_BT[:, :0]
+        self.shared = self.cached - tail_BP.shape[1]
+        slots_BS = torch.arange(self.shared, device=layout.position_BT.device).expand(rows, -1)
+        self.key_position_BS = torch.cat((slots_BS, tail_BP, layout.position_BT), dim=1)
+        self.k: list[Tensor] = []
+        self.v: list[Tensor] = []
+        self._q_rotary = self._rotary(layout.position_BT)
+        self._k_rotary = self._rotary(self.key_position_BS)
+        self._masks: dict[int | None, Tensor | None] = {}
+
+    def __call__(
+        self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
+    ) -> Tensor:
+        """Append the new keys and values of a layer and attend."""
+        k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
+        q_BHTD, k_BKSD = rotate(q_BHTD, self._q_rotary), rotate(k_BKSD, self._k_rotary)
+        return sdpa(q_BHTD, k_BKSD, v_BKSD, self.mask(window, q_BHTD.dtype), scale)
+
+    def append(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the next layer: the cache's, then the new ones. Layers come in order."""
+        layer = len(self.k)
+        if self.cached:
+            k_BKTD = torch.cat((self.kv.k[layer], k_BKTD), dim=2)
+            v_BKTD = torch.cat((self.kv.v[layer], v_BKTD), dim=2)
+        self.k.append(k_BKTD)
+        self.v.append(v_BKTD)
+        return k_BKTD, v_BKTD
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """Added to scores, broadcastable to BHTS: -inf for what is not seen; None for plain causal attention."""
+        if window not in self._masks:
+            self._masks[window] = self._build_mask(window, dtype)
+        return self._masks[window]
+
+    def visible(self, window: int | None = None) -> Tensor:
+        """`visible_BTS`: which keys each new token sees."""
+        query, key = self.layout.position_BT[:, :, None], self.key_position_BS[:, None, :]
+        seen_BTS = key <= query
+        slot = torch.arange(key.shape[-1], device=key.device)
+        seen_BTS &= (slot >= self.shared) | (slot < self.kv.used_B[:, None, None])
+        if self.layout.group_T is not None:
+            of_cache = self.layout.group_T.new_full((self.shared,), -1)
+            tail_P = self.layout.tail_group_P if self.layout.tail_group_P is not None else of_cache[:0]
+            group_S = torch.cat((of_cache, tail_P, self.layout.group_T))
+            seen_BTS &= (group_S == -1) | (group_S == self.layout.group_T[:, None])
+        if self.layout.band is not None:
+            seen_BTS &= (key > query - self.layout.band) | (key < self.layout.first)
+        if window is not None:
+            seen_BTS &= key > query - window
+        return seen_BTS
+
+    def grown(self, lengths_B: Tensor) -> KV:
+        """The cache with each row's first `lengths_B` new tokens appended."""
+        grown = KV(tuple(self.k), tuple(self.v), self.kv.used_B + lengths_B)
+        new = self.layout.position_BT.shape[1]
+        if bool((self.kv.used_B == self.cached).all()) and bool((lengths_B == new).all()):
+            return grown
+        slots = torch.arange(int(grown.used_B.max()), device=lengths_B.device)
+        gap_B = self.cached - self.kv.used_B
+        return grown.take(torch.where(slots < self.kv.used_B[:, None], slots, slots + gap_B[:, None]), grown.used_B)
+
+    def _build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        slopes_H = self.positions.slopes_H
+        narrow = window is not None and window < self.key_position_BS.shape[1]
+        if self.cached == 0 and self.layout.plain and slopes_H is None and not narrow:
+            return None
+        seen = _shared(self.visible(window if narrow else None))[:, None]
+        if slopes_H is None:
+            # As numbers, which every layer would otherwise make of it anew.
+            return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))
+        distance = self.key_position_BS[:, None, None, :] - self.layout.position_BT[:, None, :, None]
+        bias = slopes_H.to(dtype)[:, None, None] * distance.to(dtype)
+        return bias.masked_fill(~seen, float("-inf"))
+
+    def _rotary(self, positions_BT: Tensor) -> tuple[Tensor, Tensor] | None:
+        rotary = self.positions.rotary(_shared(positions_BT))
+        return None if rotary is None else (rotary[0][:, None], rotary[1][:, None])
+
+
+def _shared(x: Tensor) -> Tensor:
+    """One row for all where the rows are equal, so that masks and rotations are built once."""
+    return x[:1] if x.shape[0] > 1 and bool((x == x[:1]).all()) else x

@@ -1,0 +1,168 @@
+"""The seam into transformers' attention, through which every method attends.
+
+A forward pass is given an `attend` function. Each attention layer of the model hands it the queries, keys and values
+of the new tokens, *before* rotary position encoding, and takes back the attention output. Caches, positions and masks
+are therefore the method's business, transformers' own cache is never used, and nothing is stored in the model.
+
+Legend: B rows, T new tokens, H query heads, K key/value heads, D head width, C model width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from contextlab.errors import UserError
+
+SEAM = "contextlab"
+
+
+class Attend(Protocol):
+    """Attention of one layer: `(layer, q_BHTD, k_BKTD, v_BKTD, scale, window) -> out_BHTD`."""
+
+    def __call__(
+        self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None
+    ) -> Tensor:
+        """Attend with the new tokens' queries; `window` is the sliding window the model itself was trained with."""
+
+
+def _seam(
+    module: nn.Module,
+    q_BHTD: Tensor,
+    k_BKTD: Tensor,
+    v_BKTD: Tensor,
+    _mask: Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    attend: Attend | None = kwargs.get("attend")
+    if attend is None:
+        raise UserError(
+            "This model's attention does not receive contextlab's seam: use a Llama-, GPT-2- or OPT-style model."
+        )
+    for feature in ("softcap", "s_aux", "position_bias"):
+        if kwargs.get(feature) is not None:
+            raise UserError(
+                f"This model's attention uses '{feature}', which contextlab does not support: choose another."
+            )
+    scale = scaling if scaling is not None else q_BHTD.shape[-1] ** -0.5
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    out_BHTD = attend(layer, q_BHTD, k_BKTD, v_BKTD, scale, kwargs.get("sliding_window"))
+    return out_BHTD.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(SEAM, _seam)
+# An attention without a mask function of the same name silently gets no mask; ours wants none and says so.
+AttentionMaskInterface.register(SEAM, lambda *_args, **_kwargs: None)
+
+
+@contextmanager
+def seam(config: Any) -> Iterator[None]:
+    """Route the attention of every module with this configuration through `attend`, for the duration of a block."""
+    before = config._attn_implementation
+    config._attn_implementation = SEAM
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+@contextmanager
+def attending(model: Any, attend: Attend, positions: Callable[[int], Tensor]) -> Iterator[None]:
+    """Let an unmodified model attend through `attend` wherever it is called, for the duration of a block.
+
+    Args:
+        model: a causal language model; its weights and settings are what they were afterwards.
+        attend: attention of every layer, for calls of whole sequences; rotary encoding is left to it.
+        positions: position ids of a sequence of that length; zeros for rotary models, whose rotation they undo.
+
+    Raises:
+        UserError: in a call with padding on the left, a ready-made mask, position ids, or a cache.
+    """
+    base = model.base_model
+
+    def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if kwargs.get("attend") is not None:  # a method's own pass, which brings its attention and positions
+            return args, kwargs
+        given = next(x for x in (*args, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if x is not None)
+        rows, length = given.shape[:2]
+        _check_whole(length, **kwargs)
+        ids_BT = positions(length).to(given.device).expand(rows, -1)
+        return args, {**kwargs, "position_ids": ids_BT, "use_cache": False, "attend": attend}
+
+    # OPT's head calls the decoder inside its base model.
+    hook = getattr(base, "decoder", base).register_forward_pre_hook(enter, with_kwargs=True)
+    try:
+        with seam(model.config.get_text_config()):
+            yield
+    finally:
+        hook.remove()
+
+
+def _check_whole(
+    length: int,
+    past_key_values: Any = None,
+    attention_mask: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    **_kwargs: Any,
+) -> None:
+    if past_key_values is not None:
+        raise UserError("This attention reads whole sequences and keeps no cache: call the model with use_cache=False.")
+    # Behind padding on the right stands nothing that could see it, so that no mask is needed.
+    mask = attention_mask
+    if mask is not None and (mask.dim() != 2 or bool((mask[:, 1:] > mask[:, :-1]).any())):
+        raise UserError("This attention takes padding on the right only: pad with tokenizer.padding_side='right'.")
+    if position_ids is not None:
+        other_BT = position_ids != torch.arange(length, device=position_ids.device)
+        if bool((other_BT if mask is None else other_BT & (mask != 0)).any()):
+            raise UserError("This attention counts positions from 0 itself: call the model without position_ids.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Anatomy:
+    """The parts of a Llama- or GPT-2-style model, for methods that run it layer by layer.
+
+    Attributes:
+        base: the model without its head.
+        layers: its blocks, in order.
+        norm: the norm behind the last block.
+    """
+
+    base: Any
+    layers: nn.ModuleList
+    norm: nn.Module
+
+    def embed(self, tokens_BT: Tensor, position_BT: Tensor) -> Tensor:
+        """`hidden_BTC` that enters the first block."""
+        hidden_BTC: Tensor = self.base.get_input_embeddings()(tokens_BT)
+        table = getattr(self.base, "wpe", None)
+        return hidden_BTC if table is None else hidden_BTC + table(position_BT)
+
+
+def anatomy(model: Any) -> Anatomy:
+    """The parts of a model.
+
+    Raises:
+        UserError: when it is not built like Llama or GPT-2.
+    """
+    base = model.base_model
+    for layers, norm in (("layers", "norm"), ("h", "ln_f")):
+        if hasattr(base, layers) and hasattr(base, norm):
+            return Anatomy(base, getattr(base, layers), getattr(base, norm))
+    raise UserError(
+        f"{type(model).__name__} is not built like Llama or GPT-2: choose another backbone for this method."
+    )
+
+
+def run_layer(layer: nn.Module, hidden_BTC: Tensor, attend: Attend) -> Tensor:
+    """One block, inside `seam`, with its attention done by `attend` and rotary encoding left to it."""
+    one = hidden_BTC.new_ones(1, 1, 1)
+    out = layer(hidden_BTC, position_embeddings=(one, one.new_zeros(1, 1, 1)), attend=attend)
+    hidden: Tensor = out[0] if isinstance(out, tuple) else out
+    return hidden

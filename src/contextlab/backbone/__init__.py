@@ -1,0 +1,21 @@
+"""Backbones: any causal language model of transformers with its tokenizer; the only room that knows checkpoints."""
+
+from __future__ import annotations
+
+from contextlab.backbone.loading import compute_device, known, load, wrap
+from contextlab.backbone.toys import PAPER_POSITIONS, PAPER_SHAPES, PAPER_VOCABULARY, TINY
+from contextlab.backbone.wrapper import Backbone, versions, weights_digest
+
+__all__ = [
+    "PAPER_POSITIONS",
+    "PAPER_SHAPES",
+    "PAPER_VOCABULARY",
+    "TINY",
+    "Backbone",
+    "compute_device",
+    "known",
+    "load",
+    "versions",
+    "weights_digest",
+    "wrap",
+]

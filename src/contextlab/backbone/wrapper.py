@@ -1,0 +1,257 @@
+"""A causal language model of transformers, its tokenizer, and the few facts that methods need.
+
+Legend: B rows, T tokens, C width of the model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from contextlab import attention
+from contextlab.errors import UserError
+
+R = TypeVar("R")
+HEAD_TOKENS = 128
+"""Tokens that are projected onto the vocabulary at one time: few enough that the C library keeps their memory for the
+next ones (32 MiB), instead of fetching it anew from the system."""
+LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
+
+
+class Backbone:
+    """A frozen causal language model, its tokenizer, and the few facts that methods need.
+
+    Attributes:
+        model: a transformers causal language model, in evaluation mode.
+        tokenizer: its tokenizer; None when a model was wrapped without one.
+        name: what the user asked for.
+        max_positions: longest context the model was built for, in tokens.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, *, digest: str | None = None) -> None:
+        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+        config = model.config.get_text_config()
+        self.config = config
+        try:
+            self.layers: int = config.num_hidden_layers
+            self.heads: int = config.num_attention_heads
+            self.width: int = config.hidden_size
+            self.vocab_size: int = config.vocab_size
+            self.max_positions: int = config.max_position_embeddings
+        except AttributeError as error:
+            missing = str(error).rpartition("'")[0].rpartition("'")[2]
+            raise UserError(
+                f"{name} cannot be used: a {config.model_type} model has no {missing}, so its attention is not "
+                "reachable; choose a Llama-, GPT-2- or OPT-style model."
+            ) from error
+        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
+        self.head_width: int = getattr(config, "head_dim", None) or self.width // self.heads
+        self._digest, self._loaded = digest, versions(self.model)
+        self._values: dict[str, tuple[object, Any]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        where: torch.device = next(self.model.parameters()).device
+        return where
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Width of the weights."""
+        width: torch.dtype = next(self.model.parameters()).dtype
+        return width
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """Width of queries, keys and values as attention sees them."""
+        return getattr(self.model, "attention_dtype", None) or self.dtype
+
+    def check_differentiable(self) -> None:
+        """Refuse a model without gradients.
+
+        Raises:
+            UserError: when it is quantised, or its tensors were made for inference only.
+        """
+        quantised = getattr(self.model, "hf_quantizer", None) is not None
+        # Quantised models keep integers, some as buffers; others may have integer buffers that are no weights.
+        held = [*self.model.parameters(), *(self.model.buffers() if quantised else ())]
+        if not all(x.is_floating_point() and x.itemsize > 1 and not x.is_inference() for x in held):
+            raise UserError(
+                f"{self.name} is quantised or made for inference only and has no gradients: load it in float32 or "
+                "bfloat16, outside of inference mode."
+            )
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the weights, hexadecimal; of an embedded model the published one, until they are changed."""
+        if self._digest is not None and versions(self.model) == self._loaded:
+            return self._digest
+        return self._kept("digest", lambda: weights_digest(self.model))
+
+    @functools.cached_property
+    def tokenizer_digest(self) -> str:
+        """sha256 of the tokenizer's definition, hexadecimal."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        definition = backend.to_str() if backend is not None else repr(self.tokenizer)
+        return hashlib.sha256(definition.encode()).hexdigest()
+
+    @property
+    def bos(self) -> int:
+        """The token whose prediction stands in front of an empty context."""
+        for source in (self.tokenizer, self.config):
+            for name in ("bos_token_id", "eos_token_id"):
+                token = getattr(source, name, None)
+                if isinstance(token, int):
+                    return token
+        return 0
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, without special tokens."""
+        if self.tokenizer is None:
+            raise UserError("This model was given without a tokenizer: pass one to read text.")
+        return list(self.tokenizer.encode(text, add_special_tokens=False, verbose=False))
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of tokens."""
+        return str(self.tokenizer.decode(tokens))
+
+    @functools.cached_property
+    def learned_positions(self) -> bool:
+        """Whether positions are embeddings added to the input, so that cached states keep the ones they got."""
+        return any(name.rsplit(".", 1)[-1] in LEARNED_POSITIONS for name, _ in self.model.named_modules())
+
+    @property
+    def slopes_H(self) -> Tensor | None:
+        """ALiBi slopes per head, or None."""
+        slopes: Tensor | None = getattr(self.model, "alibi_slopes", None)
+        return slopes
+
+    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Cosine and signed sine `(..., T, D)` for `attention.rotate`, or None for a model without rotary encoding."""
+        module = getattr(self.model.base_model, "rotary_emb", None)
+        if module is None:
+            return None
+        cos, sin = module(torch.empty(0, device=positions.device), positions)
+        half = sin.shape[-1] // 2
+        return cos, torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+
+    def forward(self, tokens_BT: Tensor, position_BT: Tensor, attend: attention.Attend) -> Tensor:
+        """`hidden_BTC` after the final norm, with every layer's attention done by `attend`.
+
+        Positions reach only models that learn them; rotary encoding is left to `attend`.
+        """
+        ids = position_BT % self.max_positions if self.learned_positions else torch.zeros_like(tokens_BT)
+        with attention.seam(self.config):
+            output = self.model.base_model(input_ids=tokens_BT, position_ids=ids, use_cache=False, attend=attend)
+        hidden_BTC: Tensor = output.last_hidden_state
+        return hidden_BTC
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Vocabulary logits, float32, of final hidden states `(..., C)`."""
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        return logits.float()
+
+    def logprobs(self, hidden_BTC: Tensor, tokens_BT: Tensor) -> Tensor:
+        """`logprobs_BT` of the given tokens under the given states, without ever holding all logits at once."""
+        pieces = zip(hidden_BTC.flatten(0, 1).split(HEAD_TOKENS), tokens_BT.flatten().split(HEAD_TOKENS), strict=True)
+        losses = [cross_entropy(self.logits(hidden), tokens, reduction="none") for hidden, tokens in pieces]
+        return -torch.cat(losses).view(tokens_BT.shape)
+
+    def logprobs_of_all(self, hidden_BC: Tensor) -> Tensor:
+        """`logprobs_BV`: the whole distribution under the given states."""
+        return self.logits(hidden_BC).log_softmax(-1)
+
+    @property
+    def bos_hidden_C(self) -> Tensor:
+        """The final hidden state after BOS alone."""
+        return self._kept("bos_hidden_C", self._after_bos)
+
+    def _after_bos(self) -> Tensor:
+        tokens_BT = torch.tensor([[self.bos]], device=self.device)
+        layout = attention.Layout(tokens_BT * 0)
+        with torch.no_grad():
+            return self.forward(tokens_BT, torch.zeros_like(tokens_BT), self.reader(1, layout))[0, 0]
+
+    def _kept(self, name: str, compute: Callable[[], R]) -> R:
+        """A value that follows from the weights, computed again when they have changed."""
+        now = versions(self.model)
+        if name not in self._values or self._values[name][0] != now:
+            self._values[name] = now, compute()
+        value: R = self._values[name][1]
+        return value
+
+    def empty_kv(self, rows: int, layers: int | None = None) -> attention.KV:
+        """A cache without tokens, for as many layers as this model has when `layers` is not given."""
+        like = torch.empty(0, dtype=self.attention_dtype, device=self.device)
+        return attention.empty_kv(layers or self.layers, (rows, self.kv_heads, self.head_width), like)
+
+    def reader(self, rows: int, layout: attention.Layout) -> attention.CacheReader:
+        """Causal attention over the new tokens alone."""
+        return attention.CacheReader(self, self.empty_kv(rows), layout)
+
+    def check_seam(self) -> None:
+        """Compare one short forward pass with the model's own.
+
+        Raises:
+            UserError: when this architecture computes something that the seam does not carry.
+        """
+        length = min(16, self.max_positions)
+        try:
+            tokens_BT = torch.arange(length, device=self.device)[None] % self.vocab_size
+            with torch.no_grad():
+                own = self.model(input_ids=tokens_BT, use_cache=False).logits.float()
+                if not bool(own.isfinite().all()):
+                    raise UserError(
+                        f"{self.name} cannot be used: it predicts numbers that are not finite; give an intact "
+                        "checkpoint, or a wider --dtype."
+                    )
+                whole, halves = self._seam_logits(tokens_BT, length), self._seam_logits(tokens_BT, length // 2)
+        except UserError:
+            raise
+        except Exception as error:  # code of any architecture
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise UserError(
+                f"{self.name} cannot be used: its attention is not reachable ({reason}); choose a Llama-, GPT-2- or "
+                "OPT-style model."
+            ) from error
+        tolerance = (1e-3 if self.dtype == torch.float32 else 0.25) * float(own.abs().max().clamp(min=1))
+        if not torch.allclose(own, whole, atol=tolerance):
+            raise UserError(f"{self.name} cannot be used: its attention does more than contextlab carries over.")
+        if not torch.allclose(own, halves, atol=tolerance):
+            raise UserError(f"{self.name} cannot be used: it keeps more from token to token than keys and values.")
+
+    def _seam_logits(self, tokens_BT: Tensor, first: int) -> Tensor:
+        """Logits of a text that is read in two parts, the first of them of that length."""
+        kv, logits = self.empty_kv(1), []
+        position_BT = torch.arange(tokens_BT.shape[1], device=self.device)[None]
+        for part in (slice(0, first), slice(first, None)):
+            if tokens_BT[:, part].numel():
+                reader = attention.CacheReader(self, kv, attention.Layout(position_BT[:, part]))
+                logits.append(self.logits(self.forward(tokens_BT[:, part], position_BT[:, part], reader)))
+                if len(reader.k) != self.layers:
+                    raise ValueError(f"{len(reader.k)} of {self.layers} layers have one that can be replaced")
+                kv = reader.grown(torch.tensor([tokens_BT[:, part].shape[1]], device=self.device))
+        return torch.cat(logits, dim=1)
+
+
+def versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Where the parameters and buffers lie and how often each was written: another value means other weights."""
+    return tuple(
+        (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        for tensor in (*module.parameters(), *module.buffers())
+    )
+
+
+def weights_digest(module: nn.Module) -> str:
+    """sha256 over names, types and bytes of all parameters and buffers that are saved."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Metrics with confidence intervals, and what compares an answer with the expected ones."""

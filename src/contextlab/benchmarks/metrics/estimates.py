@@ -1,0 +1,136 @@
+"""Metrics with their 95 % intervals, and what compares two runs over the same examples."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+
+from contextlab.benchmarks.metrics import intervals
+from contextlab.benchmarks.metrics.intervals import Bounds, Estimate, jackknife
+from contextlab.benchmarks.task import Measure, Metric, Part
+
+Examples = Mapping[str, Sequence[Part]]
+"""The parts of every example, by its id."""
+
+
+def ratio(parts: Sequence[Part]) -> Metric:
+    """A mean of whatever numbers, with a t interval over the clusters that is corrected for skewness.
+
+    Raises:
+        ValueError: when there are no parts, or the denominators of a stratum do not sum to more than 0.
+    """
+    estimate = jackknife(parts)
+    return _metric(estimate, intervals.mean_interval(estimate), len(parts))
+
+
+def proportion(parts: Sequence[Part], n: int | None = None) -> Metric:
+    """A mean of numbers between 0 and 1, with Wilson's interval over as many trials as the clusters are worth.
+
+    Args:
+        parts: of all observations.
+        n: observations, where these have several parts each.
+
+    Raises:
+        ValueError: when there are no parts, or the denominators of a stratum do not sum to more than 0.
+    """
+    estimate = jackknife(parts)
+    return _metric(estimate, intervals.proportion_interval(estimate), len(parts) if n is None else n)
+
+
+def f1_parts(answer: Hashable, prediction: Hashable, cluster: str, group: str = "") -> list[Part]:
+    """What one classified text adds to macro F1, the mean over classes of hits over (answered + predicted) / 2.
+
+    Args:
+        answer: the right class.
+        prediction: the class that was taken.
+        cluster: of the text.
+        group: name of a set of classes of its own, over which F1 is averaged too.
+    """
+    if answer == prediction:
+        return [Part(1.0, 1.0, cluster, f"{group}{answer}")]
+    return [Part(0.0, 0.5, cluster, f"{group}{label}") for label in (answer, prediction)]
+
+
+def macro_f1(answers: Sequence[int], predictions: Sequence[int], clusters: Sequence[str]) -> Metric:
+    """The mean of the classes' F1; classes that are neither answered nor predicted have none and are left out.
+
+    Raises:
+        ValueError: when the lengths differ or there are no examples.
+    """
+    texts = zip(answers, predictions, clusters, strict=True)
+    return proportion([part for text in texts for part in f1_parts(*text)], len(answers))
+
+
+def paired(measure: Measure, mine: Examples, other: Examples) -> Metric | None:
+    """A metric of one run less that of another, both over the examples that both have; None without any.
+
+    The difference of the metrics has their own weights: those of tokens, of tasks, of questions. It comes with a t
+    interval over the clusters, for a bounded measure with that of Bonett and Price.
+    """
+    shared = [example for example in mine if example in other]
+    if not shared:
+        return None
+    one, two = _aligned([mine, other], shared)
+    difference = one - two
+    if measure.bounded:
+        bounds = intervals.change_interval(difference, *_changes(mine, other, shared))
+    else:
+        bounds = intervals.mean_interval(difference)
+    return _metric(difference, bounds, sum(len(mine[example]) for example in shared))
+
+
+def share_of_full(window: Examples, method: Examples, full: Examples) -> Metric | None:
+    """The part of full attention's gain over the window that a method reaches, from nats per token.
+
+    Returns:
+        1 for a method as good as full attention, 0 for one as good as the window, with Fieller's interval over the
+        clusters; None where the interval of the gain itself does not lie above 0.
+    """
+    shared = [example for example in method if example in window and example in full]
+    if not shared:
+        return None
+    of_window, of_method, of_full = _aligned([window, method, full], shared)
+    reached, gain = of_window - of_method, of_window - of_full
+    bounds = intervals.ratio_interval(reached, gain)
+    return bounds and Metric(reached.value / gain.value, *bounds, len(shared))
+
+
+def exponential(metric: Metric) -> Metric:
+    """The perplexity of a metric in nats: value and bounds raised to e."""
+    low, high = (None if bound is None else _exp(bound) for bound in (metric.low, metric.high))
+    return Metric(_exp(metric.value), low, high, metric.n)
+
+
+def _exp(nats: float) -> float:
+    # The interval of two documents may reach further than floating-point numbers do.
+    return math.exp(min(nats, 700.0))
+
+
+def _aligned(runs: Sequence[Examples], shared: Sequence[str]) -> list[Estimate]:
+    """The estimates of several runs over the same examples, with the same order of clusters."""
+    parts = [list(itertools.chain.from_iterable(run[example] for example in shared)) for run in runs]
+    clusters = sorted({part.cluster for part in itertools.chain.from_iterable(parts)})
+    return [jackknife(one, clusters) for one in parts]
+
+
+def _changes(mine: Examples, other: Examples, shared: Sequence[str]) -> tuple[float, float]:
+    """The mean square of the differences between two runs' observations, and the share of those that differ.
+
+    Examples whose observations are not the same ones are compared as wholes.
+    """
+    squares, differing = 0.0, 0.0
+    for example in shared:
+        a, b = mine[example], other[example]
+        if [part[1:] for part in a] != [part[1:] for part in b]:
+            a, b = ([Part(sum(p.numerator for p in one), sum(p.denominator for p in one), "")] for one in (a, b))
+        for p, q in zip(a, b, strict=True):
+            change = p.numerator / p.denominator - q.numerator / q.denominator
+            squares, differing = squares + change**2 * p.denominator, differing + bool(change) * p.denominator
+    weight = sum(part.denominator for example in shared for part in mine[example])
+    return squares / weight, differing / weight
+
+
+def _metric(estimate: Estimate, bounds: Bounds, n: int) -> Metric:
+    low, high = bounds or (None, None)
+    return Metric(estimate.value, low, high, n)

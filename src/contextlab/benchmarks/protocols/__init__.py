@@ -1,0 +1,1 @@
+"""Protocols: what is read, and what is asked of the state."""

@@ -1,0 +1,334 @@
+"""Questions about a text that is read once: written answers compared with references, or one of several taken.
+
+Legend: N options, M tokens of the longest.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from contextlab.benchmarks.data.questions import Question, Reading
+from contextlab.benchmarks.metrics import qa as qa_metrics
+from contextlab.benchmarks.metrics.estimates import proportion, ratio
+from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.protocols.chat import Wording, user_turn
+from contextlab.benchmarks.protocols.spans import check_fits, contextualize
+from contextlab.benchmarks.protocols.tokenise import join
+from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
+from contextlab.errors import UserError
+from contextlab.method import Ahead, pad
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from contextlab.accounting.ledger import Meter
+    from contextlab.backbone import Backbone
+
+Score = Callable[[str, Question], float]
+Summary = Callable[[list[dict[str, Any]]], dict[str, Metric]]
+
+NATS = "nats_per_token"
+SEPARATOR = "\n\n"
+ENDS = ("\n", "Question:")
+SHORT_ANSWER = 20
+AT_ONCE = 64
+"""Questions that are answered side by side."""
+BORDER = 32
+"""Characters before a border that tokens are made of together with what follows it."""
+
+
+class QuestionProtocol(Protocol):
+    """Read a context once, put all its questions to that one state.
+
+    Between context and question stand an empty line and no more. Without a context, or with a method that has none, a
+    question is put in words of their own. `options.tokens` keeps the last so many tokens of a context; a wrong context
+    is cut, likewise from the left, to the length of the own one, and stays shorter where the other example has less.
+
+    Args:
+        prompts: names of the prompt files for a question after a context and for one alone.
+        options: of the run.
+        measures: what every question gets a number for, between 0 and 1 but for nats; the first is the quality.
+        by: the detail of a question that the first measure is broken down by.
+        summary: metrics of all records, instead of the measures' means over all questions.
+        over_works: whether that summary's first metric is the mean over works of the means over their questions.
+        wording: whether context and question are put as plain text or in the backbone's chat template.
+        bare: name of the prompt file for a question that is a turn of its own.
+    """
+
+    def __init__(
+        self,
+        prompts: tuple[str, str],
+        options: Options,
+        measures: Sequence[str],
+        by: str | None = None,
+        summary: Summary | None = None,
+        over_works: bool = False,
+        wording: Wording = "plain",
+        bare: str = "bare-question",
+    ) -> None:
+        self.over_works = over_works
+        self.wording: Wording = wording
+        self.after_context, self.alone = (prompt(bare if wording == "chat-question" else name) for name in prompts)
+        self.prompt = "\n\n".join(dict.fromkeys((self.after_context, self.alone)))
+        if wording != "plain":
+            self.prompt += f"\n\nwording: {wording}"
+        self.options, self.measures = options, tuple(measures)
+        self.measure = Measure(self.measures[0], higher_is_better=True, bounded=True)
+        self.summary = summary or functools.partial(means, measures=self.measures, by=by)
+
+    def evaluate(self, meter: Meter, example: Reading, other: Reading) -> dict[str, Any]:
+        """Read one context and ask all its questions.
+
+        Raises:
+            UserError: when the method cannot read context, question and answer as one.
+        """
+        own, context = self._contexts(meter.backbone, example, other)
+        asked = [self._asked(meter, example, question, bool(context)) for question in example.questions]
+        ahead = Ahead(len(context), max(map(self.room, asked)))
+        check_fits(meter, ahead.context + ahead.question, "choose a shorter split, keep less with --tokens")
+        state = contextualize(meter, context, ahead)
+        found = self.answer(meter, state, example.questions, asked)
+        return {
+            "id": example.id,
+            "work": example.work,
+            "context_tokens": len(context),
+            "own_context_tokens": len(own),
+            "questions": [
+                {"id": question.id, **_details(meter.backbone, example, question), **answer}
+                for question, answer in zip(example.questions, found, strict=True)
+            ],
+        }
+
+    def whole(self, example: Reading, question: Question) -> str:
+        """The own context and the question as one plain text: what has been read when the answer begins.
+
+        Raises:
+            UserError: when they are put in a chat template, which only a backbone has.
+        """
+        if self.wording != "plain":
+            raise UserError(f"A text in the words of prompt={self.wording} needs a backbone: leave prompt= out.")
+        context = example.context.rstrip()
+        return context + self._worded(question, bool(context), ("", ""))
+
+    def choices(self, question: Question) -> list[str]:
+        """The options of a question as they follow it."""
+        return [f" {option}" for option in question.options]
+
+    @abstractmethod
+    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+        """The tokens that are put to the state for one question, worded as `text`; `before` ends the context."""
+
+    @abstractmethod
+    def room(self, asked: list[list[int]]) -> int:
+        """The most tokens that a question and its answer take."""
+
+    @abstractmethod
+    def answer(
+        self, meter: Meter, state: Any, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+    ) -> Iterator[dict[str, Any]]:
+        """What is stored of each question: the measures among it."""
+
+    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
+        """Means over all questions, or what the task makes of the records."""
+        return self.summary(records)
+
+    def quality(self, record: dict[str, Any]) -> float:
+        """The mean of the first measure over the questions of a text: higher is better."""
+        return float(sum(entry[self.measures[0]] for entry in record["questions"]) / len(record["questions"]))
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """Every question; those about one work are a cluster, or those with the same detail `cluster`."""
+        names = [self.measures[0], *([NATS] if NATS in self.measures[1:] and not self.over_works else [])]
+        return {name: question_parts([record], name, self.over_works) for name in names}
+
+    def _contexts(self, backbone: Backbone, example: Reading, other: Reading) -> tuple[list[int], list[int]]:
+        opening = user_turn(backbone)[0] if self.wording == "chat" else ""
+        before = backbone.encode(opening) if opening else []
+        own = last(backbone.encode(example.context.rstrip()), self.options.tokens)
+        wrong = last(backbone.encode(other.context.rstrip()), len(own)) if self.options.context == "wrong" else []
+        read = {"own": own, "none": [], "wrong": wrong}[self.options.context]
+        return before + own if own else [], before + read if read else []
+
+    def _asked(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
+        after = context and meter.capabilities.uses_context
+        before = example.context.rstrip()[-BORDER:] if after else ""
+        turn = ("", "") if self.wording == "plain" else user_turn(meter.backbone)
+        return self.ask(meter.backbone, before, self._worded(question, after, turn), question)
+
+    def _worded(self, question: Question, after_context: bool, turn: tuple[str, str]) -> str:
+        """The question in the form that follows a context or in that of one alone; `turn` is the chat template's."""
+        opening, closing = turn
+        form = self.after_context if after_context else self.alone
+        if after_context and self.wording != "chat-question":
+            opening = SEPARATOR
+        return opening + form.format(text=question.text) + closing
+
+
+class AnswerProtocol(QuestionProtocol):
+    """Write an answer greedily up to a line end or `max_new_tokens`, and compare it with the references.
+
+    Up to 64 questions are answered side by side.
+    """
+
+    def __init__(
+        self,
+        prompts: tuple[str, str],
+        options: Options,
+        scores: Mapping[str, Score],
+        *,
+        max_new_tokens: int = SHORT_ANSWER,
+        by: str | None = None,
+        summary: Summary | None = None,
+        over_works: bool = False,
+        wording: Wording = "plain",
+        bare: str = "bare-question",
+    ) -> None:
+        super().__init__(prompts, options, tuple(scores), by, summary, over_works, wording, bare)
+        self.scores, self.max_new_tokens = scores, max_new_tokens
+
+    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+        """The question alone."""
+        return [join(backbone, before, text)[1]]
+
+    def room(self, asked: list[list[int]]) -> int:
+        """The question and the longest answer."""
+        return len(asked[0]) + self.max_new_tokens
+
+    def answer(
+        self, meter: Meter, state: Any, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+    ) -> Iterator[dict[str, Any]]:
+        """The text that was written, and its scores."""
+        stop = stop_tokens(meter.backbone)
+        for start in range(0, len(questions), AT_ONCE):
+            prompts = [tokens for (tokens,) in asked[start : start + AT_ONCE]]
+            written = meter.generate("query", state, prompts, max_new_tokens=self.max_new_tokens, stop=stop)
+            for question, tokens in zip(questions[start : start + AT_ONCE], written, strict=True):
+                yield self.compare(meter.backbone.decode(tokens), question)
+
+    def compare(self, written: str, question: Question) -> dict[str, Any]:
+        """The answer that a text begins with, and its scores."""
+        text = _until(written)
+        return {"prediction": text, **{name: score(text, question) for name, score in self.scores.items()}}
+
+
+class RankProtocol(QuestionProtocol):
+    """Take the option of the lowest perplexity per token after the question, as MetaICL does.
+
+    A question is read once for all its options, unless the method says that a text read in two calls is not one.
+    """
+
+    def __init__(
+        self,
+        prompts: tuple[str, str],
+        options: Options,
+        *,
+        by: str | None = None,
+        summary: Summary | None = None,
+        over_works: bool = False,
+        wording: Wording = "plain",
+        bare: str = "bare-question",
+    ) -> None:
+        super().__init__(prompts, options, ("accuracy", NATS), by, summary, over_works, wording, bare)
+
+    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+        """The question alone, then every option."""
+        options = (join(backbone, text, choice)[1] for choice in self.choices(question))
+        return [join(backbone, before, text)[1], *options]
+
+    def room(self, asked: list[list[int]]) -> int:
+        """The question and the longest option."""
+        return len(asked[0]) + max(map(len, asked[1:]))
+
+    def answer(
+        self, meter: Meter, state: Any, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+    ) -> Iterator[dict[str, Any]]:
+        """Nats per token of every option, the one taken and the right one."""
+        for question, (tokens, *options) in zip(questions, asked, strict=True):
+            logprobs_NM = self._scored(meter, state, tokens, options).double().cpu()
+            nats = [-float(row[: len(one)].mean()) for row, one in zip(logprobs_NM, options, strict=True)]
+            prediction, right = nats.index(min(nats)), question.options.index(question.answers[0])
+            yield {
+                "prediction": prediction,
+                "answer": right,
+                "nats": nats,
+                "accuracy": float(prediction == right),
+                "nats_per_token": nats[right],
+            }
+
+    def _scored(self, meter: Meter, state: Any, tokens: list[int], options: list[list[int]]) -> Tensor:
+        if not meter.capabilities.exact_streaming:
+            return meter.score("query", state, [tokens + option for option in options])[0, :, len(tokens) :]
+        asked, _ = meter.read("query", state, pad([tokens], state.length_B.device)[0], logprobs=False)
+        return meter.score("query", asked, options)[0]
+
+
+def document_protocol(options: Options, by: str | None = None, wording: Wording = "plain") -> AnswerProtocol:
+    """Questions about documents, compared as in SQuAD and as in GenerativeAdapter (section 4.2)."""
+    return AnswerProtocol(("document-question", "question"), options, SQUAD_SCORES, by=by, wording=wording)
+
+
+def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None = None) -> dict[str, Metric]:
+    """Every measure's mean over all questions, and the first one's for each value of the detail `by`."""
+    metrics = {}
+    for name in measures:
+        parts = question_parts(records, name)
+        metrics[name] = ratio(parts) if name == NATS else proportion(parts)
+    if by is not None:
+        values = [entry[by] for record in records for entry in record["questions"]]
+        asked = list(zip(values, question_parts(records, measures[0]), strict=True))
+        for value in dict.fromkeys(values):
+            metrics[f"{measures[0]}_{value}"] = proportion([part for one, part in asked if one == value])
+    return metrics
+
+
+def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: bool = False) -> list[Part]:
+    """A measure of every question; its cluster is the detail `cluster`, else the work that was read.
+
+    Args:
+        records: of the readings.
+        measure: its name.
+        over_works: whether works count alike, whatever the number of their questions.
+    """
+    return [
+        Part(entry[measure], 1.0, str(entry.get("cluster", record["work"])), record["work"] if over_works else "")
+        for record in records
+        for entry in record["questions"]
+    ]
+
+
+def stop_tokens(backbone: Backbone) -> tuple[int, ...]:
+    """Tokens that are line ends and nothing else, and the tokenizer's special ones."""
+    found = set(getattr(backbone.tokenizer, "all_special_ids", ()))
+    for end in ("\n", "\n\n", "\n\n\n"):
+        token = backbone.encode(end)[-1]
+        if backbone.decode([token]) == end:
+            found.add(token)
+    return tuple(sorted(found))
+
+
+def last(tokens: list[int], count: int | None) -> list[int]:
+    """The last so many tokens; all of them when `count` is None."""
+    return tokens if count is None else tokens[max(len(tokens) - count, 0) :]
+
+
+def _details(backbone: Backbone, example: Reading, question: Question) -> dict[str, Any]:
+    if question.place is None:
+        return dict(question.details)
+    return {**question.details, "distance": len(backbone.encode(example.context[question.place :]))}
+
+
+def _until(text: str) -> str:
+    for end in ENDS:
+        text = text.partition(end)[0]
+    return text.strip()
+
+
+SQUAD_SCORES: dict[str, Score] = {
+    "f1": lambda text, question: qa_metrics.f1(text, question.answers),
+    "exact_match": lambda text, question: qa_metrics.exact_match(text, question.answers),
+    "f1_shortest": lambda text, question: qa_metrics.f1(text, qa_metrics.shortest(question.answers)),
+    "exact_match_shortest": lambda text, question: qa_metrics.exact_match(text, qa_metrics.shortest(question.answers)),
+}

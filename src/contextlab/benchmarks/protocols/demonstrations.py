@@ -1,0 +1,190 @@
+"""Classification after demonstrations that are read once for many texts.
+
+Legend: N candidates, M tokens of the longest, C classes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from contextlab.benchmarks.metrics.estimates import macro_f1, proportion, ratio
+from contextlab.benchmarks.protocols.similar import Similar
+from contextlab.benchmarks.protocols.spans import check_fits, contextualize
+from contextlab.benchmarks.protocols.tokenise import join
+from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
+from contextlab.benchmarks.tasks.fewshot import Labelled
+from contextlab.benchmarks.tasks.icl import Block, Settings, Template
+from contextlab.method import Ahead
+
+if TYPE_CHECKING:
+    from contextlab.accounting.ledger import Meter
+
+
+class IclProtocol(Protocol):
+    """Read demonstrations, then ask about every text of a block from the state that they leave.
+
+    Random demonstrations are drawn without replacement among the training texts that are not asked about. The draw
+    depends on Python's random state, which the runner sets from the seed and the block's id, and not on k: fewer
+    demonstrations are the first of more. Most similar ones are those of `similar.Similar`, the most similar last,
+    right before the text, and are read anew for every text.
+
+    `template` scores the whole filled template of every class (EVALM, equations 1 and 2), `label` what stands for
+    `{label}` in it, both without normalising by length; `greedy` writes one token, which is right when it is not
+    blank and begins the label (LongMem's released script).
+
+    The control `none` leaves the demonstrations out; `wrong` gives each of them the label of the next class.
+    """
+
+    measure = Measure("accuracy", higher_is_better=True, bounded=True)
+
+    def __init__(self, template: Template, settings: Settings, options: Options) -> None:
+        self.template, self.settings, self.options = template, settings, options
+        labels = " | ".join(" / ".join(words) for words in template.labels)
+        shown = f"{template.instruction}{template.form}\nseparator: {template.separator!r}\nlabels: {labels}"
+        self.prompt = f"{shown}\nscoring: {template.scoring}"
+
+    def evaluate(self, meter: Meter, example: Block, other: Block) -> dict[str, Any]:
+        """Classify the texts of one block.
+
+        Raises:
+            UserError: when the method cannot read the prompt as one.
+        """
+        answers: list[dict[str, Any]] = []
+        demonstrations, context_tokens = [], 0
+        for shown, items in self.draw(example):
+            tokens = meter.backbone.encode(self.context(shown).rstrip())
+            tail = self.context(shown[-1:])
+            asked = [self._tokens(meter, tail, item) for item in items]
+            ahead = Ahead(len(tokens), max(len(candidate) for one in asked for candidate, _ in one))
+            check_fits(meter, ahead.context + ahead.question, "lower k in --split")
+            state = contextualize(meter, tokens, ahead)
+            answers += self._answers(meter, state, items, asked)
+            demonstrations.append([one.id for one in shown])
+            context_tokens += len(tokens)
+        return {
+            "id": example.id,
+            "answers": answers,
+            "demonstrations": demonstrations,
+            "context_tokens": context_tokens,
+        }
+
+    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
+        """Accuracy; unless scored greedily, also macro F1 and the nats of the true class among the classes."""
+        metrics = {"accuracy": proportion([part for record in records for part in self.parts(record)["accuracy"]])}
+        if self.template.scoring != "greedy":
+            answers = [(self._cluster(record, answer), answer) for record in records for answer in record["answers"]]
+            labels, predictions = ([answer[name] for _, answer in answers] for name in ("answer", "prediction"))
+            metrics["macro_f1"] = macro_f1(labels, predictions, [cluster for cluster, _ in answers])
+            true = [Part(answer["nats"][answer["answer"]], 1.0, cluster) for cluster, answer in answers]
+            metrics["nats_per_label"] = ratio(true)
+        return metrics
+
+    def quality(self, record: dict[str, Any]) -> float:
+        """The share of right answers in a block: higher is better."""
+        return float(sum(answer["correct"] for answer in record["answers"]) / len(record["answers"]))
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """Texts that are asked about after the same demonstrations are a cluster."""
+        answers = record["answers"]
+        return {"accuracy": [Part(float(one["correct"]), 1.0, self._cluster(record, one)) for one in answers]}
+
+    def _cluster(self, record: dict[str, Any], answer: dict[str, Any]) -> str:
+        alone = len(record["demonstrations"]) == len(record["answers"]) or not any(record["demonstrations"])
+        return str(answer["id"] if alone else record["id"])
+
+    def draw(self, block: Block) -> Iterator[tuple[Sequence[Labelled], Sequence[Labelled]]]:
+        """Demonstrations and the texts that are asked about after them."""
+        if self.options.context == "none" or not self.settings.k:
+            yield (), block.items
+        elif self.settings.choose == "random":
+            draw = random.Random(random.getrandbits(64)).random
+            asked = {item.text for item in block.items}
+            pool = [one for one in sorted(block.train, key=lambda _: draw()) if one.text not in asked]
+            yield pool[: self.settings.k], block.items
+        else:
+            for item in block.items:
+                yield _most_similar(block.train, item, self.settings.k), (item,)
+
+    def context(self, shown: Sequence[Labelled]) -> str:
+        """The text of demonstrations."""
+        form, labels, shift = self.template.form, self.template.labels, self.options.context == "wrong"
+        told = [form.format(text=one.text, label=labels[(one.label + shift) % len(labels)][0]) for one in shown]
+        return self.template.instruction + "".join(one + self.template.separator for one in told)
+
+    def question(self, item: Labelled) -> str:
+        """What comes before the choices: the template up to the label, nothing where all of it is scored."""
+        before = "" if self.template.scoring == "template" else self.template.form.partition("{label}")[0]
+        return before.format(text=item.text)
+
+    def choices(self, item: Labelled) -> list[str]:
+        """What may follow the context and the question: a text for every word of every class."""
+        form = self.template.form if self.template.scoring == "template" else "{label}"
+        return [form.format(text=item.text, label=word) for words in self.template.labels for word in words]
+
+    def _tokens(self, meter: Meter, tail: str, item: Labelled) -> list[tuple[list[int], int]]:
+        """What is read after the demonstrations, for every choice, and how many of its last tokens are scored.
+
+        Only the last demonstration, the tail, is tokenised again.
+        """
+        question, backbone = self.question(item), meter.backbone
+        if self.template.scoring == "greedy":
+            return [(join(backbone, tail, question.rstrip())[1], 0)]
+        pairs = (
+            (join(backbone, tail, question + one)[1], join(backbone, tail + question, one)[1])
+            for one in self.choices(item)
+        )
+        return [(whole, len(scored)) for whole, scored in pairs]
+
+    def _answers(
+        self, meter: Meter, state: Any, items: Sequence[Labelled], asked: Sequence[Sequence[tuple[list[int], int]]]
+    ) -> Iterator[dict[str, Any]]:
+        if self.template.scoring != "greedy":
+            return (self._scored(meter, state, *one) for one in zip(items, asked, strict=True))
+        prompts = [tokens for ((tokens, _),) in asked]
+        written = meter.generate("query", state, prompts, max_new_tokens=1)
+        return (self._written(item, meter.backbone.decode(one)) for item, one in zip(items, written, strict=True))
+
+    def _written(self, item: Labelled, text: str) -> dict[str, Any]:
+        written = text.strip()
+        begun = [any(word.startswith(written) for word in words) for words in self.template.labels]
+        return {
+            "id": item.id,
+            "answer": item.label,
+            "written": written,
+            "correct": bool(written) and begun[item.label],
+        }
+
+    def _scored(
+        self, meter: Meter, state: Any, item: Labelled, candidates: Sequence[tuple[list[int], int]]
+    ) -> dict[str, Any]:
+        logprobs_NM = meter.score("query", state, [tokens for tokens, _ in candidates])[0].double().cpu()
+        sums = [
+            row[len(tokens) - scored : len(tokens)].sum()
+            for row, (tokens, scored) in zip(logprobs_NM, candidates, strict=True)
+        ]
+        classes = torch.stack(sums).split([len(words) for words in self.template.labels])
+        nats = (-torch.stack([words.logsumexp(0) for words in classes]).log_softmax(0)).tolist()
+        prediction = nats.index(min(nats))
+        return {
+            "id": item.id,
+            "answer": item.label,
+            "prediction": prediction,
+            "correct": prediction == item.label,
+            "nats": nats,
+        }
+
+
+def _most_similar(train: tuple[Labelled, ...], item: Labelled, k: int) -> list[Labelled]:
+    """The k most similar texts that are not the item's own, the most similar last."""
+    ranked = (train[number] for number in _index(train).ranked(item.text))
+    return [one for one in ranked if one.text != item.text][:k][::-1]
+
+
+@lru_cache(maxsize=1)
+def _index(train: tuple[Labelled, ...]) -> Similar:
+    return Similar([one.text for one in train])

@@ -1,0 +1,95 @@
+"""MetaICL's own way to put an item (Min et al. 2022, the direct model), instead of GenerativeAdapter's.
+
+Inputs and outputs follow one another with a space between them and no other words. A demonstration has at most 256
+tokens, of which two are left free, and loses them at the end of its input; so does an item with its longest option. Of
+what stands before an option the first tokens are dropped until both have at most 1,024 tokens, with one for the
+beginning and one for the end of the text; where options differ in length, the longest one decides for all. The end of
+the text is scored with every option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from contextlab.benchmarks.data.questions import Question, Reading
+from contextlab.benchmarks.protocols.answers import RankProtocol, Summary, last
+from contextlab.benchmarks.protocols.spans import check_fits, contextualize
+from contextlab.benchmarks.task import Options
+from contextlab.errors import UserError
+from contextlab.method import Ahead
+
+if TYPE_CHECKING:
+    from contextlab.accounting.ledger import Meter
+    from contextlab.backbone import Backbone
+
+INPUT_TOKENS = 1024
+ITEM_TOKENS = 256
+FREE_TOKENS = 2
+
+
+class UpstreamProtocol(RankProtocol):
+    """Rank options after demonstrations that are cut for every item on its own.
+
+    Items that leave the same demonstrations are asked of one state; where they do not, each has a reading of its own.
+    """
+
+    def __init__(self, options: Options, summary: Summary) -> None:
+        super().__init__(("metaicl-item", "metaicl-item"), options, summary=summary, over_works=True)
+        self.prompt = f"MetaICL, {ITEM_TOKENS} tokens an item and {INPUT_TOKENS} in all"
+
+    def evaluate(self, meter: Meter, example: Reading, other: Reading) -> dict[str, Any]:
+        """Ask about every item of one example.
+
+        Raises:
+            UserError: when the method cannot read demonstrations, item and option as one.
+        """
+        own = last(demonstrations(meter.backbone, example.shown), self.options.tokens)
+        wrong = last(demonstrations(meter.backbone, other.shown), len(own))
+        chosen = {"own": own, "none": [], "wrong": wrong}[self.options.context]
+        entries, lengths = [], []
+        state, held = None, None
+        for question in example.questions:
+            asked = self.ask(meter.backbone, "", question.text, question)
+            room = INPUT_TOKENS - 1 - self.room(asked)
+            context = last(chosen, room)
+            if held != context:
+                ahead = Ahead(len(context), self.room(asked))
+                check_fits(meter, ahead.context + ahead.question, "choose a smaller k")
+                state, held = contextualize(meter, context, ahead), context
+            (answer,) = self.answer(meter, state, [question], [asked])
+            entries.append({"id": question.id, **question.details, **answer})
+            lengths.append((len(context), len(last(own, room))))
+        return {
+            "id": example.id,
+            "work": example.work,
+            "context_tokens": max(read for read, _ in lengths),
+            "own_context_tokens": max(owned for _, owned in lengths),
+            "questions": entries,
+        }
+
+    def whole(self, example: Reading, question: Question) -> str:
+        """There is no such text, since what is read is cut by tokens.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("MetaICL's own texts are cut by tokens, for which a backbone is needed: leave upstream= out.")
+
+    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+        """The item cut so that its longest option has room, then every option with the end of the text."""
+        end = getattr(backbone.tokenizer, "eos_token_id", None)
+        options = [backbone.encode(choice) for choice in self.choices(question)]
+        opening = "" if self.options.context == "none" else " "
+        item = backbone.encode(opening + text)[: max(ITEM_TOKENS - FREE_TOKENS - max(map(len, options)), 1)]
+        return [item, *(option + ([] if end is None else [end]) for option in options)]
+
+
+def demonstrations(backbone: Backbone, shown: Sequence[Question]) -> list[int]:
+    """The tokens of demonstrations, whose inputs are cut to what their outputs leave of 254."""
+    tokens: list[int] = []
+    for number, one in enumerate(shown):
+        output = backbone.encode(f" {one.answers[0]}")
+        text = backbone.encode(" " * (number > 0) + one.text)
+        tokens += text[: max(ITEM_TOKENS - FREE_TOKENS - len(output), 0)] + output
+    return tokens

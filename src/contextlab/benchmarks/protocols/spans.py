@@ -1,0 +1,259 @@
+"""How examples are put to a method: choosing between texts, and predicting a text.
+
+What is only read counts as the phase "contextualize", whatever is scored as "query"; what lies between the two is
+what a method has to keep.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from contextlab.benchmarks.metrics.estimates import exponential, proportion, ratio
+from contextlab.benchmarks.task import Choice, Document, Measure, Metric, Options, Part, Protocol
+from contextlab.errors import UserError
+from contextlab.method import Ahead, pad
+
+if TYPE_CHECKING:
+    from contextlab.accounting.ledger import Meter
+
+WINDOW = 1024
+COLD = 256
+PLACES = ("first_segment", "after_first", "cold", "warm")
+
+
+class ChoiceProtocol(Protocol):
+    """Read a context once, score all candidates after it, take the one with the lowest perplexity per token.
+
+    Context and candidates are tokenised separately, as ChapterBreak does. Candidates keep their first `suffix_tokens`
+    tokens, contexts their last `context_tokens - suffix_tokens`. A wrong context is cut, likewise from the left, to
+    the length of the own one; it stays shorter where the other example has less.
+
+    With `whole` contexts keep their last `context_tokens`, or what the method can read as one before a candidate.
+    """
+
+    measure = Measure("accuracy", higher_is_better=True, bounded=True)
+
+    def __init__(self, context_tokens: int, suffix_tokens: int, options: Options, whole: bool = False) -> None:
+        self.context_tokens, self.suffix_tokens, self.options = context_tokens, suffix_tokens, options
+        self.whole = whole
+
+    def evaluate(self, meter: Meter, example: Choice, other: Choice) -> dict[str, Any]:
+        """Score the candidates of one example.
+
+        Raises:
+            UserError: when the method cannot read context and candidate as one.
+        """
+        if self.options.context != "none" and not self.whole:
+            check_fits(meter, self.context_tokens, "choose a shorter split")
+        encode = meter.backbone.encode
+        own = _last(encode(example.context), self._room(meter))
+        wrong = self.options.context == "wrong"
+        context = _last(encode(other.context), len(own)) if wrong else own if self.options.context == "own" else []
+        candidates = [encode(text)[: self.suffix_tokens] for text in example.candidates]
+        lengths = [len(candidate) for candidate in candidates]
+        state = contextualize(meter, context, Ahead(len(context), max(lengths)))
+        logprobs_NM = meter.score("query", state, candidates)[0].double().cpu()
+        nats = [-float(row[:length].sum()) / length for row, length in zip(logprobs_NM, lengths, strict=True)]
+        prediction = nats.index(min(nats))
+        return {
+            "id": example.id,
+            "work": example.work,
+            "prediction": prediction,
+            "answer": example.answer,
+            "correct": prediction == example.answer,
+            "nats": nats,
+            "lengths": lengths,
+            "context_tokens": len(context),
+            "own_context_tokens": len(own),
+        }
+
+    def _room(self, meter: Meter) -> int:
+        """The most tokens of a context."""
+        if not self.whole:
+            return self.context_tokens - self.suffix_tokens
+        limit = meter.capabilities.max_context
+        both = self.context_tokens + self.suffix_tokens
+        return (both if limit is None else min(both, limit)) - self.suffix_tokens
+
+    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
+        """Accuracy, and the true candidates' nats per token."""
+        parts = [self.parts(record) for record in records]
+        return {
+            "accuracy": proportion([part for one in parts for part in one["accuracy"]]),
+            "nats_per_token": ratio([part for one in parts for part in one["nats_per_token"]]),
+        }
+
+    def quality(self, record: dict[str, Any]) -> float:
+        """1 for a right prediction, else 0: higher is better."""
+        return float(record["correct"])
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """The examples of one work are a cluster; nats are weighted by tokens."""
+        nats, length, work = record["nats"][record["answer"]], record["lengths"][record["answer"]], record["work"]
+        return {
+            "accuracy": [Part(float(record["correct"]), 1.0, work)],
+            "nats_per_token": [Part(nats * length, length, work)],
+        }
+
+
+class PerplexityProtocol(Protocol):
+    """Predict a document token by token.
+
+    Without a history the whole document, up to `options.tokens`, is read from an empty state and scored. With a
+    history of H tokens these are read first (the document's own, none, or another document's first H), and the
+    document's next 1,024 tokens are scored; a method with segments gets a boundary at H. A document that is too short
+    gets a record with its id and the reason under `skipped`, and enters no metric.
+
+    The first segment, where every method is as good as its window, is part of all metrics;
+    `nats_per_token_after_first` leaves the document's first 1,024 tokens out. Cold are the scored tokens whose
+    position, counted in windows of 1,024 from the first scored one, is below 256; warm are the others.
+    `nats_per_token_at_0k`, `_at_1k`, `_at_2k`, `_at_4k` and so on are the means over the tokens from that place in the
+    document to twice that place, at 0k over the first 1,024; there are none where all tokens lie in one such bucket.
+    """
+
+    measure = Measure("nats_per_token", higher_is_better=False)
+
+    def __init__(self, options: Options, piece: int = WINDOW) -> None:
+        self.options, self.piece = options, piece
+        history, tokens = options.history, options.tokens
+        if history is None and options.context != "own":
+            raise UserError(f"A perplexity task has no {options.context} context without history: add --history 4096.")
+        if history is not None and history < 1:
+            raise UserError(f"A history of {history} tokens is none: give --history a number above 0.")
+        if tokens is not None and tokens < (least := 1 if history is None else history + WINDOW):
+            raise UserError(f"Reading {tokens} tokens of a document is too few here: give --tokens at least {least}.")
+
+    def evaluate(self, meter: Meter, example: Document, other: Document) -> dict[str, Any]:
+        """Score one document.
+
+        Raises:
+            UserError: when the method cannot read history and scored tokens as one.
+        """
+        tokens = meter.backbone.encode(example.text)[: self.options.tokens]
+        history = self.options.history
+        if history is None:
+            if not tokens:
+                return {"id": example.id, "skipped": "the document is empty"}
+            return self._read_whole(meter, example.id, tokens)
+        if len(tokens) < history + WINDOW:
+            return {"id": example.id, "skipped": f"the document has fewer than {history} + {WINDOW} tokens"}
+        context: list[int] = []
+        if self.options.context != "none":
+            check_fits(meter, history + WINDOW, "lower --history")
+            context = tokens[:history] if self.options.context == "own" else meter.backbone.encode(other.text)[:history]
+            if len(context) < history:
+                return {"id": example.id, "skipped": f"document {other.id}, read instead, has too few tokens"}
+        state = contextualize(meter, context, Ahead(len(context)))
+        scored = tokens[history : history + WINDOW]
+        _, logprobs_BT = meter.read("query", state, _row(scored, state))
+        assert logprobs_BT is not None
+        return _record(meter, example.id, scored, logprobs_BT[0], history)
+
+    def _read_whole(self, meter: Meter, identity: str, tokens: list[int]) -> dict[str, Any]:
+        state, parts = meter.start(), []
+        for place in range(0, len(tokens), self.piece):
+            state, logprobs_BT = meter.read("query", state, _row(tokens[place : place + self.piece], state))
+            assert logprobs_BT is not None
+            parts.append(logprobs_BT[0].cpu())
+            meter.keep(state)
+        return _record(meter, identity, tokens, torch.cat(parts), 0)
+
+    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
+        """Nats per token and perplexities; a document is a cluster, a place without tokens has no metric.
+
+        Raises:
+            UserError: when every document was skipped.
+        """
+        kept = [record for record in records if "skipped" not in record]
+        if not kept:
+            reason = records[0]["skipped"] if records else "there are none"
+            raise UserError(f"No document could be scored ({reason}): lower --history or choose a longer split.")
+        per_token = ratio([part for record in kept for part in self.parts(record)["nats_per_token"]])
+        metrics = {"nats_per_token": per_token, "token_perplexity": exponential(per_token)}
+        with_words = [Part(record["nats"], record["words"], record["id"]) for record in kept if record["words"]]
+        if with_words:
+            metrics["word_perplexity"] = exponential(ratio(with_words))
+        for place in PLACES[1:]:
+            sums = [(record["id"], record[place]) for record in kept if record[place]["tokens"]]
+            if sums:
+                metrics[f"nats_per_token_{place}"] = _per_token(sums)
+        places = sorted({place for record in kept for place in record.get("positions", {})}, key=lambda k: int(k[:-1]))
+        for place in places if len(places) > 1 else ():
+            sums = [(r["id"], r["positions"][place]) for r in kept if place in r.get("positions", {})]
+            metrics[f"nats_per_token_at_{place}"] = _per_token(sums)
+        return metrics
+
+    def quality(self, record: dict[str, Any]) -> float:
+        """Nats per token: lower is better. Skipped records have none and are to be left out."""
+        return float(record["nats"] / record["tokens"])
+
+    def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
+        """Nats weighted by tokens, the document as a cluster; nothing for a skipped record."""
+        return {} if "skipped" in record else {"nats_per_token": [Part(record["nats"], record["tokens"], record["id"])]}
+
+
+def _per_token(sums: list[tuple[str, dict[str, float]]]) -> Metric:
+    """Nats per token over a place in several documents, each with its id."""
+    return ratio([Part(one["nats"], one["tokens"], document) for document, one in sums])
+
+
+def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, start: int) -> dict[str, Any]:
+    """The sums of one document; `start` is the place in it of the first scored token."""
+    nats_T = -logprobs_T.double().cpu()
+    places_T = torch.arange(len(tokens))
+    first_T, cold_T = places_T + start < WINDOW, places_T % WINDOW < COLD
+    masks = dict(zip(PLACES, (first_T, ~first_T, cold_T, ~cold_T), strict=True))
+    return {
+        "id": identity,
+        "tokens": len(tokens),
+        "nats": float(nats_T.sum()),
+        "words": len(meter.backbone.decode(tokens).split()),
+        **{name: {"tokens": int(mask.sum()), "nats": float(nats_T[mask].sum())} for name, mask in masks.items()},
+        "positions": _positions(nats_T, start),
+        "segments": [float(segment.mean()) for segment in torch.split(nats_T, WINDOW)],
+    }
+
+
+def _positions(nats_T: Tensor, start: int) -> dict[str, dict[str, float]]:
+    """Tokens and nats by place in the document, in buckets that double: 0k, 1k, 2k, 4k, 8k, ..."""
+    buckets, low, high = {}, 0, WINDOW
+    while low < start + len(nats_T):
+        part = nats_T[max(low - start, 0) : max(high - start, 0)]
+        if len(part):
+            buckets[f"{low // WINDOW}k"] = {"tokens": len(part), "nats": float(part.sum())}
+        low, high = high, 2 * high
+    return buckets
+
+
+def contextualize(meter: Meter, context: list[int], ahead: Ahead) -> Any:
+    """The state after a context of any length, entered as what is kept."""
+    state = meter.start(ahead=ahead)
+    if context:
+        state, _ = meter.read("contextualize", state, _row(context, state), logprobs=False)
+    meter.keep(state)
+    return state
+
+
+def check_fits(meter: Meter, tokens: int, remedy: str) -> None:
+    """Refuse a length that the method would not read as one.
+
+    Raises:
+        UserError: ending in what the user may do instead, `remedy`.
+    """
+    limit = meter.capabilities.max_context
+    if limit is not None and limit < tokens:
+        raise UserError(
+            f"{type(meter.method).__name__} reads at most {limit} tokens as one on {meter.backbone.name}, and {tokens} "
+            f"are asked for: {remedy} or use a backbone with more positions."
+        )
+
+
+def _last(tokens: list[int], count: int) -> list[int]:
+    return tokens[-count:] if count > 0 else []
+
+
+def _row(tokens: list[int], state: Any) -> Tensor:
+    return pad([tokens], state.length_B.device)[0]

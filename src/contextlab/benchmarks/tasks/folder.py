@@ -1,0 +1,99 @@
+"""Perplexity of texts that lie in a folder, every file a document."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from contextlab.benchmarks.data.sources import Found, read
+from contextlab.benchmarks.task import Dataset, Document, Options, Task
+from contextlab.errors import UserError
+from contextlab.paths import cache_dir
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.protocols.spans import PerplexityProtocol
+
+
+class FolderTask(Task):
+    """Base of the tasks that read whole files; nothing is stripped from them.
+
+    Attributes:
+        folders: below the data folder, by split; the first that is there is read, with the folders in it.
+        endings: of the files that are texts; `.gz` may follow.
+        sample: documents and words of the generated sample.
+        seeds: of the generated sample, by split.
+    """
+
+    folders: ClassVar[dict[str, tuple[str, ...]]]
+    endings: ClassVar[tuple[str, ...]] = (".txt",)
+    sample: ClassVar[tuple[int, int]]
+    seeds: ClassVar[dict[str, int]]
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """The texts in the order of their paths, numbers as numbers; the digest covers paths and files.
+
+        Raises:
+            UserError: when the data folder lacks the folder, it holds no text, or a text is empty or not UTF-8.
+        """
+        split = self.check_split(split)
+        found = self._locate(split, data)
+        if found.path is None:
+            return self._sample(split)
+        files = _texts(found.path, self.endings)
+        if not files:
+            endings = " or ".join(self.endings)
+            raise UserError(f"{found.path} holds no file ending in {endings}[.gz]: put the texts of {self.name} there.")
+        digest = hashlib.sha256()
+        documents = []
+        for name, path in files.items():
+            text, sha256 = read(path)
+            if not text.strip():
+                raise UserError(f"{path} is empty: replace it with an intact copy, or take it away.")
+            digest.update(f"{sha256}  {name}\n".encode())
+            documents.append(Document(f"{split}/{Path(name).with_suffix('').as_posix()}", text))
+        return Dataset(tuple(documents), found.source, digest.hexdigest(), self.note(split, found.path, len(documents)))
+
+    def note(self, split: str, folder: Path, documents: int) -> str:
+        """One sentence on what the texts of a folder are."""
+        raise NotImplementedError
+
+    def protocol(self, split: str, options: Options) -> PerplexityProtocol:
+        """Reads whole texts, or scores 1,024 tokens after a history; where a context ends is the method's choice."""
+        from contextlab.benchmarks.protocols.spans import PerplexityProtocol
+
+        self.check_split(split)
+        return PerplexityProtocol(options)
+
+    def _locate(self, split: str, data: Path | None) -> Found:
+        named = data or os.environ.get("CONTEXTLAB_DATA")
+        root = Path(named) if named else cache_dir() / "data"
+        path = next((root / name for name in self.folders[split] if (root / name).is_dir()), None)
+        if path is None and named:
+            raise UserError(f"There is no folder {root / self.folders[split][0]}: name a data folder that holds it.")
+        return Found(path, "local" if path else "sample")
+
+    def _sample(self, split: str) -> Dataset:
+        from contextlab.benchmarks.data.sample import documents
+
+        count, words = self.sample
+        examples = documents(words, count, seed=self.seeds[split])
+        digest = hashlib.sha256("\0".join(example.text for example in examples).encode()).hexdigest()
+        return Dataset(examples, "sample", digest, f"generated sample, not {self.name}")
+
+
+def _texts(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
+    """The files below a folder by path in it without `.gz`; a plain file goes before its packed twin."""
+    found = {
+        path.relative_to(folder).as_posix().removesuffix(".gz"): path
+        for path in sorted(folder.rglob("*"), reverse=True)
+        if path.is_file() and path.name.removesuffix(".gz").endswith(endings)
+    }
+    return {name: found[name] for name in sorted(found, key=_natural)}
+
+
+def _natural(name: str) -> list[str | int]:
+    # Splitting at digits gives text and numbers in turns, so that only like is compared with like.
+    return [int(part) if n % 2 else part for n, part in enumerate(re.split(r"(\d+)", name))]

@@ -1,0 +1,172 @@
+"""In-context learning on seven classification sets, with the templates of the papers."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import pydantic
+
+from contextlab.benchmarks import splits
+from contextlab.benchmarks.data.icl_sets import SETS, load
+from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.tasks.fewshot import Labelled
+from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.protocols.demonstrations import IclProtocol
+
+Scoring = Literal["template", "label", "greedy"]
+
+TEMPLATES = ("longmem", "longmem-released", "evalm", "hso")
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """How a classification is put into words.
+
+    Attributes:
+        form: a demonstration, with `{text}` and `{label}`.
+        labels: by class, the words that stand for it; their probabilities add up, demonstrations use the first.
+        separator: what follows every demonstration.
+        scoring: the paper's way to find the class.
+        instruction: what every prompt begins with.
+        cleaning: what is replaced by what in every text before it is put in, in this order.
+    """
+
+    form: str
+    labels: tuple[tuple[str, ...], ...]
+    separator: str
+    scoring: Scoring
+    instruction: str = ""
+    cleaning: tuple[tuple[str, str], ...] = ()
+
+    def clean(self, one: Labelled) -> Labelled:
+        """A text as the paper's authors clean it."""
+        if not self.cleaning:
+            return one
+        text = one.text
+        for debris, clean in self.cleaning:
+            text = text.replace(debris, clean)
+        return dataclasses.replace(one, text=text)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class Settings:
+    """What a split may say behind the name of its set, as `sst2:k=4,template=evalm`.
+
+    Attributes:
+        k: demonstrations.
+        n: texts that are asked about after the same demonstrations.
+        template: the paper that the template is from; the first of longmem, evalm and hso that has the set when "".
+        scoring: by the likelihood of the whole filled `template`, of the `label` alone, or by writing one token
+            (`greedy`); the paper's own when "".
+        choose: demonstrations drawn at `random`, or for every text the `topk` most similar ones.
+        part: the texts that are asked about.
+    """
+
+    k: Annotated[int, pydantic.Field(ge=0)] = 20
+    n: pydantic.PositiveInt | Literal["all"] = 25
+    template: Literal["", "longmem", "longmem-released", "evalm", "hso"] = ""
+    scoring: Literal["", "template", "label", "greedy"] = ""
+    choose: Literal["random", "topk"] = "random"
+    part: Literal["test", "dev"] = "test"
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Texts that are asked about after the same demonstrations, and those that these may be drawn from."""
+
+    id: str
+    items: tuple[Labelled, ...]
+    train: tuple[Labelled, ...] = dataclasses.field(repr=False)
+
+
+class ICL(Task):
+    """Which class is a text of, after 0 to 2,000 demonstrations? Splits take settings: `sst2:k=4,template=evalm`."""
+
+    name: ClassVar[str] = "icl"
+    splits: ClassVar[dict[str, str]] = {name: f"{known.title}: {known.about}" for name, known in SETS.items()}
+    default_split: ClassVar[str] = "sst2"
+
+    @property
+    def prompt_splits(self) -> list[str]:
+        """A split for every template of every set."""
+        return [f"{name}:template={template}" for name in SETS for template in TEMPLATES if name in _file(template)]
+
+    def check_split(self, split: str | None) -> str:
+        """The split in its shortest form: the name of the set, and the settings that differ from the defaults.
+
+        Raises:
+            UserError: for an unknown set, or settings that are unknown, not valid, or do not fit together.
+        """
+        name, settings = parse(split or self.default_split)
+        template(name, settings)
+        return splits.shortest(name, settings)
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """Blocks of n test texts that together hold every test text once, in an order that is always the same.
+
+        Raises:
+            UserError: when a file is missing or broken, or the set has too few training texts.
+        """
+        name, settings = parse(split)
+        texts = load(name, settings.part, data)
+        if len(texts.train) < settings.k:
+            raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower k={settings.k} in --split.")
+        clean = template(name, settings).clean
+        train = tuple(map(clean, texts.train))
+        draw = random.Random(0).random
+        tested = sorted(map(clean, texts.tested), key=lambda _: draw())
+        size = len(tested) if settings.n == "all" else settings.n
+        blocks = tuple(
+            Block(f"{settings.part}/{number}", tuple(tested[start : start + size]), train)
+            for number, start in enumerate(range(0, len(tested), size))
+        )
+        return Dataset(blocks, texts.source, texts.sha256, texts.note)
+
+    def protocol(self, split: str, options: Options) -> IclProtocol:
+        """The template and the settings are the split's; `history` and `tokens` have no meaning here."""
+        from contextlab.benchmarks.protocols.demonstrations import IclProtocol
+
+        name, settings = parse(split)
+        return IclProtocol(template(name, settings), settings, options)
+
+
+def parse(split: str) -> tuple[str, Settings]:
+    """The name of the set and the settings of a split.
+
+    Raises:
+        UserError: for an unknown set, or a setting that is unknown or not valid.
+    """
+    return splits.parse("icl", split, SETS, Settings)
+
+
+def template(name: str, settings: Settings) -> Template:
+    """The template of a set under the given settings.
+
+    Raises:
+        UserError: when the paper has none for this set, or it does not allow the scoring.
+    """
+    having = [one for one in TEMPLATES if name in _file(one)]
+    chosen = settings.template or having[0]
+    if chosen not in having:
+        raise UserError(f"{chosen} has no template for {name}: choose template={' or '.join(having)}.")
+    common = _file(chosen)
+    own = common[name]
+    labels = tuple((words,) if isinstance(words, str) else tuple(words) for words in own["labels"])
+    scoring = settings.scoring or common["scoring"]
+    if scoring != "template" and not own["form"].endswith("{label}"):
+        raise UserError(f"{chosen}'s template for {name} does not end with the label: choose scoring=template.")
+    cleaning = tuple((debris, clean) for debris, clean in own.get("cleaning", ()))
+    return Template(own["form"], labels, common["separator"], scoring, own.get("instruction", ""), cleaning)
+
+
+@cache
+def _file(name: str) -> dict[str, Any]:
+    return tomllib.loads(prompt(f"icl-{name}"))

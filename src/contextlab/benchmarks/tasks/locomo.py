@@ -1,0 +1,159 @@
+"""LoCoMo (Maharana et al. 2024): questions of five categories about conversations that last for months."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from contextlab.benchmarks.data import proofs
+from contextlab.benchmarks.data.conversations import locomo_sessions, transcript
+from contextlab.benchmarks.data.questions import Question, Reading, sample_dataset
+from contextlab.benchmarks.data.sample import story
+from contextlab.benchmarks.data.sources import field, locate, parse_json, read
+from contextlab.benchmarks.metrics import qa as qa_metrics
+from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.protocols.answers import AnswerProtocol
+
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+LEFT_OUT = re.compile(r"\b(a|an|the|and)\b")
+REFUSALS = ("not mentioned", "no information available")
+COMPLETE = 10
+LONGEST_ANSWER = 32
+SAMPLE_SEED = 24
+SAMPLE_WORDS = 3_000
+
+
+class LoCoMo(Task):
+    """Short answers to questions about a conversation of many sessions."""
+
+    name: ClassVar[str] = "locomo"
+    splits: ClassVar[dict[str, str]] = {"all": "all categories, whole conversations"}
+    default_split: ClassVar[str] = "all"
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """One reading a conversation, with all its questions.
+
+        Raises:
+            UserError: when the data folder lacks the file, or it is broken.
+        """
+        self.check_split(split)
+        found = locate(self.name, "locomo10.json", data)
+        if found.path is None:
+            return sample_dataset([_sample(index) for index in range(2)], "LoCoMo")
+        text, sha256 = read(found.path)
+        items = parse_json(text, found.path)
+        if not isinstance(items, list) or not items:
+            raise UserError(f"{found.path} holds no conversations: replace the file with an intact copy.")
+        readings = tuple(_reading(item, f"Conversation {n} of {found.path}") for n, item in enumerate(items, start=1))
+        return Dataset(readings, found.source, sha256, _note(items, found.path))
+
+    def protocol(self, split: str, options: Options) -> AnswerProtocol:
+        """Greedy answers of 32 tokens at most; `tokens` keeps the end of a conversation.
+
+        An answer to an adversarial question is right when it says that the conversation does not tell.
+        """
+        from contextlab.benchmarks.protocols.answers import AnswerProtocol
+
+        self.check_split(split)
+        scores = {"f1": f1, "f1_squad": _f1_squad, "exact_match": _exact_match}
+        prompts = ("conversation-question", "question")
+        return AnswerProtocol(prompts, options, scores, max_new_tokens=LONGEST_ANSWER, by="category")
+
+
+def _note(items: list[Any], path: Path) -> str:
+    if proofs.published("locomo", path):
+        return "real: LoCoMo"
+    if proofs.verified("locomo", map(proofs.record_item, items)):
+        return f"real: {len(items)} of {COMPLETE} conversations of LoCoMo"
+    return proofs.unverified("LoCoMo", len(items), "conversation")
+
+
+def _reading(item: Any, where: str) -> Reading:
+    identity = field(item, "sample_id", str, where)
+    sessions = locomo_sessions(field(item, "conversation", dict, where), where)
+    if not sessions:
+        raise UserError(f"{where} has no sessions: replace the file with an intact copy.")
+    asked = field(item, "qa", list, where)
+    questions = tuple(
+        _question(one, f"{identity}/{n}", f"Question {n} of {where[0].lower()}{where[1:]}")
+        for n, one in enumerate(asked, start=1)
+    )
+    return Reading(identity, identity, transcript(sessions), questions)
+
+
+def _question(asked: Any, identity: str, where: str) -> Question:
+    text = field(asked, "question", str, where).strip()
+    category = CATEGORIES.get(asked.get("category")) if isinstance(asked.get("category"), int) else None
+    if category is None:
+        raise UserError(f"{where} has no category: replace the file with an intact copy.")
+    if category == "adversarial":
+        answer = REFUSALS[0]
+    else:
+        answer = str(field(asked, "answer", int if isinstance(asked.get("answer"), int) else str, where))
+    return Question(identity, text, (answer,), details={"category": category})
+
+
+def f1(text: str, question: Question) -> float:
+    """The F1 of LoCoMo's own code, by category.
+
+    Words are compared by their Porter stems. A multi-hop answer is a list with commas: every part counts with the
+    part of `text` that fits it best. Of an open-domain answer the first of the alternatives with semicolons counts.
+    """
+    category, answer = question.details["category"], question.answers[0]
+    if category == "adversarial":
+        return _refuses(text)
+    if category == "multi-hop":
+        parts = [part.strip() for part in text.split(",")]
+        wanted = [part.strip() for part in answer.split(",")]
+        return sum(max(stemmed_f1(part, one) for part in parts) for one in wanted) / len(wanted)
+    return stemmed_f1(text, answer.partition(";")[0].strip() if category == "open-domain" else answer)
+
+
+def stemmed_f1(prediction: str, answer: str) -> float:
+    """F1 of stems after lower-casing, without punctuation and the words a, an, the and and."""
+    predicted, expected = _stems(prediction), _stems(answer)
+    same = (Counter(predicted) & Counter(expected)).total()
+    return 2 * same / (len(predicted) + len(expected)) if same else 0.0
+
+
+def _stems(text: str) -> list[str]:
+    words = LEFT_OUT.sub(" ", text.lower().translate(qa_metrics.PUNCTUATION)).split()
+    return [_stemmer().stem(word) for word in words]
+
+
+@functools.cache
+def _stemmer() -> Any:
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
+
+
+def _f1_squad(text: str, question: Question) -> float:
+    return _refuses(text) if _adversarial(question) else qa_metrics.f1(text, question.answers)
+
+
+def _exact_match(text: str, question: Question) -> float:
+    return _refuses(text) if _adversarial(question) else qa_metrics.exact_match(text, question.answers)
+
+
+def _adversarial(question: Question) -> bool:
+    return bool(question.details["category"] == "adversarial")
+
+
+def _refuses(text: str) -> float:
+    return float(any(refusal in text.lower() for refusal in REFUSALS))
+
+
+def _sample(index: int) -> Reading:
+    told = story(SAMPLE_WORDS, SAMPLE_SEED, index)
+    details = {"category": CATEGORIES[4]}
+    questions = (
+        Question(f"{index}-{i}", one.question, (one.answer,), details=details) for i, one in enumerate(told.facts)
+    )
+    return Reading(f"sample/{index}", f"sample/{index}", told.text, tuple(questions))

@@ -1,0 +1,150 @@
+"""Multi-Session Chat (Xu et al. 2022): questions about five sessions (MSC-Self-Instruct), and predicting the fifth."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from contextlab.benchmarks.data import proofs
+from contextlab.benchmarks.data.conversations import Dialogue, Session, msc_sessions, sample_sessions, transcript
+from contextlab.benchmarks.data.questions import Question, Reading, in_turns, sample_dataset
+from contextlab.benchmarks.data.sample import story
+from contextlab.benchmarks.data.sources import field, json_lines, locate
+from contextlab.benchmarks.metrics import qa as qa_metrics
+from contextlab.benchmarks.protocols.chat import PromptSettings
+from contextlab.benchmarks.splits import parse
+from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.protocols.answers import AnswerProtocol
+    from contextlab.benchmarks.protocols.responses import ResponseProtocol
+
+# How the windows of LoCoMo conversations are called that were re-laid as MSC; upstream's ids look otherwise.
+RELAID = re.compile(r"(conv-\d+)_[a-z]\d+")
+DIALOGUES = "msc_dialogue/session_5/test.txt"
+SAMPLE_SEED = 23
+SAMPLE_CONVERSATIONS = 8
+SAMPLE_WORDS = 1_500
+
+
+class MSC(Task):
+    """Short answers to questions about the five sessions of a conversation."""
+
+    name: ClassVar[str] = "msc"
+    splits: ClassVar[dict[str, str]] = {"self-instruct": "questions of MSC-Self-Instruct"}
+    default_split: ClassVar[str] = "self-instruct"
+    settings: ClassVar[type[Any]] = PromptSettings
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """Questions about the same five sessions share a reading; the readings come in turns over the conversations.
+
+        Raises:
+            UserError: when the data folder lacks the file, or it is broken.
+        """
+        parse(self.name, split, self.splits, PromptSettings)
+        found = locate(self.name, "msc_self_instruct.jsonl", data)
+        if found.path is None:
+            return sample_dataset(_sample_readings(), "MSC-Self-Instruct")
+        records, sha256 = json_lines(found.path)
+        works: dict[str, dict[str, list[Question]]] = {}
+        for number, (where, record) in enumerate(records, start=1):
+            sessions = works.setdefault(_work(record, where), {})
+            sessions.setdefault(transcript(msc_sessions(record, where)), []).append(_question(record, number, where))
+        readings = in_turns([_readings(work, sessions) for work, sessions in works.items()])
+        return Dataset(readings, found.source, sha256, _note(records, "MSC-Self-Instruct", found.path))
+
+    def protocol(self, split: str, options: Options) -> AnswerProtocol:
+        """Greedy answers of 20 tokens at most; `tokens` keeps the end of the sessions."""
+        from contextlab.benchmarks.protocols.answers import SQUAD_SCORES, AnswerProtocol
+
+        _, settings = parse(self.name, split, self.splits, PromptSettings)
+        scores = {
+            "f1": SQUAD_SCORES["f1"],
+            "rouge_l_recall": lambda text, question: qa_metrics.rouge_l_recall(text, question.answers),
+            "exact_match": SQUAD_SCORES["exact_match"],
+        }
+        return AnswerProtocol(("document-question", "question"), options, scores, wording=settings.prompt)
+
+
+class MSCPerplexity(Task):
+    """Perplexity of the responses of the fifth session after the four before it."""
+
+    name: ClassVar[str] = "msc-ppl"
+    splits: ClassVar[dict[str, str]] = {"session-5": "test conversations of five sessions"}
+    default_split: ClassVar[str] = "session-5"
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """The conversations in turns over those that they are taken from.
+
+        Raises:
+            UserError: when the data folder lacks the file, or it is broken.
+        """
+        self.check_split(split)
+        found = locate("msc", DIALOGUES, data)
+        if found.path is None:
+            told = [sample_sessions(SAMPLE_SEED, index) for index in range(SAMPLE_CONVERSATIONS)]
+            dialogues = [_dialogue(f"sample/{n}", f"sample/{n}", sessions) for n, sessions in enumerate(told)]
+            digest = hashlib.sha256(repr(dialogues).encode()).hexdigest()
+            return Dataset(tuple(dialogues), "sample", digest, "generated sample, not MSC")
+        records, sha256 = json_lines(found.path)
+        works: dict[str, list[Dialogue]] = {}
+        for number, (where, record) in enumerate(records, start=1):
+            work = _work(record, where)
+            works.setdefault(work, []).append(_dialogue(f"test/{number}", work, msc_sessions(record, where), where))
+        return Dataset(in_turns(works.values()), found.source, sha256, _note(records, "MSC", found.path))
+
+    def protocol(self, split: str, options: Options) -> ResponseProtocol:
+        """Every turn of the session but its first is scored; `tokens` keeps the end of the sessions before."""
+        from contextlab.benchmarks.protocols.responses import ResponseProtocol
+
+        self.check_split(split)
+        return ResponseProtocol(options)
+
+
+def _work(record: Any, where: str) -> str:
+    """What the conversation is a part of: windows of one re-laid conversation overlap."""
+    identity: str = field(field(record, "metadata", dict, where), "initial_data_id", str, where)
+    relaid = RELAID.fullmatch(identity)
+    return relaid[1] if relaid else identity
+
+
+def _question(record: Any, number: int, where: str) -> Question:
+    asked = field(record, "self_instruct", dict, where)
+    return Question(f"{number}", field(asked, "B", str, where).strip(), (field(asked, "A", str, where),))
+
+
+def _readings(work: str, sessions: dict[str, list[Question]]) -> list[Reading]:
+    return [Reading(f"{work}/{n}", work, text, tuple(asked)) for n, (text, asked) in enumerate(sessions.items())]
+
+
+def _dialogue(identity: str, work: str, sessions: Sequence[Session], where: str = "") -> Dialogue:
+    if len(sessions[-1].turns) < 2:
+        raise UserError(f"{where} has no response in its field 'dialog': replace the file with an intact copy.")
+    return Dialogue(identity, work, transcript(sessions[:-1]), sessions[-1])
+
+
+def _note(records: Sequence[tuple[str, Any]], name: str, path: Path) -> str:
+    if proofs.published("msc", path) or (name == "MSC" and proofs.in_archive("msc", path, DIALOGUES)):
+        return f"real: {name}"
+    if proofs.verified("msc-relaid", [proofs.file_item(name, path)]):
+        return f"re-laid: LoCoMo conversations in the {name} layout, not {name}"
+    if any(RELAID.fullmatch(record["metadata"]["initial_data_id"]) for _, record in records):
+        return f"re-laid: conversations of other origin in the {name} layout, by their ids, not {name}"
+    return proofs.unverified(name, len(records), "record")
+
+
+def _sample_readings() -> tuple[Reading, ...]:
+    stories = [story(SAMPLE_WORDS, SAMPLE_SEED, index) for index in range(SAMPLE_CONVERSATIONS)]
+    return tuple(
+        Reading(
+            f"sample/{n}",
+            f"sample/{n}",
+            told.text,
+            tuple(Question(f"{n}-{i}", fact.question, (fact.answer,)) for i, fact in enumerate(told.facts)),
+        )
+        for n, told in enumerate(stories)
+    )

@@ -1,0 +1,72 @@
+"""A retrieval probe: what was hidden where, told once in a generated story, asked at a controlled distance.
+
+People, things and places of the four promises that are asked about occur nowhere else in a story, and those of the
+other options of a question occur nowhere at all, so that all a right answer needs is what was told at its one place.
+It needs no data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from contextlab.benchmarks.data.questions import Question, Reading, sample_dataset
+from contextlab.benchmarks.data.sample import TOKENS_PER_WORD, Fact, planted
+from contextlab.benchmarks.task import Dataset, Options, Task
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.protocols.answers import RankProtocol
+
+DISTANCES = {
+    "128": 128, "256": 256, "512": 512, "1k": 1024, "2k": 2048, "4k": 4096, "8k": 8192, "16k": 16384, "32k": 32768,
+}  # fmt: skip
+PROMISES = 4
+OPTIONS = 4
+STORIES = 24
+SEED = 31
+BEFORE_WORDS = 150
+
+
+class Needle(Task):
+    """Which of four answers was told in a story, by the distance in tokens to where it was told?"""
+
+    name: ClassVar[str] = "needle"
+    splits: ClassVar[dict[str, str]] = {
+        longest: f"distances {', '.join(list(DISTANCES)[n - PROMISES + 1 : n + 1])}"
+        for n, longest in enumerate(DISTANCES)
+        if n >= PROMISES - 1
+    }
+    default_split: ClassVar[str] = "2k"
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """Stories a little longer than the farthest distance; no data folder is looked at."""
+        place = list(DISTANCES).index(self.check_split(split))
+        names = list(DISTANCES)[place - PROMISES + 1 : place + 1]
+        readings = [_reading(f"{split}/{index}", names, index) for index in range(STORIES)]
+        dataset = sample_dataset(readings, "a data set")
+        return Dataset(dataset.examples, "sample", dataset.sha256, "generated stories, made for this probe")
+
+    def protocol(self, split: str, options: Options) -> RankProtocol:
+        """Accuracy over all questions and by distance; `tokens` keeps the end of a story."""
+        from contextlab.benchmarks.protocols.answers import RankProtocol
+
+        self.check_split(split)
+        return RankProtocol(("recall-question", "recall-question"), options, by="reach")
+
+
+def _reading(identity: str, names: list[str], index: int) -> Reading:
+    distances = [int(DISTANCES[name] / TOKENS_PER_WORD) for name in names]
+    told, untold = planted(max(distances) + BEFORE_WORDS, distances, SEED, index)
+    context = "\n\n".join(told.chapters)
+    questions = [
+        _question(f"{identity}/{n}", fact, untold[n % 2 :: 2], names[n // 2], context)
+        for n, fact in enumerate(told.facts)
+    ]
+    return Reading(identity, identity, context, tuple(questions))
+
+
+def _question(identity: str, fact: Fact, others: tuple[Fact, ...], reach: str, context: str) -> Question:
+    """`distance` in the record is counted from the last word of the answer where it was told last."""
+    options = tuple(sorted([fact.answer, *(other.answer for other in others[: OPTIONS - 1])]))
+    what = fact.question.rpartition(" the ")[2].removesuffix("?")
+    return Question(identity, fact.question, (fact.answer,), options, {"reach": reach}, context.rindex(what))

@@ -1,0 +1,89 @@
+"""SQuAD v1.1 (Rajpurkar et al. 2016), development set, as in GenerativeAdapter (section 4.2): many questions a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from contextlab.benchmarks.data import proofs
+from contextlab.benchmarks.data.questions import (
+    LENGTHS,
+    Document,
+    Question,
+    grouped,
+    sample_dataset,
+    sample_documents,
+)
+from contextlab.benchmarks.data.sources import field, locate, parse_json, read
+from contextlab.benchmarks.protocols.chat import PromptSettings
+from contextlab.benchmarks.splits import parse
+from contextlab.benchmarks.task import Dataset, Options, Task
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.protocols.answers import AnswerProtocol
+
+COMPLETE = 10_570
+SAMPLE_SEED = 21
+
+
+class SQuAD(Task):
+    """Short answers to questions about Wikipedia paragraphs that are read together."""
+
+    name: ClassVar[str] = "squad"
+    splits: ClassVar[dict[str, str]] = {
+        length: f"paragraphs joined to {tokens:,} tokens on average" for length, tokens in LENGTHS.items()
+    }
+    default_split: ClassVar[str] = "512"
+    settings: ClassVar[type[Any]] = PromptSettings
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """All paragraphs in the order of the file, joined to texts, with all their questions.
+
+        Raises:
+            UserError: when the data folder lacks the file, or it is broken.
+        """
+        split, _ = parse(self.name, split, self.splits, PromptSettings)
+        found = locate(self.name, "dev-v1.1.json", data)
+        if found.path is None:
+            return sample_dataset(grouped(sample_documents(SAMPLE_SEED), split), "SQuAD")
+        text, sha256 = read(found.path)
+        documents = list(_documents(parse_json(text, found.path), str(found.path)))
+        return Dataset(grouped(documents, split), found.source, sha256, _note(documents, found.path))
+
+    def protocol(self, split: str, options: Options) -> AnswerProtocol:
+        """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text, `history` has no meaning here."""
+        from contextlab.benchmarks.protocols.answers import document_protocol
+
+        _, settings = parse(self.name, split, self.splits, PromptSettings)
+        return document_protocol(options, wording=settings.prompt)
+
+
+def _note(documents: Sequence[Document], path: Path) -> str:
+    if proofs.published("squad", path):
+        return "real: the SQuAD v1.1 development set"
+    items = [
+        proofs.item(document.text, question.id, question.text, *question.answers)
+        for document in documents
+        for question in document.questions
+    ]
+    if proofs.verified("squad", items):
+        return f"real: {len(items):,} of {COMPLETE:,} questions of the SQuAD v1.1 development set"
+    return proofs.unverified("SQuAD v1.1", len(items), "question")
+
+
+def _documents(content: Any, where: str) -> Iterator[Document]:
+    for number, article in enumerate(field(content, "data", list, where), start=1):
+        for place, paragraph in enumerate(field(article, "paragraphs", list, f"Article {number} of {where}"), start=1):
+            here = f"Paragraph {place} of article {number} of {where}"
+            cluster = {"cluster": f"article/{number}"}
+            questions = tuple(_question(asked, here, cluster) for asked in field(paragraph, "qas", list, here))
+            yield Document(field(paragraph, "context", str, here), questions)
+
+
+def _question(asked: Any, where: str, details: dict[str, str]) -> Question:
+    identity = field(asked, "id", str, where)
+    answers = [field(answer, "text", str, where) for answer in field(asked, "answers", list, where)]
+    return Question(
+        identity, field(asked, "question", str, where).strip(), tuple(dict.fromkeys(answers)), details=details
+    )

@@ -1,0 +1,176 @@
+"""StreamingQA (Liska et al. 2022), evaluation set, as in GenerativeAdapter (section 4.2): questions about dated news.
+
+Questions name their article by its WMT sorting key, which ends in the sha256 of the article as the archives spell it.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from contextlab.benchmarks.data import proofs
+from contextlab.benchmarks.data.questions import (
+    LENGTHS,
+    Document,
+    Question,
+    grouped,
+    sample_dataset,
+    sample_documents,
+)
+from contextlab.benchmarks.data.sources import field, json_lines, lines, locate, plain_or_gz, texts
+from contextlab.benchmarks.protocols.chat import PromptSettings
+from contextlab.benchmarks.splits import parse
+from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.protocols.answers import AnswerProtocol
+
+# The spelling is upstream's.
+FILE = "streaminqa_eval.jsonl"
+AGES = ("recent", "past")
+SAMPLE_SEED = 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(PromptSettings):
+    """What a split may say behind its name.
+
+    Attributes:
+        order: of the articles: by `date`, or `shuffled` by the rule of GenerativeAdapter's code.
+    """
+
+    order: Literal["date", "shuffled"] = "date"
+
+
+class StreamingQA(Task):
+    """Short answers to questions about news articles that are read together."""
+
+    name: ClassVar[str] = "streamingqa"
+    splits: ClassVar[dict[str, str]] = {
+        length + suffix: f"{kind}articles joined to {tokens:,} tokens on average"
+        for suffix, kind in (("", ""), *((f"-{age}", f"{age} ") for age in AGES))
+        for length, tokens in LENGTHS.items()
+    }
+    default_split: ClassVar[str] = "512"
+    settings: ClassVar[type[Any]] = Settings
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """The articles by date, joined to texts, with all their questions; the digest covers the file of questions.
+
+        The articles are part of that file by the sha256 in their sorting keys.
+
+        Raises:
+            UserError: when a file is missing or broken, or the archives lack an article.
+        """
+        split, settings = parse(self.name, split, self.splits, Settings)
+        age = split.partition("-")[2]
+        found = locate(self.name, FILE, data)
+        if found.path is None:
+            return sample_dataset(grouped(_sample(age), split), "StreamingQA")
+        records, sha256 = json_lines(found.path)
+        questions = [_question(record, where) for where, record in records]
+        chosen = [pair for pair in questions if age in ("", pair[1].details["age"])]
+        if not chosen:
+            raise UserError(f"{found.path} holds no {age} questions: choose another split.")
+        documents = _documents(chosen, found.path.parent / "wmt")
+        if settings.order == "shuffled":
+            documents, split = _shuffled(documents, chosen), f"{split}-shuffled"
+        note = _note([record for _, record in records], found.path)
+        return Dataset(grouped(documents, split), found.source, sha256, note)
+
+    def protocol(self, split: str, options: Options) -> AnswerProtocol:
+        """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text, `history` has no meaning here."""
+        from contextlab.benchmarks.protocols.answers import document_protocol
+
+        _, settings = parse(self.name, split, self.splits, Settings)
+        return document_protocol(options, by="age", wording=settings.prompt)
+
+
+def _question(record: Any, where: str) -> tuple[str, Question]:
+    """The sorting key of the article, and what is asked about it."""
+    key, age = field(record, "evidence_id", str, where), field(record, "recent_or_past", str, where)
+    digest = key[20:].strip("\0\1")
+    if not key[:20].isascii() or not key[:20].isdigit() or len(digest) != 64 or age not in AGES:
+        raise UserError(f"{where} has no sorting key or age: replace the file with an intact copy.")
+    dates = {name: _date(record, f"{name}_ts", where) for name in ("question", "evidence")}
+    answers = tuple(dict.fromkeys(texts(record, "answers", where)))
+    text = field(record, "question", str, where).strip()
+    return key, Question(field(record, "qa_id", str, where), text, answers, details={"age": age, **dates})
+
+
+def _date(record: Any, name: str, where: str) -> str:
+    try:
+        return datetime.fromtimestamp(field(record, name, int, where), UTC).date().isoformat()
+    except (OverflowError, ValueError, OSError):
+        raise UserError(f"{where} has no time in its field '{name}': replace the file with an intact copy.") from None
+
+
+def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[Document]:
+    asked: dict[str, list[Question]] = {}
+    for key, question in questions:
+        asked.setdefault(key, []).append(question)
+    articles: dict[str, str] = {}
+    for year in sorted({key[:4] for key in asked}):
+        listed = folder / f"news-docs.{year}.en.filtered.gz"
+        wanted = {key[20:].strip("\0\1"): key for key in asked if key[:4] == year}
+        articles |= _articles(plain_or_gz(listed) or listed, wanted)
+    return [Document(articles[key], tuple(asked[key])) for key in sorted(asked)]
+
+
+def _shuffled(documents: Sequence[Document], questions: Sequence[tuple[str, Question]]) -> list[Document]:
+    """The order of GenerativeAdapter's code: rows of questions drawn by numpy's seed 0, articles as they first occur.
+
+    Its rows are those of a prepared file that is not published, so that its order itself cannot be had.
+    """
+    first: dict[str, int] = {}
+    for place, row in enumerate(np.random.RandomState(0).permutation(len(questions))):
+        first.setdefault(questions[row][0], place)
+    by_key = zip(sorted(first), documents, strict=True)
+    return [document for _, document in sorted(by_key, key=lambda pair: first[pair[0]])]
+
+
+def _articles(path: Path, wanted: dict[str, str]) -> dict[str, str]:
+    """The wanted articles of an archive by their sorting keys; `wanted` gives the key of a digest."""
+    found: dict[str, str] = {}
+    for where, line in lines(path):
+        _, _, encoded = line.rpartition(b"\t")
+        key = wanted.get(hashlib.sha256(encoded).hexdigest())
+        if key is not None:
+            try:
+                found[key] = base64.b64decode(encoded, validate=True).decode().strip()
+            except ValueError:
+                raise UserError(f"{where} holds no article: replace the file with an intact copy.") from None
+    missing = [key for key in wanted.values() if not found.get(key)]
+    if missing:
+        raise UserError(f"{path} lacks {len(missing)} articles that are asked about: replace it with a whole copy.")
+    return found
+
+
+def _note(records: Sequence[Any], path: Path) -> str:
+    if proofs.published("streamingqa", path):
+        return "real: the StreamingQA evaluation set"
+    if proofs.verified("streamingqa-relaid", [proofs.file_item(FILE, path)]):
+        return "re-laid: SQuAD paragraphs in the StreamingQA layout with invented dates, not StreamingQA"
+    # Upstream has three answers of three people, which do not agree on every question.
+    if all(len(set(record["answers"])) == 1 for record in records):
+        return "re-laid: data of other origin in the StreamingQA layout, one answer a question, not StreamingQA"
+    return proofs.unverified("StreamingQA", len(records), "question")
+
+
+def _sample(age: str) -> list[Document]:
+    documents = [
+        Document(
+            document.text,
+            tuple(dataclasses.replace(question, details={"age": AGES[n % 2]}) for question in document.questions),
+        )
+        for n, document in enumerate(sample_documents(SAMPLE_SEED))
+    ]
+    return documents if not age else documents[AGES.index(age) :: 2]

@@ -1,0 +1,83 @@
+"""WikiText-2 (Merity et al. 2017): perplexity of whole Wikipedia articles in tokenised text.
+
+The texts are read as they are: `<unk>` for rare words, ` @-@ ` in joins, a space at both ends of a line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from contextlab.benchmarks.data import proofs
+from contextlab.benchmarks.data.sources import locate, read
+from contextlab.benchmarks.task import Dataset, Document, Options, Task
+from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.benchmarks.protocols.spans import PerplexityProtocol
+
+# Sections have two signs of equality or more; formulas that stand alone have no empty line after them.
+TITLE = re.compile(r"^ = (?!= ).* = \n(?= \n)", re.MULTILINE)
+COMPLETE = 60
+# Documents and words of the generated sample, and by split the seed that it follows from.
+SAMPLE_SIZE = 8, 2_000
+SAMPLE_SEEDS = {"valid": 11, "test": 12}
+
+
+class WikiText(Task):
+    """Perplexity of Wikipedia articles, by token and by word."""
+
+    name: ClassVar[str] = "wikitext"
+    splits: ClassVar[dict[str, str]] = {
+        "valid": "validation articles of WikiText-2",
+        "test": "test articles of WikiText-2",
+    }
+    default_split: ClassVar[str] = "test"
+
+    def load(self, split: str, data: Path | None) -> Dataset:
+        """The articles of a split in the order of the file; together they are its text.
+
+        Raises:
+            UserError: when the data folder lacks the file, or it has no article.
+        """
+        split = self.check_split(split)
+        found = locate(self.name, f"wikitext-2/{split}.txt", data)
+        if found.path is None:
+            return _sample(split)
+        text, sha256 = read(found.path)
+        starts = [title.start() for title in TITLE.finditer(text)]
+        if not starts:
+            raise UserError(f"{found.path} has no line ' = Title = ': replace it with an intact copy of WikiText-2.")
+        # What stands before the first title belongs to the first article.
+        ends = [*starts[1:], len(text)]
+        articles = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        examples = tuple(Document(f"{split}/{n}", article) for n, article in enumerate(articles))
+        return Dataset(examples, found.source, sha256, _note(articles, split, found.path))
+
+    def protocol(self, split: str, options: Options) -> PerplexityProtocol:
+        """Reads whole articles, or scores 1,024 tokens after a history; where a context ends is the method's choice."""
+        from contextlab.benchmarks.protocols.spans import PerplexityProtocol
+
+        self.check_split(split)
+        return PerplexityProtocol(options)
+
+
+def _note(articles: list[str], split: str, path: Path) -> str:
+    if proofs.published("wikitext", path):
+        return "real: WikiText-2"
+    group = f"wikitext-{split}"
+    if proofs.verified(group, map(proofs.item, articles)):
+        half = len(articles) == len(proofs.known(group))
+        return f"real: {'every second article' if half else f'{len(articles)} of {COMPLETE} articles'} of WikiText-2"
+    return proofs.unverified("WikiText-2", len(articles), "article")
+
+
+def _sample(split: str) -> Dataset:
+    from contextlab.benchmarks.data.sample import documents
+
+    count, words = SAMPLE_SIZE
+    examples = documents(words, count, seed=SAMPLE_SEEDS[split])
+    digest = hashlib.sha256("\0".join(example.text for example in examples).encode()).hexdigest()
+    return Dataset(examples, "sample", digest, "generated sample, not WikiText-2")

@@ -1,0 +1,1 @@
+"""The laws that every context method obeys, for the tests of those who write one."""

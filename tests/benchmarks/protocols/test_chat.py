@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_answers import EXACT, OTHER, OWN, PROMPTS, FakeMeter
+
+from contextlab import backbone as backbones
+from contextlab import registry
+from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.protocols.answers import AnswerProtocol
+from contextlab.benchmarks.protocols.chat import user_turn
+from contextlab.benchmarks.task import Options
+from contextlab.errors import UserError
+
+TASKS = {"squad": "512", "streamingqa": "512", "msc": "self-instruct", "metaicl": "k4", "metaicl-written": "k4-written"}
+
+
+def chatting(**capabilities: Any) -> FakeMeter:
+    meter = FakeMeter(**capabilities)
+
+    def apply(said: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool) -> str:
+        assert add_generation_prompt
+        assert not tokenize
+        return f"<s>[{said[0]['role']}] {said[0]['content']} [/]"
+
+    meter.backbone.tokenizer = SimpleNamespace(
+        all_special_ids=[255], chat_template="x", bos_token="<s>", apply_chat_template=apply
+    )
+    return meter
+
+
+def put(wording: Any, meter: FakeMeter | None = None, **options: Any) -> tuple[dict[str, Any], FakeMeter]:
+    meter = meter or chatting()
+    protocol = AnswerProtocol(PROMPTS, Options(**options), EXACT, wording=wording)
+    return protocol.evaluate(meter, OWN, OTHER), meter  # type: ignore[arg-type]
+
+
+def test_instruction_and_question_are_apart_by_an_empty_line() -> None:
+    for name in ("document-question", "question"):
+        instruction, question = prompt(name).split("\n\n")
+        assert instruction.startswith("## Instruction: ")
+        assert question == "Question: {text}\nAnswer:"
+    instruction, item = prompt("metaicl-instructed").split("\n\n")
+    assert instruction.startswith("## Instruction: ")
+    assert item == prompt("metaicl-item")
+
+
+def test_context_instruction_and_question_are_one_turn() -> None:
+    record, meter = put("chat")
+    assert meter.read_texts == ["[user] It is told. Once."]
+    (asked,) = meter.prompts
+    question = prompt("document-question").format(text="What is 0?")
+    assert asked[0] == f"\n\n{question} [/]"
+    assert record["context_tokens"] == record["own_context_tokens"] == len("[user] It is told. Once.")
+
+
+def test_the_bare_question_is_a_turn_after_the_plain_context() -> None:
+    _, meter = put("chat-question")
+    assert meter.read_texts == ["It is told. Once."]
+    assert meter.prompts[0][0] == "[user] What is 0? [/]"
+
+
+def test_without_a_context_the_turn_is_whole() -> None:
+    alone = prompt("question").format(text="What is 0?")
+    for _, meter in (put("chat", context="none"), put("chat", chatting(uses_context=False))):
+        assert meter.prompts[0][0] == f"[user] {alone} [/]"
+    assert put("chat-question", context="none")[1].prompts[0][0] == "[user] What is 0? [/]"
+    assert put("chat", context="none")[0]["context_tokens"] == 0
+
+
+def test_the_wrong_context_stands_in_the_same_turn() -> None:
+    record, meter = put("chat", context="wrong", tokens=5)
+    assert meter.read_texts == ["[user] " + OTHER.context[-5:]]
+    assert record["context_tokens"] == record["own_context_tokens"] == 12
+
+
+def test_a_backbone_without_a_template_is_refused() -> None:
+    tiny = backbones.load("tiny-llama", device="cpu")
+    with pytest.raises(UserError, match="tiny-llama has no chat template: leave prompt= out"):
+        user_turn(tiny)
+
+
+def test_the_beginning_of_a_text_is_not_said_twice() -> None:
+    assert user_turn(chatting().backbone) == ("[user] ", " [/]")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_as_in_generative_adapter_can_be_put_so(name: str) -> None:
+    task, split = registry.task(name.removesuffix("-written")), TASKS[name]
+    protocols: dict[str, Any] = {
+        wording: task.protocol(f"{split}:prompt={wording}", Options()) for wording in ("plain", "chat", "chat-question")
+    }
+    assert {wording: protocol.wording for wording, protocol in protocols.items()} == {w: w for w in protocols}
+    assert len({protocol.prompt for protocol in protocols.values()}) == 3
+    assert protocols["plain"].prompt == task.protocol(split, Options()).prompt  # type: ignore[attr-defined]
+    assert task.check_split(f"{split}:prompt=plain") == split
+    assert task.load(f"{split}:prompt=chat", None) == task.load(split, None)
+    reading = task.load(split, None).examples[0]
+    with pytest.raises(UserError, match="prompt=chat needs a backbone"):
+        protocols["chat"].whole(reading, reading.questions[0])
+    with pytest.raises(UserError, match="prompt=loud in --split is not valid"):
+        task.protocol(f"{split}:prompt=loud", Options())

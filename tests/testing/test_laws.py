@@ -1,0 +1,194 @@
+"""Every registered method through the same laws, and methods that break them on purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from contextlab import registry
+from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
+from contextlab.methods.evalm import EVALM, EVALMConfig
+from contextlab.methods.full import Full
+from contextlab.methods.hso import HSO, HSOConfig
+from contextlab.methods.longmem import LongMem, LongMemConfig
+from contextlab.methods.sinks import Sinks, SinksConfig
+from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.window import Window, WindowConfig
+from contextlab.testing import laws
+
+MATMUL = torch.matmul
+SETTINGS = {
+    "window, short": lambda b: Window(b, WindowConfig(N=24)),
+    "sliding, no sinks": lambda b: Sliding(b, SlidingConfig(N=24, sinks=0)),
+    "sinks, short": lambda b: Sinks(b, SinksConfig(sinks=2, recent=21)),
+    "evalm, open": lambda b: EVALM(b, EVALMConfig(W=32, c=8, remote_bias=-0.5, sinks=2)),
+    "dynamic-eval, large steps": lambda b: DynamicEval(b, DynamicEvalConfig(lr=0.01, segment=50, N=100)),
+    "hso, large steps": lambda b: HSO(b, HSOConfig(lr=0.05, k=20)),
+    "longmem, copied layers": lambda b: LongMem(b, LongMemConfig(N=32, K=16, init="paper")),
+}
+
+
+def broken(results):
+    return {(result.law, result.family): result.detail for result in results if not result.passed}
+
+
+@pytest.mark.parametrize("family", laws.FAMILIES)
+@pytest.mark.parametrize("name", registry.methods())
+def test_registered_methods_keep_the_laws(name, family):
+    assert broken(laws.check(registry.method_class(name), (family,))) == {}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_other_settings_keep_the_laws(name):
+    assert broken(laws.check(SETTINGS[name])) == {}
+
+
+class LooksAhead(Full):
+    """Adds a trace of the whole call to every log-probability."""
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, found if found is None else found - 0.01 * tokens_BT.float().mean(1, keepdim=True)
+
+
+class ForgetsTheSplit(Full):
+    """Starts anew with every call."""
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        return super().read(self.start(state.batch_size), tokens_BT, lengths_B, logprobs=logprobs)
+
+
+class SkipsInSilence(Sliding):
+    """Leaves out segments that are not scored although something of them is kept."""
+
+    def skim(self, state, tokens_Bt, lengths_B):
+        return dataclasses.replace(self.start(state.batch_size), length_B=state.length_B)
+
+
+class TalksInSilence(Full):
+    """Returns log-probabilities that nobody wanted."""
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        return super().read(state, tokens_BT, lengths_B)
+
+
+class ChangesTheState(Full):
+    """Scores in place."""
+
+    def score(self, state, candidates):
+        found = super().score(state, candidates)
+        state.length_B.add_(1)
+        return found
+
+
+class MixesRows(Full):
+    """Lets the first row's length leak into all."""
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, found if found is None else found - 1e-3 * tokens_BT[0].float().mean() * (found != 0)
+
+
+class NotAProbability(Full):
+    """Is too sure of everything."""
+
+    def score(self, state, candidates):
+        return super().score(state, candidates) * 0.9
+
+    def next_logprobs(self, state):
+        return super().next_logprobs(state) * 0.9
+
+
+class IsRandom(Full):
+    """Adds noise."""
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, found if found is None else found - 1e-6 * torch.rand(found.shape)
+
+
+class TouchesTheBackbone(Full):
+    """Adapts the weights and leaves them so."""
+
+    def step(self, state, tokens_Bt, lengths_B):
+        with torch.no_grad():
+            next(self.backbone.model.parameters()).mul_(1 + 1e-6)
+        return super().step(state, tokens_Bt, lengths_B)
+
+
+class HidesMemory(Full):
+    """Keeps something outside its state."""
+
+    kept: torch.Tensor
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        self.kept = tokens_BT.float().mean()
+        return super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+
+    def score(self, state, candidates):
+        return super().score(state, candidates) - 1e-3 * self.kept
+
+
+class Miscounts(Full):
+    """Forgets to count."""
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        before = state.length_B
+        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return dataclasses.replace(state, length_B=before), found
+
+
+class WritesFromNothing(Full):
+    """Writes as if nothing had been read where many prompts stand behind one row."""
+
+    def generate(self, state, prompts, **options):
+        start = self.start(state.batch_size) if state.batch_size < len(prompts) else state
+        return super().generate(start, prompts, **options)
+
+
+class NoticesTheCounters(Full):
+    """Computes otherwise while something counts."""
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, found if found is None or torch.matmul is MATMUL else found * (1 + 1e-6)
+
+
+class Fails(Full):
+    """Raises."""
+
+    def step(self, state, tokens_Bt, lengths_B):
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("method", "law"),
+    [
+        (LooksAhead, "causality"),
+        (ForgetsTheSplit, "streaming"),
+        (SkipsInSilence, "silent reading"),
+        (TalksInSilence, "silent reading"),
+        (ChangesTheState, "score is pure"),
+        (MixesRows, "rows"),
+        (NotAProbability, "normalised"),
+        (IsRandom, "determinism"),
+        (TouchesTheBackbone, "backbone untouched"),
+        (HidesMemory, "score is pure"),
+        (Miscounts, "lengths"),
+        (WritesFromNothing, "generate"),
+        (NoticesTheCounters, "counting"),
+        (Fails, "causality"),
+    ],
+)
+def test_a_method_that_breaks_a_law_is_caught(method, law):
+    assert (law, "tiny-llama") in broken(laws.check(method, ("tiny-llama",)))
+
+
+def test_a_baseline_that_is_not_equalled_is_caught():
+    class Wrong(Full):
+        def baseline(self):
+            return Window(self.backbone, WindowConfig(N=16))
+
+    assert ("equals its baseline", "tiny-llama") in broken(laws.check(Wrong, ("tiny-llama",)))
