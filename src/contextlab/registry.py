@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from contextlab.errors import UserError, unknown
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from contextlab.benchmarks.task import Task
     from contextlab.method import ContextMethod
 
@@ -75,6 +77,38 @@ def task(name: str) -> Task:
             f"The task {_named(TASKS, name)} says no splits, or its default is none of them: give it both, as texts."
         )
     return found
+
+
+def load(
+    method: str,
+    backbone: str | PreTrainedModel = "smollm2-135m",
+    device: str | None = None,
+    dtype: str | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    **settings: Any,
+) -> ContextMethod:
+    """A method on a backbone, ready to read.
+
+    Args:
+        method: a registered name, or `path.py:Class`.
+        backbone: a name, hub id, folder or GGUF file; or a transformers model, which is used as it is.
+        device: where a backbone given by name is put; chosen by the machine when None.
+        dtype: of a backbone given by name; bfloat16 on a GPU and float32 on a CPU when None.
+        tokenizer: of a backbone given as a model.
+        **settings: fields of the method's configuration.
+
+    Raises:
+        UserError: for an unknown method, backbone or setting.
+    """
+    from contextlab import backbone as backbones
+    from contextlab.method import build
+
+    kind = method_class(method)
+    config = kind.Config.parse(settings)
+    if isinstance(backbone, str):
+        return build(kind, backbones.load(backbone, device=device, dtype=dtype), config)
+    return build(kind, backbones.wrap(backbone, tokenizer=tokenizer), config)
 
 
 def without_folder(name: str) -> str:

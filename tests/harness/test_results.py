@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextlab.benchmarks.task import Choice, Dataset, Measure, Metric, Options, Part
+from contextlab.benchmarks.examples import Choice
+from contextlab.benchmarks.task import Dataset, Measure, Metric, Options, Part
 from contextlab.harness.results import (
     PHASES,
     Case,

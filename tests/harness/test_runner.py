@@ -16,7 +16,8 @@ import torch
 
 import contextlab
 from contextlab import backbone, registry
-from contextlab.benchmarks.task import Choice, Dataset, Options
+from contextlab.benchmarks.examples import Choice
+from contextlab.benchmarks.task import Dataset, Options
 from contextlab.errors import UserError
 from contextlab.harness import identity as identities
 from contextlab.harness import runner

@@ -12,7 +12,8 @@ import pydantic
 import torch
 from torch import Tensor
 
-from contextlab.benchmarks.task import Choice, Dataset, Metric, Options, Protocol, Task
+from contextlab.benchmarks.examples import Choice
+from contextlab.benchmarks.task import Dataset, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State
 from contextlab.methods.window import Window

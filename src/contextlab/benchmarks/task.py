@@ -17,25 +17,6 @@ Source = Literal["local", "hub", "sample"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
-    """A context and the texts that may follow it, of which one does."""
-
-    id: str
-    work: str
-    context: str
-    candidates: tuple[str, ...]
-    answer: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Document:
-    """A text to be read from its beginning."""
-
-    id: str
-    text: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Dataset:
     """The examples of one split and where they came from.
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from contextlab import __version__
 from contextlab.cli import console
+from contextlab.version import __version__
 
 EXTRAS = {"kernels": "triton", "lm-eval": "lm_eval", "faiss": "faiss", "ray": "ray", "plots": "plotly"}
 

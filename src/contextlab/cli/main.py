@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from contextlab import __version__, harmless
+from contextlab import harmless
 from contextlab.cli.bench import bench
 from contextlab.cli.check import check
 from contextlab.cli.data import app as data
@@ -19,6 +19,7 @@ from contextlab.cli.kernels import app as kernels
 from contextlab.cli.ls import ls
 from contextlab.cli.table import table
 from contextlab.errors import UserError
+from contextlab.version import __version__
 
 # Plain help is written in half the time of the coloured one.
 app = typer.Typer(

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import transformers
 
-import contextlab
 from contextlab import registry
 from contextlab.backbone import Backbone
 from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
@@ -25,6 +24,7 @@ from contextlab.errors import UserError
 from contextlab.harness.store import digest
 from contextlab.kernels import dispatch
 from contextlab.method import ContextMethod
+from contextlab.version import __version__
 
 
 def identity(
@@ -63,7 +63,7 @@ def identity(
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "device": backbone.device.type,
         "kernels": dispatch.asked(),
-        "contextlab": contextlab.__version__,
+        "contextlab": __version__,
         "source_sha256": registry.source_digest("contextlab"),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -73,7 +73,7 @@ def identity(
 def provenance(backbone: Backbone, protocol: Protocol, seed: int) -> dict[str, Any]:
     """Versions, place and time, as stored with a result."""
     return {
-        "contextlab": contextlab.__version__,
+        "contextlab": __version__,
         "commit": commit(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -118,7 +118,7 @@ def prompt_digest(protocol: Protocol) -> str:
 @cache
 def commit() -> str | None:
     """The revision of the checkout that the package runs from; None for an installed package."""
-    package = Path(contextlab.__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     git = ["git", "-C", str(package), "rev-parse", "--show-toplevel", "HEAD"]
     try:
         answer = subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\n")

@@ -16,9 +16,10 @@ from lm_eval.api.model import TemplateLM
 from rich.console import Console
 from rich.progress import track
 
-import contextlab
 from contextlab.integrations import lm_eval_plugin
 from contextlab.method import Ahead, pad
+from contextlab.registry import load
+from contextlab.version import __version__
 
 PIECE = 16
 AT_ONCE = 16
@@ -64,7 +65,7 @@ class ContextLM(TemplateLM):
         super().__init__()
         # The harness names this device whether there is one or not.
         device = None if device == "cuda:0" and not torch.cuda.is_available() else device
-        self.method = contextlab.load(method, backbone, device, dtype, **settings)
+        self.method = load(method, backbone, device, dtype, **settings)
         self.backbone = self.method.backbone
         self.tokenizer: Any = self.backbone.tokenizer
         self._name, self._add_bos_token, self._keep_bos = method, add_bos_token, keep_bos
@@ -89,7 +90,7 @@ class ContextLM(TemplateLM):
     def get_model_info(self) -> dict[str, Any]:
         """What the harness stores with its results."""
         return {
-            "contextlab": contextlab.__version__,
+            "contextlab": __version__,
             "method": self._name,
             "method_config": self.method.config.as_dict(),
             "backbone": self.backbone.name,

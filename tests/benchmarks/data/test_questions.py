@@ -7,22 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextlab.benchmarks.data.questions import (
-    LENGTHS,
-    Document,
-    Question,
-    estimated_tokens,
-    grouped,
-    in_turns,
-    sample_documents,
-)
+from contextlab.benchmarks.data.questions import LENGTHS, estimated_tokens, grouped, in_turns, sample_documents
+from contextlab.benchmarks.examples import Passage, Question
 
 LONG = "word " * 300
 
 
-def documents(count: int) -> list[Document]:
+def documents(count: int) -> list[Passage]:
     return [
-        Document(f"text {n} {LONG}", (Question(f"{n}-0", "?", ("a",)), Question(f"{n}-1", "?", ("b",))))
+        Passage(f"text {n} {LONG}", (Question(f"{n}-0", "?", ("a",)), Question(f"{n}-1", "?", ("b",))))
         for n in range(count)
     ]
 

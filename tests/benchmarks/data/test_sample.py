@@ -11,7 +11,7 @@ import pytest
 
 from contextlab.benchmarks.data import phrases
 from contextlab.benchmarks.data.sample import FAR, choices, documents, story
-from contextlab.benchmarks.task import Choice
+from contextlab.benchmarks.examples import Choice
 
 # Results on generated stories are stored: those must stay as they are.
 STORIES = "c143a18630f5a65d7c7c982eb104ca08697d1c4b7860e200c4f5970d3683272e"

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from contextlab import backbone as backbones
 from contextlab.accounting.ledger import Ledger, Meter
-from contextlab.benchmarks.data.questions import Question, Reading
+from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
 from contextlab.benchmarks.prompts import prompt
-from contextlab.benchmarks.protocols.answers import AnswerProtocol, RankProtocol, document_protocol, means, stop_tokens
 from contextlab.benchmarks.protocols import answers
+from contextlab.benchmarks.protocols.answers import AnswerProtocol, RankProtocol, document_protocol, means, stop_tokens
 from contextlab.benchmarks.protocols.spans import contextualize
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import contextlab
+from contextlab.benchmarks.examples import Block, Labelled
 from contextlab.benchmarks.protocols.demonstrations import IclProtocol
 from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks import icl
-from contextlab.benchmarks.tasks.fewshot import Labelled
-from contextlab.benchmarks.tasks.icl import Block, parse, template
+from contextlab.benchmarks.tasks.icl import parse, template
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities
 

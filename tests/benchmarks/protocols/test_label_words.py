@@ -12,9 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contextlab.benchmarks.examples import Item, Labelled
 from contextlab.benchmarks.protocols.label_words import LabelProtocol
 from contextlab.benchmarks.task import Options
-from contextlab.benchmarks.tasks.fewshot import SST2, AGNews, Item, Labelled
+from contextlab.benchmarks.tasks.fewshot import SST2, AGNews
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contextlab import backbone as backbones
 from contextlab.accounting.ledger import Ledger, Meter
-from contextlab.benchmarks.data.questions import Question, Reading
+from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.protocols.metaicl_upstream import UpstreamProtocol, demonstrations
 from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks.metaicl import MetaICL

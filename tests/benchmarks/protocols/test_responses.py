@@ -7,7 +7,7 @@ import torch
 
 from contextlab import backbone as backbones
 from contextlab.accounting.ledger import Ledger, Meter
-from contextlab.benchmarks.data.conversations import Dialogue, Session
+from contextlab.benchmarks.examples import Dialogue, Session
 from contextlab.benchmarks.protocols.responses import ResponseProtocol
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError

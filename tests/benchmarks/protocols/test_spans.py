@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contextlab.benchmarks.examples import Choice, Document
 from contextlab.benchmarks.protocols.spans import ChoiceProtocol, PerplexityProtocol
-from contextlab.benchmarks.task import Choice, Document, Options
+from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, State
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.stem import PorterStemmer
 
-from contextlab.benchmarks.data.questions import Question
+from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks.locomo import CATEGORIES, REFUSALS, LoCoMo, f1, stemmed_f1
 

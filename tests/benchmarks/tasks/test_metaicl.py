@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from contextlab.benchmarks.data.questions import Question
+from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.metrics.estimates import paired
 from contextlab.benchmarks.protocols.answers import AnswerProtocol, RankProtocol
 from contextlab.benchmarks.task import Measure, Options

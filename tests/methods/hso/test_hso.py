@@ -486,7 +486,7 @@ def test_a_text_that_becomes_hard_is_compared_and_goes_on(backbone, monkeypatch)
 def test_the_comparison_is_the_plain_models_loss_of_the_stretch(backbone):
     tokens = text(40)
     method = hso(backbone, lr=1e-9, context=128)
-    reading = Reading(method, method.start(), tokens, None, scored=True)
+    reading = Reading(backbone, method.settings, method.start(), tokens, None, context=method.context, scored=True)
     with torch.no_grad():
         for _ in range(4):
             reading.window()

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from contextlab.benchmarks.data.sample import story
 from contextlab.benchmarks.data.sources import field
+from contextlab.benchmarks.examples import Session
 
 SPEAKERS = ("Speaker 1", "Speaker 2")
-
-
-@dataclasses.dataclass(frozen=True)
-class Session:
-    """What was said at one time, in turns of speaker and text."""
-
-    heading: str
-    turns: tuple[tuple[str, str], ...]
-
-    @property
-    def text(self) -> str:
-        """The heading and a line for each turn."""
-        return "\n".join((self.heading, *(f"{speaker}: {said}" for speaker, said in self.turns)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Dialogue:
-    """Earlier sessions as one text, and a session that follows them."""
-
-    id: str
-    work: str
-    earlier: str
-    last: Session
 
 
 def transcript(sessions: Sequence[Session]) -> str:

@@ -18,12 +18,13 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from contextlab import __version__, locks
+from contextlab import locks
 from contextlab.benchmarks.data.archives import unpack
 from contextlab.benchmarks.data.catalogue import DataSet, Remote
 from contextlab.benchmarks.data.sources import note_revision
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
+from contextlab.version import __version__
 
 AGENT = f"contextlab/{__version__} (benchmark data; one request at a time)"
 TIMEOUT = 30

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from contextlab.benchmarks.data.labelled import PARTS, labelled
 from contextlab.benchmarks.data.sources import locate
+from contextlab.benchmarks.examples import Labelled
 from contextlab.benchmarks.task import Source
-from contextlab.benchmarks.tasks.fewshot import AGNews, Labelled, Parse, Row, rows, source_note
+from contextlab.benchmarks.tasks.fewshot import AGNews, Parse, Row, rows, source_note
 from contextlab.errors import UserError
 
 TESTED_PER_CLASS = 1000

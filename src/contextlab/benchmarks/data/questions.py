@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from contextlab.benchmarks.data.sample import story
+from contextlab.benchmarks.examples import Passage, Question, Reading
 from contextlab.benchmarks.task import Dataset
 
 T = TypeVar("T")
@@ -22,55 +22,7 @@ SAMPLE_DOCUMENTS = 40
 SAMPLE_WORDS = 130
 
 
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """Something asked after a text.
-
-    Attributes:
-        id: unlike that of every other question of a data set.
-        text: the question.
-        answers: any of which is right.
-        options: the answers to choose from; empty where one is to be written.
-        details: whatever a result is stored or broken down with.
-        place: character of the context from which on it tells the answer, where that is known.
-    """
-
-    id: str
-    text: str
-    answers: tuple[str, ...]
-    options: tuple[str, ...] = ()
-    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    place: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """A context that is read once, and all that is asked about it.
-
-    Attributes:
-        id: unlike that of every other reading.
-        work: what is drawn together with it in an interval, and is no wrong context for it.
-        context: the text.
-        questions: about it.
-        shown: the demonstrations that the context is made of, where it is.
-    """
-
-    id: str
-    work: str
-    context: str
-    questions: tuple[Question, ...]
-    shown: tuple[Question, ...] = dataclasses.field(default=(), repr=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Document:
-    """A text and the questions that it answers."""
-
-    text: str
-    questions: tuple[Question, ...]
-
-
-def grouped(documents: Sequence[Document], split: str) -> tuple[Reading, ...]:
+def grouped(documents: Sequence[Passage], split: str) -> tuple[Reading, ...]:
     """Documents in their order, joined by empty lines to as many texts as make the average length that of the split.
 
     The texts have nearly equal numbers of documents (GenerativeAdapter, section 4.2). Lengths are estimated from words
@@ -104,11 +56,11 @@ def in_turns(rows: Iterable[Sequence[T]]) -> tuple[T, ...]:
     return tuple(item for turn in turns for item in turn if item is not missing)  # type: ignore[misc]
 
 
-def sample_documents(seed: int) -> tuple[Document, ...]:
+def sample_documents(seed: int) -> tuple[Passage, ...]:
     """Short stories of the generated sample with the questions that they answer."""
     stories = [story(SAMPLE_WORDS, seed, index) for index in range(SAMPLE_DOCUMENTS)]
     return tuple(
-        Document(
+        Passage(
             "\n\n".join(told.chapters),
             tuple(Question(f"{seed}-{n}-{i}", fact.question, (fact.answer,)) for i, fact in enumerate(told.facts)),
         )

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from contextlab.benchmarks.data import phrases
 from contextlab.benchmarks.data.sources import shuffled
-from contextlab.benchmarks.task import Choice, Document
+from contextlab.benchmarks.examples import Choice, Document
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from contextlab.benchmarks.data.questions import Question, Reading
+from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
 from contextlab.benchmarks.metrics.estimates import proportion, ratio
 from contextlab.benchmarks.prompts import prompt

@@ -8,21 +8,24 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from contextlab.benchmarks.examples import Block, Labelled, Template
 from contextlab.benchmarks.metrics.estimates import macro_f1, proportion, ratio
 from contextlab.benchmarks.protocols.similar import Similar
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.protocols.tokenise import join
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
-from contextlab.benchmarks.tasks.fewshot import Labelled
-from contextlab.benchmarks.tasks.icl import Block, Settings, Template
 from contextlab.method import Ahead
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
+
+
+Choose = Literal["random", "topk"]
+"""Demonstrations drawn at random, or for every text the most similar ones."""
 
 
 class IclProtocol(Protocol):
@@ -42,8 +45,8 @@ class IclProtocol(Protocol):
 
     measure = Measure("accuracy", higher_is_better=True, bounded=True)
 
-    def __init__(self, template: Template, settings: Settings, options: Options) -> None:
-        self.template, self.settings, self.options = template, settings, options
+    def __init__(self, template: Template, demonstrations: int, choose: Choose, options: Options) -> None:
+        self.template, self.k, self.choose, self.options = template, demonstrations, choose, options
         labels = " | ".join(" / ".join(words) for words in template.labels)
         shown = f"{template.instruction}{template.form}\nseparator: {template.separator!r}\nlabels: {labels}"
         self.prompt = f"{shown}\nscoring: {template.scoring}"
@@ -99,16 +102,16 @@ class IclProtocol(Protocol):
 
     def draw(self, block: Block) -> Iterator[tuple[Sequence[Labelled], Sequence[Labelled]]]:
         """Demonstrations and the texts that are asked about after them."""
-        if self.options.context == "none" or not self.settings.k:
+        if self.options.context == "none" or not self.k:
             yield (), block.items
-        elif self.settings.choose == "random":
+        elif self.choose == "random":
             draw = random.Random(random.getrandbits(64)).random
             asked = {item.text for item in block.items}
             pool = [one for one in sorted(block.train, key=lambda _: draw()) if one.text not in asked]
-            yield pool[: self.settings.k], block.items
+            yield pool[: self.k], block.items
         else:
             for item in block.items:
-                yield _most_similar(block.train, item, self.settings.k), (item,)
+                yield _most_similar(block.train, item, self.k), (item,)
 
     def context(self, shown: Sequence[Labelled]) -> str:
         """The text of demonstrations."""

@@ -21,7 +21,7 @@ from contextlab.method import Ahead
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
     from contextlab.backbone import Backbone
-    from contextlab.benchmarks.tasks.fewshot import Form, Item, Labelled
+    from contextlab.benchmarks.examples import Form, Item, Labelled
 
 T = TypeVar("T")
 

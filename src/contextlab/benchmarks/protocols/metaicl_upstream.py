@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from contextlab.benchmarks.data.questions import Question, Reading
+from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.protocols.answers import RankProtocol, Summary, last
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.task import Options

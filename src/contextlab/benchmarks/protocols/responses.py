@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from contextlab.benchmarks.data.conversations import Dialogue
+from contextlab.benchmarks.examples import Dialogue
 from contextlab.benchmarks.metrics.estimates import exponential, ratio
 from contextlab.benchmarks.protocols.answers import last
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize

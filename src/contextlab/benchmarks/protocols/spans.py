@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from contextlab.benchmarks.examples import Choice, Document
 from contextlab.benchmarks.metrics.estimates import exponential, proportion, ratio
-from contextlab.benchmarks.task import Choice, Document, Measure, Metric, Options, Part, Protocol
+from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
 from contextlab.method import Ahead, pad
 

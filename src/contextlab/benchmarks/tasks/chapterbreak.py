@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import Found, field, locate, parse_json, read, shuffled
+from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.splits import parse
-from contextlab.benchmarks.task import Choice, Dataset, Options, Task
+from contextlab.benchmarks.task import Dataset, Options, Task
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.spans import ChoiceProtocol

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import hashlib
 import io
 from abc import abstractmethod
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import locate, read
+from contextlab.benchmarks.examples import Form, Item, Labelled
 from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError
 
@@ -25,37 +25,6 @@ Parse = Callable[[Iterator[str]], Iterator[Row]]
 
 AGNEWS_TESTED = 1200
 DEBRIS = ((" #39;s", "'s"), (" quot;", '"'), ("\\", " "), (" #39;ll", "'ll"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """How a classification is put into words.
-
-    Attributes:
-        instruction: what every prompt begins with.
-        example: a demonstration, with `{text}` and `{label}`; a test item is the part before ` {label}`.
-        words: by class, the words that stand for it; their probabilities add up, demonstrations use the first.
-    """
-
-    instruction: str
-    example: str
-    words: tuple[tuple[str, ...], ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Labelled:
-    """A text and the number of its class."""
-
-    id: str
-    text: str
-    label: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Item(Labelled):
-    """A text to be classified, and those that demonstrations may be drawn from."""
-
-    train: tuple[Labelled, ...] = dataclasses.field(repr=False)
 
 
 class FewShot(Task):

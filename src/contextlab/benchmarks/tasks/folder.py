@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from contextlab.benchmarks.data.sources import Found, read
-from contextlab.benchmarks.task import Dataset, Document, Options, Task
+from contextlab.benchmarks.examples import Document
+from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
 

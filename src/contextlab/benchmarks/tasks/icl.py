@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import tomllib
 from functools import cache
@@ -13,47 +12,16 @@ import pydantic
 
 from contextlab.benchmarks import splits
 from contextlab.benchmarks.data.icl_sets import SETS, load
+from contextlab.benchmarks.examples import Block, Template
 from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.task import Dataset, Options, Task
-from contextlab.benchmarks.tasks.fewshot import Labelled
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.demonstrations import IclProtocol
 
-Scoring = Literal["template", "label", "greedy"]
 
 TEMPLATES = ("longmem", "longmem-released", "evalm", "hso")
-
-
-@dataclasses.dataclass(frozen=True)
-class Template:
-    """How a classification is put into words.
-
-    Attributes:
-        form: a demonstration, with `{text}` and `{label}`.
-        labels: by class, the words that stand for it; their probabilities add up, demonstrations use the first.
-        separator: what follows every demonstration.
-        scoring: the paper's way to find the class.
-        instruction: what every prompt begins with.
-        cleaning: what is replaced by what in every text before it is put in, in this order.
-    """
-
-    form: str
-    labels: tuple[tuple[str, ...], ...]
-    separator: str
-    scoring: Scoring
-    instruction: str = ""
-    cleaning: tuple[tuple[str, str], ...] = ()
-
-    def clean(self, one: Labelled) -> Labelled:
-        """A text as the paper's authors clean it."""
-        if not self.cleaning:
-            return one
-        text = one.text
-        for debris, clean in self.cleaning:
-            text = text.replace(debris, clean)
-        return dataclasses.replace(one, text=text)
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -76,15 +44,6 @@ class Settings:
     scoring: Literal["", "template", "label", "greedy"] = ""
     choose: Literal["random", "topk"] = "random"
     part: Literal["test", "dev"] = "test"
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """Texts that are asked about after the same demonstrations, and those that these may be drawn from."""
-
-    id: str
-    items: tuple[Labelled, ...]
-    train: tuple[Labelled, ...] = dataclasses.field(repr=False)
 
 
 class ICL(Task):
@@ -135,7 +94,7 @@ class ICL(Task):
         from contextlab.benchmarks.protocols.demonstrations import IclProtocol
 
         name, settings = parse(split)
-        return IclProtocol(template(name, settings), settings, options)
+        return IclProtocol(template(name, settings), settings.k, settings.choose, options)
 
 
 def parse(split: str) -> tuple[str, Settings]:

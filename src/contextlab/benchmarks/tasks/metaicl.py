@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.questions import Question, Reading, in_turns, sample_dataset
+from contextlab.benchmarks.data.questions import in_turns, sample_dataset
 from contextlab.benchmarks.data.sources import field, json_lines, locate_folder, plain_or_gz, texts
+from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.protocols.chat import PromptSettings
 from contextlab.benchmarks.splits import parse, shortest

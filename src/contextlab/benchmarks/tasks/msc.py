@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.conversations import Dialogue, Session, msc_sessions, sample_sessions, transcript
-from contextlab.benchmarks.data.questions import Question, Reading, in_turns, sample_dataset
+from contextlab.benchmarks.data.conversations import msc_sessions, sample_sessions, transcript
+from contextlab.benchmarks.data.questions import in_turns, sample_dataset
 from contextlab.benchmarks.data.sample import story
 from contextlab.benchmarks.data.sources import field, json_lines, locate
+from contextlab.benchmarks.examples import Dialogue, Question, Reading, Session
 from contextlab.benchmarks.metrics import qa as qa_metrics
 from contextlab.benchmarks.protocols.chat import PromptSettings
 from contextlab.benchmarks.splits import parse

@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from contextlab.benchmarks.data.questions import Question, Reading, sample_dataset
+from contextlab.benchmarks.data.questions import sample_dataset
 from contextlab.benchmarks.data.sample import TOKENS_PER_WORD, Fact, planted
+from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.task import Dataset, Options, Task
 
 if TYPE_CHECKING:

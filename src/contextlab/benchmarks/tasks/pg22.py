@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks.data import pg22_build, proofs
 from contextlab.benchmarks.data.sources import field, json_lines, locate, plain_or_gz, read
-from contextlab.benchmarks.task import Dataset, Document, Options, Task
+from contextlab.benchmarks.examples import Document
+from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.questions import Question, Reading, sample_dataset
+from contextlab.benchmarks.data.questions import sample_dataset
 from contextlab.benchmarks.data.sources import field, json_lines, locate, texts
+from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
 from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError

@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.questions import (
-    LENGTHS,
-    Document,
-    Question,
-    grouped,
-    sample_dataset,
-    sample_documents,
-)
+from contextlab.benchmarks.data.questions import LENGTHS, grouped, sample_dataset, sample_documents
 from contextlab.benchmarks.data.sources import field, locate, parse_json, read
+from contextlab.benchmarks.examples import Passage, Question
 from contextlab.benchmarks.protocols.chat import PromptSettings
 from contextlab.benchmarks.splits import parse
 from contextlab.benchmarks.task import Dataset, Options, Task
@@ -59,7 +53,7 @@ class SQuAD(Task):
         return document_protocol(options, wording=settings.prompt)
 
 
-def _note(documents: Sequence[Document], path: Path) -> str:
+def _note(documents: Sequence[Passage], path: Path) -> str:
     if proofs.published("squad", path):
         return "real: the SQuAD v1.1 development set"
     items = [
@@ -72,13 +66,13 @@ def _note(documents: Sequence[Document], path: Path) -> str:
     return proofs.unverified("SQuAD v1.1", len(items), "question")
 
 
-def _documents(content: Any, where: str) -> Iterator[Document]:
+def _documents(content: Any, where: str) -> Iterator[Passage]:
     for number, article in enumerate(field(content, "data", list, where), start=1):
         for place, paragraph in enumerate(field(article, "paragraphs", list, f"Article {number} of {where}"), start=1):
             here = f"Paragraph {place} of article {number} of {where}"
             cluster = {"cluster": f"article/{number}"}
             questions = tuple(_question(asked, here, cluster) for asked in field(paragraph, "qas", list, here))
-            yield Document(field(paragraph, "context", str, here), questions)
+            yield Passage(field(paragraph, "context", str, here), questions)
 
 
 def _question(asked: Any, where: str, details: dict[str, str]) -> Question:

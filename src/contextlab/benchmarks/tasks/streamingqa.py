@@ -16,15 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.questions import (
-    LENGTHS,
-    Document,
-    Question,
-    grouped,
-    sample_dataset,
-    sample_documents,
-)
+from contextlab.benchmarks.data.questions import LENGTHS, grouped, sample_dataset, sample_documents
 from contextlab.benchmarks.data.sources import field, json_lines, lines, locate, plain_or_gz, texts
+from contextlab.benchmarks.examples import Passage, Question
 from contextlab.benchmarks.protocols.chat import PromptSettings
 from contextlab.benchmarks.splits import parse
 from contextlab.benchmarks.task import Dataset, Options, Task
@@ -113,7 +107,7 @@ def _date(record: Any, name: str, where: str) -> str:
         raise UserError(f"{where} has no time in its field '{name}': replace the file with an intact copy.") from None
 
 
-def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[Document]:
+def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[Passage]:
     asked: dict[str, list[Question]] = {}
     for key, question in questions:
         asked.setdefault(key, []).append(question)
@@ -122,10 +116,10 @@ def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[
         listed = folder / f"news-docs.{year}.en.filtered.gz"
         wanted = {key[20:].strip("\0\1"): key for key in asked if key[:4] == year}
         articles |= _articles(plain_or_gz(listed) or listed, wanted)
-    return [Document(articles[key], tuple(asked[key])) for key in sorted(asked)]
+    return [Passage(articles[key], tuple(asked[key])) for key in sorted(asked)]
 
 
-def _shuffled(documents: Sequence[Document], questions: Sequence[tuple[str, Question]]) -> list[Document]:
+def _shuffled(documents: Sequence[Passage], questions: Sequence[tuple[str, Question]]) -> list[Passage]:
     """The order of GenerativeAdapter's code: rows of questions drawn by numpy's seed 0, articles as they first occur.
 
     Its rows are those of a prepared file that is not published, so that its order itself cannot be had.
@@ -165,9 +159,9 @@ def _note(records: Sequence[Any], path: Path) -> str:
     return proofs.unverified("StreamingQA", len(records), "question")
 
 
-def _sample(age: str) -> list[Document]:
+def _sample(age: str) -> list[Passage]:
     documents = [
-        Document(
+        Passage(
             document.text,
             tuple(dataclasses.replace(question, details={"age": AGES[n % 2]}) for question in document.questions),
         )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import locate, read
-from contextlab.benchmarks.task import Dataset, Document, Options, Task
+from contextlab.benchmarks.examples import Document
+from contextlab.benchmarks.task import Dataset, Options, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 from datasets import Dataset  # type: ignore[import-untyped]
 
 from contextlab import registry
-from contextlab.benchmarks.data.questions import Question
+from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.protocols.answers import AnswerProtocol, QuestionProtocol
 from contextlab.benchmarks.protocols.demonstrations import IclProtocol
 from contextlab.benchmarks.task import Options
@@ -39,7 +39,7 @@ def icl(split: str, settings: str = "", data: str | None = None, seed: int = 0, 
     if template(name, given).scoring == "greedy":
         given = dataclasses.replace(given, scoring="label")
     form = template(name, given)
-    protocol = IclProtocol(form, given, Options())
+    protocol = IclProtocol(form, given.k, given.choose, Options())
     # Several words of one class are several right choices.
     gold = [[n for n, c in enumerate(_classes(form.labels)) if c == label] for label in range(len(form.labels))]
     one_word = all(len(words) == 1 for words in form.labels)

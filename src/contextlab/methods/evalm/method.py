@@ -6,10 +6,10 @@ Legend: B rows, t tokens of a block, C width of the model.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.evalm.config import EVALMConfig
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
-from contextlab.methods.evalm.summary import summaries
+from contextlab.methods.evalm.summary import Summary, summaries
 from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import Sliding, SlidingConfig
 
@@ -119,7 +119,7 @@ class EVALM(SegmentMethod):
     def step(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[EVALMState, Tensor]:  # type: ignore[override]
         """Attend, roll up finished chunks; at a window's end cut the local cache back."""
         steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
-        reader = EvaReader(self, state, Layout(state.kv.used_B[:, None] + steps), lengths_B)
+        reader = self._reader(state, Layout(state.kv.used_B[:, None] + steps), lengths_B)
         hidden_BtC = self.backbone.forward(tokens_Bt, self._input_positions(state, steps), reader)
         if not bool(hidden_BtC.isfinite().all()):
             raise UserError("The model's hidden states are no longer finite: use a wider dtype or other weights.")
@@ -148,7 +148,11 @@ class EVALM(SegmentMethod):
 
     def reader(self, state: Any, layout: Layout) -> EvaReader:
         """The attention of a pass that leaves the state as it is."""
-        return EvaReader(self, state, layout, None)
+        return self._reader(state, layout, None)
+
+    def _reader(self, state: EVALMState, layout: Layout, lengths_B: Tensor | None) -> EvaReader:
+        layers = cast(Sequence[Summary], self.summaries)
+        return EvaReader(self.backbone, self.geometry, layers, state, layout, lengths_B)
 
     def side_by_side(self, state: Any, longest: int) -> bool:
         """Nor where a candidate would see its own beginning as a summary."""

@@ -8,18 +8,16 @@ Legend: B rows, T new tokens, S local slots, n chunks, H query heads, K key/valu
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from contextlab.attention import KV, CacheReader, Layout, rotate
+from contextlab.attention import KV, CacheReader, Layout, Positions, rotate
 from contextlab.kernels.eva_attention import eva_attention
+from contextlab.methods.evalm.config import Geometry
 from contextlab.methods.evalm.summary import Summary, query_factor
 from contextlab.methods.segments import SegmentState
-
-if TYPE_CHECKING:
-    from contextlab.methods.evalm.method import EVALM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,10 +89,17 @@ class EvaReader(CacheReader):
         query_sum: what the state after the block holds.
     """
 
-    def __init__(self, method: EVALM, state: EVALMState, layout: Layout, lengths_B: Tensor | None) -> None:
-        super().__init__(method.backbone, state.kv, layout)
-        geometry = method.geometry
-        self.method, self.state = method, state
+    def __init__(
+        self,
+        positions: Positions,
+        geometry: Geometry,
+        summaries: Sequence[Summary],
+        state: EVALMState,
+        layout: Layout,
+        lengths_B: Tensor | None,
+    ) -> None:
+        super().__init__(positions, state.kv, layout)
+        self.summaries, self.state = summaries, state
         self.roll_up = None if lengths_B is None else RollUp(state, layout, lengths_B, geometry.chunk)
         self.query_sum: list[Tensor] = []
         gone_B = geometry.gone(state.length_B, state.kv.used_B)
@@ -112,7 +117,7 @@ class EvaReader(CacheReader):
     ) -> Tensor:
         """Append the new keys and values of a layer, roll up, attend."""
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
-        summary: Summary = self.method.summaries[layer]  # type: ignore[assignment]
+        summary = self.summaries[layer]
         if self.roll_up is not None:
             self._summarise(self.roll_up, summary, layer, q_BHTD, scale)
         # Summaries that no head heeds are attended to all the same: an untrained method costs what a trained one does.

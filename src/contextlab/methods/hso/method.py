@@ -101,7 +101,9 @@ class HSO(ContextMethod):
         """
         # Gradients are needed here even where the caller has switched them off.
         with torch.inference_mode(False), torch.no_grad(), frozen(self.backbone.model):
-            reading = Reading(self, state, tokens_BT, lengths_B, scored=logprobs)
+            reading = Reading(
+                self.backbone, self.settings, state, tokens_BT, lengths_B, context=self.context, scored=logprobs
+            )
             while bool((reading.rest_B > 0).any()):
                 reading.window()
             return reading.state(), reading.found_BT

@@ -6,19 +6,17 @@ Legend: B rows, T tokens of the call, t tokens of a window, S slots of the cache
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from contextlab.attention import Layout
+from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.methods.hso.adam import Step
 from contextlab.methods.hso.attend import WindowAttend
+from contextlab.methods.hso.config import HSOConfig
 from contextlab.methods.hso.state import Buffers, HSOState, grown
-
-if TYPE_CHECKING:
-    from contextlab.methods.hso.method import HSO
 
 DIVERGED = 1.0
 """Nats per token above the plain model's loss."""
@@ -54,10 +52,19 @@ class Reading:
     """
 
     def __init__(
-        self, method: HSO, state: HSOState, tokens_BT: Tensor, lengths_B: Tensor | None, *, scored: bool
+        self,
+        backbone: Backbone,
+        settings: HSOConfig,
+        state: HSOState,
+        tokens_BT: Tensor,
+        lengths_B: Tensor | None,
+        *,
+        context: int,
+        scored: bool,
     ) -> None:
         rows, length = tokens_BT.shape
-        self.method, self.settings, self.backbone = method, method.settings, method.backbone
+        self.backbone, self.settings, self.context = backbone, settings, context
+        self.resets = settings.eviction == "reset"
         self.before, self.tokens_BT = state, tokens_BT.clone()
         self.rest_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
         self.done_B = torch.zeros_like(self.rest_B)
@@ -73,7 +80,7 @@ class Reading:
                 self.found_BT[:, :1] = first_B1.masked_fill(self.rest_B[:, None] == 0, 0.0)
         else:
             self._skip_forgotten()
-        most = method.context + (0 if method.resets else self.settings.k)
+        most = self.context + (0 if self.resets else self.settings.k)
         # One slot more than a row can fill, for what is not real; tokens are known one further than states.
         needed = min(int((self.used_B + self.open_B + self.rest_B).amax()), most) + 1
         self.slots = max(needed, state.tokens_BS.shape[1])
@@ -82,7 +89,7 @@ class Reading:
 
     def window(self) -> None:
         """Read on to the end of every row's window, and update those whose last target is in this call."""
-        settings, method = self.settings, self.method
+        settings = self.settings
         take_B = torch.minimum(self.rest_B, torch.minimum(settings.k - self.open_B, self.left_B))
         end_B, ends_B = self.open_B + take_B, take_B == self.left_B
         follows_B = self.rest_B > take_B
@@ -102,9 +109,9 @@ class Reading:
                 self._learn(given, attend, found_Bt, learning_B)
         self.used_B = torch.where(closes_B, self.used_B + end_B, self.used_B).masked_fill(ends_B, 0)
         self.open_B = end_B.masked_fill(closes_B | ends_B, 0)
-        self.left_B = torch.where(ends_B, method.context, self.left_B - take_B)
+        self.left_B = torch.where(ends_B, self.context, self.left_B - take_B)
         self.done_B, self.rest_B = self.done_B + take_B, self.rest_B - take_B
-        if method.resets:
+        if self.resets:
             self.buffers.restart(ends_B)
         else:
             self._evict()
@@ -137,16 +144,16 @@ class Reading:
     @property
     def _base_B(self) -> Tensor:
         """Positions of the first tokens of the unfinished windows."""
-        return self.used_B if self.method.resets else self.before.length_B + self.done_B - self.open_B
+        return self.used_B if self.resets else self.before.length_B + self.done_B - self.open_B
 
     def _skip_forgotten(self) -> None:
         """Nothing is kept of contexts that end in this call: without scores they need not be read."""
         passes_B = self.rest_B > self.left_B
-        whole_B = (self.rest_B - self.left_B - 1) // self.method.context * self.method.context
+        whole_B = (self.rest_B - self.left_B - 1) // self.context * self.context
         skipped_B = (self.left_B + whole_B).masked_fill(~passes_B, 0)
         self.done_B, self.rest_B = self.done_B + skipped_B, self.rest_B - skipped_B
         self.used_B, self.open_B = (x.masked_fill(passes_B, 0) for x in (self.used_B, self.open_B))
-        self.left_B = self.left_B.masked_fill(passes_B, self.method.context)
+        self.left_B = self.left_B.masked_fill(passes_B, self.context)
 
     def _enter(self, take_B: Tensor) -> None:
         """Note the tokens that are taken, and the one after them as a target."""
@@ -230,8 +237,8 @@ class Reading:
 
     def _evict(self) -> None:
         """Drop the oldest states where more are in view than the context holds."""
-        over_B = (self.used_B - self.method.context).clamp(min=0)
-        self.buffers.evict(over_B, self.method.context, self.tokens_BS)
+        over_B = (self.used_B - self.context).clamp(min=0)
+        self.buffers.evict(over_B, self.context, self.tokens_BS)
         self.used_B = self.used_B - over_B
 
     def _check(self, loss_B: Tensor, closes_B: Tensor) -> None:

@@ -1,0 +1,120 @@
+"""The house drawn from its imports: rooms, arrows between rooms, circles, arrows that run up, sizes of modules."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import statistics
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src"
+PACKAGE = "contextlab"
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("version", "errors", "paths", "locks", "harmless", "tensors", "static"),
+    ("kernels",),
+    ("states", "calls", "attention"),
+    ("backbone",),
+    ("method",),
+    ("methods", "accounting"),
+    ("benchmarks",),
+    ("registry",),
+    ("harness",),
+    ("testing", "integrations", "reports", "training"),
+    ("cli", PACKAGE),
+)
+"""Rooms from the ground up; a room imports from its own floor and from those below."""
+NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def modules(source: Path = SOURCE) -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    files = sorted((source / PACKAGE).rglob("*.py"))
+    names = (".".join(file.relative_to(source).with_suffix("").parts).removesuffix(".__init__") for file in files)
+    return dict(zip(names, files, strict=True))
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of the package that a module imports anywhere, those for types only included."""
+    return {target for target in _imported(ast.parse(path.read_text()), known) if target != name}
+
+
+def _imported(tree: ast.Module, known: dict[str, Path]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name for name in submodules if name in known)
+            if any(name not in known for name in submodules):
+                yield str(node.module)
+
+
+def room(name: str) -> str:
+    """The room of a module: its first part below the package."""
+    return [*name.split("."), PACKAGE][1] if name != PACKAGE else PACKAGE
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, directly or not."""
+    reach = {name: _reach(name, graph) for name in graph}
+    groups = {tuple(sorted(other for other in reach[name] if name in reach[other])) for name in graph}
+    return [list(group) for group in sorted(groups) if group]
+
+
+def _reach(start: str, graph: dict[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    open_ = [start]
+    while open_:
+        for target in graph[open_.pop()] - seen:
+            seen.add(target)
+            open_.append(target)
+    return seen
+
+
+def upward(graph: dict[str, set[str]]) -> list[str]:
+    """Arrows from a room to one that stands above it."""
+    floor = {name: number for number, rooms in enumerate(FLOORS) for name in rooms}
+    arrows = ((name, target) for name in graph for target in graph[name])
+    return sorted(f"{a} -> {b}" for a, b in arrows if floor[room(a)] < floor[room(b)])
+
+
+def code_lines(path: Path) -> int:
+    """Lines that hold code: no blank lines, comments or docstrings."""
+    text = path.read_text()
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    skipped: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        for statement in getattr(node, "body", []) if isinstance(node, documented) else []:
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                skipped.update(range(statement.lineno, (statement.end_lineno or 0) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NOT_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - skipped)
+
+
+def drawn() -> dict[str, object]:
+    """The house in numbers."""
+    known = modules()
+    graph = {name: imports(name, path, known) for name, path in known.items()}
+    sizes = {name: code_lines(path) for name, path in known.items()}
+    arrows = {(room(a), room(b)) for a in graph for b in graph[a] if room(a) != room(b)}
+    tests = sum(map(code_lines, (SOURCE.parent / "tests").rglob("*.py")))
+    return {
+        "modules": len(known),
+        "code_lines": sum(sizes.values()),
+        "median_module": statistics.median(sizes.values()),
+        "largest_modules": dict(sorted(sizes.items(), key=lambda item: -item[1])[:5]),
+        "tests_per_source": round(tests / sum(sizes.values()), 3),
+        "rooms": {a: sorted(b for c, b in arrows if c == a) for a in sorted({a for a, _ in arrows})},
+        "circles": circles(graph),
+        "upward": upward(graph),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(drawn(), indent=1))

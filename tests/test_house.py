@@ -1,0 +1,61 @@
+"""The house as its imports draw it: no circle, no arrow that runs up, no module too large."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LARGEST = 350
+
+
+@pytest.fixture(scope="module")
+def house() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("house", ROOT / "benches/house.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_no_module_imports_itself_by_way_of_others(house: ModuleType) -> None:
+    assert house.drawn()["circles"] == []
+
+
+def test_arrows_run_downwards(house: ModuleType) -> None:
+    assert house.drawn()["upward"] == []
+
+
+def test_every_room_has_a_floor(house: ModuleType) -> None:
+    floors = {room for floor in house.FLOORS for room in floor}
+    assert {house.room(name) for name in house.modules()} <= floors
+
+
+def test_circles_and_upward_arrows_are_seen(house: ModuleType) -> None:
+    graph = {"contextlab.method.a": {"contextlab.cli.b"}, "contextlab.cli.b": {"contextlab.method.a"}}
+    assert house.circles(graph) == [["contextlab.cli.b", "contextlab.method.a"]]
+    assert house.upward(graph) == ["contextlab.method.a -> contextlab.cli.b"]
+
+
+def test_an_import_within_a_function_or_for_types_counts(house: ModuleType, tmp_path: Path) -> None:
+    typed = "if TYPE_CHECKING:\n    from contextlab.a import X\n"
+    source = typed + "def f():\n    import contextlab.b\n    from contextlab import c\n"
+    (tmp_path / "m.py").write_text(source)
+    known = dict.fromkeys(("contextlab", "contextlab.a", "contextlab.b", "contextlab.c"), tmp_path)
+    names = house.imports("contextlab.m", tmp_path / "m.py", known)
+    assert names == {"contextlab.a", "contextlab.b", "contextlab.c"}
+
+
+def test_code_lines_leave_out_comments_and_docstrings(house: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        '"""Two\nlines."""\n\n# why\nx = [\n    1,\n]\n\n\ndef f():\n    """What."""\n    return x\n'
+    )
+    assert house.code_lines(tmp_path / "m.py") == 5
+
+
+def test_tests_are_as_long_as_what_they_test(house: ModuleType) -> None:
+    assert house.drawn()["tests_per_source"] >= 1
