@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-import contextlab
 from contextlab import backbone
 from contextlab.errors import UserError
 from contextlab.harness import identity as identities
@@ -31,7 +30,7 @@ def package_below(folder: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> 
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     (folder / place).mkdir(parents=True)
-    monkeypatch.setattr(contextlab, "__file__", str(folder / place / "__init__.py"))
+    monkeypatch.setattr(identities, "PACKAGE", (folder / place).resolve())
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     return head.stdout.strip()
 

@@ -325,7 +325,7 @@ def test_the_identity_changes_with_all_that_could_change_a_result(monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(identities, "prompt_digest", lambda _: "0")
         seen.append(identities.identity(**base))
-    for library in (contextlab, torch, identities.transformers):
+    for library in (identities, torch, identities.transformers):
         with monkeypatch.context() as patch:
             patch.setattr(library, "__version__", "0")
             seen.append(identities.identity(**base))

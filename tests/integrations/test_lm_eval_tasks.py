@@ -14,8 +14,8 @@ import lm_eval
 from lm_eval.tasks import TaskManager
 
 import contextlab
-from contextlab import backbone as backbones
 from contextlab import registry
+from contextlab.backbone import toys
 from contextlab.benchmarks.data.icl_sets import SETS
 from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks import icl as icl_module
@@ -43,7 +43,7 @@ def model() -> ContextLM:
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> ContextLM:
     """The same with positions for a whole text."""
-    monkeypatch.setattr(backbones, "TINY_POSITIONS", 2**14)
+    monkeypatch.setattr(toys, "TINY_POSITIONS", 2**14)
     return ContextLM("full", "tiny-llama", device="cpu", keep_bos=False)
 
 

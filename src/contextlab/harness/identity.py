@@ -26,6 +26,8 @@ from contextlab.kernels import dispatch
 from contextlab.method import ContextMethod
 from contextlab.version import __version__
 
+PACKAGE = Path(__file__).resolve().parents[1]
+
 
 def identity(
     method: tuple[str, ContextMethod],
@@ -118,14 +120,13 @@ def prompt_digest(protocol: Protocol) -> str:
 @cache
 def commit() -> str | None:
     """The revision of the checkout that the package runs from; None for an installed package."""
-    package = Path(__file__).resolve().parents[1]
-    git = ["git", "-C", str(package), "rev-parse", "--show-toplevel", "HEAD"]
+    git = ["git", "-C", str(PACKAGE), "rev-parse", "--show-toplevel", "HEAD"]
     try:
         answer = subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\n")
     except (OSError, subprocess.CalledProcessError):
         return None
     # An environment may lie inside a checkout of something else.
-    return answer[1] if Path(answer[0]) / "src" / "contextlab" == package else None
+    return answer[1] if Path(answer[0]) / "src" / "contextlab" == PACKAGE else None
 
 
 @cache

@@ -71,7 +71,7 @@ def ask(
     split: str, block: Block = BLOCK, meter: FakeMeter | None = None, context: Any = "own", seed: int = 0
 ) -> tuple[dict[str, Any], FakeMeter, IclProtocol]:
     name, settings = parse(split)
-    protocol = IclProtocol(template(name, settings), settings, Options(context=context))
+    protocol = IclProtocol(template(name, settings), settings.k, settings.choose, Options(context=context))
     meter = meter or FakeMeter()
     random.seed(seed)
     return protocol.evaluate(meter, block, block), meter, protocol  # type: ignore[arg-type]
