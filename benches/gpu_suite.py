@@ -30,7 +30,7 @@ from contextlab.accounting.memory import PeakMemory, resident_bytes
 from contextlab.backbone import PAPER_SHAPES, PAPER_VOCABULARY, Backbone
 from contextlab.cli.kernels import measured
 from contextlab.harness.identity import hardware
-from contextlab.method import Ahead, ContextMethod
+from contextlab.method import Ahead, AnyMethod
 from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
@@ -151,7 +151,11 @@ def generative_adapter(toy: bool) -> dict[str, Any]:
     for length in (32, 64) if toy else (1024, 4096):
         tokens_1T = torch.randint(backbone.vocab_size, (1, length), device=DEVICE)
         question = [torch.randint(backbone.vocab_size, (QUESTION,)).tolist()]
-        for name, method in (("full", Full(backbone)), ("generative_adapter", GenerativeAdapter(backbone, config))):
+        methods: dict[str, AnyMethod] = {
+            "full": Full(backbone),
+            "generative_adapter": GenerativeAdapter(backbone, config),
+        }
+        for name, method in methods.items():
             start = method.start(ahead=Ahead(length, QUESTION))
             read = functools.partial(method.read, start, tokens_1T, logprobs=False)
             state, _ = read()
@@ -221,7 +225,7 @@ def _on_device(model: Any, name: str) -> Backbone:
     return Backbone(model.to(DEVICE, width).eval(), None, name)
 
 
-def _read(method: ContextMethod, tokens_BT: Tensor, piece: int, *, logprobs: bool = True) -> None:
+def _read(method: AnyMethod, tokens_BT: Tensor, piece: int, *, logprobs: bool = True) -> None:
     state = method.start(len(tokens_BT))
     for part_Bt in tokens_BT.split(piece, dim=1):
         state, _ = method.read(state, part_Bt, logprobs=logprobs)

@@ -134,6 +134,7 @@ def _next(method: Any, state: Any) -> None:
 CHECKS: dict[str, Callable[..., None]] = {
     "start": _start,
     "read": _read,
+    "learn": _read,
     "score": _score,
     "generate": _generate,
     "next_logprobs": _next,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast
 
 import pydantic
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from contextlab import calls, states, tensors
 from contextlab.errors import UserError, short, unknown
@@ -22,10 +23,14 @@ from contextlab.errors import UserError, short, unknown
 if TYPE_CHECKING:
     from contextlab.backbone import Backbone
 
+C = TypeVar("C", bound="MethodConfig")
 S = TypeVar("S", bound="State")
+N = TypeVar("N", bound=nn.Module)
 
 MOST_INTEGER, MOST_FLOAT = 2**48, 3e38
 """The largest settings: sums and products of them with lengths stay in the range of int64 and float32."""
+WEIGHTS = "contextlab weights"
+"""Says in a file that `save_weights` wrote it."""
 FORKS = 16
 """The most copies of a state, and the most bytes of them together, that answer side by side."""
 FORK_BYTES = 2**29
@@ -81,8 +86,6 @@ class Capabilities:
 
     Attributes:
         exact_streaming: `read(ab)` equals `read(a)` then `read(b)` at every split.
-        trainable: has parameters that `contextlab train` can adapt.
-        untrained: has such parameters and they are as they started, so that its numbers say what it costs, no more.
         needs_gradients: reading differentiates through the backbone.
         max_context: tokens after which the method starts anew; None when it has no such limit.
         segment: length of the segments whose local context starts cold; None when there are none.
@@ -90,8 +93,6 @@ class Capabilities:
     """
 
     exact_streaming: bool = True
-    trainable: bool = False
-    untrained: bool = False
     needs_gradients: bool = False
     max_context: int | None = None
     segment: int | None = None
@@ -130,10 +131,10 @@ class State:
     length_B: Tensor
     pending_BC: Tensor
 
-    owner: ClassVar[ContextMethod | None] = None
+    owner: ClassVar[AnyMethod | None] = None
     """The method that made the state, where that is known; it is no part of the value."""
 
-    def own(self, method: ContextMethod | None) -> Self:
+    def own(self, method: AnyMethod | None) -> Self:
         """The same state, marked as made by a method."""
         object.__setattr__(self, "owner", method)
         return self
@@ -181,6 +182,19 @@ class State:
         """The given rows, in the given order."""
         return self.map(lambda tensor: tensor[torch.as_tensor(rows, device=tensor.device)])
 
+    def detach(self) -> Self:
+        """The same numbers without a graph behind them."""
+        return self.map(Tensor.detach)
+
+    def where(self, rows_B: Tensor, other: Self) -> Self:
+        """The rows of this state where `rows_B` (bool) is true, and those of another of the method elsewhere.
+
+        What one of them has fewer slots of is filled up with zeros, which its counts do not include.
+        """
+        others = other.tensors()
+        chosen: Self = _walk(self, "", lambda name, tensor: _rows_of(rows_B, tensor, others[name]))
+        return chosen.own(self.owner)
+
     def to(self, device: torch.device | str) -> Self:
         """The state on another device."""
         return self.map(lambda tensor: tensor.to(device))
@@ -208,6 +222,20 @@ class State:
         return loaded.own(self.owner)
 
 
+def _rows_of(rows_B: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Rows of one tensor where the condition holds, of the other elsewhere, in the larger of the two shapes."""
+    shape = [max(sizes) for sizes in zip(one.shape, other.shape, strict=True)]
+    one, other = (_filled_up(tensor, shape) for tensor in (one, other))
+    return torch.where(rows_B.view(-1, *[1] * (one.dim() - 1)), one, other)
+
+
+def _filled_up(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    missing = [size - own for size, own in zip(shape, tensor.shape, strict=True)]
+    return (
+        functional.pad(tensor, [width for gap in reversed(missing) for width in (0, gap)]) if any(missing) else tensor
+    )
+
+
 def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any]) -> Any:
     """Rebuild a nest of dataclasses and tuples with `visit(name, tensor)` in place of every tensor."""
     if isinstance(value, Tensor):
@@ -219,7 +247,21 @@ def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any]) -> Any:
     return dataclasses.replace(value, **changed)
 
 
-class ContextMethod(ABC):
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What a loss over the tokens of one call needs, with a graph back to what is learned.
+
+    Attributes:
+        logprobs_BT: log P(token | everything before it), float32; 0 at padding.
+        hidden_BTC: the hidden states that predict the tokens, for losses over whole distributions
+            (`Backbone.logits`); 0 at padding.
+    """
+
+    logprobs_BT: Tensor
+    hidden_BTC: Tensor
+
+
+class ContextMethod(ABC, Generic[C, S]):
     """A way to give a language model more context: starts empty, reads tokens, scores or writes text.
 
     Causality: a returned log-probability depends on the state and on earlier tokens only. The returned state may
@@ -230,6 +272,12 @@ class ContextMethod(ABC):
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     called: bool = False
     """Whether a call from outside is under way, whose arguments have been checked."""
+    learned: nn.Module | None = None
+    """All that training changes; parameter counts, digest, loading, saving and `untrained` follow from it."""
+    unbounded: ClassVar[tuple[str, ...]] = ()
+    """Last parts of the names of learned parameters that may be minus infinity."""
+    _started: tuple[tuple[int, int], ...] | None = None
+    _digest: tuple[object, str] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Check the arguments of calls from outside, whatever class they reach (see `calls`)."""
@@ -237,10 +285,26 @@ class ContextMethod(ABC):
         for name in calls.CHECKS.keys() & vars(cls).keys():
             setattr(cls, name, calls.checked(name)(vars(cls)[name]))
 
-    def __init__(self, backbone: Backbone, config: MethodConfig | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: C | None = None) -> None:
         self.backbone = backbone
-        self.config = config if config is not None else self.Config()
+        self.config = config if config is not None else cast(C, self.Config())
         self.config.check_size()
+
+    def learns(self, module: N, weights: Path | None = None) -> N:
+        """Declare all that training changes, and take over its trained weights; called once, while a method is made.
+
+        Args:
+            module: of the method; put into evaluation mode.
+            weights: file that `save_weights` wrote; None leaves the module as initialised.
+
+        Raises:
+            UserError: as `load_weights`.
+        """
+        self.learned = module.eval()
+        self._started = tensors.versions(module)
+        if weights is not None:
+            self.load_weights(weights)
+        return module
 
     @property
     @abstractmethod
@@ -248,7 +312,7 @@ class ContextMethod(ABC):
         """What this method can do, with this backbone and configuration."""
 
     @abstractmethod
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> S:
         """An empty state.
 
         Args:
@@ -259,8 +323,8 @@ class ContextMethod(ABC):
 
     @abstractmethod
     def read(
-        self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
-    ) -> tuple[Any, Tensor | None]:
+        self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
+    ) -> tuple[S, Tensor | None]:
         """Consume tokens.
 
         Args:
@@ -274,8 +338,30 @@ class ContextMethod(ABC):
             padding; None when not wanted.
         """
 
+    def learn(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None) -> tuple[S, Prediction]:
+        """Consume tokens as `read` does, with a graph back to `learned` and none into the backbone.
+
+        The state carries its part of the graph on: `State.detach` ends it, for truncated backpropagation.
+
+        Args:
+            state: a state of this method; left as it was.
+            tokens_BT: int64, right-padded.
+            lengths_B: tokens of each row that count; all of them when None.
+
+        Raises:
+            UserError: when the method has nothing to learn.
+        """
+        raise UserError(f"{type(self).__name__} has nothing to learn: use read.")
+
+    def restart(self, state: S, rows_B: Tensor, *, ahead: Ahead | None = None) -> S:
+        """The state with an empty one in the rows where `rows_B` (bool) is true; the other rows stay as they are.
+
+        For streams of documents side by side, of which one ends.
+        """
+        return state.where(~rows_B, self.start(state.batch_size, ahead=ahead)).own(self)
+
     @calls.checked("score")
-    def score(self, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
+    def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:
         """Log-probabilities of several continuations of every row; the state is left as it was.
 
         Returns:
@@ -290,7 +376,7 @@ class ContextMethod(ABC):
     @calls.checked("generate")
     def generate(
         self,
-        state: Any,
+        state: S,
         prompts: Sequence[Sequence[int]],
         *,
         max_new_tokens: int,
@@ -316,20 +402,20 @@ class ContextMethod(ABC):
         for start in range(0, len(prompts), together):
             part = prompts[start : start + together]
             rows = state if state.batch_size == len(part) else state.fork(len(part))
-            written += writer.write(len(part), _Reading(self, rows, part))
+            written += writer.write(len(part), _Continuation(self, rows, part))
         return written
 
     @calls.checked("next_logprobs")
     @torch.no_grad()
-    def next_logprobs(self, state: Any) -> Tensor:
+    def next_logprobs(self, state: S) -> Tensor:
         """`logprobs_BV`, float32: the distribution of the next token of every row."""
         return self.backbone.logprobs_of_all(state.pending_BC)
 
-    def baseline(self) -> ContextMethod | None:
+    def baseline(self) -> AnyMethod | None:
         """The method that this one equals while its memory is empty, where the paper says so."""
         return None
 
-    def load_state(self, path: Path | str) -> Any:
+    def load_state(self, path: Path | str) -> S:
         """The state that `State.save` wrote to `path`.
 
         Raises:
@@ -342,7 +428,7 @@ class ContextMethod(ABC):
             raise states.unfit(path, misfit) from None
         return loaded
 
-    def check_state(self, state: Any) -> None:
+    def check_state(self, state: S) -> None:
         """Refuse values of a loaded state that no reading leaves behind; shapes and types have been checked.
 
         Raises:
@@ -354,15 +440,74 @@ class ContextMethod(ABC):
     @property
     def added_parameters(self) -> int:
         """Parameters this method adds to the backbone."""
-        return 0
+        return sum(parameter.numel() for parameter in self._parameters())
 
     @property
     def trained_parameters(self) -> int:
         """Parameters of this method that training changes."""
-        return 0
+        return sum(parameter.numel() for parameter in self._parameters() if parameter.requires_grad)
+
+    @property
+    def untrained(self) -> bool:
+        """Whether it has something to learn that is as it started: its numbers say what it costs, no more."""
+        return self.learned is not None and tensors.versions(self.learned) == self._started
+
+    @property
+    def weights_digest(self) -> str | None:
+        """sha256 of what is learned, hexadecimal; None without such. It follows changes of the weights."""
+        if self.learned is None:
+            return None
+        now = tensors.versions(self.learned)
+        if self._digest is None or self._digest[0] != now:
+            self._digest = now, tensors.weights_digest(self.learned)
+        return self._digest[1]
+
+    def save_weights(self, path: Path | str) -> None:
+        """Write what is learned to one safetensors file, with what it belongs to.
+
+        Raises:
+            UserError: when there is nothing to learn, or it cannot be written.
+        """
+        if self.learned is None:
+            raise UserError(f"{type(self).__name__} has nothing to learn, so there are no weights to save.")
+        about = {"kind": WEIGHTS, "method": type(self).__name__, "backbone": self.backbone.digest}
+        tensors.write(path, self.learned.state_dict(), about)
+
+    def load_weights(self, path: Path | str) -> None:
+        """Take over learned weights, all or none.
+
+        Raises:
+            UserError: when there is nothing to learn, or the file is broken, of another method or backbone, or does
+                not fit the configuration.
+        """
+        weights, about = tensors.read(path)
+        misfit = f"{type(self).__name__} has nothing to learn"
+        if about.get("kind") == WEIGHTS and about.get("method") != type(self).__name__:
+            misfit = f"it was written for {about.get('method')}"
+        elif about.get("kind") == WEIGHTS and about.get("backbone") != self.backbone.digest:
+            misfit = "it was trained beside another backbone"
+        elif self.learned is not None:
+            named = self.renamed_weights(weights)
+            misfit = tensors.load_into(self.learned, named, unbounded=self.unbounded) or ""
+        if misfit:
+            raise UserError(
+                f"{path} does not hold {type(self).__name__} weights for this backbone and configuration ({misfit}): "
+                "check weights=."
+            )
+
+    def renamed_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of a file under the names of `learned`; methods that read files of others translate them here."""
+        return weights
+
+    def _parameters(self) -> Iterable[nn.Parameter]:
+        return () if self.learned is None else self.learned.parameters()
 
 
-def build(kind: type[ContextMethod], backbone: Backbone, config: MethodConfig) -> ContextMethod:
+AnyMethod: TypeAlias = ContextMethod[Any, Any]
+"""A method of whatever configuration and state: what the harness runs."""
+
+
+def build(kind: type[AnyMethod], backbone: Backbone, config: MethodConfig) -> AnyMethod:
     """A method on a backbone.
 
     Raises:
@@ -415,10 +560,10 @@ class Writer:
         return written
 
 
-class _Reading:
+class _Continuation:
     """What follows a state, its prompts, and one chosen token after the other."""
 
-    def __init__(self, method: ContextMethod, state: Any, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, method: AnyMethod, state: State, prompts: Sequence[Sequence[int]]) -> None:
         self.method, self.state, self.prompts = method, state, prompts
 
     def __call__(self, chosen_B: Tensor | None) -> Tensor:

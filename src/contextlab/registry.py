@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from contextlab.benchmarks.task import Task
-    from contextlab.method import ContextMethod
+    from contextlab.method import AnyMethod
 
 METHODS = "contextlab.methods"
 TASKS = "contextlab.tasks"
@@ -37,7 +37,7 @@ def tasks() -> dict[str, str]:
     return _names(TASKS)
 
 
-def method_class(name: str) -> type[ContextMethod]:
+def method_class(name: str) -> type[AnyMethod]:
     """The class of a method, by name or `path.py:Class`.
 
     Raises:
@@ -45,7 +45,7 @@ def method_class(name: str) -> type[ContextMethod]:
     """
     from contextlab.method import ContextMethod, MethodConfig
 
-    found: type[ContextMethod] = _class("method", METHODS, name, ContextMethod)
+    found: type[AnyMethod] = _class("method", METHODS, name, ContextMethod)
     if not (isinstance(found.Config, type) and issubclass(found.Config, MethodConfig)):
         raise UserError(
             f"The Config of method {_named(METHODS, name)} is no MethodConfig: derive it from contextlab's."
@@ -87,7 +87,7 @@ def load(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     **settings: Any,
-) -> ContextMethod:
+) -> AnyMethod:
     """A method on a backbone, ready to read.
 
     Args:

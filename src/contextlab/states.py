@@ -34,7 +34,7 @@ def origin(method: Any) -> dict[str, str]:
         "method": type(method).__qualname__,
         "settings": json.dumps(settings, sort_keys=True, default=str),
         "backbone": str(getattr(method.backbone, "digest", None)),
-        "weights": str(getattr(method, "weights_digest", None)),
+        "weights": str(method.weights_digest),
     }
 
 

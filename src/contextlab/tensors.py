@@ -7,6 +7,7 @@ Every tensor that is loaded passes through here.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Collection, Mapping
@@ -87,6 +88,23 @@ def align(module: nn.Module) -> None:
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.data_ptr() % ALIGNMENT:
             tensor.data = tensor.data.clone()
+
+
+def versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Where the parameters and buffers lie and how often each was written: another value means other weights."""
+    return tuple(
+        (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+        for tensor in (*module.parameters(), *module.buffers())
+    )
+
+
+def weights_digest(module: nn.Module) -> str:
+    """sha256 over names, types and bytes of all parameters and buffers that are saved."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _fresh(tensor: Tensor, device: torch.device | str) -> Tensor:

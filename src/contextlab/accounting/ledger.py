@@ -15,7 +15,7 @@ from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.errors import UserError
-from contextlab.method import Ahead, Capabilities, ContextMethod, State
+from contextlab.method import Ahead, AnyMethod, Capabilities, State
 
 if TYPE_CHECKING:
     from contextlab.backbone import Backbone
@@ -216,7 +216,7 @@ class Meter:
         example: whose calls these are, for errors.
     """
 
-    def __init__(self, method: ContextMethod, ledger: Ledger) -> None:
+    def __init__(self, method: AnyMethod, ledger: Ledger) -> None:
         self.method = method
         self.ledger = ledger
         self.example = ""
@@ -239,7 +239,7 @@ class Meter:
     def read(
         self, phase: Phase, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
     ) -> tuple[Any, Tensor | None]:
-        """`ContextMethod.read`, entered in `phase` with its unpadded tokens.
+        """`AnyMethod.read`, entered in `phase` with its unpadded tokens.
 
         Raises:
             UserError: when a log-probability is not finite.
@@ -255,7 +255,7 @@ class Meter:
         return after, found_BT
 
     def score(self, phase: Phase, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
-        """`ContextMethod.score`, entered in `phase` with the candidates' tokens of every row.
+        """`AnyMethod.score`, entered in `phase` with the candidates' tokens of every row.
 
         Raises:
             UserError: when a log-probability is not finite.
@@ -272,7 +272,7 @@ class Meter:
         return logprobs_BNM
 
     def generate(self, phase: Phase, state: Any, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
-        """`ContextMethod.generate`, entered in `phase` with the tokens of the prompts and those written."""
+        """`AnyMethod.generate`, entered in `phase` with the tokens of the prompts and those written."""
         return self.ledger.call(
             phase,
             lambda: self.method.generate(state, prompts, **options),

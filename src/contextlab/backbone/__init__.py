@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlab.backbone.loading import compute_device, known, load, wrap
 from contextlab.backbone.toys import PAPER_POSITIONS, PAPER_SHAPES, PAPER_VOCABULARY, TINY
-from contextlab.backbone.wrapper import Backbone, versions, weights_digest
+from contextlab.backbone.wrapper import Backbone
+from contextlab.tensors import versions, weights_digest
 
 __all__ = [
     "PAPER_POSITIONS",

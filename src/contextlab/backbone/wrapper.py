@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from contextlab import attention
 from contextlab.errors import UserError
+from contextlab.tensors import versions, weights_digest
 
 R = TypeVar("R")
 HEAD_TOKENS = 128
@@ -195,6 +197,18 @@ class Backbone:
         """Causal attention over the new tokens alone."""
         return attention.CacheReader(self, self.empty_kv(rows), layout)
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """No gradients with respect to the weights, for the duration of a block."""
+        weights = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        try:
+            for parameter in weights:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter in weights:
+                parameter.requires_grad_(True)
+
     def check_seam(self) -> None:
         """Compare one short forward pass with the model's own.
 
@@ -238,20 +252,3 @@ class Backbone:
                     raise ValueError(f"{len(reader.k)} of {self.layers} layers have one that can be replaced")
                 kv = reader.grown(torch.tensor([tokens_BT[:, part].shape[1]], device=self.device))
         return torch.cat(logits, dim=1)
-
-
-def versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Where the parameters and buffers lie and how often each was written: another value means other weights."""
-    return tuple(
-        (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
-        for tensor in (*module.parameters(), *module.buffers())
-    )
-
-
-def weights_digest(module: nn.Module) -> str:
-    """sha256 over names, types and bytes of all parameters and buffers that are saved."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

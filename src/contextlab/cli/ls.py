@@ -76,16 +76,19 @@ def _details(name: str) -> dict[str, Any]:
 
     kind = registry.method_class(name)
     with registry.foreign(f"The method '{name}' cannot say what it needs", "try it with `contextlab check`"):
-        needs = kind(backbone.load("tiny-llama", device="cpu")).capabilities
+        method = kind(backbone.load("tiny-llama", device="cpu"))
         return {
             "about": _first_line(kind),
-            "needs": [word for word, needed in _needs(needs) if needed],
+            "needs": [word for word, needed in _needs(method) if needed],
             "settings": [f"{f.name}={getattr(kind.Config(), f.name)}" for f in dataclasses.fields(kind.Config)],
         }
 
 
-def _needs(capabilities: Any) -> list[tuple[str, bool]]:
-    return [("training", capabilities.trainable), ("gradients while reading", capabilities.needs_gradients)]
+def _needs(method: Any) -> list[tuple[str, bool]]:
+    return [
+        ("training", method.learned is not None),
+        ("gradients while reading", method.capabilities.needs_gradients),
+    ]
 
 
 def _tasks(verbose: bool) -> Iterator[dict[str, Any]]:

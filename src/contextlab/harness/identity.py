@@ -23,14 +23,14 @@ from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.harness.store import digest
 from contextlab.kernels import dispatch
-from contextlab.method import ContextMethod
+from contextlab.method import AnyMethod
 from contextlab.version import __version__
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def identity(
-    method: tuple[str, ContextMethod],
+    method: tuple[str, AnyMethod],
     task: tuple[str, Task],
     split: str,
     options: Options,
@@ -47,7 +47,7 @@ def identity(
         "method": registry.without_folder(method[0]),
         "method_config": method[1].config.as_dict(),
         "method_files": files_of(method[1].config.as_dict()),
-        "method_weights": getattr(method[1], "weights_digest", None),
+        "method_weights": method[1].weights_digest,
         "method_source": registry.source_digest(type(method[1]).__module__),
         "backbone": backbone.name,
         "backbone_config": digest(_architecture(backbone)),

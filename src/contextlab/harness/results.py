@@ -11,7 +11,7 @@ from contextlab.benchmarks.metrics.estimates import paired
 from contextlab.benchmarks.task import Control, Dataset, Measure, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.harness.store import QUALITY, Parts
-from contextlab.method import ContextMethod
+from contextlab.method import AnyMethod
 
 if TYPE_CHECKING:
     import pandas
@@ -129,7 +129,7 @@ class Results:
         return pandas.json_normalize(self.runs)
 
 
-def description(name: str, method: ContextMethod, case: Case) -> dict[str, Any]:
+def description(name: str, method: AnyMethod, case: Case) -> dict[str, Any]:
     """What was run, on what."""
     backbone = method.backbone
     return {
@@ -154,11 +154,11 @@ def description(name: str, method: ContextMethod, case: Case) -> dict[str, Any]:
             "trained": method.trained_parameters,
         },
         "max_context": method.capabilities.max_context,
-        "untrained": method.capabilities.untrained,
+        "untrained": method.untrained,
     }
 
 
-def changed_settings(method: ContextMethod) -> list[str]:
+def changed_settings(method: AnyMethod) -> list[str]:
     """Names of the settings that are not the method's defaults."""
     config = method.config.as_dict()
     try:

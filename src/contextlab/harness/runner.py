@@ -39,7 +39,7 @@ from contextlab.harness.results import (
     summary,
 )
 from contextlab.harness.store import Parts, Run, line_parts, open_run
-from contextlab.method import ContextMethod, build
+from contextlab.method import AnyMethod, build
 
 WARM_UP_TOKENS = 16
 
@@ -136,7 +136,7 @@ def _control(name: str) -> Control:
     raise unknown("context", name, get_args(Control))
 
 
-def _configs(kinds: Mapping[str, type[ContextMethod]], settings: Mapping[str, Any]) -> dict[str, Any]:
+def _configs(kinds: Mapping[str, type[AnyMethod]], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every method's configuration, from those of the settings that it has."""
     fields = {name: {f.name for f in dataclasses.fields(kind.Config)} for name, kind in kinds.items()}
     every = set().union(*fields.values())
@@ -166,7 +166,7 @@ def _cases(
 
 
 def _run(
-    name: str, method: ContextMethod, case: Case, seed: int, out: Path, show: bool, counting: bool
+    name: str, method: AnyMethod, case: Case, seed: int, out: Path, show: bool, counting: bool
 ) -> tuple[dict[str, Any], dict[str, Parts]]:
     """The result of one run and what each of its examples adds to the metrics."""
     current = provenance(method.backbone, case.protocol, seed)
@@ -211,7 +211,7 @@ def _summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks, run: Run
         ) from error
 
 
-def _warm_meter(method: ContextMethod, seed: int, counting: bool) -> Meter:
+def _warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
     """A fresh meter of a method that has read once, so that the first example is not charged for what happens once.
 
     A second reading under the watch tells whether the method's products are seen without it.

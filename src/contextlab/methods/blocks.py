@@ -7,35 +7,35 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from contextlab.method import ContextMethod
+from contextlab.backbone import Backbone
+from contextlab.method import C, ContextMethod, Prediction, S
 
 BLOCK_TOKENS = 1024
 
 
-class BlockMethod(ContextMethod):
+class BlockMethod(ContextMethod[C, S]):
     """A method that reads in blocks: it says how far each row may go, and takes one step.
 
     Rows may stand at different places of their segments; a block takes from each row what that row may read next.
     """
 
     @abstractmethod
-    def room(self, state: Any) -> Tensor:
+    def room(self, state: S) -> Tensor:
         """`room_B`: how many tokens each row may read in one step, at least 1."""
 
     @abstractmethod
-    def step(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[Any, Tensor]:
+    def step(self, state: S, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[S, Tensor]:
         """Read at most `room_B` tokens a row.
 
         Returns:
             The state (without `length_B` and `pending_BC` brought up to date) and `hidden_BtC` after the final norm.
         """
 
-    def skim(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> Any | None:
+    def skim(self, state: S, tokens_Bt: Tensor, lengths_B: Tensor) -> S | None:
         """Read a block that fills every row's room, is not scored and is followed by another: nothing is predicted
         from it, so a method may leave out what only its predictions need.
 
@@ -44,50 +44,83 @@ class BlockMethod(ContextMethod):
         """
         return None
 
-    def reserve(self, state: Any, lengths_B: Tensor) -> Any:
+    def reserve(self, state: S, lengths_B: Tensor) -> S:
         """The state that a call starts from, given how many tokens it reads: with room for them where a state grows,
         so that steps may fill it in place. The caller's state stays as it is.
         """
         return state
 
+    def with_graph(self, state: S) -> S:
+        """The state that learning starts from: what an empty state holds of learned weights has a graph behind it."""
+        return state
+
     @torch.no_grad()
     def read(
-        self, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
-    ) -> tuple[Any, Tensor | None]:
+        self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
+    ) -> tuple[S, Tensor | None]:
         """Consume tokens; see `ContextMethod.read`."""
+        collected = _Collected(self.backbone, tokens_BT) if logprobs else None
+        state = self._consume(state, tokens_BT, lengths_B, collected)
+        return state, None if collected is None else collected.logprobs_BT
+
+    def learn(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None) -> tuple[S, Prediction]:
+        """Consume tokens with a graph; see `ContextMethod.learn`."""
+        if self.learned is None:
+            return super().learn(state, tokens_BT, lengths_B)
+        with torch.enable_grad(), self.backbone.frozen():
+            hidden_BTC = state.pending_BC.new_zeros(*tokens_BT.shape, state.pending_BC.shape[-1])
+            collected = _Collected(self.backbone, tokens_BT, hidden_BTC)
+            state = self._consume(self.with_graph(state), tokens_BT, lengths_B, collected)
+        return state, Prediction(collected.logprobs_BT, hidden_BTC)
+
+    def _consume(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None, collected: _Collected | None) -> S:
+        """The state after the tokens; predictions are `collected` where they are wanted."""
         rows, length = tokens_BT.shape
         left_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
-        found_BT = torch.zeros(rows, length, device=tokens_BT.device) if logprobs else None
         done_B = torch.zeros_like(left_B)
         state = self.reserve(state, left_B)
         while bool((left_B > 0).any()):
             room_B = self.room(state)
             take_B = torch.minimum(left_B, room_B.clamp(max=BLOCK_TOKENS))
-            index_Bt, real_Bt = _places(done_B, take_B, length)
+            index_Bt, real_Bt = _positions(done_B, take_B, length)
             tokens_Bt = tokens_BT.gather(1, index_Bt)
-            passing = not logprobs and bool((left_B > take_B).all() and (take_B == room_B).all())
+            passing = collected is None and bool((left_B > take_B).all() and (take_B == room_B).all())
+            done_B, left_B = done_B + take_B, left_B - take_B
             if passing and (passed := self.skim(state, tokens_Bt, take_B)) is not None:
                 state = dataclasses.replace(passed, length_B=passed.length_B + take_B)
-                done_B, left_B = done_B + take_B, left_B - take_B
                 continue
             before_BC = state.pending_BC
             state, hidden_BtC = self.step(state, tokens_Bt, take_B)
-            if found_BT is not None:
+            if collected is not None:
                 previous_BtC = torch.cat((before_BC[:, None], hidden_BtC[:, :-1]), dim=1)
-                found_Bt = self.backbone.logprobs(previous_BtC, tokens_Bt)
-                found_BT.scatter_add_(1, index_Bt, found_Bt.masked_fill(~real_Bt, 0.0))
+                collected.add(previous_BtC, tokens_Bt, index_Bt, real_Bt)
             state = _advance(state, hidden_BtC, take_B)
-            done_B, left_B = done_B + take_B, left_B - take_B
-        return state, found_BT
+        return state
 
 
-def _places(done_B: Tensor, take_B: Tensor, length: int) -> tuple[Tensor, Tensor]:
+class _Collected:
+    """What blocks predict, put together to the whole call."""
+
+    def __init__(self, backbone: Backbone, tokens_BT: Tensor, hidden_BTC: Tensor | None = None) -> None:
+        self.backbone, self.hidden_BTC = backbone, hidden_BTC
+        self.logprobs_BT = torch.zeros(tokens_BT.shape, device=tokens_BT.device)
+
+    def add(self, previous_BtC: Tensor, tokens_Bt: Tensor, index_Bt: Tensor, real_Bt: Tensor) -> None:
+        """Enter a block's predictions: the states before its tokens, and where in the call these stand."""
+        logprobs_Bt = self.backbone.logprobs(previous_BtC, tokens_Bt)
+        self.logprobs_BT.scatter_add_(1, index_Bt, logprobs_Bt.masked_fill(~real_Bt, 0.0))
+        if self.hidden_BTC is not None:
+            real_BtC = previous_BtC.masked_fill(~real_Bt[..., None], 0.0)
+            self.hidden_BTC.scatter_add_(1, index_Bt[..., None].expand_as(real_BtC), real_BtC)
+
+
+def _positions(done_B: Tensor, take_B: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """Where a block's tokens stand in the call, and which of them are real."""
     steps = torch.arange(int(take_B.max()), device=take_B.device)
     return (done_B[:, None] + steps).clamp(max=length - 1), steps < take_B[:, None]
 
 
-def _advance(state: Any, hidden_BtC: Tensor, take_B: Tensor) -> Any:
+def _advance(state: S, hidden_BtC: Tensor, take_B: Tensor) -> S:
     last_B11 = (take_B - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden_BtC.shape[-1])
     last_BC = hidden_BtC.gather(1, last_B11)[:, 0]
     pending_BC = torch.where(take_B[:, None] > 0, last_BC, state.pending_BC)

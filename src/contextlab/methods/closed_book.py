@@ -14,7 +14,7 @@ from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, 
 from contextlab.methods.full import Full
 
 
-class ClosedBook(ContextMethod):
+class ClosedBook(ContextMethod[MethodConfig, State]):
     """Answers every question from an empty context; reading changes nothing but the count of tokens."""
 
     def __init__(self, backbone: Backbone, config: MethodConfig | None = None) -> None:

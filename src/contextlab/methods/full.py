@@ -7,7 +7,7 @@ from contextlab.method import Capabilities, MethodConfig
 from contextlab.methods.segments import SegmentMethod
 
 
-class Full(SegmentMethod):
+class Full(SegmentMethod[MethodConfig]):
     """Attends to the whole context; a context longer than the model's positions is read in blocks of that length."""
 
     def __init__(self, backbone: Backbone, config: MethodConfig | None = None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from contextlab import states
 from contextlab.attention import KV, CacheReader, Layout
-from contextlab.method import Ahead, State, Writer, pad
+from contextlab.method import Ahead, C, State, Writer, pad
 from contextlab.methods.blocks import BlockMethod
 
 AT_ONCE = 4096
@@ -43,7 +43,10 @@ class SegmentState(State):
         return int(self.kv.used_B.sum())
 
 
-class SegmentMethod(BlockMethod):
+S = TypeVar("S", bound=SegmentState)
+
+
+class CacheMethod(BlockMethod[C, S]):
     """Attention over a cache of which, after every `segment` tokens, the first and last slots are kept."""
 
     segment: int
@@ -51,18 +54,18 @@ class SegmentMethod(BlockMethod):
     keep_last: int = 0
     band: int | None = None
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> SegmentState:
+    def empty(self, batch_size: int, ahead: Ahead | None) -> SegmentState:
         """An empty cache; only segments that start cold are worth placing."""
         first = ahead.first_segment(self.segment) if ahead and self.capabilities.segment else self.segment
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
         pending_BC = self.backbone.bos_hidden_C.expand(batch_size, -1)
         return SegmentState(zeros_B, pending_BC, self.backbone.empty_kv(batch_size), zeros_B + first)
 
-    def room(self, state: SegmentState) -> Tensor:
+    def room(self, state: S) -> Tensor:
         """Up to the end of the segment."""
         return state.left_B
 
-    def step(self, state: SegmentState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[SegmentState, Tensor]:
+    def step(self, state: S, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[S, Tensor]:
         """Attend to the cache and the new tokens; at a segment's end cut the cache back."""
         steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
         reader = self.reader(state, Layout(state.kv.used_B[:, None] + steps, None, self.band, self.keep_first))
@@ -72,19 +75,19 @@ class SegmentMethod(BlockMethod):
         left_B = torch.where(left_B == 0, self.segment, left_B)
         return dataclasses.replace(state, kv=kv, left_B=left_B), hidden_BtC
 
-    def skim(self, state: SegmentState, tokens_Bt: Tensor, lengths_B: Tensor) -> SegmentState | None:
+    def skim(self, state: S, tokens_Bt: Tensor, lengths_B: Tensor) -> S | None:
         """A segment of which nothing is kept need not be computed."""
         if self.keep_first or self.keep_last:
             return None
         kv = state.kv.keep(0, 0, torch.ones_like(lengths_B, dtype=torch.bool))
         return dataclasses.replace(state, kv=kv, left_B=torch.full_like(state.left_B, self.segment))
 
-    def reader(self, state: Any, layout: Layout) -> CacheReader:
+    def reader(self, state: S, layout: Layout) -> CacheReader:
         """The attention of one forward pass."""
         return CacheReader(self.backbone, state.kv, layout)
 
     @torch.no_grad()
-    def score(self, state: SegmentState, candidates: Sequence[Sequence[int]]) -> Tensor:
+    def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:
         """Score all candidates in one pass over the shared cache when no segment ends inside one of them."""
         tokens_NM, lengths_N = pad(candidates, state.length_B.device)
         count, longest = tokens_NM.shape
@@ -108,7 +111,7 @@ class SegmentMethod(BlockMethod):
     @torch.no_grad()
     def generate(
         self,
-        state: Any,
+        state: S,
         prompts: Sequence[Sequence[int]],
         *,
         max_new_tokens: int,
@@ -126,7 +129,7 @@ class SegmentMethod(BlockMethod):
             state, prompts, max_new_tokens=max_new_tokens, stop=stop, temperature=temperature, seed=seed
         )
 
-    def check_state(self, state: Any) -> None:
+    def check_state(self, state: S) -> None:
         """The cache holds what stays of a segment, and of the open one no more than has been read."""
         super().check_state(state)
         most = self.keep_first + self.keep_last + self.segment
@@ -134,28 +137,36 @@ class SegmentMethod(BlockMethod):
         states.within("left_B", state.left_B, self.least_left(state), self.segment)
         states.within("left_B", state.left_B, 0, most - state.kv.used_B)
 
-    def least_left(self, state: Any) -> Tensor | int:
+    def least_left(self, state: S) -> Tensor | int:
         """The fewest tokens that may be left of a segment between calls."""
         return 1
 
-    def side_by_side(self, state: Any, longest: int) -> bool:
+    def side_by_side(self, state: S, longest: int) -> bool:
         """Whether candidates of at most `longest` tokens may lie side by side behind the state's cache."""
         return int(state.left_B.min()) >= longest
 
-    def forward(self, state: Any, tokens_BT: Tensor, steps_T: Tensor, reader: CacheReader) -> Tensor:
+    def forward(self, state: S, tokens_BT: Tensor, steps_T: Tensor, reader: CacheReader) -> Tensor:
         """`hidden_BTC` of tokens that lie side by side, each `steps_T` behind the state, which stays as it is."""
         return self.backbone.forward(tokens_BT, self._input_positions(state, steps_T), reader)
 
-    def _input_positions(self, state: SegmentState, steps: Tensor) -> Tensor:
+    def _input_positions(self, state: S, steps: Tensor) -> Tensor:
         """Positions of models that learn them: slots where a segment starts cold, else running on (circular)."""
         base_B = state.length_B if self.keep_last else state.kv.used_B
         return base_B[:, None] + steps
 
 
+class SegmentMethod(CacheMethod[C, SegmentState]):
+    """A method that keeps a cache and nothing else."""
+
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> SegmentState:
+        """An empty cache."""
+        return self.empty(batch_size, ahead)
+
+
 class Continuations:
     """Continuations of one state that grow side by side behind its cache, which is shared and not copied."""
 
-    def __init__(self, method: SegmentMethod, state: Any, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, method: CacheMethod[Any, Any], state: SegmentState, prompts: Sequence[Sequence[int]]) -> None:
         self.method, self.state, self.prompts = method, state, prompts
         self.used_B = state.kv.used_B
         self.hidden_NC = state.pending_BC.expand(len(prompts), -1)

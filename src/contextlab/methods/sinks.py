@@ -5,18 +5,16 @@ Legend: B rows, T new tokens, S keys in view, H query heads, K key/value heads, 
 
 from __future__ import annotations
 
-from typing import Any
-
 import pydantic
 import torch
 from torch import Tensor
 
-from contextlab.attention import CacheReader, Layout, rotate
+from contextlab.attention import KV, CacheReader, Layout, rotate
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.kernels.sink_attention import sink_attention
 from contextlab.method import Capabilities, MethodConfig
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.segments import SegmentMethod, SegmentState
 
 CUT_EVERY = 256
 
@@ -29,7 +27,7 @@ class SinksConfig(MethodConfig):
     recent: pydantic.PositiveInt | None = None
 
 
-class Sinks(SegmentMethod):
+class Sinks(SegmentMethod[SinksConfig]):
     """Attends to the first 4 and the 1,020 most recent tokens, token by token.
 
     Positions are those inside the cache: once it is full, every query stands at its last position. Recent keys are
@@ -41,7 +39,7 @@ class Sinks(SegmentMethod):
 
     def __init__(self, backbone: Backbone, config: SinksConfig | None = None) -> None:
         super().__init__(backbone, config)
-        config = config or SinksConfig()
+        config = self.config
         room = backbone.max_positions - config.sinks
         if room < 1:
             raise UserError(f"{config.sinks} sinks leave no room in {backbone.max_positions} positions: use fewer.")
@@ -60,7 +58,7 @@ class Sinks(SegmentMethod):
         """Exact streaming of any length."""
         return Capabilities()
 
-    def reader(self, state: Any, layout: Layout) -> CacheReader:
+    def reader(self, state: SegmentState, layout: Layout) -> CacheReader:
         """Attention that meets the sinks at their position in a full cache."""
         if self.backbone.learned_positions or not self.keep_first:
             return super().reader(state, layout)
@@ -70,7 +68,7 @@ class Sinks(SegmentMethod):
 class SinkReader(CacheReader):
     """Causal attention in a band, with sinks whose distance stops growing when the cache is full."""
 
-    def __init__(self, backbone: Backbone, kv: Any, layout: Layout) -> None:
+    def __init__(self, backbone: Backbone, kv: KV, layout: Layout) -> None:
         super().__init__(backbone, kv, layout)
         assert layout.band is not None
         self._sink_rotary = self._rotary(layout.position_BT.clamp(max=layout.first + layout.band - 1))

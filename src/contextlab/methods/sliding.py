@@ -25,14 +25,14 @@ class SlidingConfig(WindowConfig):
     recent: pydantic.NonNegativeInt | None = None
 
 
-class Sliding(SegmentMethod):
+class Sliding(SegmentMethod[SlidingConfig]):
     """Attends to the current window, the keys and values of the previous one, and the attention sinks."""
 
     Config = SlidingConfig
 
     def __init__(self, backbone: Backbone, config: SlidingConfig | None = None) -> None:
         super().__init__(backbone, config)
-        config = config or SlidingConfig()
+        config = self.config
         # The window, what stays of those before, and the sinks are in view at once and share the model's positions.
         room = backbone.max_positions - config.sinks - (config.recent or 0)
         if room < 2:

@@ -29,14 +29,14 @@ class WindowConfig(MethodConfig):
         return self.N or min(1024, positions)
 
 
-class Window(SegmentMethod):
+class Window(SegmentMethod[WindowConfig]):
     """Attends to the current window of N tokens only; every window starts cold."""
 
     Config = WindowConfig
 
     def __init__(self, backbone: Backbone, config: WindowConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.segment = (config or WindowConfig()).length(backbone.max_positions)
+        self.segment = self.config.length(backbone.max_positions)
 
     @property
     def capabilities(self) -> Capabilities:

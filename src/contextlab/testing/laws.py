@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,17 @@ from contextlab.accounting.memory import PeakMemory
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.method import ContextMethod
+from contextlab.method import AnyMethod, ContextMethod
+from contextlab.testing import learning
+from contextlab.testing.parts import LENGTH, SHORT, Broken, read, same, texts, unchanged, usable
 
 FAMILIES = ("tiny-llama", "tiny-gpt2")
-TOLERANCE = 1e-4
-LENGTH = 300
-SHORT = 140  # just past the first boundary of the small models' segments, short enough to be split everywhere
+EXACT = ("tiny-gpt2", "tiny-opt")
+"""Families that compute in float64 throughout: the norms of Llama do not."""
 CANDIDATES = ([5, 6, 7, 8, 9], [5, 9], [11], [12, 13, 14, 15, 16, 17, 18])
 
-Make = Callable[[Backbone], ContextMethod]
-Law = Callable[[ContextMethod], None]
+Make = Callable[[Backbone], AnyMethod]
+Law = Callable[[AnyMethod], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +46,6 @@ class LawResult:
     seconds: float
 
 
-class Broken(Exception):
-    """A law does not hold; the text says what was seen."""
-
-
 def check(make: Make, families: tuple[str, ...] = FAMILIES) -> list[LawResult]:
     """All laws on a method, on one small random model of every family; the bitwise ones in bfloat16 too.
 
@@ -56,16 +53,22 @@ def check(make: Make, families: tuple[str, ...] = FAMILIES) -> list[LawResult]:
         make: builds the method on a backbone; what it raises is reported as a broken law.
         families: names of backbones.
     """
-    results = []
+    results: list[LawResult] = []
     for family in families:
-        for dtype, laws in (("float32", tuple(LAWS)), ("bfloat16", BITWISE)):
-            backbone = backbones.load(family, device="cpu", dtype=dtype)
-            label = family if dtype == "float32" else f"{family} {dtype}"
-            for name in laws:
-                started = time.perf_counter()
-                detail = _broken(LAWS[name], make, backbone)
-                results.append(LawResult(name, label, detail is None, detail or "", time.perf_counter() - started))
+        for dtype, names in (("float32", tuple(LAWS)), ("bfloat16", BITWISE)):
+            results += _results(make, family, dtype, {name: LAWS[name] for name in names})
+    for family in (family for family in families if family in EXACT):
+        results += _results(make, family, "float64", learning.LAWS)
     return results
+
+
+def _results(make: Make, family: str, dtype: str, chosen: Mapping[str, Law]) -> Iterator[LawResult]:
+    backbone = backbones.load(family, device="cpu", dtype=dtype)
+    label = family if dtype == "float32" else f"{family} {dtype}"
+    for name, law in chosen.items():
+        started = time.perf_counter()
+        detail = _broken(law, make, backbone)
+        yield LawResult(name, label, detail is None, detail or "", time.perf_counter() - started)
 
 
 def _broken(law: Law, make: Make, backbone: Backbone) -> str | None:
@@ -80,34 +83,34 @@ def _broken(law: Law, make: Make, backbone: Backbone) -> str | None:
     return None
 
 
-def causality(method: ContextMethod) -> None:
+def causality(method: AnyMethod) -> None:
     """Changing the tokens after t changes no log-probability at or before t."""
     cuts = sorted({1, 17, 63, 127, 128, 129, 200, LENGTH - 1})
-    whole = _text(1).repeat(len(cuts), 1)
+    whole = texts(1).repeat(len(cuts), 1)
     changed = whole.clone()
     for row, cut in enumerate(cuts):
-        changed[row, cut:] = (changed[row, cut:] + 1 + row) % _usable(method)
-    before, after = (_read(method, text)[1] for text in (whole, changed))
+        changed[row, cut:] = (changed[row, cut:] + 1 + row) % usable(method)
+    before, after = (read(method, text)[1] for text in (whole, changed))
     for row, cut in enumerate(cuts):
-        _same(before[row, :cut], after[row, :cut], f"tokens from {cut} on changed an earlier log-probability")
+        same(before[row, :cut], after[row, :cut], f"tokens from {cut} on changed an earlier log-probability")
 
 
-def streaming(method: ContextMethod) -> None:
+def streaming(method: AnyMethod) -> None:
     """`read(ab)` equals `read(a)` then `read(b)`, at every split, scored or not; `score` continues a read text."""
     if not method.capabilities.exact_streaming:
         return
-    text = _text(1)
-    whole = _read(method, text)[1][0]
+    text = texts(1)
+    whole = read(method, text)[1][0]
     _splits(method, text[0, :SHORT], whole[:SHORT], torch.arange(SHORT + 1))
     _splits(method, text[0], whole, torch.tensor([0, 1, 62, 200, 248, 255, 256, 257, LENGTH]))
-    state = _read(method, text[:, :100])[0]
+    state = read(method, text[:, :100])[0]
     tail = [text[0, 100:140].tolist(), text[0, 100:103].tolist()]
     scores = method.score(state, tail)
-    _same(scores[0, 0], whole[100:140], "score differs from reading on")
-    _same(scores[0, 1, :3], whole[100:103], "score of a shorter candidate differs from reading on")
+    same(scores[0, 0], whole[100:140], "score differs from reading on")
+    same(scores[0, 1, :3], whole[100:103], "score of a shorter candidate differs from reading on")
 
 
-def _splits(method: ContextMethod, text_T: Tensor, whole_T: Tensor, splits: Tensor) -> None:
+def _splits(method: AnyMethod, text_T: Tensor, whole_T: Tensor, splits: Tensor) -> None:
     length = len(text_T)
     rest = torch.stack([text_T.roll(-int(split)) for split in splits])
     for scored in (True, False):
@@ -117,44 +120,42 @@ def _splits(method: ContextMethod, text_T: Tensor, whole_T: Tensor, splits: Tens
         assert second is not None
         for row, split in enumerate(splits.tolist()):
             if first is not None:
-                _same(first[row, :split], whole_T[:split], f"the part before split {split} differs")
-            _same(second[row, : length - split], whole_T[split:], f"the part after split {split} differs ({scored=})")
+                same(first[row, :split], whole_T[:split], f"the part before split {split} differs")
+            same(second[row, : length - split], whole_T[split:], f"the part after split {split} differs ({scored=})")
 
 
-def silent_reading(method: ContextMethod) -> None:
+def silent_reading(method: AnyMethod) -> None:
     """Reading without log-probabilities leaves a state with the same future, whatever it leaves out on the way."""
-    text, future = _text(2), _text(2, seed=4)[:, :40]
+    text, future = texts(2), texts(2, seed=4)[:, :40]
     for begin, end in ((0, 128), (0, 256), (0, LENGTH), (100, 140), (100, LENGTH)):
-        state = _read(method, text[:, :begin])[0]
+        state = read(method, text[:, :begin])[0]
         silent, nothing = method.read(state, text[:, begin:end], logprobs=False)
         if nothing is not None:
             raise Broken("log-probabilities were returned although none were wanted")
-        spoken, _ = _read(method, text[:, begin:end], state)
-        found, expected = (_read(method, future, after)[1] for after in (silent, spoken))
-        _same(found, expected, f"tokens {begin} to {end} read in silence have another future")
+        spoken, _ = read(method, text[:, begin:end], state)
+        found, expected = (read(method, future, after)[1] for after in (silent, spoken))
+        same(found, expected, f"tokens {begin} to {end} read in silence have another future")
 
 
-def score_is_pure(method: ContextMethod) -> None:
+def score_is_pure(method: AnyMethod) -> None:
     """`score` and `generate` leave the state bitwise as it was, and scoring equals reading a fork."""
     for length in (0, 1, 100, 125, 128):
-        state = _read(method, _text(2)[:, :length])[0]
+        state = read(method, texts(2)[:, :length])[0]
         before = {name: tensor.clone() for name, tensor in state.tensors().items()}
         scores = method.score(state, CANDIDATES)
         method.generate(state, [[3], [4, 5]], max_new_tokens=3)
-        _unchanged(state, before)
-        _same(
-            scores, ContextMethod.score(method, state, CANDIDATES), f"score after {length} tokens differs from a fork"
-        )
+        unchanged(state, before)
+        same(scores, ContextMethod.score(method, state, CANDIDATES), f"score after {length} tokens differs from a fork")
         for n, candidate in enumerate(CANDIDATES):
             if bool((scores[:, n, len(candidate) :] != 0).any()):
                 raise Broken("log-probabilities behind a candidate's end are not 0")
 
 
-def generate(method: ContextMethod) -> None:
+def generate(method: AnyMethod) -> None:
     """Prompts behind a single row are continued as behind forks of it, and alone as beside others."""
     prompts = [[3, 5, 7, 9], [], [11], list(range(20, 60)), [4, 4]]
     for length in (0, 100, SHORT):
-        state = _read(method, _text(1)[:, :length])[0]
+        state = read(method, texts(1)[:, :length])[0]
         found = method.generate(state, prompts, max_new_tokens=6)
         if found != method.generate(state.fork(len(prompts)), prompts, max_new_tokens=6):
             raise Broken(f"prompts after {length} tokens are continued otherwise than behind forks")
@@ -164,63 +165,61 @@ def generate(method: ContextMethod) -> None:
                 raise Broken(f"a prompt after {length} tokens is continued otherwise alone, or beyond its end")
 
 
-def forks(method: ContextMethod) -> None:
+def forks(method: AnyMethod) -> None:
     """Forks of a state go their own ways; indexing picks rows."""
-    state = _read(method, _text(2)[:, :100])[0]
-    texts = _text(6, seed=1)[:, :60]
-    forked, _ = method.read(state.fork(3), texts)
-    again = _read(method, _text(1, seed=2)[:, :5].repeat(6, 1), forked)[1]
+    state = read(method, texts(2)[:, :100])[0]
+    text = texts(6, seed=1)[:, :60]
+    forked, _ = method.read(state.fork(3), text)
+    again = read(method, texts(1, seed=2)[:, :5].repeat(6, 1), forked)[1]
     for row in range(6):
-        alone, _ = method.read(state.index([row // 3]), texts[row : row + 1])
-        _same(_read(method, _text(1, seed=2)[:, :5], alone)[1][0], again[row], f"fork {row} depends on the others")
+        alone, _ = method.read(state.index([row // 3]), text[row : row + 1])
+        same(read(method, texts(1, seed=2)[:, :5], alone)[1][0], again[row], f"fork {row} depends on the others")
 
 
-def rows(method: ContextMethod) -> None:
+def rows(method: AnyMethod) -> None:
     """Rows of a batch do not influence each other, whatever their lengths and whatever stands in the padding."""
     lengths = torch.tensor([LENGTH, 0, 1, 63, 128, 131, 257])
-    text = _text(len(lengths))
+    text = texts(len(lengths))
     together = method.read(method.start(len(lengths)), text, lengths)
     other = text.masked_fill(torch.arange(LENGTH) >= lengths[:, None], 7)
     padded = method.read(method.start(len(lengths)), other, lengths)
-    following = _text(len(lengths), seed=3)[:, :50]
-    after = _read(method, following, together[0])[1]
+    following = texts(len(lengths), seed=3)[:, :50]
+    after = read(method, following, together[0])[1]
     assert together[1] is not None
     assert padded[1] is not None
-    _same(together[1], padded[1], "what stands in the padding matters")
+    same(together[1], padded[1], "what stands in the padding matters")
     for row, length in enumerate(lengths.tolist()):
-        state, alone = _read(method, text[row : row + 1, :length])
-        _same(together[1][row, :length], alone[0], f"row {row} of length {length} depends on the others")
+        state, alone = read(method, text[row : row + 1, :length])
+        same(together[1][row, :length], alone[0], f"row {row} of length {length} depends on the others")
         if bool((together[1][row, length:] != 0).any()):
             raise Broken("log-probabilities at padding are not 0")
-        _same(after[row], _read(method, following[row : row + 1], state)[1][0], f"row {row} goes on differently")
+        same(after[row], read(method, following[row : row + 1], state)[1][0], f"row {row} goes on differently")
 
 
-def normalised(method: ContextMethod) -> None:
+def normalised(method: AnyMethod) -> None:
     """The probabilities of all tokens sum to one, after any context."""
     everything = [[token] for token in range(method.backbone.vocab_size)]
     for length in (0, 1, 100, 128, 140):
-        state = _read(method, _text(2)[:, :length])[0]
+        state = read(method, texts(2)[:, :length])[0]
         scores_BV = method.score(state, everything)[..., 0]
-        _same(
-            scores_BV.double().logsumexp(-1), torch.zeros(2), f"probabilities after {length} tokens do not sum to one"
-        )
-        _same(scores_BV, method.next_logprobs(state), "next_logprobs differs from scoring every token")
+        same(scores_BV.double().logsumexp(-1), torch.zeros(2), f"probabilities after {length} tokens do not sum to one")
+        same(scores_BV, method.next_logprobs(state), "next_logprobs differs from scoring every token")
 
 
-def lengths(method: ContextMethod) -> None:
+def lengths(method: AnyMethod) -> None:
     """Texts of length 0, 1, 63, 100 and 1,000 give finite log-probabilities and are counted."""
     for length in (0, 1, 63, 100, 1000):
-        text = torch.randint(0, _usable(method), (1, length), generator=torch.Generator().manual_seed(length))
-        state, logprobs = _read(method, text)
+        text = torch.randint(0, usable(method), (1, length), generator=torch.Generator().manual_seed(length))
+        state, logprobs = read(method, text)
         if logprobs.shape != (1, length) or not bool(logprobs.isfinite().all()) or bool((logprobs > 0).any()):
             raise Broken(f"{length} tokens give log-probabilities of shape {tuple(logprobs.shape)} or not finite")
         if state.length_B.tolist() != [length]:
             raise Broken(f"{length} tokens are counted as {state.length_B.tolist()}")
 
 
-def saving(method: ContextMethod) -> None:
+def saving(method: AnyMethod) -> None:
     """A state saved and loaded has bitwise the same future, and `nbytes` is what the saved tensors hold."""
-    state = _read(method, _text(2)[:, :200])[0]
+    state = read(method, texts(2)[:, :200])[0]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         state.save(path)
@@ -228,15 +227,15 @@ def saving(method: ContextMethod) -> None:
         loaded = method.load_state(path)
     if held != state.nbytes or loaded.nbytes != state.nbytes:
         raise Broken(f"the state says {state.nbytes} bytes, the file holds {held}")
-    future = _text(2, seed=4)[:, :40]
-    if not torch.equal(_read(method, future, state)[1], _read(method, future, loaded)[1]):
+    future = texts(2, seed=4)[:, :40]
+    if not torch.equal(read(method, future, state)[1], read(method, future, loaded)[1]):
         raise Broken("a loaded state has another future")
 
 
-def determinism(method: ContextMethod) -> None:
+def determinism(method: AnyMethod) -> None:
     """The same calls give bitwise the same numbers, and sampling with the same seed the same tokens."""
-    text = _text(2)
-    first, second = (_read(method, text) for _ in range(2))
+    text = texts(2)
+    first, second = (read(method, text) for _ in range(2))
     if not torch.equal(first[1], second[1]):
         raise Broken("reading the same text twice gives different log-probabilities")
     options: dict[str, Any] = {"max_new_tokens": 5, "temperature": 1.0, "seed": 3}
@@ -244,13 +243,13 @@ def determinism(method: ContextMethod) -> None:
         raise Broken("sampling with the same seed gives different tokens")
 
 
-def counting(method: ContextMethod) -> None:
+def counting(method: AnyMethod) -> None:
     """Calls that are counted, by their products or under the watch, give bitwise what they give uncounted."""
-    text, prompts = _text(2)[:, :SHORT], [[3, 5, 7], []]
-    state = _read(method, text)[0]
+    text, prompts = texts(2)[:, :SHORT], [[3, 5, 7], []]
+    state = read(method, text)[0]
     calls: dict[str, Callable[[], Any]] = {
-        "read": lambda: _read(method, text)[1],
-        "read on": lambda: _read(method, text[:, :60], state)[1],
+        "read": lambda: read(method, text)[1],
+        "read on": lambda: read(method, text[:, :60], state)[1],
         "score": lambda: method.score(state, CANDIDATES),
         "generate": lambda: method.generate(state, prompts, max_new_tokens=3),
     }
@@ -264,23 +263,36 @@ def counting(method: ContextMethod) -> None:
                 raise Broken(f"{name} gives other results under {type(counter).__name__}")
 
 
-def backbone_is_untouched(method: ContextMethod) -> None:
+def restart(method: AnyMethod) -> None:
+    """Rows that start anew go on as from an empty state, and the others as if nothing had happened."""
+    anew_B = torch.tensor([True, False, True, False])
+    text, following = texts(4), texts(4, seed=3)[:, :200]
+    for lengths in ([200, 60, 128, 7], [LENGTH] * 4):
+        state, _ = method.read(method.start(4), text, torch.tensor(lengths))
+        after, future = read(method, following, method.restart(state, anew_B))
+        if after.length_B.tolist() != [200 + length * (not new) for length, new in zip(lengths, anew_B, strict=True)]:
+            raise Broken(f"tokens of restarted rows are counted as {after.length_B.tolist()}")
+        same(future[~anew_B], read(method, following, state)[1][~anew_B], "a row beside a restarted one differs")
+        same(future[anew_B], read(method, following[anew_B])[1], "a restarted row remembers")
+
+
+def backbone_is_untouched(method: AnyMethod) -> None:
     """After any call the backbone's weights and its attention setting are bitwise what they were."""
     model = method.backbone.model
     before = backbones.weights_digest(model), model.config._attn_implementation, model.training
-    state = _read(method, _text(1))[0]
+    state = read(method, texts(1))[0]
     method.score(state, CANDIDATES)
     method.generate(state, [[1, 2]], max_new_tokens=2)
     if (backbones.weights_digest(model), model.config._attn_implementation, model.training) != before:
         raise Broken("the backbone was changed")
 
 
-def equals_baseline_without_memory(method: ContextMethod) -> None:
+def equals_baseline_without_memory(method: AnyMethod) -> None:
     """Where the paper says that an empty memory leaves another method, it does."""
     baseline = method.baseline()
     if baseline is not None:
-        text = _text(2)
-        _same(_read(method, text)[1], _read(baseline, text)[1], f"differs from {type(baseline).__name__}")
+        text = texts(2)
+        same(read(method, text)[1], read(baseline, text)[1], f"differs from {type(baseline).__name__}")
 
 
 LAWS: dict[str, Law] = {
@@ -296,34 +308,10 @@ LAWS: dict[str, Law] = {
     "saving": saving,
     "determinism": determinism,
     "counting": counting,
+    "restart": restart,
     "backbone untouched": backbone_is_untouched,
     "equals its baseline": equals_baseline_without_memory,
 }
 
 BITWISE = ("saving", "determinism", "counting")
 """Laws that hold whatever the width of the numbers."""
-
-
-def _usable(method: ContextMethod) -> int:
-    return method.backbone.vocab_size - 1
-
-
-def _text(count: int, seed: int = 0) -> Tensor:
-    return torch.randint(0, 256, (count, LENGTH), generator=torch.Generator().manual_seed(seed))
-
-
-def _read(method: ContextMethod, text: Tensor, state: Any = None) -> tuple[Any, Tensor]:
-    state, logprobs = method.read(state if state is not None else method.start(len(text)), text)
-    assert logprobs is not None
-    return state, logprobs
-
-
-def _same(a: Tensor, b: Tensor, broken: str) -> None:
-    if (a.numel() and (gap := float((a.double() - b.double()).abs().max())) > TOLERANCE) or bool(a.isnan().any()):
-        raise Broken(f"{broken} (by {gap:.2g})")
-
-
-def _unchanged(state: Any, before: dict[str, Tensor]) -> None:
-    for name, tensor in state.tensors().items():
-        if not torch.equal(tensor, before[name]):
-            raise Broken(f"{name} of the state was changed")

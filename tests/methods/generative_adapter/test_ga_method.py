@@ -200,11 +200,11 @@ def test_settings_that_do_not_fit_the_backbone(backbone, settings, message):
 def test_weights_are_loaded_digested_and_checked(backbone, method, tmp_path):
     assert method.baseline() is None
     assert untrained(backbone).baseline() is not None
-    path = method.settings.weights
+    path = method.config.weights
     again = GenerativeAdapter(backbone, GenerativeAdapterConfig(**SMALL, weights=path))
     assert again.weights_digest == method.weights_digest != untrained(backbone).weights_digest
     for wrong in ({"d_r": 4, "r": 2}, {"rms_norm": False}, {"modules": "*mlp*"}):
-        with pytest.raises(UserError, match="does not hold a generator for this backbone"):
+        with pytest.raises(UserError, match="does not hold GenerativeAdapter weights"):
             GenerativeAdapter(backbone, GenerativeAdapterConfig(**SMALL | wrong | {"weights": path}))
     for other in (tmp_path / "missing.safetensors", tmp_path):
         with pytest.raises(UserError, match=r"check weights=|cannot be read"):

@@ -54,5 +54,5 @@ def test_other_names_are_left_out_and_recognised():
 )
 def test_shapes_or_layers_that_do_not_fit_are_one_sentence(tmp_path, change, settings):
     save_file(released(**change), tmp_path / "released.safetensors")
-    with pytest.raises(UserError, match="does not hold a generator for this backbone and configuration"):
+    with pytest.raises(UserError, match="does not hold GenerativeAdapter weights for this backbone and configuration"):
         load(tmp_path / "released.safetensors", **settings)

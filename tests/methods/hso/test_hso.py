@@ -120,7 +120,7 @@ def one_adam_per_state(backbone, tokens_T, config, context):
 def test_equals_one_adam_per_state_end_to_end(exact, family, eviction):
     method = hso(exact[family], k=5, context=12, lr=0.02, eviction=eviction)
     tokens = text(46)
-    expected = one_adam_per_state(exact[family], tokens[0], method.settings, 12)
+    expected = one_adam_per_state(exact[family], tokens[0], method.config, 12)
     torch.testing.assert_close(-read(method, tokens)[0, 1:].double(), expected, rtol=1e-6, atol=1e-6)
     moved = expected + plain(exact[family], tokens, 12)[0, 1:].double()
     assert float(moved.abs().max()) > 1e-2
@@ -176,7 +176,7 @@ def step(optimizers, parameters, gradients):
 def test_hso_2_equals_two_steps_of_one_adam_per_window(exact, family, second):
     method = hso(exact[family], k=5, lr=0.02, steps=2, second=second)
     tokens = text(31)
-    expected = two_steps_a_window(exact[family], tokens[0], method.settings)
+    expected = two_steps_a_window(exact[family], tokens[0], method.config)
     assert len(expected) == 30
     torch.testing.assert_close(-read(method, tokens)[0, 1:].double(), expected, rtol=1e-6, atol=1e-6)
 
@@ -486,7 +486,7 @@ def test_a_text_that_becomes_hard_is_compared_and_goes_on(backbone, monkeypatch)
 def test_the_comparison_is_the_plain_models_loss_of_the_stretch(backbone):
     tokens = text(40)
     method = hso(backbone, lr=1e-9, context=128)
-    reading = Reading(backbone, method.settings, method.start(), tokens, None, context=method.context, scored=True)
+    reading = Reading(backbone, method.config, method.start(), tokens, None, context=method.context, scored=True)
     with torch.no_grad():
         for _ in range(4):
             reading.window()

@@ -86,7 +86,7 @@ def test_weights_file_is_loaded_and_digested(backbone, tmp_path):
     path = tmp_path / "side.safetensors"
     save_file({k: v.clone() for k, v in method.side.state_dict().items()}, path)
     loaded = LongMem(backbone, LongMemConfig(weights=path, K=8))
-    assert (method.capabilities.untrained, loaded.capabilities.untrained) == (True, False)
+    assert (method.untrained, loaded.untrained) == (True, False)
     assert loaded.weights_digest == method.weights_digest
     assert loaded.baseline() is None
     with pytest.raises(UserError, match="does not hold LongMem weights"):

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
 from contextlab.methods.dynamic_eval.rules import RMS, SGD, Adam, Rule
 from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, lost, single_row
 from contextlab.methods.dynamic_eval.weights import Adaptable
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.segments import CacheMethod
 from contextlab.methods.window import Window, WindowConfig
 
 R = TypeVar("R")
@@ -40,16 +40,15 @@ class Diverged(UserError):
     """Learning has made a row's predictions worse."""
 
 
-class DynamicEval(SegmentMethod):
+class DynamicEval(CacheMethod[DynamicEvalConfig, DynamicEvalState]):
     """Reads contexts of N tokens that start cold, with weights that learn from every segment of the text before."""
 
     Config = DynamicEvalConfig
 
     def __init__(self, backbone: Backbone, config: DynamicEvalConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.settings = config or DynamicEvalConfig()
-        self.segment = self.settings.length(backbone.max_positions)
-        self.model = Adaptable(backbone, self.settings.parameters)
+        self.segment = self.config.length(backbone.max_positions)
+        self.model = Adaptable(backbone, self.config.parameters)
         self.rule = self._rule()
 
     @property
@@ -57,13 +56,13 @@ class DynamicEval(SegmentMethod):
         """Differentiates while reading; contexts start cold."""
         return Capabilities(needs_gradients=True, segment=self.segment)
 
-    def baseline(self) -> ContextMethod | None:
+    def baseline(self) -> Window | None:
         """The window, without learning."""
-        return None if self.settings.lr else Window(self.backbone, WindowConfig(N=self.segment))
+        return None if self.config.lr else Window(self.backbone, WindowConfig(N=self.segment))
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> DynamicEvalState:
         """The trained weights, shared until they change, and an empty context."""
-        empty = super().start(batch_size, ahead=ahead)
+        empty = self.empty(batch_size, ahead)
         trained = self.model.trained
         none = [w.new_zeros(()).expand_as(w) for w in trained] if self.rule.moments else []
         weights, zeros = (tuple(w.expand(batch_size, *w.shape) for w in part) for part in (trained, none))
@@ -80,21 +79,21 @@ class DynamicEval(SegmentMethod):
             loss_B=zeros_B.float(),
         )
 
-    def room(self, state: Any) -> Tensor:
+    def room(self, state: DynamicEvalState) -> Tensor:
         """Up to the end of the segment; 0 when it has been read and waits for the next token."""
-        room_B: Tensor = torch.minimum(state.left_B, self.settings.segment - state.fill_B)
+        room_B: Tensor = torch.minimum(state.left_B, self.config.segment - state.fill_B)
         return room_B
 
-    def check_state(self, state: Any) -> None:
+    def check_state(self, state: DynamicEvalState) -> None:
         """A context's last segment may wait to be learned from; squares are not negative."""
         super().check_state(state)
-        states.within("fill_B", state.fill_B, 0, state.kv.used_B.clamp(max=self.settings.segment))
+        states.within("fill_B", state.fill_B, 0, state.kv.used_B.clamp(max=self.config.segment))
         states.within("steps_B", state.steps_B, 0, state.length_B)
         states.within("tokens_BN", state.tokens_BN, 0, self.backbone.vocab_size - 1)
         for name, v in zip(self.model.names, state.learned.v, strict=False):
             states.within(f"the second moment of {name}", v, 0, v.new_tensor(float("inf")))
 
-    def least_left(self, state: Any) -> Tensor:
+    def least_left(self, state: DynamicEvalState) -> Tensor:
         """None, where a context has been read to its end and its last segment waits for the next token."""
         least_B: Tensor = (state.fill_B == 0).long()
         return least_B
@@ -134,7 +133,7 @@ class DynamicEval(SegmentMethod):
         return joined(state, before, after), found_BT
 
     @torch.no_grad()
-    def score(self, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
+    def score(self, state: DynamicEvalState, candidates: Sequence[Sequence[int]]) -> Tensor:
         """Score all candidates of a row in one pass when none of them is learned from; else one by one."""
         return torch.cat([self._score_row(single_row(state, row), candidates) for row in range(state.batch_size)])
 
@@ -148,17 +147,17 @@ class DynamicEval(SegmentMethod):
         return torch.cat([self._run(r, functools.partial(self.backbone.logprobs_of_all, r.pending_BC)) for r in rows])
 
     def _rule(self) -> Rule:
-        settings = self.settings
-        assert settings.lr is not None
-        assert settings.eps is not None
-        if settings.rule == "adam":
-            return Adam(settings.lr, settings.beta1, settings.beta2, settings.eps)
-        if settings.rule == "sgd":
-            return SGD(settings.lr)
-        return RMS(settings.lr, settings.eps, settings.decay, self.model.trained, self._statistics())
+        config = self.config
+        assert config.lr is not None
+        assert config.eps is not None
+        if config.rule == "adam":
+            return Adam(config.lr, config.beta1, config.beta2, config.eps)
+        if config.rule == "sgd":
+            return SGD(config.lr)
+        return RMS(config.lr, config.eps, config.decay, self.model.trained, self._statistics())
 
     def _statistics(self) -> list[Tensor]:
-        path = self.settings.statistics
+        path = self.config.statistics
         assert path is not None
         if not path.is_file():
             raise UserError(f"There is no statistics file {path}: make it with gradient_statistics.")
@@ -191,7 +190,7 @@ class DynamicEval(SegmentMethod):
         self, state: DynamicEvalState, tokens_1T: Tensor, logprobs: bool
     ) -> tuple[DynamicEvalState, list[Tensor]]:
         if bool(state.pending_BC.isnan().any()):
-            raise Diverged(f"Dynamic evaluation has diverged before: use a smaller lr than {self.settings.lr:g}.")
+            raise Diverged(f"Dynamic evaluation has diverged before: use a smaller lr than {self.config.lr:g}.")
         given, found = state.learned, []
         if logprobs and tokens_1T.shape[1]:
             head = functools.partial(self.backbone.logprobs, state.pending_BC[:, None], tokens_1T[:, :1])
@@ -238,7 +237,7 @@ class DynamicEval(SegmentMethod):
     ) -> tuple[DynamicEvalState, Tensor]:
         """Read a whole segment and update the weights, in place unless they are the caller's, `given`."""
         predict = functools.partial(self._predict, state, tokens_1t, next_1t)
-        if not self.settings.lr:
+        if not self.config.lr:
             found_1t, after = self._run(state, predict)
             return self._closed(advanced(state, tokens_1t, *after)), found_1t
         found_1t, after, gradients = self.model.gradients(_first(state.learned.weights), predict)
@@ -258,7 +257,7 @@ class DynamicEval(SegmentMethod):
             return dataclasses.replace(
                 state, kv=self.backbone.empty_kv(1), left_B=torch.full_like(state.left_B, self.segment)
             )
-        if self.settings.cache == "recomputed" and self.settings.lr:
+        if self.config.cache == "recomputed" and self.config.lr:
             _, (_, kv) = self._run(state, functools.partial(self._again, state, state.tokens_BN[:, :0]))
             return dataclasses.replace(state, kv=kv)
         return state
@@ -278,7 +277,7 @@ class DynamicEval(SegmentMethod):
         if worse:
             raise Diverged(
                 f"Dynamic evaluation diverged after {int(state.steps_B)} updates (loss {loss:.3g} nats per token): "
-                f"use a smaller lr than {self.settings.lr:g}."
+                f"use a smaller lr than {self.config.lr:g}."
             )
 
 

@@ -8,27 +8,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contextlab import attention, states, tensors
+from contextlab import attention, states
 from contextlab.attention import KV, Layout
-from contextlab.backbone import Backbone, versions, weights_digest, wrap
+from contextlab.backbone import Backbone, wrap
 from contextlab.errors import UserError
-from contextlab.method import Ahead, Capabilities, ContextMethod
+from contextlab.method import Ahead, Capabilities
 from contextlab.methods.evalm.config import EVALMConfig
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.segments import CacheMethod
 from contextlab.methods.sliding import Sliding, SlidingConfig
 
 
-class EVALM(SegmentMethod):
+class EVALM(CacheMethod[EVALMConfig, EVALMState]):
     """Local windows of W tokens with sinks; every chunk of c tokens that has left them stays as one key and value.
 
     Untrained, no head heeds the summaries and the method is its baseline; `remote_bias` opens them, `weights` brings
@@ -36,59 +35,37 @@ class EVALM(SegmentMethod):
     """
 
     Config = EVALMConfig
+    # A head with a bias of minus infinity gives summaries a weight of 0.
+    unbounded = ("remote_bias_H",)
 
     def __init__(self, backbone: Backbone, config: EVALMConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.settings = config or EVALMConfig()
         if backbone.slopes_H is not None:
             raise UserError("EVALM needs rotary or learned positions: use longmem with an ALiBi model.")
-        self.geometry = self.settings.geometry(backbone.max_positions)
+        self.geometry = self.config.geometry(backbone.max_positions)
         self.segment, self.keep_first, self.keep_last = (
             self.geometry.window,
             self.geometry.sinks,
             self.geometry.recent,
         )
-        self.summaries = summaries(backbone, self.settings).eval()
-        if self.settings.weights is not None:
-            self._load(self.settings.weights)
-        self._initial = versions(self.summaries)
+        self.summaries = self.learns(summaries(backbone, self.config), self.config.weights)
 
     @property
     def capabilities(self) -> Capabilities:
         """Exact streaming, trainable; without overlap a window starts cold but for sinks and summaries."""
         segment = None if self.keep_last else self.segment
-        return Capabilities(trainable=True, untrained=self._untrained, segment=segment)
+        return Capabilities(segment=segment)
 
-    @property
-    def added_parameters(self) -> int:
-        """Parameters of the summaries."""
-        return sum(parameter.numel() for parameter in self.summaries.parameters())
-
-    @property
-    def trained_parameters(self) -> int:
-        """All of them train."""
-        return self.added_parameters
-
-    @property
-    def _untrained(self) -> bool:
-        """Whether no weights were loaded or changed since."""
-        return self.settings.weights is None and versions(self.summaries) == self._initial
-
-    @property
-    def weights_digest(self) -> str:
-        """sha256 of the summaries' weights."""
-        return weights_digest(self.summaries)
-
-    def baseline(self) -> ContextMethod | None:
+    def baseline(self) -> Sliding | None:
         """Local attention with sinks, while no head heeds the summaries."""
-        if self.settings.remote_bias is not None or not self._untrained:
+        if self.config.remote_bias is not None or not self.untrained:
             return None
-        recent = None if self.settings.overlap else 0
+        recent = None if self.config.overlap else 0
         return Sliding(self.backbone, SlidingConfig(N=self.segment, sinks=self.keep_first, recent=recent))
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> EVALMState:
         """An empty state; a first window that is shortened for what is ahead still holds whole chunks."""
-        plain = super().start(batch_size, ahead=ahead)
+        plain = self.empty(batch_size, ahead)
         backbone, chunk = self.backbone, self.geometry.chunk
         sum_BKD = torch.zeros(
             batch_size,
@@ -103,7 +80,7 @@ class EVALM(SegmentMethod):
             plain.kv,
             (plain.left_B + chunk - 1) // chunk * chunk,
             chunks=backbone.empty_kv(batch_size),
-            query_sum=(sum_BKD,) * (backbone.layers if self.settings.pooling == "eva" else 0),
+            query_sum=(sum_BKD,) * (backbone.layers if self.config.pooling == "eva" else 0),
         )
 
     def reserve(self, state: EVALMState, lengths_B: Tensor) -> EVALMState:
@@ -116,7 +93,7 @@ class EVALM(SegmentMethod):
         k, v = (tuple(F.pad(x, (0, 0, 0, missing)) for x in layers) for layers in (chunks.k, chunks.v))
         return dataclasses.replace(state, chunks=KV(k, v, chunks.used_B))
 
-    def step(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[EVALMState, Tensor]:  # type: ignore[override]
+    def step(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[EVALMState, Tensor]:
         """Attend, roll up finished chunks; at a window's end cut the local cache back."""
         steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
         reader = self._reader(state, Layout(state.kv.used_B[:, None] + steps), lengths_B)
@@ -129,12 +106,12 @@ class EVALM(SegmentMethod):
             state,
             kv=reader.grown(lengths_B).keep(self.keep_first, self.keep_last, left_B == 0),
             left_B=torch.where(left_B == 0, self.segment, left_B),
-            chunks=dataclasses.replace(state.chunks, used_B=state.chunks.used_B + reader.roll_up.done_B),
+            chunks=KV(tuple(reader.chunk_k), tuple(reader.chunk_v), state.chunks.used_B + reader.roll_up.done_B),
             query_sum=tuple(reader.query_sum),
         )
         return after, hidden_BtC
 
-    def check_state(self, state: Any) -> None:
+    def check_state(self, state: EVALMState) -> None:
         """Every whole chunk has left a summary."""
         super().check_state(state)
         state.chunks.check("chunks", states.MOST)
@@ -142,11 +119,11 @@ class EVALM(SegmentMethod):
         states.within("chunks.used_B", state.chunks.used_B, whole_B, whole_B)
         states.within("kv.used_B", state.kv.used_B, state.length_B % self.geometry.chunk, state.length_B)
 
-    def skim(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
+    def skim(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
         """Every window leaves summaries behind."""
         return
 
-    def reader(self, state: Any, layout: Layout) -> EvaReader:
+    def reader(self, state: EVALMState, layout: Layout) -> EvaReader:
         """The attention of a pass that leaves the state as it is."""
         return self._reader(state, layout, None)
 
@@ -154,7 +131,7 @@ class EVALM(SegmentMethod):
         layers = cast(Sequence[Summary], self.summaries)
         return EvaReader(self.backbone, self.geometry, layers, state, layout, lengths_B)
 
-    def side_by_side(self, state: Any, longest: int) -> bool:
+    def side_by_side(self, state: EVALMState, longest: int) -> bool:
         """Nor where a candidate would see its own beginning as a summary."""
         chunk = self.geometry.chunk
         sees_itself = self.geometry.own and bool((state.length_B % chunk + longest > chunk).any())
@@ -181,14 +158,6 @@ class EVALM(SegmentMethod):
             begin_T = positions_T // self.segment * self.segment
             positions_T = positions_T - begin_T + begin_T.clamp(max=self.keep_first)
         return positions_T % self.backbone.max_positions
-
-    def _load(self, path: Path) -> None:
-        # A head with a bias of minus infinity heeds no summary.
-        misfit = tensors.load_into(self.summaries, tensors.read(path)[0], unbounded=("remote_bias_H",))
-        if misfit is not None:
-            raise UserError(
-                f"{path} does not hold EVALM weights for this backbone and configuration ({misfit}): check weights=."
-            )
 
 
 @contextmanager

@@ -36,7 +36,8 @@ class ParallelEVA:
         if whole:
             q_mean_BKnD = chunk_means(q_BHTD[:, :, :whole], geometry.chunk, k_BKTD.shape[1])
             q_mean_BKnD = q_mean_BKnD * query_factor(scale, q_BHTD.shape[-1])
-            chunk_k_BKnD, chunk_v_BKnD = summary(q_mean_BKnD, k_BKTD[:, :, :whole], v_BKTD[:, :, :whole])
+            noise_BKnD = torch.randn_like(q_mean_BKnD) if summary.training else None
+            chunk_k_BKnD, chunk_v_BKnD = summary(q_mean_BKnD, k_BKTD[:, :, :whole], v_BKTD[:, :, :whole], noise_BKnD)
         given = (q_BHTD, k_BKTD, v_BKTD, chunk_k_BKnD, chunk_v_BKnD)
         narrow = window is not None and window < geometry.recent + geometry.window
         if narrow or geometry.sinks or not self.backbone.learned_positions:

@@ -74,10 +74,14 @@ class RollUp:
         last = self.done_B[:, None, None, None].expand(-1, heads, 1, width)
         return sums_BKnD[:, :, : self.most], sums_BKnD.gather(2, last)[:, :, 0]
 
-    def store(self, made_BKnD: Tensor, room_BKnD: Tensor) -> None:
-        """Put the chunks that each row completes behind those it has."""
+    def stored(self, made_BKnD: Tensor, chunks_BKnD: Tensor) -> Tensor:
+        """All chunks, with those that each row completes behind those it has; in place where nothing is learned."""
+        if torch.is_grad_enabled():
+            # Attention in blocks before has kept the old ones for its backward pass.
+            chunks_BKnD = chunks_BKnD.clone()
         for rows, at, done in self._places:
-            room_BKnD[rows, :, at : at + done] = made_BKnD[rows, :, :done]
+            chunks_BKnD[rows, :, at : at + done] = made_BKnD[rows, :, :done]
+        return chunks_BKnD
 
 
 class EvaReader(CacheReader):
@@ -87,6 +91,8 @@ class EvaReader(CacheReader):
 
     Attributes:
         query_sum: what the state after the block holds.
+        chunk_k: keys of all chunks after the block, per layer.
+        chunk_v: their values.
     """
 
     def __init__(
@@ -102,6 +108,7 @@ class EvaReader(CacheReader):
         self.summaries, self.state = summaries, state
         self.roll_up = None if lengths_B is None else RollUp(state, layout, lengths_B, geometry.chunk)
         self.query_sum: list[Tensor] = []
+        self.chunk_k, self.chunk_v = list(state.chunks.k), list(state.chunks.v)
         gone_B = geometry.gone(state.length_B, state.kv.used_B)
         steps_BT = layout.position_BT - state.kv.used_B[:, None]
         self.counts_BT = geometry.seen(state.length_B[:, None] + steps_BT, gone_B)
@@ -121,7 +128,7 @@ class EvaReader(CacheReader):
         if self.roll_up is not None:
             self._summarise(self.roll_up, summary, layer, q_BHTD, scale)
         # Summaries that no head heeds are attended to all the same: an untrained method costs what a trained one does.
-        chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, : self.seen] for x in (self.state.chunks.k, self.state.chunks.v))
+        chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, : self.seen] for x in (self.chunk_k, self.chunk_v))
         return eva_attention(
             rotate(q_BHTD, self._q_rotary),
             rotate(k_BKSD, self._k_rotary),
@@ -144,9 +151,10 @@ class EvaReader(CacheReader):
         if roll_up.most == 0:
             return
         local = KV((self.k[-1],), (self.v[-1],), roll_up.done_B).take(roll_up.slots_BS, roll_up.done_B)
-        key_BKnD, value_BKnD = summary(q_mean_BKnD, local.k[0], local.v[0])
-        roll_up.store(key_BKnD, self.state.chunks.k[layer])
-        roll_up.store(value_BKnD, self.state.chunks.v[layer])
+        noise_BKnD = torch.randn_like(q_mean_BKnD) if summary.training and q_mean_BKnD is not None else None
+        key_BKnD, value_BKnD = summary(q_mean_BKnD, local.k[0], local.v[0], noise_BKnD)
+        self.chunk_k[layer] = roll_up.stored(key_BKnD, self.chunk_k[layer])
+        self.chunk_v[layer] = roll_up.stored(value_BKnD, self.chunk_v[layer])
 
     def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """What the new tokens see of the local cache; None where that is all that is not behind them."""

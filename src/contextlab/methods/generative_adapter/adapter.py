@@ -9,7 +9,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from contextlab import tensors
@@ -38,9 +37,8 @@ class Adapter:
     def __sub__(self, other: Adapter) -> Adapter:
         return Adapter(self.S_BLRR - self._joined(other), self.generator)
 
-    @torch.no_grad()
     def pairs(self) -> tuple[Pair, ...]:
-        """The low-rank weight change of every adapted layer."""
+        """The low-rank weight change of every adapted layer; differentiable."""
         return self.generator.pairs(self.S_BLRR)
 
     def check_origin(self, generator: Generator) -> None:

@@ -6,13 +6,11 @@ Legend: B rows, T tokens, C width of the model, L adapted layers, R = d_r, r ran
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from contextlab import tensors
 from contextlab.backbone import Backbone, weights_digest
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter import normalise, places
@@ -118,19 +116,6 @@ class Generator(nn.Module):
         """What an S belongs to: digests of the backbone and of this generator, and the adapted layers in order."""
         modules = json.dumps([place.name for place in self.places])
         return {"backbone": self.backbone.digest, "generator": weights_digest(self), "modules": modules}
-
-    def load(self, weights: Mapping[str, Tensor], source: object) -> None:
-        """Take over parameters, all or none.
-
-        Raises:
-            UserError: when names or shapes are not ours; `source` says whose they are.
-        """
-        misfit = tensors.load_into(self, weights)
-        if misfit is not None:
-            raise UserError(
-                f"{source} does not hold a generator for this backbone and configuration ({misfit}): check weights=, "
-                "d_r, modules and rms_norm."
-            )
 
 
 def key(name: str) -> str:

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from contextlab import states, tensors
+from contextlab import states
 from contextlab.attention import CacheReader, Layout
-from contextlab.backbone import Backbone, versions, weights_digest
-from contextlab.method import Ahead, Capabilities, ContextMethod
+from contextlab.backbone import Backbone
+from contextlab.method import Ahead, Capabilities
 from contextlab.methods.generative_adapter import released
 from contextlab.methods.generative_adapter.adapter import Adapter
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.generator import Generator
 from contextlab.methods.generative_adapter.places import Pair, adapted
-from contextlab.methods.segments import SegmentMethod, SegmentState
+from contextlab.methods.segments import CacheMethod, SegmentState
 from contextlab.methods.window import Window, WindowConfig
 
 
@@ -41,7 +40,7 @@ class AdapterState(SegmentState):
     context_B: Tensor
 
 
-class GenerativeAdapter(SegmentMethod):
+class GenerativeAdapter(CacheMethod[GenerativeAdapterConfig, AdapterState]):
     """Turns every finished chunk into a low-rank change of weights, with which what follows is read from a cold start.
 
     A context whose length is announced is cut into chunks of equal length. At its end nothing of it is left but the
@@ -52,37 +51,21 @@ class GenerativeAdapter(SegmentMethod):
 
     def __init__(self, backbone: Backbone, config: GenerativeAdapterConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.settings = config or GenerativeAdapterConfig()
-        self.segment = self.settings.chunk_length(backbone.max_positions)
-        self.generator = Generator(backbone, self.settings).eval()
-        if self.settings.weights is not None:
-            self.generator.load(_read_weights(self.settings.weights), self.settings.weights)
-        self._initial = versions(self.generator)
+        self.segment = self.config.chunk_length(backbone.max_positions)
+        self.generator = self.learns(Generator(backbone, self.config), self.config.weights)
 
     @property
     def capabilities(self) -> Capabilities:
         """Chunks start cold but for the weights; trainable."""
-        untrained = self.settings.weights is None and versions(self.generator) == self._initial
-        return Capabilities(trainable=True, untrained=untrained, segment=self.segment)
+        return Capabilities(segment=self.segment)
 
-    @property
-    def added_parameters(self) -> int:
-        """Parameters of the generator."""
-        return sum(parameter.numel() for parameter in self.generator.parameters())
-
-    @property
-    def trained_parameters(self) -> int:
-        """All of the generator trains."""
-        return self.added_parameters
-
-    @property
-    def weights_digest(self) -> str:
-        """sha256 of the generator's weights."""
-        return weights_digest(self.generator)
-
-    def baseline(self) -> ContextMethod | None:
+    def baseline(self) -> Window | None:
         """The window, while A1 is zero; after an announced context it is the closed book."""
         return Window(self.backbone, WindowConfig(N=self.segment)) if self.generator.untrained else None
+
+    def renamed_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The authors' released weights, or ours."""
+        return released.generator_weights(weights) if released.is_released(weights) else weights
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> AdapterState:
         """No change of weights and an empty chunk."""
@@ -103,7 +86,7 @@ class GenerativeAdapter(SegmentMethod):
         super().check_state(state)
         states.within("context_B", state.context_B, 0, states.MOST)
 
-    def step(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[AdapterState, Tensor]:
+    def step(self, state: AdapterState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[AdapterState, Tensor]:
         """Attend within the chunk, add its states to S, and at its end make the weights of the next."""
         ended_B = state.left_B == lengths_B
         real_Bt = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device) < lengths_B[:, None]
@@ -114,16 +97,15 @@ class GenerativeAdapter(SegmentMethod):
 
         learning = state.S_BLRR.shape[1] > 0
         with adapted(self.generator.places, state.pairs.__getitem__, enter if learning else None):
-            stepped: tuple[Any, Tensor] = super().step(state, tokens_Bt, lengths_B)
-        read, hidden_BtC = stepped
+            read, hidden_BtC = super().step(state, tokens_Bt, lengths_B)
         if learning:
             read = dataclasses.replace(read, S_BLRR=state.S_BLRR + torch.stack(grams, dim=1))
         return self._close(read, ended_B, lengths_B, hidden_BtC) if bool(ended_B.any()) else (read, hidden_BtC)
 
-    def skim(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
+    def skim(self, state: AdapterState, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
         """Every chunk leaves something behind."""
 
-    def forward(self, state: Any, tokens_BT: Tensor, steps_T: Tensor, reader: CacheReader) -> Tensor:
+    def forward(self, state: AdapterState, tokens_BT: Tensor, steps_T: Tensor, reader: CacheReader) -> Tensor:
         """Tokens that lie side by side are read with the finished chunks' weights, and nothing is learned from them."""
         with adapted(self.generator.places, state.pairs.__getitem__):
             return super().forward(state, tokens_BT, steps_T, reader)
@@ -140,9 +122,8 @@ class GenerativeAdapter(SegmentMethod):
         """What a state has read, an open chunk included."""
         return Adapter(state.S_BLRR, self.generator)
 
-    @torch.no_grad()
     def apply(self, adapter: Adapter) -> AdapterState:
-        """A state in front of a question, with an adapter's weights; one row for each of the adapter's.
+        """A state in front of a question, with an adapter's weights; one row for each of the adapter's. Differentiable.
 
         Raises:
             UserError: when the adapter was made with another generator or backbone.
@@ -187,8 +168,3 @@ class GenerativeAdapter(SegmentMethod):
         zeros_B1 = torch.zeros_like(bos_B1)
         with adapted(self.generator.places, pairs.__getitem__):
             return self.backbone.forward(bos_B1, zeros_B1, self.backbone.reader(len(bos_B1), Layout(zeros_B1)))[:, 0]
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    weights, _ = tensors.read(path)
-    return released.generator_weights(weights) if released.is_released(weights) else weights

@@ -5,12 +5,11 @@ Legend: B rows, T tokens of the window, S slots in view, H query heads, K key/va
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from contextlab.attention import rotate, sdpa
 from contextlab.backbone import Backbone
@@ -107,16 +106,3 @@ class _Join(torch.autograd.Function):
         deeper = ctx.needs_input_grad[0] and not ctx.attend.fixed
         new_BKTD = gradient_BKSD.gather(2, ctx.attend.place(gradient_BKSD)) if deeper else None
         return new_BKTD, gradient_BKSD.new_zeros(()), None, None
-
-
-@contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """No gradients with respect to weights, for the duration of a block."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)

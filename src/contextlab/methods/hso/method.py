@@ -13,7 +13,6 @@ from torch import Tensor
 from contextlab import states
 from contextlab.backbone import Backbone
 from contextlab.method import Ahead, Capabilities, ContextMethod
-from contextlab.methods.hso.attend import frozen
 from contextlab.methods.hso.config import HSOConfig
 from contextlab.methods.hso.reading import Reading
 from contextlab.methods.hso.state import HSOState
@@ -22,7 +21,7 @@ from contextlab.methods.window import Window, WindowConfig
 NEVER = 1 << 60
 
 
-class HSO(ContextMethod):
+class HSO(ContextMethod[HSOConfig, HSOState]):
     """After each window of k tokens, one gradient step on the cached keys and values (section 3).
 
     Keys are cached after rotation, at positions that count from the start of the context; with `sliding` eviction they
@@ -33,9 +32,8 @@ class HSO(ContextMethod):
 
     def __init__(self, backbone: Backbone, config: HSOConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.settings = config or HSOConfig()
-        self.context = self.settings.length(backbone.max_positions)
-        self.resets = self.settings.eviction == "reset"
+        self.context = self.config.length(backbone.max_positions)
+        self.resets = self.config.eviction == "reset"
         backbone.check_differentiable()
 
     @property
@@ -43,9 +41,9 @@ class HSO(ContextMethod):
         """Differentiates while it reads; contexts that are reset start cold."""
         return Capabilities(needs_gradients=True, segment=self.context if self.resets else None)
 
-    def baseline(self) -> ContextMethod | None:
+    def baseline(self) -> Window | None:
         """The window, which HSO with lr=0 equals."""
-        plain = self.settings.lr == 0 and self.resets
+        plain = self.config.lr == 0 and self.resets
         return Window(self.backbone, WindowConfig(N=self.context)) if plain else None
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> HSOState:
@@ -56,8 +54,8 @@ class HSO(ContextMethod):
         first = ahead.first_segment(self.context) if ahead else self.context
         width = torch.promote_types(backbone.attention_dtype, torch.float32)
         empty = torch.zeros(batch_size, backbone.kv_heads, 0, backbone.head_width, dtype=width, device=backbone.device)
-        chosen = backbone.layers * (2 if self.settings.states == "both" else 1)
-        moments = (empty,) * (chosen if self.settings.keeps_moments else 0)
+        chosen = backbone.layers * (2 if self.config.states == "both" else 1)
+        moments = (empty,) * (chosen if self.config.keeps_moments else 0)
         return HSOState(
             length_B=zeros_B,
             pending_BC=backbone.bos_hidden_C.expand(batch_size, -1),
@@ -77,15 +75,15 @@ class HSO(ContextMethod):
     def check_state(self, state: HSOState) -> None:
         """Finished windows and the open one are in the cache, and no more than a context of them."""
         super().check_state(state)
-        settings, held_B = self.settings, state.used_B + state.open_B
+        config, held_B = self.config, state.used_B + state.open_B
         states.same_slots("the cache", (*state.k, *state.v, state.tokens_BS[:, None]), held_B)
         states.within("used_B", state.used_B, 0, self.context)
-        states.within("open_B", state.open_B, 0, settings.k)
+        states.within("open_B", state.open_B, 0, config.k)
         if self.resets:
             states.within("left_B", state.left_B, 1, self.context - held_B)
         else:
             states.within("left_B", state.left_B, NEVER - state.length_B, NEVER - state.length_B)
-        if settings.keeps_moments:
+        if config.keeps_moments:
             states.same_slots("the moments", (*state.first, *state.second), state.used_B)
         for v in state.second:
             states.within("second", v, 0, v.new_tensor(float("inf")))
@@ -100,9 +98,9 @@ class HSO(ContextMethod):
             UserError: when every row has diverged.
         """
         # Gradients are needed here even where the caller has switched them off.
-        with torch.inference_mode(False), torch.no_grad(), frozen(self.backbone.model):
+        with torch.inference_mode(False), torch.no_grad(), self.backbone.frozen():
             reading = Reading(
-                self.backbone, self.settings, state, tokens_BT, lengths_B, context=self.context, scored=logprobs
+                self.backbone, self.config, state, tokens_BT, lengths_B, context=self.context, scored=logprobs
             )
             while bool((reading.rest_B > 0).any()):
                 reading.window()

@@ -54,7 +54,7 @@ class Reading:
     def __init__(
         self,
         backbone: Backbone,
-        settings: HSOConfig,
+        config: HSOConfig,
         state: HSOState,
         tokens_BT: Tensor,
         lengths_B: Tensor | None,
@@ -63,15 +63,15 @@ class Reading:
         scored: bool,
     ) -> None:
         rows, length = tokens_BT.shape
-        self.backbone, self.settings, self.context = backbone, settings, context
-        self.resets = settings.eviction == "reset"
+        self.backbone, self.config, self.context = backbone, config, context
+        self.resets = config.eviction == "reset"
         self.before, self.tokens_BT = state, tokens_BT.clone()
         self.rest_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
         self.done_B = torch.zeros_like(self.rest_B)
         self.used_B, self.open_B, self.left_B = state.used_B, state.open_B, state.left_B
         self.mean_B, self.recent_B, self.worst_B = (x.clone() for x in (state.mean_B, state.recent_B, state.worst_B))
         self.pending_BC, self.lost_B = state.pending_BC, state.pending_BC.isnan().any(1)
-        self.stretch = -(-JUDGED_TOKENS // self.settings.k)
+        self.stretch = -(-JUDGED_TOKENS // self.config.k)
         self.found_BT: Tensor | None = None
         if scored:
             self.found_BT = torch.zeros(rows, length, device=tokens_BT.device)
@@ -80,22 +80,22 @@ class Reading:
                 self.found_BT[:, :1] = first_B1.masked_fill(self.rest_B[:, None] == 0, 0.0)
         else:
             self._skip_forgotten()
-        most = self.context + (0 if self.resets else self.settings.k)
+        most = self.context + (0 if self.resets else self.config.k)
         # One slot more than a row can fill, for what is not real; tokens are known one further than states.
         needed = min(int((self.used_B + self.open_B + self.rest_B).amax()), most) + 1
         self.slots = max(needed, state.tokens_BS.shape[1])
         self.tokens_BS = grown(state.tokens_BS, 1, self.slots + 1)
-        self.buffers = Buffers(self.settings, state, self.slots)
+        self.buffers = Buffers(self.config, state, self.slots)
 
     def window(self) -> None:
         """Read on to the end of every row's window, and update those whose last target is in this call."""
-        settings = self.settings
-        take_B = torch.minimum(self.rest_B, torch.minimum(settings.k - self.open_B, self.left_B))
+        config = self.config
+        take_B = torch.minimum(self.rest_B, torch.minimum(config.k - self.open_B, self.left_B))
         end_B, ends_B = self.open_B + take_B, take_B == self.left_B
         follows_B = self.rest_B > take_B
-        closes_B = (end_B == settings.k) & ~ends_B & (follows_B | (settings.lr == 0))
+        closes_B = (end_B == config.k) & ~ends_B & (follows_B | (config.lr == 0))
         learning_B = closes_B & ~self.lost_B
-        learns = settings.lr > 0 and bool(learning_B.any())
+        learns = config.lr > 0 and bool(learning_B.any())
         self._enter(take_B)
         given = self._pass(torch.zeros_like(end_B) if learns else self.open_B, end_B, follows_B)
         if given.slot_Bt.shape[1]:
@@ -200,13 +200,13 @@ class Reading:
     def _learn(self, given: Pass, attend: WindowAttend, found_Bt: Tensor, closes_B: Tensor) -> None:
         """Move the states of the rows whose window is complete against the gradient of its summed loss."""
         counted_Bt = given.known_Bt & closes_B[:, None]
-        self._check(found_Bt.detach().float().masked_fill(~counted_Bt, 0.0).sum(1) / -self.settings.k, closes_B)
+        self._check(found_Bt.detach().float().masked_fill(~counted_Bt, 0.0).sum(1) / -self.config.k, closes_B)
         closes_B = closes_B & ~self.lost_B
         counted_Bt = given.known_Bt & closes_B[:, None]
         rows = slice(None) if bool(closes_B.all()) else closes_B.nonzero()[:, 0]
         moments = self.buffers.moments(self.used_B)
-        window = [x.gather(2, attend.place(x)) for x in attend.cached] if self.settings.steps == 2 else []
-        for number in range(1, self.settings.steps + 1):
+        window = [x.gather(2, attend.place(x)) for x in attend.cached] if self.config.steps == 2 else []
+        for number in range(1, self.config.steps + 1):
             if number == 2:
                 attend, found_Bt = self._again(given, attend, window)
             torch.autograd.grad(found_Bt, attend.anchor, -counted_Bt.to(found_Bt))
@@ -214,7 +214,7 @@ class Reading:
 
     def _again(self, given: Pass, attend: WindowAttend, window: list[Tensor]) -> tuple[WindowAttend, Tensor]:
         """The window a second time (HSO-2), with the states that its first step has moved."""
-        if self.settings.second == "fixed":
+        if self.config.second == "fixed":
             attend = self._attend(given, fixed=True)
         else:
             moved = (x.gather(2, attend.place(x)) for x in attend.cached)
@@ -225,15 +225,13 @@ class Reading:
 
     def _step(self, rows: slice | Tensor, number: int, attend: WindowAttend) -> Step:
         """How often each state has moved follows from its position: once or twice for every window since its own."""
-        settings = self.settings
-        slot_BS = (
-            attend.slot_BT if settings.update == "present" else torch.arange(attend.view, device=self.used_B.device)
-        )
+        config = self.config
+        slot_BS = attend.slot_BT if config.update == "present" else torch.arange(attend.view, device=self.used_B.device)
         position_BS = (self._base_B - self.used_B)[:, None] + slot_BS
-        windows_B1 = (self._base_B // settings.k)[:, None]
-        count_BS = settings.steps * (windows_B1 - position_BS // settings.k).clamp(min=0) + number
-        lr_B1 = settings.lr * ((windows_B1 + 1).double() / (settings.warmup + 1)).clamp(max=1)
-        return Step.of(settings, lr_B1[rows, None, :, None], count_BS[rows, None, :, None], attend.cached[0])
+        windows_B1 = (self._base_B // config.k)[:, None]
+        count_BS = config.steps * (windows_B1 - position_BS // config.k).clamp(min=0) + number
+        lr_B1 = config.lr * ((windows_B1 + 1).double() / (config.warmup + 1)).clamp(max=1)
+        return Step.of(config, lr_B1[rows, None, :, None], count_BS[rows, None, :, None], attend.cached[0])
 
     def _evict(self) -> None:
         """Drop the oldest states where more are in view than the context holds."""
@@ -254,7 +252,7 @@ class Reading:
         """
         self._lose(closes_B & ~loss_B.isfinite(), "is no longer finite")
         closes_B = closes_B & ~self.lost_B
-        windows_B = self._base_B // self.settings.k
+        windows_B = self._base_B // self.config.k
         place_B = windows_B % self.stretch
         mean_B = self.mean_B.masked_fill(windows_B == 0, 0.0)
         before_B = (mean_B * windows_B - self.recent_B * (place_B > 0)) / (windows_B - place_B).clamp(min=1)
@@ -273,8 +271,8 @@ class Reading:
 
     def _plain_loss(self, row: int) -> float:
         """Loss of the row's stretch by the plain model, which reads what is in view anew; nats per token."""
-        end = int(self.used_B[row]) + self.settings.k
-        judged = min(self.stretch * self.settings.k, end)
+        end = int(self.used_B[row]) + self.config.k
+        judged = min(self.stretch * self.config.k, end)
         tokens_1S = self.tokens_BS[row : row + 1, : end + 1]
         slot_1S = torch.arange(end, device=tokens_1S.device)[None]
         position_1S = slot_1S + (self._base_B - self.used_B)[row]
@@ -293,4 +291,4 @@ class Reading:
         self.pending_BC = self.pending_BC.masked_fill(self.lost_B[:, None], float("nan"))
 
     def _diverged(self, what: str) -> UserError:
-        return UserError(f"HSO diverged: its loss {what}; use an lr lower than {self.settings.lr:g}.")
+        return UserError(f"HSO diverged: its loss {what}; use an lr lower than {self.config.lr:g}.")

@@ -63,12 +63,12 @@ class Buffers:
         cached: keys of every layer, then values of every layer.
     """
 
-    def __init__(self, settings: HSOConfig, state: HSOState, slots: int) -> None:
-        self.settings, self.slots, self._before = settings, slots, state
+    def __init__(self, config: HSOConfig, state: HSOState, slots: int) -> None:
+        self.config, self.slots, self._before = config, slots, state
         self.cached = [grown(x, 2, slots) for x in (*state.k, *state.v)]
         layers = len(state.k)
         kinds = {"keys": range(layers), "values": range(layers, 2 * layers), "both": range(2 * layers)}
-        self._chosen = kinds[settings.states]
+        self._chosen = kinds[config.states]
         self._moments: Moments | None = None
 
     def cut(self, slots: int, used: int) -> tuple[Layers, Layers, Layers, Layers]:
@@ -80,11 +80,11 @@ class Buffers:
 
     def moments(self, used_B: Tensor) -> Moments:
         """Moments to move: kept ones, copied when first needed, or those of one window, which nobody keeps."""
-        if self.settings.optimizer == "sgd":
+        if self.config.optimizer == "sgd":
             return [], []
-        if not self.settings.keeps_moments:
+        if not self.config.keeps_moments:
             rows, heads, _, width = self.cached[0].shape
-            shape = (rows, heads, self.settings.k, width)
+            shape = (rows, heads, self.config.k, width)
             first, second = ([self.cached[0].new_zeros(shape) for _ in self._chosen] for _ in range(2))
             return first, second
         if self._moments is None:
@@ -98,7 +98,7 @@ class Buffers:
 
     def move(self, rows: slice | Tensor, step: Step, attend: WindowAttend, moments: Moments) -> None:
         """One step of the given rows' states in `attend`'s view against its gradients."""
-        present = self.settings.update == "present"
+        present = self.config.update == "present"
         for place, i in enumerate(self._chosen):
             h, g = attend.cached[i], attend.gradients[i]
             index = attend.place(h)
@@ -106,7 +106,7 @@ class Buffers:
                 h, g = h.gather(2, index), g.gather(2, index)
             whole = [h, *(xs[place][:, :, : g.shape[2]] for xs in moments if xs)]
             moved = [x[rows] for x in whole]
-            if self.settings.optimizer == "sgd":
+            if self.config.optimizer == "sgd":
                 step.sgd(moved[0], g[rows])
             else:
                 step.adam(moved[0], g[rows], *moved[1:])

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contextlab import attention, states, tensors
+from contextlab import attention, states
 from contextlab.attention import KV, CacheReader, Layout
-from contextlab.backbone import Backbone, versions, weights_digest
+from contextlab.backbone import Backbone, versions
 from contextlab.errors import UserError
 from contextlab.kernels.joint_memory_attention import fuse_memory
-from contextlab.method import Ahead, Capabilities, ContextMethod, State
+from contextlab.method import Ahead, Capabilities, State
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.longmem.bank import Bank
 from contextlab.methods.longmem.config import LongMemConfig
@@ -52,63 +51,39 @@ class LongMemState(State):
         return int(self.kv.used_B.sum())
 
 
-class LongMem(BlockMethod):
+class LongMem(BlockMethod[LongMemConfig, LongMemState]):
     """Reads segments of N tokens; one side layer attends to chunks of earlier segments through a gate per head."""
 
     Config = LongMemConfig
 
     def __init__(self, backbone: Backbone, config: LongMemConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.settings = config or LongMemConfig()
-        self.segment = self.settings.length(backbone.max_positions)
+        self.segment = self.config.length(backbone.max_positions)
         self.parts = attention.anatomy(backbone.model)
         depth = backbone.layers
-        given = self.settings.memory_layer
+        given = self.config.memory_layer
         self.memory_layer = given if given is not None else max(3 * depth // 4 - 1, 0)
-        if self.settings.csz > self.segment:
+        if self.config.csz > self.segment:
             raise UserError(
-                f"A chunk of csz={self.settings.csz} tokens does not fit a segment of {self.segment}, nothing would "
+                f"A chunk of csz={self.config.csz} tokens does not fit a segment of {self.segment}, nothing would "
                 "be stored: use a smaller csz or a larger N."
             )
         if self.memory_layer >= depth:
             raise UserError(
                 f"memory_layer={self.memory_layer} does not exist: the backbone has layers 0 to {depth - 1}."
             )
-        self.memory_block = self.memory_layer // self.settings.reduction
-        self.side = SideNetwork(backbone, self.settings).eval()
-        if self.settings.weights is not None:
-            self._load(self.settings.weights)
-        self._initial = versions(self.side)
+        self.memory_block = self.memory_layer // self.config.reduction
+        self.side = self.learns(SideNetwork(backbone, self.config), self.config.weights)
         self._bos: tuple[object, Tensor] | None = None
 
     @property
     def capabilities(self) -> Capabilities:
         """Segments start cold but for the bank; trainable."""
-        return Capabilities(trainable=True, untrained=self._untrained, segment=self.segment)
+        return Capabilities(segment=self.segment)
 
-    @property
-    def added_parameters(self) -> int:
-        """Parameters of the side network."""
-        return sum(parameter.numel() for parameter in self.side.parameters())
-
-    @property
-    def trained_parameters(self) -> int:
-        """All side parameters train."""
-        return self.added_parameters
-
-    @property
-    def _untrained(self) -> bool:
-        """Whether no weights were loaded or changed since."""
-        return self.settings.weights is None and versions(self.side) == self._initial
-
-    @property
-    def weights_digest(self) -> str:
-        """sha256 of the side network's weights."""
-        return weights_digest(self.side)
-
-    def baseline(self) -> ContextMethod | None:
+    def baseline(self) -> Window | None:
         """The window, which an untrained network that starts as the identity equals exactly."""
-        silent = self.settings.init == "identity" and self._untrained
+        silent = self.config.init == "identity" and self.untrained
         return Window(self.backbone, WindowConfig(N=self.segment)) if silent else None
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LongMemState:
@@ -117,7 +92,7 @@ class LongMem(BlockMethod):
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
         kv = backbone.empty_kv(batch_size)
         side_kv = backbone.empty_kv(batch_size, len(self.side.blocks))
-        bank = Bank.empty(batch_size, backbone.kv_heads, backbone.head_width, self.settings, backbone.device)
+        bank = Bank.empty(batch_size, backbone.kv_heads, backbone.head_width, self.config, backbone.device)
         return LongMemState(
             zeros_B,
             self._bos_hidden_C.expand(batch_size, -1),
@@ -129,7 +104,7 @@ class LongMem(BlockMethod):
 
     def score(self, state: LongMemState, candidates: Sequence[Sequence[int]]) -> Tensor:
         """Score several continuations; with a shared bank one after the other, or they would enter each other's."""
-        if self.settings.bank_scope != "shared":
+        if self.config.bank_scope != "shared":
             return super().score(state, candidates)
         longest = max(map(len, candidates), default=0)
         parts = [super(LongMem, self).score(state, [one]) for one in candidates]
@@ -139,7 +114,7 @@ class LongMem(BlockMethod):
         self, state: LongMemState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
     ) -> list[list[int]]:
         """Continue every row after its prompt; prompts behind one row with a shared bank one after the other."""
-        alone = self.settings.bank_scope == "shared" and state.batch_size == 1
+        alone = self.config.bank_scope == "shared" and state.batch_size == 1
         parts = [[prompt] for prompt in prompts] if alone else [prompts]
         written = (super(LongMem, self).generate(state, p, max_new_tokens=max_new_tokens, **options) for p in parts)
         return [row for part in written for row in part]
@@ -182,7 +157,7 @@ class LongMem(BlockMethod):
         reader = CacheReader(self.backbone, state.kv, layout)
         self.run_backbone(tokens_Bt, layout, reader, layers=self.memory_layer + 1)
         segment = reader.grown(lengths_B)
-        bank = state.bank.add(segment.k[-1], segment.v[-1], segment.used_B, self.settings)
+        bank = state.bank.add(segment.k[-1], segment.v[-1], segment.used_B, self.config)
         fresh = self.start(state.batch_size)
         return dataclasses.replace(fresh, length_B=state.length_B, pending_BC=state.pending_BC, bank=bank)
 
@@ -196,12 +171,12 @@ class LongMem(BlockMethod):
         with torch.no_grad(), attention.seam(self.backbone.config):
             for i, layer in enumerate(self.parts.layers[:layers], start=1):
                 hidden_BtC = attention.run_layer(layer, hidden_BtC, attend)
-                if i % self.settings.reduction == 0:
+                if i % self.config.reduction == 0:
                     states.append(hidden_BtC)
             return states, self.parts.norm(hidden_BtC)
 
     def _check_level(self, state: LongMemState, lengths_B: Tensor) -> None:
-        if self.settings.bank_scope == "shared" and bool(
+        if self.config.bank_scope == "shared" and bool(
             (lengths_B != lengths_B[0]).any() or (state.left_B != state.left_B[0]).any()
         ):
             raise UserError(
@@ -215,7 +190,7 @@ class LongMem(BlockMethod):
         if not bool(ended_B.any()):
             return state
         k, v = state.kv.k[self.memory_layer], state.kv.v[self.memory_layer]
-        bank = state.bank.add(k, v, torch.where(ended_B, state.kv.used_B, 0), self.settings)
+        bank = state.bank.add(k, v, torch.where(ended_B, state.kv.used_B, 0), self.config)
         return dataclasses.replace(
             state,
             bank=bank,
@@ -233,25 +208,23 @@ class LongMem(BlockMethod):
         """The side network's final state after BOS alone; computed again when weights have changed."""
         now = versions(self.side), versions(self.backbone.model)
         if self._bos is None or self._bos[0] != now:
-            self._bos = now, self._after_bos()
+            with torch.no_grad():
+                self._bos = now, self._after_bos()
         return self._bos[1]
+
+    def with_graph(self, state: LongMemState) -> LongMemState:
+        """In front of a text stands what the side network makes of BOS."""
+        pending_BC = torch.where((state.length_B == 0)[:, None], self._after_bos(), state.pending_BC)
+        return dataclasses.replace(state, pending_BC=pending_BC)
 
     def _after_bos(self) -> Tensor:
         tokens = torch.tensor([[self.backbone.bos]], device=self.backbone.device)
         layout = Layout(torch.zeros_like(tokens))
-        with torch.no_grad():
-            reader = CacheReader(self.backbone, self.backbone.empty_kv(1), layout)
-            states, final = self.run_backbone(tokens, layout, reader)
-            side_reader = CacheReader(self.backbone, self.backbone.empty_kv(1, len(self.side.blocks)), layout)
-            hidden: Tensor = self.side.norm(self.side(states, final, side_reader)[-1])
+        reader = CacheReader(self.backbone, self.backbone.empty_kv(1), layout)
+        states, final = self.run_backbone(tokens, layout, reader)
+        side_reader = CacheReader(self.backbone, self.backbone.empty_kv(1, len(self.side.blocks)), layout)
+        hidden: Tensor = self.side.norm(self.side(states, final, side_reader)[-1])
         return hidden[0, 0]
-
-    def _load(self, path: Path) -> None:
-        misfit = tensors.load_into(self.side, tensors.read(path)[0])
-        if misfit is not None:
-            raise UserError(
-                f"{path} does not hold LongMem weights for this backbone and configuration ({misfit}): check weights=."
-            )
 
 
 class MemoryReader(CacheReader):
@@ -270,9 +243,9 @@ class MemoryReader(CacheReader):
         local_BHtD = super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
         if block != self.method.memory_block or self.bank.mean_BKnD.shape[2] == 0:
             return local_BHtD
-        self.ids_BHtm, found_BHtm = self.bank.search(q_BHTD, self.method.settings)
+        self.ids_BHtm, found_BHtm = self.bank.search(q_BHTD, self.method.config)
         k_BKncD, v_BKncD, ids_BHtm = self.bank.k_BKncD, self.bank.v_BKncD, self.ids_BHtm
-        if self.method.settings.short_bank == "zero_slot":
+        if self.method.config.short_bank == "zero_slot":
             k_BKncD, v_BKncD = self.bank.with_zero_slot()
             ids_BHtm = ids_BHtm.masked_fill(~found_BHtm, k_BKncD.shape[2] - 1)
             found_BHtm = found_BHtm.any(-1, keepdim=True).expand_as(found_BHtm)

@@ -1,0 +1,190 @@
+"""The laws of learning: `learn` is `read` with a graph, the same one at every split, and none into the backbone.
+
+They are checked in float64, with learned weights that have been moved away from where they start, for many starts are
+silent: nothing depends on the rest of the weights there, and every law would hold.
+
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from contextlab.method import AnyMethod, State
+from contextlab.testing.parts import SHORT, Broken, same, texts
+
+MOVED = 0.05
+"""Standard deviation of what is added to learned weights."""
+OPEN = -1.0
+"""Takes the place of a weight of minus infinity."""
+STEP = 1e-6
+"""Half the distance of the points of a finite difference, small enough to stay between the kinks of relu."""
+SMALL = 1e-4
+"""Gradients below this are compared as if they were as large as this."""
+EXACT = 1e-9
+CLOSE = 1e-4
+"""Relative difference between a gradient and a finite difference; both err by rounding, and by the third derivative."""
+SPLITS = (1, 63, 64, 127, 128, 129)
+
+
+def learning_is_reading(method: AnyMethod) -> None:
+    """`learn` gives the numbers of `read`, its hidden states those log-probabilities, and the state the same future."""
+    if (learned := _moved(method)) is None:
+        return
+    text, lengths = texts(3)[:, :SHORT], torch.tensor([SHORT, 70, 0])
+    state, predicted = method.learn(method.start(3), text, lengths)
+    other, logprobs_BT = method.read(method.start(3), text, lengths)
+    assert logprobs_BT is not None
+    same(predicted.logprobs_BT.detach(), logprobs_BT, "learn gives other log-probabilities than read")
+    hidden = method.backbone.logprobs(predicted.hidden_BTC, text).detach()
+    real_BT = torch.arange(SHORT) < lengths[:, None]
+    same(hidden[real_BT], logprobs_BT[real_BT], "the hidden states of learn do not predict the tokens")
+    future = [method.read(after, texts(3, seed=4)[:, :60])[1] for after in (state.detach(), other)]
+    assert future[0] is not None
+    assert future[1] is not None
+    same(future[0], future[1], "a state that learn leaves has another future")
+    if any(tensor.requires_grad for tensor in state.detach().tensors().values()):
+        raise Broken("a detached state still has a graph")
+    if not any(bool(gradient.any()) for gradient in _gradients(learned, lambda: _loss(method, text))):
+        raise Broken("no gradient reaches what is learned")
+
+
+def gradients_at_every_split(method: AnyMethod) -> None:
+    """Learning from a text in two calls gives the gradient of learning from it in one."""
+    if (learned := _moved(method)) is None:
+        return
+    text = texts(2)[:, :SHORT]
+    whole = _gradients(learned, lambda: _loss(method, text))
+    for split in SPLITS:
+        parts = _gradients(learned, lambda split=split: _loss(method, text, split))  # type: ignore[misc]
+        _same_gradients(parts, whole, learned, f"split {split}")
+
+
+def exact_gradients(method: AnyMethod) -> None:
+    """The gradient of every learned parameter along a random direction is the finite difference."""
+    if (learned := _moved(method)) is None:
+        return
+    text = texts(2)[:, :SHORT]
+    gradients = _gradients(learned, lambda: _exact_loss(method, text))
+    random = torch.Generator().manual_seed(3)
+    for (name, parameter), gradient in zip(learned.named_parameters(), gradients, strict=True):
+        direction = torch.randn(parameter.shape, generator=random, dtype=torch.float64).to(parameter.dtype)
+        # A parameter of a narrower type needs a wider step, or rounding is all that is left.
+        step = STEP if parameter.dtype == torch.float64 else 1e-3
+        ends = [_shifted(method, parameter, sign * step * direction, text) for sign in (1, -1)]
+        numeric, exact = (ends[0] - ends[1]) / (2 * step), float((gradient * direction).sum())
+        allowed = (CLOSE if parameter.dtype == torch.float64 else 1e-2) * max(abs(numeric), abs(exact), SMALL)
+        if not math.isfinite(exact) or abs(numeric - exact) > allowed:
+            raise Broken(f"the gradient of {name} is {exact:.6g} where the finite difference is {numeric:.6g}")
+
+
+def nothing_reaches_the_backbone(method: AnyMethod) -> None:
+    """Backpropagation leaves no gradient on the backbone, whose parameters are what they were."""
+    if _moved(method) is None:
+        return
+    parameters = list(method.backbone.model.parameters())
+    before = [parameter.requires_grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    try:
+        _loss(method, texts(1)[:, :SHORT]).backward()
+        if any(parameter.grad is not None for parameter in parameters):
+            raise Broken("a gradient reaches the backbone")
+        if not all(parameter.requires_grad for parameter in parameters):
+            raise Broken("the backbone's parameters are left frozen")
+    finally:
+        for parameter, needed in zip(parameters, before, strict=True):
+            parameter.requires_grad_(needed)
+            parameter.grad = None
+
+
+def rows_learn_alone(method: AnyMethod) -> None:
+    """The gradient of one row's loss does not depend on what stands in the other rows."""
+    if (learned := _moved(method)) is None:
+        return
+    text = texts(2)[:, :SHORT]
+    other = torch.stack((text[0], text[1].flip(0)))
+    first = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+    gradients = [_gradients(learned, lambda t=t: _loss(method, t, weight_BT=first)) for t in (text, other)]  # type: ignore[misc]
+    _same_gradients(gradients[1], gradients[0], learned, "another row")
+
+
+def graph_ends_where_it_is_cut(method: AnyMethod) -> None:
+    """Behind `State.detach` a second call learns as from a state that was read."""
+    if (learned := _moved(method)) is None:
+        return
+    text = texts(2)[:, :SHORT]
+    begin, end = text[:, :64], text[:, 64:]
+
+    def after(state: State) -> Tensor:
+        return method.learn(state, end)[1].logprobs_BT.double().mean()
+
+    cut = _gradients(learned, lambda: after(method.learn(method.start(2), begin)[0].detach()))
+    read = _gradients(learned, lambda: after(method.read(method.start(2), begin, logprobs=False)[0]))
+    _same_gradients(cut, read, learned, "a detached state")
+
+
+LAWS: dict[str, Callable[[AnyMethod], None]] = {
+    "learning is reading": learning_is_reading,
+    "gradients at every split": gradients_at_every_split,
+    "exact gradients": exact_gradients,
+    "nothing reaches the backbone": nothing_reaches_the_backbone,
+    "rows learn alone": rows_learn_alone,
+    "graph ends where it is cut": graph_ends_where_it_is_cut,
+}
+
+
+def _moved(method: AnyMethod) -> nn.Module | None:
+    """What is learned, with other weights than it starts with; None where nothing is."""
+    if method.learned is None:
+        return None
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in method.learned.parameters():
+            parameter.nan_to_num_(neginf=OPEN)
+            parameter.add_(MOVED * torch.randn(parameter.shape, generator=random).to(parameter))
+    return method.learned
+
+
+def _loss(method: AnyMethod, text_BT: Tensor, split: int = 0, weight_BT: Tensor | None = None) -> Tensor:
+    state, first = method.learn(method.start(len(text_BT)), text_BT[:, :split])
+    _, second = method.learn(state, text_BT[:, split:])
+    logprobs_BT = torch.cat((first.logprobs_BT, second.logprobs_BT), dim=1).double()
+    return (logprobs_BT if weight_BT is None else logprobs_BT * weight_BT).mean()
+
+
+def _gradients(learned: nn.Module, loss: Callable[[], Tensor]) -> list[Tensor]:
+    parameters = list(learned.parameters())
+    gradients = torch.autograd.grad(loss(), parameters, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
+
+
+def _exact_loss(method: AnyMethod, text_BT: Tensor) -> Tensor:
+    """The mean log-probability in the backbone's own type: log-probabilities themselves are float32 throughout."""
+    hidden_BTC = method.learn(method.start(len(text_BT)), text_BT)[1].hidden_BTC
+    logprobs_BTV = method.backbone.model.get_output_embeddings()(hidden_BTC).log_softmax(-1)
+    mean: Tensor = logprobs_BTV.gather(2, text_BT[..., None]).mean()
+    return mean
+
+
+def _shifted(method: AnyMethod, parameter: nn.Parameter, shift: Tensor, text_BT: Tensor) -> float:
+    """The loss with a parameter moved."""
+    before = parameter.detach().clone()
+    with torch.no_grad():
+        parameter.add_(shift)
+    try:
+        return float(_exact_loss(method, text_BT).detach())
+    finally:
+        with torch.no_grad():
+            parameter.copy_(before)
+
+
+def _same_gradients(one: list[Tensor], other: list[Tensor], learned: nn.Module, what: str) -> None:
+    for (name, parameter), a, b in zip(learned.named_parameters(), one, other, strict=True):
+        exact = EXACT if parameter.dtype == torch.float64 else 1e-6
+        if not bool(a.isfinite().all()) or float((a - b).abs().max()) > exact * max(1.0, float(b.abs().max())):
+            raise Broken(f"{what} changes the gradient of {name} by {float((a - b).abs().max()):.2g}")
