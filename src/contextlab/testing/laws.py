@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,41 +46,66 @@ class LawResult:
     seconds: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One law on one small random model.
+
+    Attributes:
+        law: its name.
+        family: name of the backbone.
+        dtype: of the backbone.
+    """
+
+    law: str
+    family: str
+    dtype: str
+
+    @property
+    def label(self) -> str:
+        """The family, and the type where it is not float32."""
+        return self.family if self.dtype == "float32" else f"{self.family} {self.dtype}"
+
+    def broken(self, make: Make) -> str | None:
+        """What goes wrong, in one sentence; None where the law holds.
+
+        Args:
+            make: builds the method on a backbone; what it raises is a broken law.
+        """
+        law = LAWS[self.law] if self.law in LAWS else learning.LAWS[self.law]
+        try:
+            law(make(backbones.load(self.family, device="cpu", dtype=self.dtype)))
+        except Broken as broken:
+            return str(broken)
+        except UserError as error:
+            return f"refused: {error}"
+        except Exception as error:  # a third party's method may fail in any way; the check must go on
+            return f"{type(error).__name__}: {error}"
+        return None
+
+
+def cases(families: tuple[str, ...] = FAMILIES) -> Iterator[Case]:
+    """All laws in every family; the bitwise ones in bfloat16 too, those of learning in float64."""
+    for family in families:
+        for dtype, names in (("float32", tuple(LAWS)), ("bfloat16", BITWISE)):
+            yield from (Case(name, family, dtype) for name in names)
+    for family in (family for family in families if family in EXACT):
+        yield from (Case(name, family, "float64") for name in learning.LAWS)
+
+
 def check(make: Make, families: tuple[str, ...] = FAMILIES) -> list[LawResult]:
-    """All laws on a method, on one small random model of every family; the bitwise ones in bfloat16 too.
+    """All laws on a method, on one small random model of every family.
 
     Args:
         make: builds the method on a backbone; what it raises is reported as a broken law.
         families: names of backbones.
     """
-    results: list[LawResult] = []
-    for family in families:
-        for dtype, names in (("float32", tuple(LAWS)), ("bfloat16", BITWISE)):
-            results += _results(make, family, dtype, {name: LAWS[name] for name in names})
-    for family in (family for family in families if family in EXACT):
-        results += _results(make, family, "float64", learning.LAWS)
-    return results
-
-
-def _results(make: Make, family: str, dtype: str, chosen: Mapping[str, Law]) -> Iterator[LawResult]:
-    backbone = backbones.load(family, device="cpu", dtype=dtype)
-    label = family if dtype == "float32" else f"{family} {dtype}"
-    for name, law in chosen.items():
+    results = []
+    for case in cases(families):
         started = time.perf_counter()
-        detail = _broken(law, make, backbone)
-        yield LawResult(name, label, detail is None, detail or "", time.perf_counter() - started)
-
-
-def _broken(law: Law, make: Make, backbone: Backbone) -> str | None:
-    try:
-        law(make(backbone))
-    except Broken as broken:
-        return str(broken)
-    except UserError as error:
-        return f"refused: {error}"
-    except Exception as error:  # a third party's method may fail in any way; the check must go on
-        return f"{type(error).__name__}: {error}"
-    return None
+        detail = case.broken(make)
+        seconds = time.perf_counter() - started
+        results.append(LawResult(case.law, case.label, detail is None, detail or "", seconds))
+    return results
 
 
 def causality(method: AnyMethod) -> None:
