@@ -317,7 +317,7 @@ ENTRIES = (
         "CC0 and public domain in the USA",
         "your choice; 70 books were used for the results",
         ("index.jsonl", "*.txt.xz"),
-        otherwise="any folder of long books; `contextlab train --corpus` takes it",
+        otherwise="any folder of long books",
     ),
 )
 

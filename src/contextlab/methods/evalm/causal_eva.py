@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from contextlab.errors import UserError
 from contextlab.kernels.eva_attention import eva_attention
 from contextlab.kernels.eva_chunk_compress import chunk_means, eva_chunk_compress
-from contextlab.methods.evalm.config import check_chunks
+from contextlab.methods.evalm.config import Geometry, check_chunks
 
 NORM_EPSILON = 1e-5
 
@@ -76,7 +76,8 @@ class CausalEVA(nn.Module):
             raise UserError(f"The width {width} must be a multiple of the number of heads {heads}.")
         self.heads, self.head_width, self.window, self.chunk = heads, width // heads, window, chunk
         self.extension = window if overlap else 0
-        self.own = remote_visibility == "before_chunk"
+        own = remote_visibility == "before_chunk"
+        self.geometry = Geometry(window, chunk, sinks=0, recent=self.extension, far=0, own=own)
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
         self.adaptive_mu_q, self.adaptive_mu_k = (_adaptive(self.head_width, adaptive) for _ in range(2))
         reach = window + self.extension
@@ -102,9 +103,8 @@ class CausalEVA(nn.Module):
         value_BHnD = eva_chunk_compress(
             q_mean_BHnD, k_mean_BHnD, k_BHTD, v_BHTD, chunk=self.chunk, scale=scale, noise_BKnD=noise_BHnD
         )
-        place_T = torch.arange(x_BTC.shape[1], device=x_BTC.device)
-        first_T = (place_T // self.window * self.window - self.extension).clamp(min=0)
-        counts_BT = ((place_T if self.own else first_T) // self.chunk).expand(len(x_BTC), -1)
+        position_T = torch.arange(x_BTC.shape[1], device=x_BTC.device)
+        counts_BT = self.geometry.counts(position_T).expand(len(x_BTC), -1)
         out_BHTD = self._attend(q_BHTD, k_BHTD, v_BHTD, (k_mean_BHnD, value_BHnD), counts_BT, scale)
         out_BTC: Tensor = self.out_proj(out_BHTD.transpose(1, 2).flatten(2))
         return out_BTC

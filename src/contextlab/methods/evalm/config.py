@@ -117,6 +117,12 @@ class Geometry:
         """`counts_BT`: summaries seen by queries with so many tokens before them."""
         return length_BT // self.chunk if self.own else (gone_B // self.chunk)[:, None].expand_as(length_BT)
 
+    def counts(self, position_T: Tensor) -> Tensor:
+        """`counts_T`: summaries seen by the tokens at these positions of a whole text without sinks."""
+        begin_T = position_T // self.window * self.window
+        gone_T = self.gone(begin_T, begin_T.clamp(max=self.recent))
+        return self.seen(position_T[:, None], gone_T)[:, 0]
+
     def positions(self, chunks: int, gone_B: Tensor, end_B: Tensor) -> Tensor:
         """`positions_Bn` of the first chunks, the same throughout a window that ends after `end_B` tokens."""
         newest_B = (end_B if self.own else gone_B) // self.chunk

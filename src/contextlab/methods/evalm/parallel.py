@@ -46,18 +46,11 @@ class ParallelEVA:
         return eva_attention(
             *given,
             scale=scale,
-            counts_BT=self._counts(q_BHTD),
+            counts_BT=geometry.counts(torch.arange(q_BHTD.shape[2], device=q_BHTD.device)).expand(len(q_BHTD), -1),
             chunk_bias_H=summary.remote_bias_H,
             window=geometry.window,
             overlap=geometry.recent > 0,
         )
-
-    def _counts(self, q_BHTD: Tensor) -> Tensor:
-        """`counts_BT` of a whole sequence without sinks."""
-        geometry, place_T = self.geometry, torch.arange(q_BHTD.shape[2], device=q_BHTD.device)
-        begin_T = place_T // geometry.window * geometry.window
-        gone_T = geometry.gone(begin_T, begin_T.clamp(max=geometry.recent))
-        return geometry.seen(place_T[:, None], gone_T)[:, 0].expand(len(q_BHTD), -1)
 
     def _one_window(
         self,
