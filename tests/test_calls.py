@@ -13,6 +13,7 @@ from contextlab import backbone as backbones
 from contextlab import calls, registry
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod
+from contextlab.methods.window import Window
 
 METHODS = registry.methods()
 BACKBONE = backbones.load("tiny-llama", device="cpu")
@@ -154,9 +155,7 @@ def test_a_failing_call_leaves_the_method_ready_for_the_next() -> None:
 
 
 def test_classes_that_override_or_borrow_functions_are_checked_like_others() -> None:
-    window = registry.method_class("window")
-
-    class Mine(window):
+    class Mine(Window):
         generate = ContextMethod.generate
 
         def read(self, state: Any, tokens_BT: Any, lengths_B: Any = None, *, logprobs: bool = True) -> Any:

@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextlab import attention
-from contextlab.attention import KV, CacheReader, Layout, rotate, seam
+from contextlab.attention import KV, CacheReader, Layout, rotate
+from contextlab.attention.seam import SEAM
 from contextlab.backbone import load
 from contextlab.errors import UserError
 
 
 class NoPositions:
-    slopes_H = None
+    slopes_H: torch.Tensor | None = None
 
     def rotary(self, positions):
         return None
@@ -146,7 +147,7 @@ def test_the_seam_is_left_as_it_was_found():
     backbone = load("tiny-llama")
     before = backbone.model.config._attn_implementation
     with attention.seam(backbone.config):
-        assert backbone.model.config._attn_implementation == seam.SEAM
+        assert backbone.model.config._attn_implementation == SEAM
     assert backbone.model.config._attn_implementation == before
 
 

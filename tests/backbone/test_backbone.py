@@ -15,8 +15,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from contextlab import attention
 from contextlab import backbone as backbones
-from contextlab.backbone import TINY, embedded, load, wrap
+from contextlab.backbone import TINY, embedded, load, loading, wrap
 from contextlab.errors import UserError
 
 
@@ -164,12 +165,12 @@ def test_code_of_a_checkpoint_never_runs_whatever_is_answered(folder, tmp_path, 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
 def test_a_converted_model_that_was_changed_is_refused(folder, name):
     (folder / embedded.SOURCE).write_text(json.dumps({"files": embedded.digests(folder)}))
-    assert backbones._verified(folder, torch.float32, torch.device("cpu"))
+    assert loading._verified(folder, torch.float32, torch.device("cpu"))
     content = bytearray((folder / name).read_bytes())
     content[-20] ^= 1
     (folder / name).write_bytes(content)
     with pytest.raises(UserError, match=f"^{name} in .* changed since .* delete this folder"):
-        backbones._verified(folder, torch.float32, torch.device("cpu"))
+        loading._verified(folder, torch.float32, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("source", [None, "", "{}", "[1]"])
@@ -263,9 +264,10 @@ def test_the_embedded_model_predicts_english_and_keeps_digits_apart():
     tokens = torch.tensor([backbone.encode("The capital of France is Paris, and the capital of Germany is Berlin.")])
     position = torch.arange(tokens.shape[1])[None]
     with torch.no_grad():
-        hidden = backbone.forward(tokens, position, backbone.reader(1, backbones.attention.Layout(position)))
+        hidden = backbone.forward(tokens, position, backbone.reader(1, attention.Layout(position)))
         own = backbone.model(tokens).logits
-    assert torch.equal(backbone.logits(hidden), own)
+    # The rotation is computed with fewer roundings here.
+    assert torch.allclose(backbone.logits(hidden), own, atol=1e-3)
     predicted = own[0, :-1].log_softmax(-1).gather(-1, tokens[0, 1:, None])
     assert float(-predicted[-2]) < 1.0
 

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from contextlab import registry
+from contextlab.benchmarks.task import Task
 from contextlab.benchmarks.tasks.chapterbreak import ChapterBreak
 from contextlab.benchmarks.tasks.fewshot import SST2
 from contextlab.benchmarks.tasks.icl import ICL
 from contextlab.cli import main as cli
 
-TASKS = {"chapterbreak": ChapterBreak, "icl": ICL, "sst2": SST2}
+TASKS: dict[str, Callable[[], Task]] = {"chapterbreak": ChapterBreak, "icl": ICL, "sst2": SST2}
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,7 @@ class Counter(ContextMethod):
     Further lines are not listed.
     """
 
-    Config = CounterConfig
+    Config: ClassVar[type[MethodConfig]] = CounterConfig
 
     @property
     def prior(self) -> float:
@@ -70,7 +70,7 @@ class Counter(ContextMethod):
 class Other(Counter):
     """The same without settings."""
 
-    Config = MethodConfig
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
     prior = 1.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from eva_cases import attention, pooling
+from eva_cases import Attention, Pooling, attention, pooling
 from kernel_cases import assert_close, case, gradients
 
 from contextlab.kernels.chunk_topk import chunk_topk
@@ -107,6 +107,7 @@ POOLING_SIZES = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("size", [*EVA_SIZES, *(f"pool {name}" for name in POOLING_SIZES)])
 def test_eva_equals_float64_forward_and_in_every_gradient(size, dtype):
+    given: Attention | Pooling
     if size in EVA_SIZES:
         given = attention(**EVA_SIZES[size], dtype=dtype, device="cuda")
     else:

@@ -101,7 +101,7 @@ def test_runs_that_were_stored_without_a_measure_are_paired_in_their_qualities()
 @pytest.mark.parametrize("values", [{}, {"x": 1.0, "y": 2.0}])
 def test_without_common_examples_nothing_is_paired(values: dict[str, float]) -> None:
     window, full = result("window", parts=nats_of({"a": 1.0, "b": 5.0})), result("full", parts=nats_of(values))
-    assert not [name for name in comparison([window, full], baseline="window") if name.startswith("paired")]
+    assert not [name for name in comparison([window, full], baseline="window") if str(name).startswith("paired")]
 
 
 def test_one_common_cluster_is_compared_without_an_interval() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from contextlab.testing import learning
 from contextlab.testing.parts import Broken, texts
 
 WIDE = "*fc1|*fc2|*c_fc|*attn.c_proj|*out_proj"
-METHODS = {
+METHODS: dict[str, Callable[[Any], Any]] = {
     "longmem": lambda b: LongMem(b, LongMemConfig(N=32, K=8)),
     "longmem, copied layers": lambda b: LongMem(b, LongMemConfig(N=24, K=8, csz=2, init="paper")),
     "longmem, as released": lambda b: LongMem(

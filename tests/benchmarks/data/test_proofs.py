@@ -47,7 +47,7 @@ KNOWN: list[tuple[str, str, str, Edit | None]] = [
     ("icl", "agnews", "icl/ag_news_csv/train.csv", None),
     ("metaicl", "k4", "metaicl/data/glue-rte/glue-rte_16_21_test.jsonl", lambda rows: longer(rows[3], "input")),
     ("metaicl", "k4", "metaicl/data/codah/codah_16_13_train.jsonl", lambda rows: longer(rows[15], "input")),
-    ("pg22", "S1", "pg22/books.jsonl", lambda rows: [longer(row, "id") for row in rows]),
+    ("pg22", "S1", "pg22/books.jsonl", lambda rows: all_longer(rows, "id")),
 ]
 
 
@@ -59,6 +59,11 @@ def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def longer(record: Any, name: str) -> None:
     record[name] += "x"
+
+
+def all_longer(records: list[Any], name: str) -> None:
+    for record in records:
+        longer(record, name)
 
 
 def says_real(note: str) -> bool:

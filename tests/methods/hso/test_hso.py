@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,8 @@ def naive_attention(q, k, v, scale):
 
 def one_adam_per_state(backbone, tokens_T, config, context):
     """Losses of one text by an implementation as naive as can be: every state is a parameter with its own Adam."""
-    states, losses, begin = [], [], 0
+    losses, begin = [], 0
+    states: list[list[Any]] = []
     while begin < len(tokens_T) - 1:
         if config.eviction == "reset" and begin % context == 0:
             states = []
