@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast
 
-import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from contextlab import calls, states, tensors
-from contextlab.errors import UserError, short, unknown
+from contextlab.config import MethodConfig as MethodConfig
+from contextlab.errors import UserError
 
 if TYPE_CHECKING:
     from contextlab.backbone import Backbone
@@ -27,57 +27,11 @@ C = TypeVar("C", bound="MethodConfig")
 S = TypeVar("S", bound="State")
 N = TypeVar("N", bound=nn.Module)
 
-MOST_INTEGER, MOST_FLOAT = 2**48, 3e38
-"""The largest settings: sums and products of them with lengths stay in the range of int64 and float32."""
 WEIGHTS = "contextlab weights"
 """Says in a file that `save_weights` wrote it."""
 FORKS = 16
 """The most copies of a state, and the most bytes of them together, that answer side by side."""
 FORK_BYTES = 2**29
-
-
-@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class MethodConfig:
-    """Base of every configuration: a frozen, validated dataclass whose fields are the paper's hyper-parameters."""
-
-    @classmethod
-    def parse(cls, settings: Mapping[str, Any]) -> Self:
-        """Build a configuration from `key=value` settings.
-
-        Raises:
-            UserError: for an unknown key or a value outside the field's range.
-        """
-        names = [field.name for field in dataclasses.fields(cls)]
-        for key in settings:
-            if key not in names:
-                raise unknown("setting", key, names)
-        try:
-            config = cls(**settings)
-        except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            value = short(repr(first["input"]))
-            message = f"Setting {where}={value} is not valid: {first['msg'].lower()}." if where else first["msg"]
-            raise UserError(message.removeprefix("Value error, ")) from None
-
-        config.check_size()
-        return config
-
-    def check_size(self) -> None:
-        """Refuse numbers that no tensor holds.
-
-        Raises:
-            UserError: naming the setting.
-        """
-        for name, value in self.as_dict().items():
-            for number in value if isinstance(value, list | tuple) else (value,):
-                most = MOST_INTEGER if isinstance(number, int) else MOST_FLOAT
-                if isinstance(number, int | float) and not -most <= number <= most:
-                    raise UserError(f"Setting {name}={short(repr(number))} is not valid: give a number below {most:g}.")
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as plain values, as stored with a result."""
-        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextlab import grammar
+from contextlab.errors import UserError
+from contextlab.grammar import Item
+
+ODD = st.text(st.sampled_from("ab.py:/,=()[]{}'\" \t|*0-"), max_size=12)
+TEXTS = st.one_of(ODD, st.text(max_size=12))
+NAMES = TEXTS.filter(lambda text: bool(text.strip()))
+KEYS = st.from_regex(r"[A-Za-z_]\w{0,8}", fullmatch=True)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+).filter(lambda value: value is None or isinstance(value, list | dict))
+VALUES = st.one_of(TEXTS, JSON)
+SETTINGS = st.dictionaries(KEYS, VALUES, max_size=3)
+METHODS = st.builds(Item, NAMES, st.none(), SETTINGS)
+TASKS = st.builds(Item, NAMES, st.none() | TEXTS, SETTINGS)
+
+
+@given(st.lists(TASKS, min_size=1, max_size=3))
+def test_tasks_that_are_spelled_are_read_back(listed: list[Item]) -> None:
+    texts = [grammar.spelled(one.name, one.split, one.settings) for one in listed]
+    assert grammar.items(",".join(texts), "task") == listed
+    assert grammar.items(" , ".join(texts), "task") == listed
+    assert grammar.items(texts, "task") == listed
+
+
+@given(st.lists(METHODS, min_size=1, max_size=3))
+def test_methods_that_are_spelled_are_read_back(listed: list[Item]) -> None:
+    text = ", ".join(grammar.spelled(one.name, None, one.settings) for one in listed)
+    assert grammar.items(text, "method") == listed
+    marked = f"{grammar.spelled(listed[0].name, None, listed[0].settings)} {grammar.UNTRAINED}"
+    assert grammar.single(marked, "method") == listed[0]
+
+
+@given(NAMES, SETTINGS)
+def test_splits_and_settings_alone_are_read_back(name: str, settings: dict[str, Any]) -> None:
+    assert grammar.split(grammar.spelled_split(name, settings)) == Item(name, None, settings)
+    pairs = ",".join(f"{key}={grammar.spelled_value(value)}" for key, value in settings.items())
+    assert grammar.settings(pairs, "it") == settings
+
+
+@given(VALUES)
+def test_a_value_that_is_spelled_is_read_back(value: Any) -> None:
+    assert grammar.value(grammar.spelled_value(value), "it") == value
+
+
+@given(st.one_of(TEXTS, st.text(st.sampled_from("ab,=()[]{}'\" /"), max_size=30)), st.sampled_from(["method", "task"]))
+def test_any_text_gives_items_or_one_sentence(text: str, kind: Any) -> None:
+    for read in (lambda: grammar.items(text, kind), lambda: grammar.split(text), lambda: grammar.settings(text, "it")):
+        try:
+            said = str(read())[:1] and "."
+        except UserError as error:
+            said = str(error)
+        assert said[-1] in ".?"
+        assert len(said) < 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [
+        ("window", [Item("window")]),
+        (" window , ,full,", [Item("window"), Item("full")]),
+        ("longmem(K=32, csz = 4 ),longmem", [Item("longmem", None, {"K": "32", "csz": "4"}), Item("longmem")]),
+        ("longmem ( K = 32 )", [Item("longmem", None, {"K": "32"})]),
+        ("longmem()", [Item("longmem")]),
+        ("longmem (untrained),longmem(K=8) (untrained)", [Item("longmem"), Item("longmem", None, {"K": "8"})]),
+        ("a/b.py:C(x=1)", [Item("a/b.py:C", None, {"x": "1"})]),
+        ("'a (1),b/c.py:C'(x=1)", [Item("a (1),b/c.py:C", None, {"x": "1"})]),
+        ("m(x=f(1,2),y=*.[01])", [Item("m", None, {"x": "f(1,2)", "y": "*.[01]"})]),
+        ("m(x='1,2)',y=\"it's\",z='it''s')", [Item("m", None, {"x": "1,2)", "y": "it's", "z": "it's"})]),
+        (
+            "m(x=[1, [2]],y=null,z='null',w={\"a\": 1})",
+            [Item("m", None, {"x": [1, [2]], "y": None, "z": "null", "w": {"a": 1}})],
+        ),
+        ("m(x=a=b,y='')", [Item("m", None, {"x": "a=b", "y": ""})]),
+    ],
+)
+def test_methods_are_read_as_documented(text: str, listed: list[Item]) -> None:
+    assert grammar.items(text, "method") == listed
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [
+        ("pg22/S1(tokens=8192),needle", [Item("pg22", "S1", {"tokens": "8192"}), Item("needle")]),
+        ("needle(tokens=5)", [Item("needle", None, {"tokens": "5"})]),
+        ("a/b.py:C/short", [Item("a/b.py:C", "short")]),
+        ("a/b.py:C", [Item("a/b.py:C")]),
+        ("'a/b'/ c ", [Item("a/b", "c")]),
+        ("task/'a,b'(k=1)", [Item("task", "a,b", {"k": "1"})]),
+        ("task/a:b", [Item("task", "a:b")]),
+    ],
+)
+def test_tasks_are_read_as_documented(text: str, listed: list[Item]) -> None:
+    assert grammar.items(text, "task") == listed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "No method is named"),
+        (" ,", "No method is named"),
+        ("longmem(K=32", "The bracket behind longmem is not closed: write longmem(K=32)."),
+        ("longmem(", "The bracket behind longmem is not closed: write longmem(key=value)."),
+        ("longmem(K)", "'K' of longmem has no value: write longmem(K=value)."),
+        ("longmem(K=)", "There is no value for K of longmem"),
+        ("longmem(K=1,K=1)", "longmem is given K twice: keep one of the two."),
+        ("longmem(K=1)x", "'x' stands behind longmem: put a comma between two methods."),
+        ("longmem(K=[1)", "The value of K of longmem is not valid JSON"),
+        ("longmem(K='1)", "The quotation of the value of K of longmem has no end: close it with '."),
+        ("longmem(K='1'2)", "'2)' stands behind K of longmem: put a comma between them."),
+        ("(K=1)", "'(K=1)' has no name before it: begin with the name of the method."),
+        ("'longmem", "The quotation of a method has no end"),
+    ],
+)
+def test_what_does_not_follow_the_grammar_is_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        grammar.items(text, "method")
+    assert message in str(error.value)
+
+
+def test_a_stroke_asks_for_a_split() -> None:
+    with pytest.raises(UserError, match="No split stands behind 'pg22/': name one, or leave the stroke away"):
+        grammar.items("pg22/(tokens=1)", "task")
+
+
+def test_where_one_is_wanted_several_are_refused() -> None:
+    with pytest.raises(UserError, match="'window,full' names 2 methods: name one of them"):
+        grammar.single("window,full", "method")
+    with pytest.raises(UserError, match="'a,b' is no split"):
+        grammar.split("a,b")
+
+
+def test_behind_set_a_value_is_taken_as_it_is_unless_it_is_json_or_quoted() -> None:
+    plain = ["", " a ", "x=y", "1,2)", "a'b", "nan"]
+    assert [grammar.value(text, "it") for text in plain] == plain
+    assert [grammar.value(text, "it") for text in ("null", "[1, 2]", "'[1]'")] == [None, [1, 2], "[1]"]
+    with pytest.raises(UserError, match="'x' stands behind the value of it"):
+        grammar.value("[1]x", "it")
