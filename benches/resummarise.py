@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from contextlab import registry
-from contextlab.benchmarks.task import Measure, Options, Protocol
+from contextlab import grammar, registry
+from contextlab.benchmarks.task import LENGTHS, Measure, Protocol
 
 
 def resummarise(folder: Path) -> None:
@@ -33,9 +33,10 @@ def resummarise(folder: Path) -> None:
 
 
 def _protocol(identity: dict[str, Any]) -> Protocol:
-    task = registry.task(identity["task"])
-    options = Options(identity["context"], identity["history"], identity["tokens"])
-    return task.protocol(task.check_split(identity["split"]), options)
+    split = grammar.split(identity["split"])
+    lengths = {name: identity[name] for name in LENGTHS if identity[name] is not None}
+    task = registry.task(identity["task"], {**split.settings, **lengths})
+    return task.protocol(task.check_split(split.name), identity["context"])
 
 
 def _ordered(line: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import pydantic
+from pydantic_core import PydanticUndefined
 
 from contextlab.errors import UserError, short, unknown
 from contextlab.grammar import spelled_value
@@ -152,7 +153,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
         default = default.get_default(call_default_factory=True, validated_data={})
     elif default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
-    missing = default is dataclasses.MISSING or default is pydantic.fields.PydanticUndefined
+    missing = default is dataclasses.MISSING or default is PydanticUndefined
     return REQUIRED if missing else spelled_value(default)
 
 

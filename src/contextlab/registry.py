@@ -8,13 +8,14 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from contextlab import grammar
 from contextlab.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -59,17 +60,31 @@ def method_class(name: str) -> type[AnyMethod]:
     return found
 
 
-def task(name: str) -> Task:
-    """A task, by name or `path.py:Class`.
+def task_class(name: str) -> type[Task]:
+    """The class of a task, by name or `path.py:Class`.
 
     Raises:
         UserError: when there is none of that name, it cannot be imported, or it is no task.
     """
     from contextlab.benchmarks.task import Task
+    from contextlab.config import Config
 
-    kind = _class("task", TASKS, name, Task)
-    with foreign(f"The task {_named(TASKS, name)} cannot be made", "give it an __init__ without arguments"):
-        found: Task = kind()
+    found: type[Task] = _class("task", TASKS, name, Task)
+    if not (isinstance(found.Config, type) and issubclass(found.Config, Config)):
+        raise UserError(f"The Config of task {_named(TASKS, name)} is no Config: derive it from contextlab's.")
+    return found
+
+
+def task(name: str, settings: Mapping[str, Any] | None = None) -> Task:
+    """A task, by name or `path.py:Class`, with these of its settings and the defaults of the others.
+
+    Raises:
+        UserError: when there is none of that name, it cannot be imported, or it is no task; or for a wrong setting.
+    """
+    kind = task_class(name)
+    arguments = [kind.Config.parse(settings, name)] if settings else []
+    with foreign(f"The task {_named(TASKS, name)} cannot be made", "give it an __init__ with a config or nothing"):
+        found = kind(*arguments)
         splits, default = found.splits, found.default_split
     texts = isinstance(splits, dict) and all(isinstance(text, str) for item in splits.items() for text in item)
     if not texts or default not in splits:
@@ -91,12 +106,12 @@ def load(
     """A method on a backbone, ready to read.
 
     Args:
-        method: a registered name, or `path.py:Class`.
+        method: a registered name, or `path.py:Class`, perhaps with settings, as `longmem(K=32)`.
         backbone: a name, hub id, folder or GGUF file; or a transformers model, which is used as it is.
         device: where a backbone given by name is put; chosen by the machine when None.
         dtype: of a backbone given by name; bfloat16 on a GPU and float32 on a CPU when None.
         tokenizer: of a backbone given as a model.
-        **settings: fields of the method's configuration.
+        **settings: further ones.
 
     Raises:
         UserError: for an unknown method, backbone or setting.
@@ -104,8 +119,12 @@ def load(
     from contextlab import backbone as backbones
     from contextlab.method import build
 
-    kind = method_class(method)
-    config = kind.Config.parse(settings)
+    named = grammar.single(method, "method")
+    for key in settings:
+        if key in named.settings:
+            raise UserError(f"{named.name} is given {key} twice, in brackets and beside them: keep one of the two.")
+    kind = method_class(named.name)
+    config = kind.Config.parse({**named.settings, **settings}, named.name)
     if isinstance(backbone, str):
         return build(kind, backbones.load(backbone, device=device, dtype=dtype), config)
     return build(kind, backbones.wrap(backbone, tokenizer=tokenizer), config)

@@ -4,7 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Example(Protocol):
+    """What the harness knows of every example."""
+
+    @property
+    def id(self) -> str:
+        """Unlike that of every other example of a data set."""
+
+    @property
+    def work(self) -> str:
+        """What it is a part of: its context is no wrong one for another part."""
+
+
+class Alone:
+    """An example that is a work of its own."""
+
+    id: str
+
+    @property
+    def work(self) -> str:
+        """The example itself."""
+        return self.id
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +43,7 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
+class Document(Alone):
     """A text to be read from its beginning."""
 
     id: str
@@ -90,7 +114,7 @@ class Form:
 
 
 @dataclasses.dataclass(frozen=True)
-class Labelled:
+class Labelled(Alone):
     """A text and the number of its class."""
 
     id: str
@@ -139,7 +163,7 @@ class Template:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class Block(Alone):
     """Texts that are asked about after the same demonstrations, and those that these may be drawn from."""
 
     id: str

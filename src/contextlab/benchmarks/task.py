@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from contextlab.benchmarks.splits import NoSettings, parse, shortest
+from contextlab import config as configs
+from contextlab.errors import unknown
+from contextlab.grammar import spelled_split
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -15,13 +18,16 @@ if TYPE_CHECKING:
 Control = Literal["own", "none", "wrong"]
 Source = Literal["local", "hub", "sample"]
 
+LENGTHS = ("history", "tokens")
+"""Settings of tasks that results keep in fields of their own, and not in the split."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
     """The examples of one split and where they came from.
 
     Attributes:
-        examples: in the order in which a limit takes them.
+        examples: every one an `Example`, in the order in which a limit takes them.
         source: where they were found.
         sha256: digest of the files, or of the generated text.
         note: one sentence on what the data is (real, re-laid, generated), printed and stored with every result.
@@ -35,7 +41,7 @@ class Dataset:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The choices of a run that a protocol needs.
+    """What a protocol reads of an example.
 
     Attributes:
         context: which context is read: the example's own, none, or that of another example.
@@ -94,9 +100,11 @@ class Protocol(ABC):
 
     Attributes:
         measure: the metric that `quality` belongs to; the first one, of unknown direction, when None.
+        prompt: all that it puts around the data in words; empty where there is nothing.
     """
 
     measure: Measure | None = None
+    prompt: str = ""
 
     @abstractmethod
     def evaluate(self, meter: Meter, example: Any, other: Any) -> dict[str, Any]:
@@ -135,30 +143,52 @@ class Task(ABC):
         name: that it is asked for by.
         splits: their names, and what each is.
         default_split: the one that is used when none is named.
-        settings: dataclass of what may stand behind a split, as `512:prompt=chat`.
+        Config: dataclass of the settings, all with defaults.
+        config: the settings.
     """
 
     name: ClassVar[str]
     splits: ClassVar[dict[str, str]]
     default_split: ClassVar[str]
-    settings: ClassVar[type[Any]] = NoSettings
+    Config: ClassVar[type[configs.Config]] = configs.Config
+    config: configs.Config
+
+    def __init__(self, config: configs.Config | None = None) -> None:
+        self.config = self.Config() if config is None else config
 
     def check_split(self, split: str | None) -> str:
-        """The split to use, in its shortest spelling.
+        """The split to use: the default when None.
 
         Raises:
-            UserError: when the task has no split of that name, or a setting behind it is unknown or not valid.
+            UserError: when the task has no split of that name, or the settings do not fit it.
         """
-        return shortest(*parse(self.name, self.default_split if split is None else split, self.splits, self.settings))
+        name = self.default_split if split is None else split
+        if name not in self.splits:
+            raise unknown(f"split of {self.name}", name, self.splits)
+        return name
+
+    def spelled(self, split: str) -> str:
+        """A split with the settings that differ from their defaults, but for `LENGTHS`: as results store it."""
+        settings = self.config.changed()
+        return spelled_split(split, {name: value for name, value in settings.items() if name not in LENGTHS})
+
+    def options(self, context: Control) -> Options:
+        """What the settings let a protocol read under a control."""
+        settings = self.config.as_dict()
+        return Options(context, *(settings.get(name) for name in LENGTHS))
+
+    def worded(self) -> Iterable[tuple[str, Task]]:
+        """Every split, with the task in the settings that its prompts may differ by."""
+        return ((split, self) for split in self.splits)
 
     @abstractmethod
     def load(self, split: str, data: Path | None) -> Dataset:
         """All examples of a split, from `data`, else the cache, else the hub, else the generated sample."""
 
     @abstractmethod
-    def protocol(self, split: str, options: Options) -> Protocol:
-        """The protocol for a split under the given options.
+    def protocol(self, split: str, context: Control = "own") -> Protocol:
+        """The protocol for a split, with the context that is read: the example's own, none, or a wrong one.
 
         Raises:
-            UserError: when the options do not fit the task.
+            UserError: when the settings do not fit the split or the context.
         """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from contextlab import grammar
 from contextlab.cli import console
 from contextlab.errors import UserError, short
 
@@ -16,16 +17,20 @@ if TYPE_CHECKING:
 
 
 def bench(
-    method: Annotated[str, typer.Option(help="Names, or path.py:Class, separated by commas.")],
-    task: Annotated[str, typer.Option(help="Names, or path.py:Class, separated by commas.")],
-    split: Annotated[str | None, typer.Option(help="Split of the task; see `contextlab ls tasks`.")] = None,
+    method: Annotated[str, typer.Option(help="Such as 'longmem(K=32),longmem,path.py:Class(setting=value)'.")],
+    task: Annotated[str, typer.Option(help="Such as 'pg22/S1(tokens=8192),needle'; see `contextlab ls tasks NAME`.")],
+    split: Annotated[str | None, typer.Option(help="Split of all tasks, where none stands behind their names.")] = None,
     backbone: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
     context: Annotated[str, typer.Option(help="Controls: own, none, wrong; several separated by commas.")] = "own",
-    history: Annotated[int | None, typer.Option(min=1, help="Tokens read before the scored ones (perplexity).")] = None,
+    history: Annotated[
+        int | None, typer.Option(min=1, help="Tokens read before the scored ones, in all that can.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Run the first so many examples.")] = None,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens read of a document (perplexity).")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens read of a text, in all that can.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of whatever a method draws.")] = 0,
-    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Configure methods.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of all that have it.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of data sets; CONTEXTLAB_DATA when not given.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that the results are kept in.")] = Path("runs"),
     device: Annotated[str | None, typer.Option(help="Torch device; the GPU when there is one.")] = None,
@@ -62,7 +67,7 @@ def bench(
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
-    """Settings by key; lists and null are JSON, everything else is left to the method's own validation."""
+    """Settings by key, with values as they stand behind a method."""
     settings = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
@@ -70,31 +75,28 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
             raise UserError(f"--set {short(pair)} names no value: write --set key=value.")
         if key in settings:
             raise UserError(f"--set names {short(key)} twice: name every setting once.")
-        try:
-            settings[key] = json.loads(value) if value == "null" or value[:1] in ("[", "{") else value
-        except (ValueError, RecursionError):
-            raise UserError(
-                f"--set {short(pair)} is not valid JSON: write a list as --set {short(key)}=[1,2]."
-            ) from None
+        settings[key] = grammar.value(value, f"--set {short(key)}")
     return settings
 
 
 def _print(results: Results, out: Path) -> None:
     from rich.table import Table
 
+    from contextlab.harness import labels
     from contextlab.reports.tables import comparison
 
     screen = console()
     runs = [{**run, "parts": parts} for run, parts in zip(results.runs, results.parts, strict=True)]
-    for place in dict.fromkeys((run["task"], run["split"]) for run in runs):
-        frame = comparison([run for run in runs if (run["task"], run["split"]) == place])
+    places = [labels.of_result(run) for run in runs]
+    for place in dict.fromkeys(places):
+        frame = comparison([run for run, other in zip(runs, places, strict=True) if other == place])
         # Methods side by side: there are fewer of them than measures, and a terminal is narrow.
-        table = Table("", *(" ".join(key) for key in frame.index), title=" ".join(place))
+        table = Table("", *(" ".join(key) for key in frame.index), title=place)
         for measure, cells in frame.items():
             table.add_row(str(measure), *cells)
         screen.print(table)
         for difference in results.differences:
-            if (difference.task, difference.split) == place:
+            if difference.task == place:
                 m = difference.metric
                 interval = "" if m.low is None else f" [{m.low:+.3f}, {m.high:+.3f}]"
                 better = {True: "higher is better, ", False: "lower is better, ", None: ""}[difference.higher_is_better]

@@ -18,6 +18,9 @@ from contextlab.errors import UserError
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.task import Task
+    from contextlab.config import Config
+
+Line = dict[str, Any]
 
 
 class Kind(StrEnum):
@@ -31,25 +34,33 @@ class Kind(StrEnum):
 
 def ls(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    name: Annotated[str | None, typer.Argument(help="Show one method or task with its splits and settings.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("runs"),
     verbose: Annotated[bool, typer.Option("--verbose", help="Show needs, settings, prompts.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """List what there is, where it comes from and what it needs."""
-    lines: dict[Kind, Callable[[], Iterator[dict[str, Any]]]] = {
+    if name is not None:
+        _show(kind, name, verbose, as_json)
+        return
+    lines: dict[Kind, Callable[[], Iterator[Line]]] = {
         Kind.methods: lambda: _methods(verbose),
         Kind.tasks: lambda: _tasks(verbose),
         Kind.backbones: _backbones,
         Kind.results: lambda: _results(folder),
     }
     for line in lines[kind]():
-        prompts = {} if as_json else line.pop("prompts", {})
-        say(json.dumps(line) if as_json else harmless.line("  ".join(_words(line))))
-        for splits, prompt in prompts.items():
-            say(f"\n    {splits}:\n{textwrap.indent(prompt, ' ' * 8)}\n")
+        _say(line, as_json)
 
 
-def _words(line: dict[str, Any]) -> Iterator[str]:
+def _say(line: Line, as_json: bool) -> None:
+    prompts = {} if as_json else line.pop("prompts", {})
+    say(json.dumps(line) if as_json else harmless.line("  ".join(_words(line))))
+    for splits, prompt in prompts.items():
+        say(f"\n    {splits}:\n{textwrap.indent(prompt, ' ' * 8)}\n")
+
+
+def _words(line: Line) -> Iterator[str]:
     name, about, *more = line.items()
     yield f"{name[1]:<14}"
     yield str(about[1])
@@ -58,7 +69,49 @@ def _words(line: dict[str, Any]) -> Iterator[str]:
             yield f"[{key}: {', '.join(value) if isinstance(value, list) else value}]"
 
 
-def _methods(verbose: bool) -> Iterator[dict[str, Any]]:
+def _show(kind: Kind, name: str, verbose: bool, as_json: bool) -> None:
+    """One method or task, its splits and its settings."""
+    if kind not in (Kind.methods, Kind.tasks):
+        raise UserError(f"`contextlab ls {kind}` shows all {kind}: leave {name} out.")
+    line, splits, config = _method(name, verbose) if kind == Kind.methods else _task(name, verbose)
+    settings = _settings(name, config)
+    if as_json:
+        say(json.dumps({**line, **({"splits": splits} if splits else {}), "settings": settings}))
+        return
+    _say(line, as_json)
+    for split, about in splits.items():
+        say(harmless.line(f"  /{split:<13} {about}"))
+    for one in settings:
+        say(harmless.line(f"  {one['name']:<14} {one['type']}, default {one['default']}"))
+        say(textwrap.indent(textwrap.fill(harmless.line(one["about"]), 100), " " * 17))
+
+
+def _settings(name: str, config: type[Config]) -> list[dict[str, str]]:
+    from contextlab import registry
+    from contextlab.config import described
+
+    with registry.foreign(f"The settings of '{name}' cannot be told", "mend its Config"):
+        return [dataclasses.asdict(setting) for setting in described(config)]
+
+
+def _method(name: str, verbose: bool) -> tuple[Line, dict[str, str], type[Config]]:
+    from contextlab import registry
+
+    kind = registry.method_class(name)
+    line = {"name": name, "about": _first_line(kind), "from": registry.methods().get(name, "")}
+    return {**line, **({"needs": _details(name)["needs"]} if verbose else {})}, {}, kind.Config
+
+
+def _task(name: str, verbose: bool) -> tuple[Line, dict[str, str], type[Config]]:
+    from contextlab import registry
+
+    task = registry.task(name)
+    line = {"name": name, "about": _first_line(type(task)), "from": registry.tasks().get(name, "")}
+    prompts = {"prompts": _prompts(task)} if verbose else {}
+    return {**line, "default": task.default_split, **prompts}, task.splits, task.Config
+
+
+def _methods(verbose: bool) -> Iterator[Line]:
     """Names and first lines come from the sources; needs and settings take importing all of them, and torch."""
     from contextlab import registry, static
 
@@ -71,8 +124,9 @@ def _methods(verbose: bool) -> Iterator[dict[str, Any]]:
             yield {**line, "about": str(error)}
 
 
-def _details(name: str) -> dict[str, Any]:
+def _details(name: str) -> Line:
     from contextlab import backbone, registry
+    from contextlab.config import described
 
     kind = registry.method_class(name)
     with registry.foreign(f"The method '{name}' cannot say what it needs", "try it with `contextlab check`"):
@@ -80,7 +134,7 @@ def _details(name: str) -> dict[str, Any]:
         return {
             "about": _first_line(kind),
             "needs": [word for word, needed in _needs(method) if needed],
-            "settings": [f"{f.name}={getattr(kind.Config(), f.name)}" for f in dataclasses.fields(kind.Config)],
+            "settings": [f"{setting.name}={setting.default}" for setting in described(kind.Config)],
         }
 
 
@@ -91,7 +145,7 @@ def _needs(method: Any) -> list[tuple[str, bool]]:
     ]
 
 
-def _tasks(verbose: bool) -> Iterator[dict[str, Any]]:
+def _tasks(verbose: bool) -> Iterator[Line]:
     from contextlab import registry
 
     for name, package in registry.tasks().items():
@@ -114,16 +168,13 @@ def _tasks(verbose: bool) -> Iterator[dict[str, Any]]:
 
 def _prompts(task: Task) -> dict[str, str]:
     """Every prompt of a task once, by the splits that it belongs to."""
-    from contextlab.benchmarks.task import Options
-
-    found: dict[str, list[str]] = {}
-    for split in getattr(task, "prompt_splits", task.splits):
-        prompt = str(getattr(task.protocol(split, Options()), "prompt", ""))
-        found.setdefault(prompt, []).append(split)
-    return {", ".join(splits): prompt for prompt, splits in found.items() if prompt}
+    splits: dict[str, list[str]] = {}
+    for split, worded in task.worded():
+        splits.setdefault(worded.protocol(split).prompt, []).append(worded.spelled(split))
+    return {", ".join(of_one): prompt for prompt, of_one in splits.items() if prompt}
 
 
-def _backbones() -> Iterator[dict[str, Any]]:
+def _backbones() -> Iterator[Line]:
     from contextlab import backbone
 
     for name, about in backbone.known().items():
@@ -131,7 +182,7 @@ def _backbones() -> Iterator[dict[str, Any]]:
     yield {"name": "(others)", "about": "any causal language model of transformers, by hub id, folder or GGUF file"}
 
 
-def _results(folder: Path) -> Iterator[dict[str, Any]]:
+def _results(folder: Path) -> Iterator[Line]:
     from contextlab.reports.tables import load_results
 
     for result in load_results(folder):

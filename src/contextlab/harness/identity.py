@@ -114,7 +114,7 @@ def _file_digest(path: Path) -> str:
 
 def prompt_digest(protocol: Protocol) -> str:
     """sha256 of the protocol's prompt; of the empty text for a protocol without one."""
-    return hashlib.sha256(str(getattr(protocol, "prompt", "")).encode()).hexdigest()
+    return hashlib.sha256(protocol.prompt.encode()).hexdigest()
 
 
 @cache

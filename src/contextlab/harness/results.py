@@ -7,9 +7,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from contextlab.benchmarks.examples import Example
 from contextlab.benchmarks.metrics.estimates import paired
 from contextlab.benchmarks.task import Control, Dataset, Measure, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
+from contextlab.harness import labels
 from contextlab.harness.store import QUALITY, Parts
 from contextlab.method import AnyMethod
 
@@ -34,7 +36,12 @@ class Case:
     limit: int | None
 
     @property
-    def selected(self) -> Sequence[Any]:
+    def label(self) -> str:
+        """The task's name in tables."""
+        return labels.of_task(self.name, self.split, {"history": self.options.history, "tokens": self.options.tokens})
+
+    @property
+    def selected(self) -> Sequence[Example]:
         """The examples that are run."""
         return self.dataset.examples[: self.limit]
 
@@ -42,23 +49,26 @@ class Case:
         """Refuse a data set that cannot be run.
 
         Raises:
-            UserError: when it is empty, two examples share an id, or the wrong context needs a second work.
+            UserError: when it is empty, two examples share an id, one is no `Example`, or the wrong context needs a
+                second work.
         """
+        if not all(isinstance(example, Example) for example in self.dataset.examples):
+            raise UserError(f"{self.name} {self.split} holds examples without id or work: give every example both.")
         ids = [example.id for example in self.dataset.examples]
         if not ids:
             raise UserError(f"{self.name} {self.split} holds no examples: choose another split or data folder.")
         if len(set(ids)) < len(ids):
             twice = next(i for i in ids if ids.count(i) > 1)
             raise UserError(f"{self.name} {self.split} holds two examples '{twice}': give every example its own id.")
-        if self.options.context == "wrong" and len({_work(example) for example in self.dataset.examples}) == 1:
+        if self.options.context == "wrong" and len({example.work for example in self.dataset.examples}) == 1:
             raise UserError(f"{self.name} {self.split} holds a single work: run it without --context wrong.")
 
-    def other(self, index: int) -> Any:
+    def other(self, index: int) -> Example:
         """The next example of another work; the example itself when there is none."""
-        examples = self.dataset.examples
+        examples: Sequence[Example] = self.dataset.examples
         own = examples[index]
         later = (*examples[index + 1 :], *examples[:index])
-        return next((example for example in later if _work(example) != _work(own)), own)
+        return next((example for example in later if example.work != own.work), own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +103,7 @@ class Difference:
 
     Attributes:
         label: the two runs, as `longmem, own - wrong` or `longmem - window`.
-        task: its name.
-        split: of the task.
+        task: as tables call it, with split and settings.
         measure: the metric that is compared.
         higher_is_better: None where the protocol does not say.
         metric: the difference of the two runs' metrics.
@@ -102,7 +111,6 @@ class Difference:
 
     label: str
     task: str
-    split: str
     measure: str
     higher_is_better: bool | None
     metric: Metric
@@ -160,12 +168,7 @@ def description(name: str, method: AnyMethod, case: Case) -> dict[str, Any]:
 
 def changed_settings(method: AnyMethod) -> list[str]:
     """Names of the settings that are not the method's defaults."""
-    config = method.config.as_dict()
-    try:
-        default = type(method).Config().as_dict()
-    except (UserError, TypeError, ValueError):  # a configuration that has no default
-        return list(config)
-    return [name for name, value in config.items() if value != default.get(name)]
+    return list(method.config.changed())
 
 
 def summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks) -> dict[str, Any]:
@@ -243,28 +246,24 @@ def difference(measure: Measure, mine: Mapping[str, Parts], other: Mapping[str, 
 
 
 def differences(
-    parts: Mapping[tuple[str, str, str, Control], Mapping[str, Parts]], measures: Mapping[tuple[str, str], Measure]
+    parts: Mapping[tuple[str, str, Control], Mapping[str, Parts]], measures: Mapping[str, Measure]
 ) -> Iterable[Difference]:
     """Paired differences: of every method's own context to its controls, and to the first method.
 
     Args:
-        parts: of every example by its id, by method, task, split and control; the first method's come first.
-        measures: by task and split, what is compared.
+        parts: of every example by its id, by method, task and control; the first method's come first.
+        measures: by task, what is compared.
     """
     first = next(iter(parts))[0] if parts else ""
-    for (method, task, split, control), own in parts.items():
+    for (method, task, control), own in parts.items():
         if control != "own":
             continue
         controls: tuple[Control, ...] = ("none", "wrong")
-        others = {f"{method}, own - {name}": (method, task, split, name) for name in controls}
+        others = {f"{method}, own - {name}": (method, task, name) for name in controls}
         if method != first:
-            others[f"{method} - {first}"] = (first, task, split, control)
+            others[f"{method} - {first}"] = (first, task, control)
         for label, key in others.items():
-            measure = measures[task, split]
+            measure = measures[task]
             metric = difference(measure, own, parts.get(key, {}))
             if metric is not None:
-                yield Difference(label, task, split, measure.name, measure.higher_is_better, metric)
-
-
-def _work(example: Any) -> str:
-    return str(getattr(example, "work", example.id))
+                yield Difference(label, task, measure.name, measure.higher_is_better, metric)

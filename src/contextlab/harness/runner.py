@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,13 +16,13 @@ from rich.markup import escape
 from rich.progress import track
 
 from contextlab import backbone as backbones
-from contextlab import harmless, registry
+from contextlab import harmless
 from contextlab.accounting.flops import count
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone.embedded import EMBEDDED
-from contextlab.benchmarks.task import Control, Options
+from contextlab.benchmarks.task import Control, Measure
 from contextlab.errors import UserError, unknown
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.results import (
@@ -38,6 +37,7 @@ from contextlab.harness.results import (
     recounted,
     summary,
 )
+from contextlab.harness.selection import SelectedTask, select
 from contextlab.harness.store import Parts, Run, line_parts, open_run
 from contextlab.method import AnyMethod, build
 
@@ -69,16 +69,16 @@ def bench(
     What the store already has is not run again, so that an interrupted call resumes when it is repeated.
 
     Args:
-        methods: names or `path.py:Class`, as a list or separated by commas.
-        tasks: likewise.
+        methods: names or `path.py:Class`, with settings as in `longmem(K=32)`, as a list or separated by commas.
+        tasks: likewise, and with splits as in `pg22/S1(tokens=8192)`.
         split: of every task; each task's default when None.
         backbone: name, hub id, folder or GGUF file.
         context: controls: `own`, `none`, `wrong`; with `own` and others, paired differences are made.
-        history: tokens read before the scored ones in perplexity tasks.
+        history: tokens read before the scored ones, in every task that has this setting.
         limit: the first so many examples of each task.
-        tokens: the most tokens read of each document in perplexity tasks.
+        tokens: the most tokens read of each text, in every task that has this setting.
         seed: of whatever a method draws; every example starts from its own seed.
-        settings: configuration fields, each given to the methods that have it.
+        settings: each for all methods and tasks that have it, where it means the same in all of them.
         data: folder of data sets.
         out: folder of the store.
         device: torch device; chosen by the machine when None.
@@ -91,23 +91,22 @@ def bench(
         UserError: for any name, option, data or folder that does not do.
     """
     _check_out(out)
-    kinds = {name: registry.method_class(name) for name in _split("method", methods)}
-    configs = _configs(kinds, settings or {})
-    options = [Options(_control(name), history, tokens) for name in _split("context", context)]
-    cases = list(_cases(_split("task", tasks), split, options, limit, Path(data) if data is not None else None))
+    selected, places = select(methods, tasks, split, settings, history=history, tokens=tokens)
+    cases = list(_cases(places, _controls(context), limit, Path(data) if data is not None else None))
     model = backbones.load(backbone, device=device, dtype=dtype)
-    built = {name: build(kind, model, configs[name]) for name, kind in kinds.items()}
+    built = [(one, build(one.kind, model, one.config)) for one in selected]
     show = sys.stderr.isatty() if progress is None else progress
     runs: list[dict[str, Any]] = []
-    parts: dict[tuple[str, str, str, Control], dict[str, Parts]] = {}
+    parts: dict[tuple[str, str, Control], dict[str, Parts]] = {}
+    measures: dict[str, Measure] = {}
     for case in cases:
-        for name, method in built.items():
-            result, of_examples = _run(name, method, case, seed, Path(out), show, counting)
+        for one, method in built:
+            result, of_examples = _run(one.name, method, case, seed, Path(out), show, counting)
             runs.append(result)
-            parts[name, case.name, case.split, case.options.context] = of_examples
+            parts[one.label, case.label, case.options.context] = of_examples
+            measures.setdefault(case.label, measure_of(result))
             if on_result is not None:
                 on_result(result)
-    measures = {(run["task"], run["split"]): measure_of(run) for run in runs}
     return Results(runs, list(differences(parts, measures)), list(parts.values()))
 
 
@@ -120,12 +119,13 @@ def _check_out(out: Path | str) -> None:
         raise UserError(f"{existing} is a file: name a folder with --out.")
 
 
-def _split(kind: str, names: str | Sequence[str]) -> list[str]:
+def _controls(names: str | Sequence[str]) -> list[Control]:
+    """The controls that a text, or each of several texts, lists, each once."""
     listed = names.split(",") if isinstance(names, str) else names
-    found = list(dict.fromkeys(name.strip() for name in listed if name.strip()))
-    if not found:
-        raise UserError(f"No {kind} is named: give at least one with --{kind}.")
-    return found
+    wanted = dict.fromkeys(name.strip() for name in listed if name.strip())
+    if not wanted:
+        raise UserError("No context is named: give at least one with --context.")
+    return [_control(name) for name in wanted]
 
 
 def _control(name: str) -> Control:
@@ -136,31 +136,17 @@ def _control(name: str) -> Control:
     raise unknown("context", name, get_args(Control))
 
 
-def _configs(kinds: Mapping[str, type[AnyMethod]], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every method's configuration, from those of the settings that it has."""
-    fields = {name: {f.name for f in dataclasses.fields(kind.Config)} for name, kind in kinds.items()}
-    every = set().union(*fields.values())
-    for key in settings:
-        if key not in every:
-            raise unknown(f"setting of {', '.join(kinds)}", key, every)
-    return {
-        name: kind.Config.parse({key: value for key, value in settings.items() if key in fields[name]})
-        for name, kind in kinds.items()
-    }
-
-
 def _cases(
-    names: Sequence[str], split: str | None, options: Sequence[Options], limit: int | None, data: Path | None
-) -> Iterable[Case]:
+    places: Sequence[SelectedTask], controls: Sequence[Control], limit: int | None, data: Path | None
+) -> Iterator[Case]:
     if limit is not None and limit < 1:
         raise UserError(f"--limit {limit} leaves no example: give 1 or more.")
-    tasks = {name: registry.task(name) for name in names}
-    splits = {name: task.check_split(split) for name, task in tasks.items()}
-    datasets = {name: task.load(splits[name], data) for name, task in tasks.items()}
-    for choice in options:
-        for name, task in tasks.items():
-            protocol = task.protocol(splits[name], choice)
-            case = Case(name, task, splits[name], choice, datasets[name], protocol, limit)
+    datasets = [one.task.load(one.split, data) for one in places]
+    for control in controls:
+        for one, dataset in zip(places, datasets, strict=True):
+            protocol = one.task.protocol(one.split, control)
+            options = one.task.options(control)
+            case = Case(one.name, one.task, one.task.spelled(one.split), options, dataset, protocol, limit)
             case.check()
             yield case
 
@@ -173,7 +159,7 @@ def _run(
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
         missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
-        label = escape(harmless.line(f"{name} on {case.name} {case.split} ({case.options.context})"))
+        label = escape(harmless.line(f"{name} on {case.label} ({case.options.context})"))
         peaks = Peaks.of(run.summary)
         if missing:
             meter = _warm_meter(method, seed, counting)

@@ -21,7 +21,13 @@ CUT_EVERY = 256
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class SinksConfig(MethodConfig):
-    """sinks: first tokens of the text that stay in view; recent: most recent tokens in view, the query's included."""
+    """How much stays in view.
+
+    Attributes:
+        sinks: first tokens of the text that stay in view, 0 for none.
+        recent: most recent tokens in view, the query's included; as many as fill 1,024 with the sinks, or the model's
+            positions, when not given.
+    """
 
     sinks: pydantic.NonNegativeInt = 4
     recent: pydantic.PositiveInt | None = None

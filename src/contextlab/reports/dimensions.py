@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
+
+from contextlab.harness import labels
 
 Result = dict[str, Any]
 DIMENSIONS = ("method", "task", "context", "backbone", "device", "dtype", "seed")
@@ -20,7 +21,7 @@ def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
     """By dimension, the words for each result, in their order; no two runs have the same words.
 
     A method carries every setting that is not its default, and those in which results of one method differ; a task its
-    options, and a digest of its data where that differs. What is still equal is told apart by version or by run.
+    settings, and a digest of its data where that differs. What is still equal is told apart by version or by run.
     """
     values = _values_of_settings(results)
     digests = _grouped(results, lambda r: (r["task"], r["split"]), lambda r: r["data"]["sha256"])
@@ -36,7 +37,7 @@ def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
 
 def named(result: Result) -> str:
     """The method of a result, marked where it has learned nothing."""
-    return f"{result['method']} (untrained)" if result.get("untrained") else str(result["method"])
+    return labels.of_method(result["method"], {}, untrained=result.get("untrained", False))
 
 
 def _values_of_settings(results: Sequence[Result]) -> dict[str, dict[str, set[str]]]:
@@ -58,25 +59,18 @@ def _grouped(results: Sequence[Result], key: Any, value: Any) -> dict[Any, set[A
 def _words(result: Result, values: Mapping[str, set[str]], digests: set[str]) -> dict[str, str]:
     config = result["method_config"]
     changed = set(result.get("changed", ())) | {name for name, seen in values.items() if len(seen) > 1}
-    options = [f"{name}={result[name]}" for name in ("history", "tokens") if result.get(name) is not None]
-    if len(digests) > 1:
-        options.append(f"data={result['data']['sha256'][:8]}")
+    data = [f"data={result['data']['sha256'][:8]}"] if len(digests) > 1 else []
     provenance = result["provenance"]
-    settings = [f"{name}={_short(config[name])}" for name in config if name in changed]
+    settings = {name: config[name] for name in config if name in changed}
     return {
-        "method": " ".join([named(result), *settings]),
-        "task": " ".join([f"{result['task']}/{result['split']}", *options]),
+        "method": labels.of_method(result["method"], settings, untrained=result.get("untrained", False)),
+        "task": " ".join([labels.of_result(result), *data]),
         "context": result["context"],
         "backbone": result["backbone"],
         "device": provenance["device"],
         "dtype": provenance["dtype"],
         "seed": str(provenance["seed"]),
     }
-
-
-def _short(value: Any) -> str:
-    """A setting's value; of a path its last part."""
-    return PurePath(value).name if isinstance(value, str) and "/" in value else str(value)
 
 
 def _versions(results: Sequence[Result]) -> Iterator[str]:

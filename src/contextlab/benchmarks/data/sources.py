@@ -142,8 +142,9 @@ def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        line = first_line + getattr(error, "lineno", 1) - 1
-        reason = getattr(error, "msg", error)
+        line, reason = first_line, str(error)
+        if isinstance(error, json.JSONDecodeError):
+            line, reason = first_line + error.lineno - 1, error.msg
         raise UserError(
             f"Line {line} of {path} is not valid JSON ({reason}): replace it with an intact copy."
         ) from None

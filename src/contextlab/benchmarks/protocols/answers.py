@@ -19,7 +19,7 @@ from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.protocols.tokenise import join
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
-from contextlab.method import Ahead, pad
+from contextlab.method import Ahead, State, pad
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,7 +127,7 @@ class QuestionProtocol(Protocol):
 
     @abstractmethod
     def answer(
-        self, meter: Meter, state: Any, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+        self, meter: Meter, state: State, questions: Sequence[Question], asked: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
         """What is stored of each question: the measures among it."""
 
@@ -198,7 +198,7 @@ class AnswerProtocol(QuestionProtocol):
         return len(asked[0]) + self.max_new_tokens
 
     def answer(
-        self, meter: Meter, state: Any, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+        self, meter: Meter, state: State, questions: Sequence[Question], asked: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
         """The text that was written, and its scores."""
         stop = stop_tokens(meter.backbone)
@@ -243,7 +243,7 @@ class RankProtocol(QuestionProtocol):
         return len(asked[0]) + max(map(len, asked[1:]))
 
     def answer(
-        self, meter: Meter, state: Any, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+        self, meter: Meter, state: State, questions: Sequence[Question], asked: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
         """Nats per token of every option, the one taken and the right one."""
         for question, (tokens, *options) in zip(questions, asked, strict=True):
@@ -258,7 +258,7 @@ class RankProtocol(QuestionProtocol):
                 "nats_per_token": nats[right],
             }
 
-    def _scored(self, meter: Meter, state: Any, tokens: list[int], options: list[list[int]]) -> Tensor:
+    def _scored(self, meter: Meter, state: State, tokens: list[int], options: list[list[int]]) -> Tensor:
         if not meter.capabilities.exact_streaming:
             return meter.score("query", state, [tokens + option for option in options])[0, :, len(tokens) :]
         asked, _ = meter.read("query", state, pad([tokens], state.length_B.device)[0], logprobs=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 from contextlab.errors import UserError
@@ -15,18 +14,6 @@ Wording = Literal["plain", "chat", "chat-question"]
 MARK = "what-the-user-says"
 
 
-@dataclasses.dataclass(frozen=True)
-class PromptSettings:
-    """What the splits of a task of questions may say.
-
-    Attributes:
-        prompt: `plain` text; `chat`: context, instruction and question as one turn of the user; `chat-question`: the
-            context as plain text, and after it the bare question as a turn of the user.
-    """
-
-    prompt: Wording = "plain"
-
-
 def user_turn(backbone: Backbone) -> tuple[str, str]:
     """What stands before and after the words of a user, up to where the answer begins.
 
@@ -37,7 +24,7 @@ def user_turn(backbone: Backbone) -> tuple[str, str]:
     """
     tokenizer = backbone.tokenizer
     if not getattr(tokenizer, "chat_template", None):
-        raise UserError(f"{backbone.name} has no chat template: leave prompt= out of --split or use another backbone.")
+        raise UserError(f"{backbone.name} has no chat template: leave prompt= out or use another backbone.")
     said = [{"role": "user", "content": MARK}]
     before, _, after = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True).partition(MARK)
     return before.removeprefix(getattr(tokenizer, "bos_token", None) or ""), after

@@ -18,7 +18,7 @@ from contextlab.benchmarks.protocols.similar import Similar
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.protocols.tokenise import join
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
-from contextlab.method import Ahead
+from contextlab.method import Ahead, State
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -64,7 +64,7 @@ class IclProtocol(Protocol):
             tail = self.context(shown[-1:])
             asked = [self._tokens(meter, tail, item) for item in items]
             ahead = Ahead(len(tokens), max(len(candidate) for one in asked for candidate, _ in one))
-            check_fits(meter, ahead.context + ahead.question, "lower k in --split")
+            check_fits(meter, ahead.context + ahead.question, "lower k")
             state = contextualize(meter, tokens, ahead)
             answers += self._answers(meter, state, items, asked)
             demonstrations.append([one.id for one in shown])
@@ -144,7 +144,7 @@ class IclProtocol(Protocol):
         return [(whole, len(scored)) for whole, scored in pairs]
 
     def _answers(
-        self, meter: Meter, state: Any, items: Sequence[Labelled], asked: Sequence[Sequence[tuple[list[int], int]]]
+        self, meter: Meter, state: State, items: Sequence[Labelled], asked: Sequence[Sequence[tuple[list[int], int]]]
     ) -> Iterator[dict[str, Any]]:
         if self.template.scoring != "greedy":
             return (self._scored(meter, state, *one) for one in zip(items, asked, strict=True))
@@ -163,7 +163,7 @@ class IclProtocol(Protocol):
         }
 
     def _scored(
-        self, meter: Meter, state: Any, item: Labelled, candidates: Sequence[tuple[list[int], int]]
+        self, meter: Meter, state: State, item: Labelled, candidates: Sequence[tuple[list[int], int]]
     ) -> dict[str, Any]:
         logprobs_NM = meter.score("query", state, [tokens for tokens, _ in candidates])[0].double().cpu()
         sums = [

@@ -17,7 +17,7 @@ from contextlab.benchmarks.protocols.answers import RankProtocol, Summary, last
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
-from contextlab.method import Ahead
+from contextlab.method import Ahead, State
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -48,16 +48,16 @@ class UpstreamProtocol(RankProtocol):
         wrong = last(demonstrations(meter.backbone, other.shown), len(own))
         chosen = {"own": own, "none": [], "wrong": wrong}[self.options.context]
         entries, lengths = [], []
-        state, held = None, None
+        held: tuple[list[int], State] | None = None
         for question in example.questions:
             asked = self.ask(meter.backbone, "", question.text, question)
             room = INPUT_TOKENS - 1 - self.room(asked)
             context = last(chosen, room)
-            if held != context:
+            if held is None or held[0] != context:
                 ahead = Ahead(len(context), self.room(asked))
                 check_fits(meter, ahead.context + ahead.question, "choose a smaller k")
-                state, held = contextualize(meter, context, ahead), context
-            (answer,) = self.answer(meter, state, [question], [asked])
+                held = context, contextualize(meter, context, ahead)
+            (answer,) = self.answer(meter, held[1], [question], [asked])
             entries.append({"id": question.id, **question.details, **answer})
             lengths.append((len(context), len(last(own, room))))
         return {

@@ -15,7 +15,7 @@ from contextlab.benchmarks.examples import Choice, Document
 from contextlab.benchmarks.metrics.estimates import exponential, proportion, ratio
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
-from contextlab.method import Ahead, pad
+from contextlab.method import Ahead, State, pad
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -229,9 +229,9 @@ def _positions(nats_T: Tensor, start: int) -> dict[str, dict[str, float]]:
     return buckets
 
 
-def contextualize(meter: Meter, context: list[int], ahead: Ahead) -> Any:
+def contextualize(meter: Meter, context: list[int], ahead: Ahead) -> State:
     """The state after a context of any length, entered as what is kept."""
-    state = meter.start(ahead=ahead)
+    state: State = meter.start(ahead=ahead)
     if context:
         state, _ = meter.read("contextualize", state, _row(context, state), logprobs=False)
     meter.keep(state)
@@ -256,5 +256,5 @@ def _last(tokens: list[int], count: int) -> list[int]:
     return tokens[-count:] if count > 0 else []
 
 
-def _row(tokens: list[int], state: Any) -> Tensor:
+def _row(tokens: list[int], state: State) -> Tensor:
     return pad([tokens], state.length_B.device)[0]

@@ -6,18 +6,19 @@ beginnings of other chapters of the same work. The candidate with the lowest per
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pydantic
+
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import Found, field, locate, parse_json, read, shuffled
 from contextlab.benchmarks.examples import Choice
-from contextlab.benchmarks.splits import parse
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
+from contextlab.config import Config
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.spans import ChoiceProtocol
@@ -30,9 +31,9 @@ SUFFIX_TOKENS = 128
 SAMPLE_EXAMPLES = 24
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a split may say behind its name.
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class ChapterBreakConfig(Config):
+    """How long contexts are.
 
     Attributes:
         upstream: as the publishers describe it: the context keeps as many tokens as the split says, and fewer only
@@ -52,7 +53,8 @@ class ChapterBreak(Task):
         for length, tokens in LENGTHS.items()
     }
     default_split: ClassVar[str] = "ctx-4k"
-    settings: ClassVar[type[Any]] = Settings
+    Config = ChapterBreakConfig
+    config: ChapterBreakConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """All examples of a split, the first of every work before the second of any.
@@ -60,8 +62,7 @@ class ChapterBreak(Task):
         Raises:
             UserError: when the data folder lacks the file, or the file is broken.
         """
-        name, _ = parse(self.name, split, self.splits, Settings)
-        tokens, subsets = _parts(name)
+        tokens, subsets = _parts(self.check_split(split))
         found = locate(self.name, f"chapterbreak_ctx_{FILES[tokens]}.json", data)
         if found.path is None:
             return _sample(tokens, subsets)
@@ -72,13 +73,12 @@ class ChapterBreak(Task):
         examples = tuple(example for turn in turns for example in turn if example is not None)
         return Dataset(examples, found.source, sha256, _note(found, len(examples)))
 
-    def protocol(self, split: str, options: Options) -> ChoiceProtocol:
-        """Context and candidate together are as long as the split says; `history` and `tokens` have no meaning here."""
+    def protocol(self, split: str, context: Control = "own") -> ChoiceProtocol:
+        """Context and candidate together are as long as the split says."""
         from contextlab.benchmarks.protocols.spans import ChoiceProtocol
 
-        name, settings = parse(self.name, split, self.splits, Settings)
-        tokens, _ = _parts(name)
-        return ChoiceProtocol(tokens, SUFFIX_TOKENS, options, whole=settings.upstream)
+        tokens, _ = _parts(self.check_split(split))
+        return ChoiceProtocol(tokens, SUFFIX_TOKENS, self.options(context), whole=self.config.upstream)
 
 
 def _parts(split: str) -> tuple[int, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import locate, read
 from contextlab.benchmarks.examples import Form, Item, Labelled
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ class FewShot(Task):
         note = source_note(self.notes, self.files, paths, len(train))
         return Dataset(_items(train, test[: self.tested]), found[0].source, digest, note)
 
-    def protocol(self, split: str, options: Options) -> LabelProtocol:
-        """The number of demonstrations is the split's; `history` and `tokens` have no meaning here."""
+    def protocol(self, split: str, context: Control = "own") -> LabelProtocol:
+        """The number of demonstrations is the split's."""
         from contextlab.benchmarks.protocols.label_words import LabelProtocol
 
-        return LabelProtocol(self.form, int(self.check_split(split)[1:]), options)
+        return LabelProtocol(self.form, int(self.check_split(split)[1:]), self.options(context))
 
     @abstractmethod
     def parse(self, file: Iterator[str]) -> Iterator[Row]:

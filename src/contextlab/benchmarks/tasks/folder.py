@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.data.sources import Found, read
 from contextlab.benchmarks.examples import Document
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
 
@@ -28,6 +29,7 @@ class FolderTask(Task):
         seeds: of the generated sample, by split.
     """
 
+    Config = PerplexityConfig
     folders: ClassVar[dict[str, tuple[str, ...]]]
     endings: ClassVar[tuple[str, ...]] = (".txt",)
     sample: ClassVar[tuple[int, int]]
@@ -61,12 +63,12 @@ class FolderTask(Task):
         """One sentence on what the texts of a folder are."""
         raise NotImplementedError
 
-    def protocol(self, split: str, options: Options) -> PerplexityProtocol:
+    def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
         """Reads whole texts, or scores 1,024 tokens after a history; where a context ends is the method's choice."""
         from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
         self.check_split(split)
-        return PerplexityProtocol(options)
+        return PerplexityProtocol(self.options(context))
 
     def _locate(self, split: str, data: Path | None) -> Found:
         named = data or os.environ.get("CONTEXTLAB_DATA")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
 
-from contextlab.benchmarks import splits
 from contextlab.benchmarks.data.icl_sets import SETS, load
 from contextlab.benchmarks.examples import Block, Template
 from contextlab.benchmarks.prompts import prompt
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
+from contextlab.config import Config
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ TEMPLATES = ("longmem", "longmem-released", "evalm", "hso")
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class Settings:
-    """What a split may say behind the name of its set, as `sst2:k=4,template=evalm`.
+class ICLConfig(Config):
+    """How texts are asked about.
 
     Attributes:
         k: demonstrations.
@@ -47,26 +48,30 @@ class Settings:
 
 
 class ICL(Task):
-    """Which class is a text of, after 0 to 2,000 demonstrations? Splits take settings: `sst2:k=4,template=evalm`."""
+    """Which class is a text of, after 0 to 2,000 demonstrations?"""
 
     name: ClassVar[str] = "icl"
     splits: ClassVar[dict[str, str]] = {name: f"{known.title}: {known.about}" for name, known in SETS.items()}
     default_split: ClassVar[str] = "sst2"
+    Config = ICLConfig
+    config: ICLConfig
 
-    @property
-    def prompt_splits(self) -> list[str]:
+    def worded(self) -> Iterable[tuple[str, Task]]:
         """A split for every template of every set."""
-        return [f"{name}:template={template}" for name in SETS for template in TEMPLATES if name in _file(template)]
+        for name in SETS:
+            for chosen in TEMPLATES:
+                if name in _file(chosen):
+                    yield name, ICL(ICLConfig.parse({"template": chosen}))
 
     def check_split(self, split: str | None) -> str:
-        """The split in its shortest form: the name of the set, and the settings that differ from the defaults.
+        """The split to use: the default when None.
 
         Raises:
-            UserError: for an unknown set, or settings that are unknown, not valid, or do not fit together.
+            UserError: for an unknown set, or settings that do not fit it or each other.
         """
-        name, settings = parse(split or self.default_split)
-        template(name, settings)
-        return splits.shortest(name, settings)
+        name = super().check_split(split)
+        template(name, self.config)
+        return name
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Blocks of n test texts that together hold every test text once, in an order that is always the same.
@@ -74,10 +79,10 @@ class ICL(Task):
         Raises:
             UserError: when a file is missing or broken, or the set has too few training texts.
         """
-        name, settings = parse(split)
+        name, settings = self.check_split(split), self.config
         texts = load(name, settings.part, data)
         if len(texts.train) < settings.k:
-            raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower k={settings.k} in --split.")
+            raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower k={settings.k}.")
         clean = template(name, settings).clean
         train = tuple(map(clean, texts.train))
         draw = random.Random(0).random
@@ -89,24 +94,15 @@ class ICL(Task):
         )
         return Dataset(blocks, texts.source, texts.sha256, texts.note)
 
-    def protocol(self, split: str, options: Options) -> IclProtocol:
-        """The template and the settings are the split's; `history` and `tokens` have no meaning here."""
+    def protocol(self, split: str, context: Control = "own") -> IclProtocol:
+        """The template and the demonstrations are those of the settings."""
         from contextlab.benchmarks.protocols.demonstrations import IclProtocol
 
-        name, settings = parse(split)
-        return IclProtocol(template(name, settings), settings.k, settings.choose, options)
+        form = template(self.check_split(split), self.config)
+        return IclProtocol(form, self.config.k, self.config.choose, self.options(context))
 
 
-def parse(split: str) -> tuple[str, Settings]:
-    """The name of the set and the settings of a split.
-
-    Raises:
-        UserError: for an unknown set, or a setting that is unknown or not valid.
-    """
-    return splits.parse("icl", split, SETS, Settings)
-
-
-def template(name: str, settings: Settings) -> Template:
+def template(name: str, settings: ICLConfig) -> Template:
     """The template of a set under the given settings.
 
     Raises:

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import locomo_sessions, transcript
 from contextlab.benchmarks.data.questions import sample_dataset
@@ -15,7 +16,7 @@ from contextlab.benchmarks.data.sample import story
 from contextlab.benchmarks.data.sources import field, locate, parse_json, read
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class LoCoMo(Task):
     name: ClassVar[str] = "locomo"
     splits: ClassVar[dict[str, str]] = {"all": "all categories, whole conversations"}
     default_split: ClassVar[str] = "all"
+    Config = ContextConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """One reading a conversation, with all its questions.
@@ -54,7 +56,7 @@ class LoCoMo(Task):
         readings = tuple(_reading(item, f"Conversation {n} of {found.path}") for n, item in enumerate(items, start=1))
         return Dataset(readings, found.source, sha256, _note(items, found.path))
 
-    def protocol(self, split: str, options: Options) -> AnswerProtocol:
+    def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of 32 tokens at most; `tokens` keeps the end of a conversation.
 
         An answer to an adversarial question is right when it says that the conversation does not tell.
@@ -64,7 +66,7 @@ class LoCoMo(Task):
         self.check_split(split)
         scores = {"f1": f1, "f1_squad": _f1_squad, "exact_match": _exact_match}
         prompts = ("conversation-question", "question")
-        return AnswerProtocol(prompts, options, scores, max_new_tokens=LONGEST_ANSWER, by="category")
+        return AnswerProtocol(prompts, self.options(context), scores, max_new_tokens=LONGEST_ANSWER, by="category")
 
 
 def _note(items: list[Any], path: Path) -> str:

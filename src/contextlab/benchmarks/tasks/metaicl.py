@@ -6,7 +6,6 @@ between two of them.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import random
@@ -14,14 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pydantic
+
+from contextlab.benchmarks.configs import QuestionConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import in_turns, sample_dataset
 from contextlab.benchmarks.data.sources import field, json_lines, locate_folder, plain_or_gz, texts
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.prompts import prompt
-from contextlab.benchmarks.protocols.chat import PromptSettings
-from contextlab.benchmarks.splits import parse, shortest
-from contextlab.benchmarks.task import Dataset, Metric, Options, Part, Task
+from contextlab.benchmarks.task import Control, Dataset, Metric, Part, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ TOGETHER = 16
 LONGEST_ANSWER = 10
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings(PromptSettings):
-    """What a split may say behind its name.
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class MetaICLConfig(QuestionConfig):
+    """How items are put.
 
     Attributes:
         upstream: wording and cuts of MetaICL's own code, see `metaicl_upstream`.
@@ -69,15 +69,19 @@ class MetaICL(Task):
         for shots in SHOTS
     }
     default_split: ClassVar[str] = "k16"
-    settings: ClassVar[type[Any]] = Settings
+    Config = MetaICLConfig
+    config: MetaICLConfig
 
     def check_split(self, split: str | None) -> str:
-        """The split to use, in its shortest spelling.
+        """The split to use: the default when None.
 
         Raises:
-            UserError: when there is no such split, or settings are unknown, not valid, or do not fit together.
+            UserError: when there is no such split, or the settings do not fit it or each other.
         """
-        return shortest(*_parse(self.default_split if split is None else split))
+        name = super().check_split(split)
+        if self.config.upstream and (name.endswith("-written") or self.config.prompt != "plain"):
+            raise UserError("MetaICL's own code ranks options in plain text: leave -written and prompt= out.")
+        return name
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Every task with every seed present, 16 items of a test file to an example; the first of every task first.
@@ -85,8 +89,7 @@ class MetaICL(Task):
         Raises:
             UserError: when the data folder lacks the set, or a file is missing or broken.
         """
-        split, _ = _parse(split)
-        shots = _shots(split)
+        shots = _shots(self.check_split(split))
         found = locate_folder(self.name, "data", data)
         if found.path is None:
             return sample_dataset(_sample(shots), "MetaICL")
@@ -97,16 +100,15 @@ class MetaICL(Task):
         readings = in_turns([_task(found.path / task, shots, digest) for task in tasks])
         return Dataset(readings, found.source, digest.hexdigest(), _note(found.path, tasks, readings))
 
-    def protocol(self, split: str, options: Options) -> QuestionProtocol:
+    def protocol(self, split: str, context: Control = "own") -> QuestionProtocol:
         """The lowest perplexity per token, or exact match of what is written in 10 tokens, case apart."""
         from contextlab.benchmarks.protocols.answers import AnswerProtocol, RankProtocol
         from contextlab.benchmarks.protocols.metaicl_upstream import UpstreamProtocol
 
-        name, settings = _parse(split)
-        wording = settings.prompt
+        name, options, wording = self.check_split(split), self.options(context), self.config.prompt
         if not name.endswith("-written"):
             summary = functools.partial(summarise, measure="accuracy")
-            if settings.upstream:
+            if self.config.upstream:
                 return UpstreamProtocol(options, summary=summary)
             items = ("metaicl-item", "metaicl-item")
             return RankProtocol(items, options, summary=summary, over_works=True, wording=wording, bare="metaicl-item")
@@ -177,13 +179,6 @@ def _f1(entries: Sequence[dict[str, Any]]) -> Metric:
 
 def _exact_match(text: str, question: Question) -> float:
     return float(text.removeprefix("Output:").strip().lower() == question.answers[0].strip().lower())
-
-
-def _parse(split: str) -> tuple[str, Settings]:
-    name, settings = parse(MetaICL.name, split, MetaICL.splits, Settings)
-    if settings.upstream and (name.endswith("-written") or settings.prompt != "plain"):
-        raise UserError("MetaICL's own code ranks options in plain text: leave -written and prompt= out of --split.")
-    return name, settings
 
 
 def _shots(split: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.configs import ContextConfig, QuestionConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import msc_sessions, sample_sessions, transcript
 from contextlab.benchmarks.data.questions import in_turns, sample_dataset
@@ -15,9 +16,7 @@ from contextlab.benchmarks.data.sample import story
 from contextlab.benchmarks.data.sources import field, json_lines, locate
 from contextlab.benchmarks.examples import Dialogue, Question, Reading, Session
 from contextlab.benchmarks.metrics import qa as qa_metrics
-from contextlab.benchmarks.protocols.chat import PromptSettings
-from contextlab.benchmarks.splits import parse
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,7 +37,8 @@ class MSC(Task):
     name: ClassVar[str] = "msc"
     splits: ClassVar[dict[str, str]] = {"self-instruct": "questions of MSC-Self-Instruct"}
     default_split: ClassVar[str] = "self-instruct"
-    settings: ClassVar[type[Any]] = PromptSettings
+    Config = QuestionConfig
+    config: QuestionConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Questions about the same five sessions share a reading; the readings come in turns over the conversations.
@@ -46,7 +46,7 @@ class MSC(Task):
         Raises:
             UserError: when the data folder lacks the file, or it is broken.
         """
-        parse(self.name, split, self.splits, PromptSettings)
+        self.check_split(split)
         found = locate(self.name, "msc_self_instruct.jsonl", data)
         if found.path is None:
             return sample_dataset(_sample_readings(), "MSC-Self-Instruct")
@@ -58,17 +58,18 @@ class MSC(Task):
         readings = in_turns([_readings(work, sessions) for work, sessions in works.items()])
         return Dataset(readings, found.source, sha256, _note(records, "MSC-Self-Instruct", found.path))
 
-    def protocol(self, split: str, options: Options) -> AnswerProtocol:
+    def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of the sessions."""
         from contextlab.benchmarks.protocols.answers import SQUAD_SCORES, AnswerProtocol
 
-        _, settings = parse(self.name, split, self.splits, PromptSettings)
+        self.check_split(split)
         scores = {
             "f1": SQUAD_SCORES["f1"],
             "rouge_l_recall": lambda text, question: qa_metrics.rouge_l_recall(text, question.answers),
             "exact_match": SQUAD_SCORES["exact_match"],
         }
-        return AnswerProtocol(("document-question", "question"), options, scores, wording=settings.prompt)
+        prompts = ("document-question", "question")
+        return AnswerProtocol(prompts, self.options(context), scores, wording=self.config.prompt)
 
 
 class MSCPerplexity(Task):
@@ -77,6 +78,7 @@ class MSCPerplexity(Task):
     name: ClassVar[str] = "msc-ppl"
     splits: ClassVar[dict[str, str]] = {"session-5": "test conversations of five sessions"}
     default_split: ClassVar[str] = "session-5"
+    Config = ContextConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """The conversations in turns over those that they are taken from.
@@ -98,12 +100,12 @@ class MSCPerplexity(Task):
             works.setdefault(work, []).append(_dialogue(f"test/{number}", work, msc_sessions(record, where), where))
         return Dataset(in_turns(works.values()), found.source, sha256, _note(records, "MSC", found.path))
 
-    def protocol(self, split: str, options: Options) -> ResponseProtocol:
+    def protocol(self, split: str, context: Control = "own") -> ResponseProtocol:
         """Every turn of the session but its first is scored; `tokens` keeps the end of the sessions before."""
         from contextlab.benchmarks.protocols.responses import ResponseProtocol
 
         self.check_split(split)
-        return ResponseProtocol(options)
+        return ResponseProtocol(self.options(context))
 
 
 def _work(record: Any, where: str) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.data.questions import sample_dataset
 from contextlab.benchmarks.data.sample import TOKENS_PER_WORD, Fact, planted
 from contextlab.benchmarks.examples import Question, Reading
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.answers import RankProtocol
@@ -38,6 +39,7 @@ class Needle(Task):
         if n >= PROMISES - 1
     }
     default_split: ClassVar[str] = "2k"
+    Config = ContextConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Stories a little longer than the farthest distance; no data folder is looked at."""
@@ -47,12 +49,12 @@ class Needle(Task):
         dataset = sample_dataset(readings, "a data set")
         return Dataset(dataset.examples, "sample", dataset.sha256, "generated stories, made for this probe")
 
-    def protocol(self, split: str, options: Options) -> RankProtocol:
+    def protocol(self, split: str, context: Control = "own") -> RankProtocol:
         """Accuracy over all questions and by distance; `tokens` keeps the end of a story."""
         from contextlab.benchmarks.protocols.answers import RankProtocol
 
         self.check_split(split)
-        return RankProtocol(("recall-question", "recall-question"), options, by="reach")
+        return RankProtocol(("recall-question", "recall-question"), self.options(context), by="reach")
 
 
 def _reading(identity: str, names: list[str], index: int) -> Reading:

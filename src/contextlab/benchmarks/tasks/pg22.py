@@ -12,10 +12,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.data import pg22_build, proofs
 from contextlab.benchmarks.data.sources import field, json_lines, locate, plain_or_gz, read
 from contextlab.benchmarks.examples import Document
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class PG22(Task):
         "S5": "more than 1M tokens",
     }
     default_split: ClassVar[str] = "S1"
+    Config = PerplexityConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """The books of a split in the order of `books.jsonl`; the digest covers their texts.
@@ -61,12 +63,12 @@ class PG22(Task):
         documents = tuple(_document(book, found.path.parent) for book in chosen)
         return Dataset(documents, found.source, digest, _note(chosen, books, found.path.parent))
 
-    def protocol(self, split: str, options: Options) -> PerplexityProtocol:
+    def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
         """Reads whole documents, or scores 1,024 tokens after a history."""
         from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
         self.check_split(split)
-        return PerplexityProtocol(options)
+        return PerplexityProtocol(self.options(context))
 
 
 def _books(path: Path) -> list[dict[str, Any]]:

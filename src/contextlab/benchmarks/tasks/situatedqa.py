@@ -10,7 +10,7 @@ from contextlab.benchmarks.data.questions import sample_dataset
 from contextlab.benchmarks.data.sources import field, json_lines, locate, texts
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SituatedQA(Task):
         note = _note([record for _, record in records], split)
         return Dataset(_readings(questions, split), found.source, sha256, note)
 
-    def protocol(self, split: str, options: Options) -> AnswerProtocol:
+    def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `exact_match_any` counts answers that are right at another date.
 
         Raises:
@@ -51,13 +51,13 @@ class SituatedQA(Task):
         from contextlab.benchmarks.protocols.answers import SQUAD_SCORES, AnswerProtocol
 
         self.check_split(split)
-        if options.context == "wrong":
+        if context == "wrong":
             raise UserError("situatedqa has nothing to read: run it without --context wrong.")
         scores = {
             **{name: SQUAD_SCORES[name] for name in ("f1", "exact_match")},
             "exact_match_any": lambda text, question: qa_metrics.exact_match(text, question.details["any_answer"]),
         }
-        return AnswerProtocol(("question", "question"), options, scores, by="date_type")
+        return AnswerProtocol(("question", "question"), self.options(context), scores, by="date_type")
 
 
 def _note(records: list[Any], split: str) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contextlab.benchmarks.configs import QuestionConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import LENGTHS, grouped, sample_dataset, sample_documents
 from contextlab.benchmarks.data.sources import field, locate, parse_json, read
 from contextlab.benchmarks.examples import Passage, Question
-from contextlab.benchmarks.protocols.chat import PromptSettings
-from contextlab.benchmarks.splits import parse
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.answers import AnswerProtocol
@@ -29,7 +28,8 @@ class SQuAD(Task):
         length: f"paragraphs joined to {tokens:,} tokens on average" for length, tokens in LENGTHS.items()
     }
     default_split: ClassVar[str] = "512"
-    settings: ClassVar[type[Any]] = PromptSettings
+    Config = QuestionConfig
+    config: QuestionConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """All paragraphs in the order of the file, joined to texts, with all their questions.
@@ -37,7 +37,7 @@ class SQuAD(Task):
         Raises:
             UserError: when the data folder lacks the file, or it is broken.
         """
-        split, _ = parse(self.name, split, self.splits, PromptSettings)
+        split = self.check_split(split)
         found = locate(self.name, "dev-v1.1.json", data)
         if found.path is None:
             return sample_dataset(grouped(sample_documents(SAMPLE_SEED), split), "SQuAD")
@@ -45,12 +45,12 @@ class SQuAD(Task):
         documents = list(_documents(parse_json(text, found.path), str(found.path)))
         return Dataset(grouped(documents, split), found.source, sha256, _note(documents, found.path))
 
-    def protocol(self, split: str, options: Options) -> AnswerProtocol:
-        """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text, `history` has no meaning here."""
+    def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
+        """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text."""
         from contextlab.benchmarks.protocols.answers import document_protocol
 
-        _, settings = parse(self.name, split, self.splits, PromptSettings)
-        return document_protocol(options, wording=settings.prompt)
+        self.check_split(split)
+        return document_protocol(self.options(context), wording=self.config.prompt)
 
 
 def _note(documents: Sequence[Passage], path: Path) -> str:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import pydantic
 
+from contextlab.benchmarks.configs import QuestionConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import LENGTHS, grouped, sample_dataset, sample_documents
 from contextlab.benchmarks.data.sources import field, json_lines, lines, locate, plain_or_gz, texts
 from contextlab.benchmarks.examples import Passage, Question
-from contextlab.benchmarks.protocols.chat import PromptSettings
-from contextlab.benchmarks.splits import parse
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ AGES = ("recent", "past")
 SAMPLE_SEED = 22
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings(PromptSettings):
-    """What a split may say behind its name.
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class StreamingQAConfig(QuestionConfig):
+    """How articles are joined and questions put.
 
     Attributes:
         order: of the articles: by `date`, or `shuffled` by the rule of GenerativeAdapter's code.
@@ -54,7 +54,8 @@ class StreamingQA(Task):
         for length, tokens in LENGTHS.items()
     }
     default_split: ClassVar[str] = "512"
-    settings: ClassVar[type[Any]] = Settings
+    Config = StreamingQAConfig
+    config: StreamingQAConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """The articles by date, joined to texts, with all their questions; the digest covers the file of questions.
@@ -64,7 +65,7 @@ class StreamingQA(Task):
         Raises:
             UserError: when a file is missing or broken, or the archives lack an article.
         """
-        split, settings = parse(self.name, split, self.splits, Settings)
+        split = self.check_split(split)
         age = split.partition("-")[2]
         found = locate(self.name, FILE, data)
         if found.path is None:
@@ -75,17 +76,17 @@ class StreamingQA(Task):
         if not chosen:
             raise UserError(f"{found.path} holds no {age} questions: choose another split.")
         documents = _documents(chosen, found.path.parent / "wmt")
-        if settings.order == "shuffled":
+        if self.config.order == "shuffled":
             documents, split = _shuffled(documents, chosen), f"{split}-shuffled"
         note = _note([record for _, record in records], found.path)
         return Dataset(grouped(documents, split), found.source, sha256, note)
 
-    def protocol(self, split: str, options: Options) -> AnswerProtocol:
-        """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text, `history` has no meaning here."""
+    def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
+        """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text."""
         from contextlab.benchmarks.protocols.answers import document_protocol
 
-        _, settings = parse(self.name, split, self.splits, Settings)
-        return document_protocol(options, by="age", wording=settings.prompt)
+        self.check_split(split)
+        return document_protocol(self.options(context), by="age", wording=self.config.prompt)
 
 
 def _question(record: Any, where: str) -> tuple[str, Question]:

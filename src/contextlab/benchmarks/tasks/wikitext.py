@@ -10,10 +10,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import locate, read
 from contextlab.benchmarks.examples import Document
-from contextlab.benchmarks.task import Dataset, Options, Task
+from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class WikiText(Task):
         "test": "test articles of WikiText-2",
     }
     default_split: ClassVar[str] = "test"
+    Config = PerplexityConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """The articles of a split in the order of the file; together they are its text.
@@ -57,12 +59,12 @@ class WikiText(Task):
         examples = tuple(Document(f"{split}/{n}", article) for n, article in enumerate(articles))
         return Dataset(examples, found.source, sha256, _note(articles, split, found.path))
 
-    def protocol(self, split: str, options: Options) -> PerplexityProtocol:
+    def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
         """Reads whole articles, or scores 1,024 tokens after a history; where a context ends is the method's choice."""
         from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
         self.check_split(split)
-        return PerplexityProtocol(options)
+        return PerplexityProtocol(self.options(context))
 
 
 def _note(articles: list[str], split: str, path: Path) -> str:

@@ -13,12 +13,10 @@ from typing import Any
 
 from datasets import Dataset  # type: ignore[import-untyped]
 
-from contextlab import registry
+from contextlab import grammar, registry
 from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.protocols.answers import AnswerProtocol, QuestionProtocol
-from contextlab.benchmarks.protocols.demonstrations import IclProtocol
-from contextlab.benchmarks.task import Options
-from contextlab.benchmarks.tasks.icl import ICL, parse, template
+from contextlab.benchmarks.tasks.icl import ICL, ICLConfig, template
 from contextlab.harness.runner import seed_example
 
 FOLDER = Path(__file__).parent
@@ -31,20 +29,20 @@ def icl(split: str, settings: str = "", data: str | None = None, seed: int = 0, 
 
     Args:
         split: the set.
-        settings: the rest of a split, as `k=4,template=hso`. What a paper scores greedily is scored by its labels.
+        settings: as in brackets, `k=4,template=hso`. What a paper scores greedily is scored by its labels.
         data: folder of data sets.
         seed: of the demonstrations.
     """
-    name, given = parse(f"{split}:{settings}")
-    if template(name, given).scoring == "greedy":
-        given = dataclasses.replace(given, scoring="label")
-    form = template(name, given)
-    protocol = IclProtocol(form, given.k, given.choose, Options())
+    config = ICLConfig.parse(grammar.settings(settings, f"icl/{split}"), "icl")
+    if template(ICL().check_split(split), config).scoring == "greedy":
+        config = dataclasses.replace(config, scoring="label")
+    task = ICL(config)
+    form, protocol = template(split, config), task.protocol(split)
     # Several words of one class are several right choices.
     gold = [[n for n, c in enumerate(_classes(form.labels)) if c == label] for label in range(len(form.labels))]
     one_word = all(len(words) == 1 for words in form.labels)
     docs = []
-    for block in ICL().load(f"{split}:{settings}", Path(data) if data else None).examples:
+    for block in task.load(split, Path(data) if data else None).examples:
         seed_example(seed, block.id)
         for shown, items in protocol.draw(block):
             context = protocol.context(shown)
@@ -65,13 +63,14 @@ def questions(task: str, split: str | None = None, ending: str = "", data: str |
 
     Args:
         task: one that asks questions.
-        split: its default when None.
+        split: with settings, as `512(prompt=chat)`; the default when None.
         ending: what the split's name ends in besides.
         data: folder of data sets.
     """
-    known = registry.task(task)
-    split = known.check_split((split or known.default_split) + ending)
-    protocol = _protocol(task, split)
+    item = grammar.split(split or registry.task_class(task).default_split)
+    known = registry.task(task, item.settings)
+    name = known.check_split(item.name + ending)
+    protocol = _protocol(task, split := known.spelled(name))
     docs = [
         {
             "id": asked.id,
@@ -82,7 +81,7 @@ def questions(task: str, split: str | None = None, ending: str = "", data: str |
             "task": task,
             "split": split,
         }
-        for reading in known.load(split, Path(data) if data else None).examples
+        for reading in known.load(name, Path(data) if data else None).examples
         for asked in reading.questions
     ]
     return {"test": Dataset.from_list(docs)}
@@ -98,7 +97,8 @@ def compare(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
 
 @functools.cache
 def _protocol(task: str, split: str) -> QuestionProtocol:
-    protocol = registry.task(task).protocol(split, Options())
+    item = grammar.split(split)
+    protocol = registry.task(task, item.settings).protocol(item.name)
     assert isinstance(protocol, QuestionProtocol)
     return protocol
 

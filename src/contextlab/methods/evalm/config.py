@@ -27,7 +27,7 @@ class EVALMConfig(MethodConfig):
         W: tokens of a local window; 1,024, or as many as fit, when not given. The paper's form is W = c.
         c: tokens of a chunk, a divisor of W.
         overlap: whether the whole previous window is in view too.
-        sinks: first tokens of the text that stay in view exactly.
+        sinks: first tokens of the text that stay in view, exactly.
         remote_visibility: a query sees the summaries of all chunks `before_chunk`, its own, as in the papers (those of
             its own window are then seen twice), or of those that have left its local view, `before_window`.
         pooling: `eva`, values pooled by a random feature around the chunk's mean query and mean key; or `learned`,

@@ -1,0 +1,44 @@
+"""Settings that several tasks have."""
+
+from __future__ import annotations
+
+import pydantic
+
+from contextlab.benchmarks.protocols.chat import Wording
+from contextlab.config import Config
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class PerplexityConfig(Config):
+    """How much of a document is read.
+
+    Attributes:
+        history: tokens read before the scored ones; the whole document is scored when not given.
+        tokens: most tokens read of a text, its first ones; all when not given.
+    """
+
+    history: pydantic.PositiveInt | None = None
+    tokens: pydantic.PositiveInt | None = None
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class ContextConfig(Config):
+    """How much is read before a question.
+
+    Attributes:
+        tokens: most tokens read of a text, its last ones; all when not given.
+    """
+
+    tokens: pydantic.PositiveInt | None = None
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class QuestionConfig(ContextConfig):
+    """How questions are put.
+
+    Attributes:
+        prompt: `plain` text; `chat`: context, instruction and question as one turn of the user; `chat-question`: the
+            context as plain text, and after it the bare question as a turn of the user.
+    """
+
+    prompt: Wording = "plain"
