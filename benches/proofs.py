@@ -31,7 +31,7 @@ SPLITS = {
     "metaicl": ["k1"],
     "sst2": ["n2"],
     "agnews": ["n2"],
-    "icl": ["sst2", "sst2:part=dev", "sst5", "sst5:part=dev", "mr", "subj", "mpqa", "trec", "agnews"],
+    "icl": ["sst2", "sst2(part=dev)", "sst5", "sst5(part=dev)", "mr", "subj", "mpqa", "trec", "agnews"],
 }
 
 
@@ -46,8 +46,9 @@ def collected(data: Path) -> dict[str, str]:
     asked, proofs.verified = proofs.verified, collect
     try:
         for name, splits in SPLITS.items():
-            for split in splits:
-                registry.task(name).load(split, data)
+            for text in splits:
+                task, split = registry.task_and_split(name, text)
+                task.load(split, data)
     finally:
         proofs.verified = asked
     return {group: proofs.packed(items) for group, items in sorted(groups.items())}

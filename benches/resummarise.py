@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from contextlab import grammar, registry
+from contextlab import registry
 from contextlab.benchmarks.task import LENGTHS, Measure, Protocol
 
 
@@ -33,10 +33,9 @@ def resummarise(folder: Path) -> None:
 
 
 def _protocol(identity: dict[str, Any]) -> Protocol:
-    split = grammar.split(identity["split"])
     lengths = {name: identity[name] for name in LENGTHS if identity[name] is not None}
-    task = registry.task(identity["task"], {**split.settings, **lengths})
-    return task.protocol(task.check_split(split.name), identity["context"])
+    task, split = registry.task_and_split(identity["task"], identity["split"], lengths)
+    return task.protocol(split, identity["context"])
 
 
 def _ordered(line: dict[str, Any]) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(map(_type, schema["anyOf"])))
     if "enum" in schema or "const" in schema:
-        return " | ".join(map(str, schema.get("enum", [schema.get("const")])))
+        return " | ".join(map(spelled_value, schema.get("enum", [schema.get("const")])))
     kind = schema.get("format", schema.get("type", "any"))
     bounds = [f"{sign} {schema[bound]}" for bound, sign in BOUNDS.items() if bound in schema]
     return " ".join([{"string": "text"}.get(kind, str(kind)), ", ".join(bounds)]).strip()

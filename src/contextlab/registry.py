@@ -94,6 +94,17 @@ def task(name: str, settings: Mapping[str, Any] | None = None) -> Task:
     return found
 
 
+def task_and_split(name: str, split: str | None, settings: Mapping[str, Any] | None = None) -> tuple[Task, str]:
+    """A task with the settings that stand behind its split, as results store them, and further ones; and the split.
+
+    Raises:
+        UserError: as `task`, or for an unknown split.
+    """
+    item = grammar.Item("") if split is None else grammar.split(split)
+    found = task(name, {**item.settings, **(settings or {})})
+    return found, found.check_split(item.name or None)
+
+
 def load(
     method: str,
     backbone: str | PreTrainedModel = "smollm2-135m",

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import upstream_files as upstream
 
-from contextlab.benchmarks.task import Options, Task
+from contextlab.benchmarks.task import Task
 from contextlab.benchmarks.tasks.locomo import LoCoMo
 from contextlab.benchmarks.tasks.metaicl import MetaICL
 from contextlab.benchmarks.tasks.msc import MSC, MSCPerplexity
 from contextlab.benchmarks.tasks.needle import Needle
 from contextlab.benchmarks.tasks.situatedqa import SituatedQA
 from contextlab.benchmarks.tasks.squad import SQuAD
-from contextlab.benchmarks.tasks.streamingqa import StreamingQA
+from contextlab.benchmarks.tasks.streamingqa import StreamingQA, StreamingQAConfig
 from contextlab.errors import UserError
 
 # By task: a split, and a file that it is read from.
@@ -181,7 +181,7 @@ def test_an_unknown_split_is_refused_with_the_nearest(task: Task) -> None:
     with pytest.raises(UserError, match="There is no split of"):
         task.load("nonsense", None)
     with pytest.raises(UserError, match="There is no split of"):
-        task.protocol("nonsense", Options())
+        task.protocol("nonsense")
 
 
 def test_squad_paragraphs_come_with_their_questions_and_different_answers(root: Path) -> None:
@@ -206,7 +206,9 @@ def test_streamingqa_articles_are_joined_by_sorting_key_and_come_by_date(root: P
 
 def test_streamingqa_articles_can_come_in_generative_adapters_order(root: Path) -> None:
     rows = np.random.RandomState(0).permutation(9)
-    by_date, shuffled = (StreamingQA().load(split, root).examples[0] for split in ("512", "512:order=shuffled"))
+    by_date, shuffled = (
+        StreamingQA(StreamingQAConfig(order=order)).load("512", root).examples[0] for order in ("date", "shuffled")
+    )
     order = [int(part.split()[1][:-1]) for part in shuffled.context.split("\n\n") if part.startswith("News")]
     assert order == list(dict.fromkeys(row // 2 for row in rows)) != sorted(order, key=upstream.sorting_key)
     assert {question.id for question in shuffled.questions} == {question.id for question in by_date.questions}
@@ -231,7 +233,7 @@ def test_situatedqa_has_nothing_to_read(root: Path) -> None:
     assert {example.context for example in dataset.examples} == {""}
     assert dataset.examples[0].questions[3].text == "who leads as of 2003"
     with pytest.raises(UserError, match="nothing to read"):
-        SituatedQA().protocol("dev", Options(context="wrong"))
+        SituatedQA().protocol("dev", "wrong")
 
 
 def test_msc_questions_about_the_same_sessions_share_a_reading(root: Path) -> None:

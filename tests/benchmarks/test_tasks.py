@@ -9,8 +9,8 @@ from typing import Any
 import huggingface_hub
 import pytest
 
+from contextlab import registry
 from contextlab.benchmarks.data.sources import note_revision
-from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks import pg22
 from contextlab.benchmarks.tasks.chapterbreak import ChapterBreak
 from contextlab.benchmarks.tasks.pg22 import PG22
@@ -128,8 +128,8 @@ def test_the_chapterbreak_sample_has_24_examples_a_sub_set(split: str) -> None:
 
 
 def test_chapterbreak_lengths_reach_the_protocol() -> None:
-    assert ChapterBreak().protocol("ctx-8k-ao3", Options()).context_tokens == 8192
-    assert ChapterBreak().protocol("ctx-512", Options()).suffix_tokens == 128
+    assert ChapterBreak().protocol("ctx-8k-ao3").context_tokens == 8192
+    assert ChapterBreak().protocol("ctx-512").suffix_tokens == 128
     assert len(ChapterBreak.splits) == 18
 
 
@@ -137,15 +137,16 @@ def test_chapterbreak_of_6k_is_the_end_of_8k(tmp_path: Path) -> None:
     path = write_chapterbreak(tmp_path, upstream())
     path.rename(path.with_name("chapterbreak_ctx_8192.json.gz"))
     assert ChapterBreak().load("ctx-6k", tmp_path).examples == ChapterBreak().load("ctx-8k", tmp_path).examples
-    assert ChapterBreak().protocol("ctx-6k", Options()).context_tokens == 6144
+    assert ChapterBreak().protocol("ctx-6k").context_tokens == 6144
 
 
 def test_chapterbreak_takes_upstreams_way_as_a_setting(tmp_path: Path) -> None:
-    task = ChapterBreak()
-    assert task.check_split("ctx-2k-ao3:upstream=yes") == "ctx-2k-ao3:upstream=true"
-    assert task.protocol("ctx-2k:upstream=true", Options()).whole
-    assert not task.protocol("ctx-2k", Options()).whole
-    assert task.load("ctx-512:upstream=true", None) == task.load("ctx-512", None)
+    task, split = registry.task_and_split("chapterbreak", "ctx-2k-ao3(upstream=yes)")
+    assert task.spelled(split) == "ctx-2k-ao3(upstream=true)"
+    assert isinstance(task, ChapterBreak)
+    assert task.protocol("ctx-2k").whole
+    assert not ChapterBreak().protocol("ctx-2k").whole
+    assert task.load("ctx-512", None) == ChapterBreak().load("ctx-512", None)
 
 
 def test_pg22_splits_by_bucket_and_the_longest_by_tokens(tmp_path: Path) -> None:
@@ -215,6 +216,6 @@ def test_the_pg22_sample_reaches_the_length_of_its_split(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("task", [ChapterBreak(), PG22()])
 def test_an_unknown_split_is_an_error_with_a_hint(task: ChapterBreak | PG22) -> None:
     assert task.check_split(None) == task.default_split
-    for use in (lambda: task.load("S22", None), lambda: task.protocol("ctx-3k", Options())):
+    for use in (lambda: task.load("S22", None), lambda: task.protocol("ctx-3k")):
         with pytest.raises(UserError, match=f"no split of {task.name}"):
             use()

@@ -31,7 +31,7 @@ def test_prompts_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) ->
     assert "Sentiment" not in listed(capsys)
     shown = listed(capsys, "--verbose")
     assert "\n    n2, n4, n6, n8:\n        Review: {text}\n        Sentiment: {label}\n" in shown
-    assert "\n    sst5:template=evalm:\n        {text} It is {label}\n        separator: '\\n'\n" in shown
+    assert "\n    sst5(template=evalm):\n        {text} It is {label}\n        separator: '\\n'\n" in shown
 
 
 def test_as_json_prompts_stand_by_their_splits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +40,7 @@ def test_as_json_prompts_stand_by_their_splits(capsys: pytest.CaptureFixture[str
     assert chapterbreak == {}
     assert list(sst2) == ["n2, n4, n6, n8"]
     splits = [split for key in icl for split in key.split(", ")]
-    assert sorted(splits) == sorted(ICL().prompt_splits)
+    assert sorted(splits) == sorted(task.spelled(split) for split, task in ICL().worded())
     assert all("prompts" not in json.loads(line) for line in listed(capsys, "--json").splitlines())
 
 

@@ -13,7 +13,6 @@ from damage import ODD, rounds
 
 from contextlab import backbone as backbones
 from contextlab import harmless, registry
-from contextlab.benchmarks.task import Options
 from contextlab.cli.bench import _settings
 from contextlab.errors import UserError
 from contextlab.method import build
@@ -110,7 +109,7 @@ def test_any_split_is_taken_or_refused(name: str) -> None:
         tried += 1
         try:
             assert isinstance(task.check_split(split), str)
-            task.protocol(task.check_split(split), Options())
+            task.protocol(task.check_split(split))
         except UserError as error:
             refused += 1
             sentence(error)

@@ -51,14 +51,14 @@ def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_protocol_without_a_prompt_has_the_digest_of_nothing() -> None:
-    assert identities.prompt_digest(SimpleNamespace()) == EMPTY  # type: ignore[arg-type]
+    assert identities.prompt_digest(SimpleNamespace(prompt="")) == EMPTY  # type: ignore[arg-type]
     assert identities.prompt_digest(SimpleNamespace(prompt="Read: ")) != EMPTY  # type: ignore[arg-type]
 
 
 def test_provenance_tells_when_where_and_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/some/where/contextlab", "bench", "--set", "a=b c"])
     model = backbone.load("tiny-llama", device="cpu", dtype="float64")
-    told = identities.provenance(model, SimpleNamespace(), 7)  # type: ignore[arg-type]
+    told = identities.provenance(model, SimpleNamespace(prompt=""), 7)  # type: ignore[arg-type]
     assert told["command"] == "contextlab bench --set 'a=b c'"
     assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(told["started"]) < timedelta(minutes=1)
     assert (told["dtype"], told["seed"], told["weights_sha256"]) == ("float64", 7, model.digest)

@@ -22,7 +22,7 @@ from contextlab.harness.results import (
 from contextlab.harness.store import line_parts
 
 NONE = Peaks({}, 0)
-MEASURES = {("letters", "short"): Measure("accuracy", True)}
+MEASURES = {"letters/short": Measure("accuracy", True)}
 counts = st.integers(0, 2**50)
 costs = st.fixed_dictionaries({"flops": counts, "peak_bytes": counts, "seconds": st.floats(0, 1e6), "tokens": counts})
 
@@ -117,7 +117,7 @@ qualities = st.dictionaries(st.sampled_from("abcdef"), st.floats(-5, 5))
 
 @given(qualities, qualities)
 def test_differences_pair_the_same_examples(own: dict[str, float], none: dict[str, float]) -> None:
-    runs = {("m", "letters", "short", "own"): lines(own), ("m", "letters", "short", "none"): lines(none)}
+    runs = {("m", "letters/short", "own"): lines(own), ("m", "letters/short", "none"): lines(none)}
     found = list(differences(runs, MEASURES))  # type: ignore[arg-type]
     shared = own.keys() & none.keys()
     assert len(found) == bool(shared)
@@ -130,7 +130,7 @@ def test_differences_pair_the_same_examples(own: dict[str, float], none: dict[st
 
 def test_methods_are_compared_with_the_first_under_their_own_context_only() -> None:
     runs = {
-        (method, "letters", "short", control): lines({"a": value, "b": value})
+        (method, "letters/short", control): lines({"a": value, "b": value})
         for method, control, value in (("m", "own", 1.0), ("m", "none", 0.0), ("other", "own", 3.0))
     }
     found = {d.label: d.metric.value for d in differences(runs, MEASURES)}  # type: ignore[arg-type]
@@ -139,8 +139,8 @@ def test_methods_are_compared_with_the_first_under_their_own_context_only() -> N
 
 def test_a_control_is_not_compared_with_another_method() -> None:
     runs = {
-        ("m", "letters", "short", "own"): lines({"a": 1.0}),
-        ("other", "letters", "short", "none"): lines({"a": 0.0}),
+        ("m", "letters/short", "own"): lines({"a": 1.0}),
+        ("other", "letters/short", "none"): lines({"a": 0.0}),
     }
     assert list(differences(runs, MEASURES)) == []  # type: ignore[arg-type]
     assert list(differences({}, MEASURES)) == []

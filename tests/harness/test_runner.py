@@ -132,7 +132,7 @@ def test_paired_differences_tell_the_context_from_having_one(tmp_path: Path) -> 
     differences = run(tmp_path, context="own,none,wrong").differences
     by_control = {d.label.rpartition(" ")[2]: d.metric.value for d in differences}
     assert by_control == {"none": 0.5, "wrong": 0.5}
-    assert {(d.split, d.measure, d.metric.n) for d in differences} == {("short", "accuracy", 8)}
+    assert {(d.task, d.measure, d.metric.n) for d in differences} == {(f"{LETTERS}/short", "accuracy", 8)}
     assert run(tmp_path, context="none,wrong").differences == []
 
 
@@ -262,12 +262,12 @@ def test_settings_reach_the_methods_that_have_them(tmp_path: Path) -> None:
         ({"split": "shrt"}, "did you mean 'short'"),
         ({"context": "onw"}, "did you mean 'own'"),
         ({"settings": {"pior": 1}}, "did you mean 'prior'"),
-        ({"settings": {"prior": -1}}, "prior=-1 is not valid"),
+        ({"settings": {"prior": -1}}, "prior=-1 of .*:Counter is not valid"),
         ({"limit": 0}, "--limit 0"),
         ({"methods": ", "}, "No method is named"),
         ({"split": "one", "context": "wrong"}, "single work"),
         ({"data": "/nowhere"}, "/nowhere"),
-        ({"history": 4}, "no history"),
+        ({"history": 4}, "No setting of .* is called history: leave --history out"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -293,7 +293,7 @@ def test_the_identity_changes_with_all_that_could_change_a_result(monkeypatch: p
         registry.task(LETTERS),
     )
     dataset = task.load("short", None)
-    protocol = task.protocol("short", Options())
+    protocol = task.protocol("short")
     base: dict[str, Any] = {
         "method": ("m", kind(model)),
         "task": ("t", task),
@@ -303,8 +303,8 @@ def test_the_identity_changes_with_all_that_could_change_a_result(monkeypatch: p
         "protocol": protocol,
         "seed": 0,
     }
-    prompted = task.protocol("short", Options())
-    prompted.prompt = "Read this: "  # type: ignore[attr-defined]
+    prompted = task.protocol("short")
+    prompted.prompt = "Read this: "
     weighted = kind(model)
     weighted.weights_digest = "0"  # type: ignore[attr-defined]
     changes: list[dict[str, Any]] = [

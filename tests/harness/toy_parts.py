@@ -12,8 +12,9 @@ import pydantic
 import torch
 from torch import Tensor
 
+from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.examples import Choice
-from contextlab.benchmarks.task import Dataset, Metric, Options, Protocol, Task
+from contextlab.benchmarks.task import Control, Dataset, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State
 from contextlab.methods.window import Window
@@ -131,6 +132,7 @@ class Letters(Task):
     name: ClassVar[str] = "letters"
     splits: ClassVar[dict[str, str]] = {"short": "8 examples", "long": "8 examples, longer", "one": "a single work"}
     default_split: ClassVar[str] = "short"
+    Config = ContextConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         if data is not None and not data.is_dir():
@@ -143,10 +145,8 @@ class Letters(Task):
         )
         return Dataset(examples, "sample", f"{length:064x}", "generated letters, for tests")
 
-    def protocol(self, split: str, options: Options) -> LetterProtocol:
-        if options.history is not None:
-            raise UserError("letters has no history: leave --history away.")
-        return LetterProtocol(options)
+    def protocol(self, split: str, context: Control = "own") -> LetterProtocol:
+        return LetterProtocol(self.options(context))
 
 
 def _announce(example: str) -> None:

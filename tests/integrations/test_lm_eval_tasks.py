@@ -17,7 +17,6 @@ import contextlab
 from contextlab import registry
 from contextlab.backbone import toys
 from contextlab.benchmarks.data.icl_sets import SETS
-from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks import icl as icl_module
 from contextlab.benchmarks.tasks.chapterbreak import ChapterBreak
 from contextlab.errors import UserError
@@ -83,7 +82,7 @@ def test_the_folder_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("settings", ["k=1,n=5,scoring=label", "k=1,n=8,template=evalm", "k=0,n=24,template=hso"])
 def test_both_harnesses_score_the_same_items_alike(tmp_path: Path, model: ContextLM, settings: str) -> None:
     samples, results = harness(model, "contextlab_icl_sst2", settings=settings, seed=3)
-    records, metrics = bench(tmp_path, ICL, f"sst2:{settings}", seed=3)
+    records, metrics = bench(tmp_path, ICL, f"sst2({settings})", seed=3)
     answers = {answer["id"]: answer for record in records for answer in record["answers"]}
     assert len(samples) == len(answers) == 24
     for sample in samples:
@@ -136,7 +135,7 @@ def test_an_item_has_the_same_tokens_in_both(shared: Path) -> None:
     for task, split in {**WRITTEN, **RANKED}.items():
         readings = registry.task(task).load(split, shared / "data").examples
         docs = iter(questions(task, split, data=str(shared / "data"))["test"])
-        protocol: Any = registry.task(task).protocol(split, Options())
+        protocol: Any = registry.task(task).protocol(split)
         meter: Any = SimpleNamespace(backbone=model.backbone, capabilities=model.method.capabilities)
         for reading in readings[:20]:
             context = model.backbone.encode(reading.context.rstrip())

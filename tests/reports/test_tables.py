@@ -220,13 +220,13 @@ def test_different_data_never_share_a_cell(other: dict[str, Any]) -> None:
 def test_configurations_of_one_method_are_told_apart_by_what_differs() -> None:
     configs = [{"N": 8, "sinks": 4}, {"N": 16, "sinks": 4}]
     frame = comparison([*(result(method_config=config) for config in configs), result("full")])
-    assert [key[0] for key in frame.index] == ["window N=8", "window N=16", "full"]
+    assert [key[0] for key in frame.index] == ["window(N=8)", "window(N=16)", "full"]
 
 
 def test_every_setting_that_is_not_the_default_is_named() -> None:
     config = {"N": 32, "weights": "/deep/side.safetensors", "sinks": 4}
     frame = comparison([result(method_config=config, changed=["N", "weights"]), result("full")], baseline="window")
-    assert [key[0] for key in frame.index] == ["window N=32 weights=side.safetensors", "full"]
+    assert [key[0] for key in frame.index] == ["window(N=32,weights=/deep/side.safetensors)", "full"]
     assert cell(frame, "full", "paired nats_per_token - window").startswith("+0.000")
 
 

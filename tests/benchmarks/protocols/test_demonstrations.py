@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import contextlab
+from contextlab import registry
 from contextlab.benchmarks.examples import Block, Labelled
 from contextlab.benchmarks.protocols.demonstrations import IclProtocol
 from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks import icl
-from contextlab.benchmarks.tasks.icl import parse, template
+from contextlab.benchmarks.tasks.icl import template
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities
 
@@ -70,8 +71,9 @@ class FakeMeter:
 def ask(
     split: str, block: Block = BLOCK, meter: FakeMeter | None = None, context: Any = "own", seed: int = 0
 ) -> tuple[dict[str, Any], FakeMeter, IclProtocol]:
-    name, settings = parse(split)
-    protocol = IclProtocol(template(name, settings), settings.k, settings.choose, Options(context=context))
+    task, name = registry.task_and_split("icl", split)
+    config: Any = task.config
+    protocol = IclProtocol(template(name, config), config.k, config.choose, Options(context=context))
     meter = meter or FakeMeter()
     random.seed(seed)
     return protocol.evaluate(meter, block, block), meter, protocol  # type: ignore[arg-type]
@@ -82,7 +84,7 @@ def shown(record: dict[str, Any]) -> list[Labelled]:
     return [by_id[name] for name in record["demonstrations"][0]]
 
 
-@pytest.mark.parametrize("split", ["sst2:k=3,scoring=label", "sst2:k=3,template=evalm", "sst2:k=3"])
+@pytest.mark.parametrize("split", ["sst2(k=3,scoring=label)", "sst2(k=3,template=evalm)", "sst2(k=3)"])
 def test_demonstrations_are_read_once_for_all_texts(split: str) -> None:
     record, meter, _ = ask(split)
     assert len(meter.contexts) == meter.kept == 1
@@ -92,7 +94,7 @@ def test_demonstrations_are_read_once_for_all_texts(split: str) -> None:
 
 
 def test_the_newline_behind_the_last_demonstration_is_read_with_the_text() -> None:
-    record, meter, _ = ask("sst2:k=2,scoring=label", ONE)
+    record, meter, _ = ask("sst2(k=2,scoring=label)", ONE)
     words = ("negative", "positive")
     told = [f"Review: {one.text} Sentiment: {words[one.label]}" for one in shown(record)]
     assert meter.contexts == ["\n".join(told)]
@@ -100,13 +102,13 @@ def test_the_newline_behind_the_last_demonstration_is_read_with_the_text() -> No
 
 
 def test_prompts_of_evalm_hold_the_label_in_front() -> None:
-    record, meter, _ = ask("sst2:k=1,template=evalm", ONE)
+    record, meter, _ = ask("sst2(k=1,template=evalm)", ONE)
     (one,) = shown(record)
     assert meter.contexts == [f"{('Negative', 'Positive')[one.label]} Movie Review: {one.text}"]
     assert meter.asked == [[f"\n{word} Movie Review: a {{odd}} film" for word in ("Negative", "Positive")]]
 
 
-@pytest.mark.parametrize("split", ["sst2:scoring=label", "sst2:template=evalm", "sst2:template=hso"])
+@pytest.mark.parametrize("split", ["sst2(scoring=label)", "sst2(template=evalm)", "sst2(template=hso)"])
 def test_context_and_candidate_are_the_text_that_is_meant(split: str) -> None:
     _, meter, protocol = ask(f"{split},k=3" if ":" in split else split)
     random.seed(0)
@@ -122,16 +124,16 @@ def test_only_the_label_is_scored_or_all_of_the_template() -> None:
         return list(ask(split, ONE)[0]["answers"][0]["nats"])
 
     # Every byte costs 1: " Negative" and " Positive" are as long; of LongMem's words for SST-5 the shortest wins.
-    assert nats("sst2:template=hso") == pytest.approx([math.log(2)] * 2)
+    assert nats("sst2(template=hso)") == pytest.approx([math.log(2)] * 2)
     words = torch.tensor([float(len(word) + 1) for word in ("terrible", "bad", "okay", "good", "great")])
     expected = (-(-words).log_softmax(0)).tolist()
-    assert nats("sst5:scoring=label") == pytest.approx(expected, rel=1e-5)
-    assert nats("sst5:scoring=template") == pytest.approx(expected, rel=1e-5)
+    assert nats("sst5(scoring=label)") == pytest.approx(expected, rel=1e-5)
+    assert nats("sst5(scoring=template)") == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_whole_template_counts_what_stands_behind_the_label() -> None:
     favoured = FakeMeter("Positive")
-    record, meter, _ = ask("sst2:template=evalm", ONE, favoured)
+    record, meter, _ = ask("sst2(template=evalm)", ONE, favoured)
     difference = 0.5 * len(meter.asked[0][1].removeprefix("\n")) + 0.5
     assert record["answers"][0]["nats"][0] - record["answers"][0]["nats"][1] == pytest.approx(difference, rel=1e-4)
     assert record["answers"][0]["correct"]
@@ -139,7 +141,7 @@ def test_the_whole_template_counts_what_stands_behind_the_label() -> None:
 
 def test_the_words_of_a_class_add_up() -> None:
     block = Block("test/0", (Labelled("test/0", "chips", 3),), NEWS)
-    answer = ask("agnews:template=hso,k=4", block)[0]["answers"][0]
+    answer = ask("agnews(template=hso,k=4)", block)[0]["answers"][0]
     weights = torch.tensor([math.exp(-6), math.exp(-7), math.exp(-9), math.exp(-11) + math.exp(-8)]).double()
     assert answer["nats"] == pytest.approx((-(weights / weights.sum()).log()).tolist(), rel=1e-4)
 
@@ -148,7 +150,7 @@ def test_the_words_of_a_class_add_up() -> None:
     ("says", "correct"), [(" positive", True), ("pos", True), (" p\n", True), (" ", False), ("positively", False)]
 )
 def test_one_written_token_is_right_when_it_begins_the_label(says: str, correct: bool) -> None:
-    record, meter, protocol = ask("sst2:k=2", ONE, FakeMeter(says=says))
+    record, meter, protocol = ask("sst2(k=2)", ONE, FakeMeter(says=says))
     assert record["answers"][0]["correct"] is correct
     assert meter.asked == [["\nReview: a {odd} film Sentiment:"]]
     assert list(protocol.summarise([record])) == ["accuracy"]
@@ -157,26 +159,26 @@ def test_one_written_token_is_right_when_it_begins_the_label(says: str, correct:
 @pytest.mark.parametrize(("says", "correct"), [(" Technology", True), (" Sci", True), (" Sports", False)])
 def test_a_written_token_may_begin_any_word_of_the_class(says: str, correct: bool) -> None:
     block = Block("test/0", (Labelled("test/0", "chips", 3),), NEWS)
-    record, _, _ = ask("agnews:template=hso,scoring=greedy,k=4", block, FakeMeter(says=says))
+    record, _, _ = ask("agnews(template=hso,scoring=greedy,k=4)", block, FakeMeter(says=says))
     assert record["answers"][0]["correct"] is correct
 
 
 def test_fewer_demonstrations_are_the_first_of_more_and_seeds_differ() -> None:
-    few, many, other = (ask(split, seed=s)[0] for split, s in (("sst2:k=3", 0), ("sst2:k=9", 0), ("sst2:k=9", 1)))
+    few, many, other = (ask(split, seed=s)[0] for split, s in (("sst2(k=3)", 0), ("sst2(k=9)", 0), ("sst2(k=9)", 1)))
     assert many["demonstrations"][0][:3] == few["demonstrations"][0]
     assert len(set(many["demonstrations"][0])) == 9
     assert other["demonstrations"] != many["demonstrations"]
 
 
 def test_texts_that_are_asked_about_are_not_shown() -> None:
-    record, _, _ = ask("sst2:k=29")
+    record, _, _ = ask("sst2(k=29)")
     assert sorted(record["demonstrations"][0]) == sorted(one.id for one in TRAIN if one.text != "film 3 is good")
 
 
 def test_the_most_similar_stand_right_before_the_text() -> None:
     train = tuple(Labelled(f"train/{n}", text, 0) for n, text in enumerate(["odd film", "plot", "a {odd} film", "odd"]))
     block = Block("test/0", BLOCK.items[:1] * 2, train)
-    record, meter, _ = ask("sst2:k=2,choose=topk,scoring=label", block)
+    record, meter, _ = ask("sst2(k=2,choose=topk,scoring=label)", block)
     assert record["demonstrations"] == [["train/3", "train/0"]] * 2
     assert len(meter.contexts) == 2
     assert meter.contexts[0] == "Review: odd Sentiment: negative\nReview: odd film Sentiment: negative"
@@ -184,27 +186,27 @@ def test_the_most_similar_stand_right_before_the_text() -> None:
 
 def test_controls_leave_the_demonstrations_out_or_turn_their_labels() -> None:
     none, meter, _ = ask(
-        "agnews:template=hso", Block("test/0", (Labelled("test/0", "chips", 3),), NEWS), context="none"
+        "agnews(template=hso)", Block("test/0", (Labelled("test/0", "chips", 3),), NEWS), context="none"
     )
     assert none["demonstrations"] == [[]]
     assert meter.contexts == [
         "Classify the news articles into the categories of World, Sports, Business, and Technology."
     ]
     assert ask("sst2", context="none")[1].contexts == []
-    assert ask("sst2:k=0")[1].contexts == []
-    own, wrong = (ask("sst2:k=4,scoring=label", ONE, context=context) for context in ("own", "wrong"))
+    assert ask("sst2(k=0)")[1].contexts == []
+    own, wrong = (ask("sst2(k=4,scoring=label)", ONE, context=context) for context in ("own", "wrong"))
     assert own[0]["demonstrations"] == wrong[0]["demonstrations"]
     turned = own[1].contexts[0].replace(" negative", " POSITIVE").replace(" positive", " negative").lower()
     assert wrong[1].contexts[0].lower() == turned
 
 
 def test_a_method_that_cannot_read_it_as_one_is_refused() -> None:
-    with pytest.raises(UserError, match="lower k in --split"):
+    with pytest.raises(UserError, match="lower k or use"):
         ask("sst2", meter=FakeMeter(max_context=100))
 
 
 def test_accuracy_is_over_texts_and_blocks_are_clusters() -> None:
-    record, _, protocol = ask("sst2:k=2,template=hso")
+    record, _, protocol = ask("sst2(k=2,template=hso)")
     assert [answer["correct"] for answer in record["answers"]] == [False, True]
     assert protocol.quality(record) == 0.5
     one = protocol.summarise([record])
@@ -220,7 +222,7 @@ def test_accuracy_is_over_texts_and_blocks_are_clusters() -> None:
 
 @pytest.mark.parametrize("demonstrations", [[["a"], ["b"]], [[]]])
 def test_texts_without_common_demonstrations_are_clusters_of_their_own(demonstrations: list[list[str]]) -> None:
-    record, _, protocol = ask("sst2:k=2,template=hso")
+    record, _, protocol = ask("sst2(k=2,template=hso)")
     parts = protocol.parts({**record, "demonstrations": demonstrations})["accuracy"]
     assert [part.cluster for part in parts] == [answer["id"] for answer in record["answers"]]
     assert {part.cluster for part in protocol.parts(record)["accuracy"]} == {record["id"]}
@@ -230,7 +232,7 @@ def test_every_method_and_every_resumed_run_gets_the_same_demonstrations(tmp_pat
     task = f"{icl.__file__}:ICL"
 
     def run(folder: str, methods: str, limit: int, seed: int = 0) -> list[dict[str, Any]]:
-        options: dict[str, Any] = {"split": "sst2:k=2,n=3,template=hso", "backbone": "tiny-llama", "device": "cpu"}
+        options: dict[str, Any] = {"split": "sst2(k=2,n=3,template=hso)", "backbone": "tiny-llama", "device": "cpu"}
         return contextlab.bench(methods, task, limit=limit, seed=seed, out=tmp_path / folder, **options).runs
 
     def drawn(folder: str, field: str = "demonstrations") -> list[list[Any]]:
@@ -238,7 +240,7 @@ def test_every_method_and_every_resumed_run_gets_the_same_demonstrations(tmp_pat
         return [[json.loads(line)["record"][field] for line in file.open()] for file in files]
 
     result = run("once", "window,sliding", 2)[0]
-    assert (result["metrics"]["accuracy"]["n"], result["split"]) == (6, "sst2:k=2,n=3,template=hso")
+    assert (result["metrics"]["accuracy"]["n"], result["split"]) == (6, "sst2(k=2,n=3,template=hso)")
     # The demonstrations are counted once for three texts.
     assert result["cost"]["contextualize"]["tokens"] == round(sum(drawn("once", "context_tokens")[0]) / 2)
     run("resumed", "window", 1)

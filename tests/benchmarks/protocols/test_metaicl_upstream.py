@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextlab import backbone as backbones
+from contextlab import registry
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.protocols.metaicl_upstream import UpstreamProtocol, demonstrations
 from contextlab.benchmarks.task import Options
-from contextlab.benchmarks.tasks.metaicl import MetaICL
+from contextlab.benchmarks.tasks.metaicl import MetaICL, MetaICLConfig
 from contextlab.errors import UserError
 from contextlab.method import Capabilities
 
@@ -127,26 +128,27 @@ def test_a_run_of_the_task_ranks_and_sums_up() -> None:
     tiny = backbones.load("tiny-llama", device="cpu")
     from contextlab.methods.window import Window, WindowConfig
 
-    task = MetaICL()
-    protocol = task.protocol("k2:upstream=true", Options())
-    first, second = task.load("k2:upstream=true", None).examples[:2]
+    task = MetaICL(MetaICLConfig(upstream=True))
+    protocol = task.protocol("k2")
+    first, second = task.load("k2", None).examples[:2]
     with torch.no_grad():
         meter = Meter(Window(tiny, WindowConfig(N=64)), Ledger("cpu", counting=False))
         record = protocol.evaluate(meter, first, second)
     assert protocol.summarise([record])["accuracy"].n == len(record["questions"])
-    assert task.load("k2:upstream=true", None) == task.load("k2", None)
+    assert task.load("k2", None) == MetaICL().load("k2", None)
 
 
 def test_there_is_no_text_without_a_backbone() -> None:
     with pytest.raises(UserError, match="leave upstream= out"):
-        MetaICL().protocol("k2:upstream=true", Options()).whole(SHORT, SHORT.questions[0])
+        MetaICL(MetaICLConfig(upstream=True)).protocol("k2").whole(SHORT, SHORT.questions[0])
 
 
 def test_the_split_is_spelled_shortest() -> None:
-    assert MetaICL().check_split("k2:upstream=1,prompt=plain") == "k2:upstream=true"
-    assert MetaICL().check_split("k2:upstream=false") == "k2"
-    prompts = {split: MetaICL().protocol(split, Options()).prompt for split in ("k2", "k2:upstream=true")}
-    assert len(set(prompts.values())) == 2
+    task, split = registry.task_and_split("metaicl", "k2(upstream=1,prompt=plain)")
+    assert task.spelled(split) == "k2(upstream=true)"
+    plain, split = registry.task_and_split("metaicl", "k2(upstream=false)")
+    assert plain.spelled(split) == "k2"
+    assert task.protocol("k2").prompt != plain.protocol("k2").prompt
 
 
 @pytest.mark.parametrize("shots", [1, 16])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contextlab.benchmarks.task import Options
+from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.tasks.arxiv import ArXiv
 from contextlab.benchmarks.tasks.folder import FolderTask
 from contextlab.benchmarks.tasks.pg19 import BOOKS, PG19
@@ -123,10 +123,10 @@ def test_without_data_there_is_a_sample(task: FolderTask, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("task", TASKS)
 def test_texts_are_put_as_perplexity(task: FolderTask) -> None:
-    protocol: Any = task.protocol(task.default_split, Options(tokens=512))
+    protocol: Any = type(task)(PerplexityConfig(tokens=512)).protocol(task.default_split)
     assert protocol.options.tokens == 512
     with pytest.raises(UserError, match=f"no split of {task.name}"):
-        task.protocol("train", Options())
+        task.protocol("train")
 
 
 def test_the_local_texts_are_whole(shared: Path) -> None:

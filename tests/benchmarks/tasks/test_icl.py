@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contextlab import grammar, registry
 from contextlab.benchmarks.data.icl_sets import SETS
-from contextlab.benchmarks.task import Options
-from contextlab.benchmarks.tasks.icl import ICL, TEMPLATES, Settings, parse, template
+from contextlab.benchmarks.tasks.icl import ICL, TEMPLATES, ICLConfig, template
 from contextlab.errors import UserError
 from contextlab.harness.identity import prompt_digest
 
@@ -50,21 +50,33 @@ def write_sst2(root: Path) -> None:
         write(root, f"stsa.binary.{part}", text)
 
 
+def placed(text: str) -> tuple[Any, str]:
+    """The task with the settings behind a split, and the split."""
+    return registry.task_and_split("icl", text)
+
+
+def load(text: str, data: Path | None) -> Any:
+    task, split = placed(text)
+    return task.load(split, data)
+
+
 def texts(blocks: Any) -> list[str]:
     return [item.text for block in blocks for item in block.items]
 
 
 @given(st.sampled_from(sorted(SETS)), settings_of_splits)
-def test_a_split_has_one_shortest_form(name: str, given_settings: dict[str, Any]) -> None:
-    spelled = f"{name}:" + ",".join(f"{key}={value}" for key, value in given_settings.items())
-    split = TASK.check_split(spelled)
-    assert TASK.check_split(split) == split
-    assert parse(split) == parse(spelled) == (name, Settings(**given_settings))
-    assert len(split) <= len(spelled)
+def test_settings_are_stored_behind_the_split_where_they_differ(name: str, given_settings: dict[str, Any]) -> None:
+    task, split = placed(grammar.spelled_split(name, given_settings))
+    assert (split, task.config) == (name, ICLConfig(**given_settings))
+    again, _ = placed(task.spelled(split))
+    assert again.config == task.config
+    assert task.spelled(split).count("=") == len(task.config.changed())
 
 
 def test_the_defaults() -> None:
-    assert TASK.check_split(None) == "sst2" == TASK.check_split("sst2:") == TASK.check_split("sst2:k=20,n=25")
+    for text in ("sst2", "sst2()", "sst2(k=20,n=25)"):
+        task, split = placed(text)
+        assert TASK.check_split(None) == split == task.spelled(split) == "sst2"
     assert list(TASK.splits) == ["sst2", "sst5", "mr", "subj", "mpqa", "trec", "agnews"]
 
 
@@ -72,34 +84,34 @@ def test_the_defaults() -> None:
     ("split", "message"),
     [
         ("sst3", "no split of icl 'sst3': did you mean"),
-        ("sst2:shots=4", "no setting of icl 'shots'"),
-        ("sst2:k=-1", "k=-1 in --split is not valid"),
-        ("sst2:k", "k= in --split is not valid"),
-        ("sst2:n=0", "n=0 in --split is not valid"),
-        ("sst2:choose=best", "choose=best in --split is not valid"),
-        ("trec:template=longmem", "longmem has no template for trec: choose template=evalm or hso"),
-        ("sst2:template=evalm,scoring=label", "does not end with the label: choose scoring=template"),
+        ("sst2(shots=4)", "no setting of icl 'shots'"),
+        ("sst2(k=-1)", "k='-1' of icl is not valid"),
+        ("sst2(k)", "'k' of sst2 has no value"),
+        ("sst2(n=0)", "Setting n.*='0' of icl is not valid"),
+        ("sst2(choose=best)", "choose='best' of icl is not valid"),
+        ("trec(template=longmem)", "longmem has no template for trec: choose template=evalm or hso"),
+        ("sst2(template=evalm,scoring=label)", "does not end with the label: choose scoring=template"),
     ],
 )
 def test_a_split_that_does_not_do_is_an_error(split: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        TASK.check_split(split)
+        placed(split)
 
 
 def test_every_template_names_every_class_of_its_sets() -> None:
-    for split in TASK.prompt_splits:
-        name, settings = parse(split)
-        found = template(name, settings)
+    for name, task in TASK.worded():
+        found = template(name, task.config)  # type: ignore[arg-type]
         assert len(found.labels) == SETS[name].classes
         assert found.form.count("{text}") == found.form.count("{label}") == 1
         assert all(word.strip() == word for words in found.labels for word in words)
-    named = Counter(split.partition("=")[2] for split in TASK.prompt_splits)
+    named = Counter(task.config.as_dict()["template"] for _, task in TASK.worded())
     assert named == {"longmem": 5, "longmem-released": 5, "evalm": 4, "hso": 3}
 
 
 def test_templates_of_the_papers() -> None:
     def shown(split: str) -> tuple[str, str, str]:
-        found = template(*parse(split))
+        task, name = placed(split)
+        found = template(name, task.config)
         return (
             found.form.format(text="X", label=found.labels[-1][0]) + found.separator,
             found.scoring,
@@ -108,13 +120,13 @@ def test_templates_of_the_papers() -> None:
 
     assert shown("sst2") == ("Review: X Sentiment: positive\n", "greedy", "")
     assert shown("subj") == ("input: X type: objective\n", "greedy", "")
-    assert shown("sst5:template=longmem-released") == ("Review: X Sentiment: great. ", "greedy", "")
-    assert shown("sst2:template=evalm") == ("Positive Movie Review: X\n", "template", "")
+    assert shown("sst5(template=longmem-released)") == ("Review: X Sentiment: great. ", "greedy", "")
+    assert shown("sst2(template=evalm)") == ("Positive Movie Review: X\n", "template", "")
     assert shown("trec") == ("X It is about numeric value\n", "template", "")
-    assert shown("sst2:template=hso") == ("Review: X\nSentiment: Positive\n\n", "label", "")
-    assert shown("agnews:template=hso")[0] == "Article: X\nAnswer: Technology\n\n"
-    assert shown("agnews:template=hso")[2].endswith("World, Sports, Business, and Technology.\n\n")
-    assert shown("sst2:scoring=label")[1] == "label"
+    assert shown("sst2(template=hso)") == ("Review: X\nSentiment: Positive\n\n", "label", "")
+    assert shown("agnews(template=hso)")[0] == "Article: X\nAnswer: Technology\n\n"
+    assert shown("agnews(template=hso)")[2].endswith("World, Sports, Business, and Technology.\n\n")
+    assert shown("sst2(scoring=label)")[1] == "label"
 
 
 def test_questions_of_trec_are_cleaned_for_zhaos_template_alone(tmp_path: Path) -> None:
@@ -122,27 +134,28 @@ def test_questions_of_trec_are_cleaned_for_zhaos_template_alone(tmp_path: Path) 
     for part in ("train", "test"):
         write(tmp_path, f"TREC.{part}.all", "".join(f"{label} {raw} {label}\n" for label in range(6)))
     for chosen, text in (("evalm", raw), ("hso", "What is \"Nature's Own\", and who's it?")):
-        block = TASK.load(f"trec:k=1,template={chosen}", tmp_path).examples[0]
+        block = load(f"trec(k=1,template={chosen})", tmp_path).examples[0]
         assert {one.text[: len(text)] for one in (*block.items, *block.train)} == {text}
 
 
 def test_prompts_differ_between_templates_and_scorings() -> None:
-    splits = [*TASK.prompt_splits, "sst2:scoring=label", "sst2:scoring=template"]
-    digests = [prompt_digest(TASK.protocol(split, Options())) for split in splits]
+    placements = [*TASK.worded()]
+    placements += [placed(text)[::-1] for text in ("sst2(scoring=label)", "sst2(scoring=template)")]
+    digests = [prompt_digest(task.protocol(split)) for split, task in placements]
     # LongMem has one template for three sets, twice.
-    assert len(set(digests)) == len(splits) - 4
+    assert len(set(digests)) == len(placements) - 4
     assert len(TEMPLATES) == 4
 
 
 def test_blocks_hold_every_test_text_once_in_a_fixed_order(tmp_path: Path) -> None:
     write_sst2(tmp_path)
-    data = TASK.load("sst2:k=1,n=2", tmp_path)
+    data = load("sst2(k=1,n=2)", tmp_path)
     assert [len(block.items) for block in data.examples] == [2, 1]
     assert sorted(texts(data.examples)) == ["odd .", "stale .", "warm ."]
     assert [one.text for one in data.examples[0].train] == ["dull .", "a joy .", "fine ."]
     assert data.examples[0].train is data.examples[1].train
-    assert texts(data.examples) == texts(TASK.load("sst2:k=0,n=all", tmp_path).examples)
-    assert texts(TASK.load("sst2:k=1,part=dev", tmp_path).examples) == ["new ."]
+    assert texts(data.examples) == texts(load("sst2(k=0,n=all)", tmp_path).examples)
+    assert texts(load("sst2(k=1,part=dev)", tmp_path).examples) == ["new ."]
     assert (data.source, data.note) == (
         "local",
         "your own data in the layout of SST-2, not verified against the publisher: 3 training texts",
@@ -155,15 +168,15 @@ def test_the_digest_covers_the_files_that_were_read(tmp_path: Path) -> None:
     digests = "\n".join(
         hashlib.sha256((folder / f"stsa.binary.{part}").read_bytes()).hexdigest() for part in ("train", "test")
     )
-    data = TASK.load("sst2:k=0", tmp_path)
+    data = load("sst2(k=0)", tmp_path)
     assert data.sha256 == hashlib.sha256(digests.encode()).hexdigest()
-    assert TASK.load("sst2:k=0,part=dev", tmp_path).sha256 != data.sha256
+    assert load("sst2(k=0,part=dev)", tmp_path).sha256 != data.sha256
 
 
 def test_of_one_file_the_first_of_each_class_are_tested(tmp_path: Path) -> None:
     rows = [f"{label} text {label} {n} \n" for label, count in ((0, 7), (1, 4)) for n in range(count)]
     write(tmp_path, "rt-polarity.all", "".join(rows))
-    data = TASK.load("mr:k=0", tmp_path)
+    data = load("mr(k=0)", tmp_path)
     assert sorted(texts(data.examples)) == ["text 0 0", "text 0 1", "text 0 2", "text 1 0", "text 1 1"]
     assert [one.text for one in data.examples[0].train] == [
         *(f"text 0 {n}" for n in range(3, 7)),
@@ -173,19 +186,19 @@ def test_of_one_file_the_first_of_each_class_are_tested(tmp_path: Path) -> None:
 
 def test_at_most_a_thousand_of_each_class_are_tested(tmp_path: Path) -> None:
     write(tmp_path, "subj.all", "".join(f"{n % 2} text {n}\n" for n in range(4400)))
-    data = TASK.load("subj:k=0,n=all", tmp_path)
+    data = load("subj(k=0,n=all)", tmp_path)
     assert Counter(item.label for item in data.examples[0].items) == {0: 1000, 1: 1000}
     assert len(data.examples[0].train) == 2400
 
 
 def test_latin_1_is_read_blank_texts_are_left_out_and_gzip_is_unpacked(tmp_path: Path) -> None:
     write(tmp_path, "mpqa.all", "0 caf\u00e9\n0 \n1 good\n0 other\n1 more\n".encode("latin-1"))
-    data = TASK.load("mpqa:k=0,n=all", tmp_path)
+    data = load("mpqa(k=0,n=all)", tmp_path)
     assert sorted(texts(data.examples)) == ["caf\u00e9", "good"]
     path = write(tmp_path, "mpqa.all", b"")
     path.unlink()
     write(tmp_path, "mpqa.all.gz", gzip.compress("0 caf\u00e9\n1 good\n0 a\n1 b\n".encode()))
-    assert sorted(texts(TASK.load("mpqa:k=0,n=all", tmp_path).examples)) == ["caf\u00e9", "good"]
+    assert sorted(texts(load("mpqa(k=0,n=all)", tmp_path).examples)) == ["caf\u00e9", "good"]
 
 
 @pytest.mark.parametrize("line", ["2 text", "-1 text", "0", "x text", "text"])
@@ -193,7 +206,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     write_sst2(tmp_path)
     write(tmp_path, "stsa.binary.train", f"0 good .\n1  \n{line}\n")
     with pytest.raises(UserError, match=r"^Line 3 of .*stsa\.binary\.train has no class and text"):
-        TASK.load("sst2:k=0", tmp_path)
+        load("sst2(k=0)", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +215,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
 def test_an_empty_or_cut_file_is_an_error(tmp_path: Path, name: str, content: bytes) -> None:
     path = write(tmp_path, name, content)
     with pytest.raises(UserError, match=f"^{path} (holds no examples|cannot be read)"):
-        TASK.load("mpqa:k=0", tmp_path)
+        load("mpqa(k=0)", tmp_path)
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
@@ -210,7 +223,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="icl sst2 has 3 training texts here: lower k=20"):
         TASK.load("sst2", tmp_path)
     with pytest.raises(UserError, match="icl mr has no dev texts"):
-        TASK.load("mr:part=dev", tmp_path)
+        load("mr(part=dev)", tmp_path)
     with pytest.raises(UserError, match=r"no file .*TREC\.train\.all"):
         TASK.load("trec", tmp_path)
     with pytest.raises(UserError, match="icl trec has no generated sample"):
@@ -234,7 +247,7 @@ def test_mutated_files_are_read_or_refused_in_one_sentence(tmp_path: Path, name:
             content[place : place + draw.randrange(3)] = draw.choice([b"\0", b"\xff", b"\n", b'"', b" ", b"9", b"\xe9"])
         path.write_bytes(bytes(content))
         try:
-            assert texts(TASK.load(f"{name}:k=0", tmp_path).examples)
+            assert texts(load(f"{name}(k=0)", tmp_path).examples)
         except UserError as error:
             messages.append(str(error))
     assert 0 < len(messages) < 200

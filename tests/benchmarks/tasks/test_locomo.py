@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from nltk.stem import PorterStemmer
 
 from contextlab.benchmarks.examples import Question
-from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks.locomo import CATEGORIES, REFUSALS, LoCoMo, f1, stemmed_f1
 
 STEMMER = PorterStemmer()
@@ -74,7 +73,7 @@ def test_f1_lies_between_0_and_1_and_a_list_is_the_mean_of_its_parts(category: s
 
 
 def test_the_first_measure_is_upstreams_and_squads_stands_beside_it() -> None:
-    protocol: Any = LoCoMo().protocol("all", Options())
+    protocol: Any = LoCoMo().protocol("all")
     assert protocol.measures == ("f1", "f1_squad", "exact_match")
     entry = protocol.compare("dogs", question("single-hop", "the dog"))
     assert (entry["f1"], entry["f1_squad"], entry["exact_match"]) == (1.0, 0.0, 0.0)

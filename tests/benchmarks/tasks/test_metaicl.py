@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from contextlab import grammar, registry
 from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.metrics.estimates import paired
 from contextlab.benchmarks.protocols.answers import AnswerProtocol, RankProtocol
-from contextlab.benchmarks.task import Measure, Options
+from contextlab.benchmarks.task import Measure
 from contextlab.benchmarks.tasks.metaicl import CLASSIFICATION, CONVERTED, OTHERS, SEEDS, MetaICL, summarise
 from contextlab.errors import UserError
 
@@ -70,7 +71,7 @@ def test_tasks_count_alike_whatever_their_size_and_seeds_are_told_apart() -> Non
 
 def test_a_paired_difference_is_that_of_the_mean_over_tasks() -> None:
     """Readings of a large task outnumber those of a small one, and yet both tasks count alike."""
-    protocol = MetaICL().protocol("k16", Options())
+    protocol = MetaICL().protocol("k16")
 
     def run(right: dict[str, int]) -> list[dict[str, Any]]:
         readings = [("sick", n) for n in range(9)] + [("codah", 0), ("dream", 0)]
@@ -115,7 +116,7 @@ def test_written_answers_have_no_f1_and_need_no_right_case() -> None:
     metrics = summarise([{"id": "sick/13/0", "work": "sick", "questions": entries}], "exact_match")
     assert metrics["exact_match"].value == metrics["exact_match_sick"].value == 0.5
     assert not any("f1" in name for name in metrics)
-    protocol = MetaICL().protocol("k16-written", Options())
+    protocol = MetaICL().protocol("k16-written")
     assert isinstance(protocol, AnswerProtocol)
     asked = Question("q", "?", ("Positive",))
     scores = [protocol.scores["exact_match"](text, asked) for text in ("positive", "Output: POSITIVE", "positive.")]
@@ -128,16 +129,18 @@ def test_a_class_that_is_only_predicted_does_not_count() -> None:
     assert metrics["macro_f1_sick"].value == pytest.approx((2 / 3 + 1) / 2)
 
 
-@pytest.mark.parametrize("rest", ["-written:upstream=true", ":upstream=true,prompt=chat"])
+@pytest.mark.parametrize("rest", ["-written(upstream=true)", "(upstream=true,prompt=chat)"])
 def test_upstreams_way_is_one_of_ranking_plain_text(rest: str) -> None:
-    for use in (MetaICL().check_split, lambda split: MetaICL().protocol(split, Options())):
-        with pytest.raises(UserError, match="leave -written and prompt= out of --split"):
-            use(f"k4{rest}")
+    item = grammar.split(f"k4{rest}")
+    task = registry.task("metaicl", item.settings)
+    for use in (task.check_split, task.protocol, lambda split: task.load(split, None)):
+        with pytest.raises(UserError, match="leave -written and prompt= out"):
+            use(item.name)
 
 
 def test_splits_name_the_shots_and_the_way_of_answering() -> None:
     assert {split.partition("-")[0] for split in MetaICL.splits} == {"k1", "k2", "k4", "k8", "k16"}
-    assert isinstance(MetaICL().protocol("k4", Options()), RankProtocol)
+    assert isinstance(MetaICL().protocol("k4"), RankProtocol)
     sample = {split: MetaICL().load(split, None).examples for split in ("k2", "k2-written")}
     assert sample["k2"] == sample["k2-written"]
     assert sample["k2"][0].context.count("Input: ") == 2

@@ -8,7 +8,6 @@ import pytest
 import contextlab
 from contextlab.benchmarks.data import phrases
 from contextlab.benchmarks.data.sample import planted
-from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks import needle
 from contextlab.benchmarks.tasks.needle import DISTANCES, OPTIONS, PROMISES, STORIES, Needle
 
@@ -75,7 +74,7 @@ def test_planted_promises_follow_from_the_seed() -> None:
 
 
 def test_metrics_give_the_reach_as_a_curve() -> None:
-    protocol = Needle().protocol("1k", Options())
+    protocol = Needle().protocol("1k")
     entries = [{"reach": reach, "accuracy": float(reach != "1k"), "nats_per_token": 1.0} for reach in ("512", "1k")]
     metrics = protocol.summarise([{"id": "0", "work": "0", "questions": entries}])
     assert {name: metric.value for name, metric in metrics.items()} == {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks.wikitext import WikiText
 from contextlab.errors import UserError
@@ -70,9 +71,10 @@ def test_without_data_there_is_a_sample_of_its_own_for_each_split() -> None:
 
 
 def test_articles_are_put_as_perplexity_with_the_options_of_the_run() -> None:
-    assert WikiText().protocol("test", Options(tokens=512)).options.tokens == 512
+    protocol = WikiText(PerplexityConfig(tokens=2048, history=512)).protocol("test", "wrong")
+    assert protocol.options == Options("wrong", 512, 2048)
     with pytest.raises(UserError, match="no split of wikitext"):
-        WikiText().protocol("train", Options())
+        WikiText().protocol("train")
 
 
 def test_the_local_articles_are_whole(shared: Path) -> None:

@@ -67,9 +67,8 @@ def questions(task: str, split: str | None = None, ending: str = "", data: str |
         ending: what the split's name ends in besides.
         data: folder of data sets.
     """
-    item = grammar.split(split or registry.task_class(task).default_split)
-    known = registry.task(task, item.settings)
-    name = known.check_split(item.name + ending)
+    known, name = registry.task_and_split(task, split)
+    name = known.check_split(name + ending)
     protocol = _protocol(task, split := known.spelled(name))
     docs = [
         {
@@ -97,8 +96,8 @@ def compare(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
 
 @functools.cache
 def _protocol(task: str, split: str) -> QuestionProtocol:
-    item = grammar.split(split)
-    protocol = registry.task(task, item.settings).protocol(item.name)
+    known, name = registry.task_and_split(task, split)
+    protocol = known.protocol(name)
     assert isinstance(protocol, QuestionProtocol)
     return protocol
 
