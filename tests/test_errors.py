@@ -10,5 +10,9 @@ def test_the_nearest_name_is_suggested():
     )
 
 
+def test_a_name_in_other_letters_is_suggested():
+    assert str(unknown("setting", "k", ["K", "M"])) == "There is no setting 'k': did you mean 'K'?"
+
+
 def test_without_a_near_name_all_are_listed():
     assert str(unknown("task", "zzz", ["pg22", "chapterbreak"])).endswith("choose one of chapterbreak, pg22.")

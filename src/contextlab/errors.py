@@ -21,7 +21,8 @@ def short(text: str) -> str:
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest names that do."""
     choices = sorted(known)
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    near = [choice for choice in choices if choice.lower() == name.lower()]
+    near = near or difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     name = short(name)
     hint = f"did you mean '{near[0]}'?" if near else f"choose one of {', '.join(choices) or '(none found)'}."
     return UserError(f"There is no {kind} '{name}': {hint}")

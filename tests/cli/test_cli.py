@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import contextlab
+from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.cli import console
 from contextlab.cli import doctor as doctor_module
@@ -114,7 +115,10 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
         (["bench", "--method", COUNTER, "--task", LETTERS, "--out", f"{TOY}/deep/er"], "toy_parts.py is a file"),
         (["bench", "--method", COUNTER, "--task", LETTERS, "--backbone", "tiny-llama", "--device", "meta"], "'meta'"),
         (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior=" + "[" * 10**5], "not valid JSON"),
-        (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior=inf"], "Counter is not valid: give a number below"),
+        (
+            ["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior=inf"],
+            "Counter is not valid: give a number below",
+        ),
         (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior=1", "--set", "prior=2"], "prior twice"),
         (["bench", "--method", f"{COUNTER}(prior=1", "--task", LETTERS], "is not closed"),
         (["bench", "--method", f"{COUNTER}(pior=1)", "--task", LETTERS], "did you mean 'prior'"),
@@ -136,7 +140,8 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
         (["ls", "methods", "longmen"], "did you mean 'longmem'"),
         (["ls", "tasks", "pg2"], "did you mean 'pg22'"),
         (["ls", "backbones", "x"], "leave x out"),
-        (["check", "window(N=3)"], "There is no method 'window(N=3)'"),
+        (["check", "window(N=0)"], "N='0' of window is not valid"),
+        (["check", "window,full"], "names 2 methods"),
         (["bench", "--method", f"{TOY}:TYPE_CHECKING", "--task", LETTERS], "no method in"),
         (["bench", "--method", f"{TOY}:os", "--task", LETTERS], "The module that"),
         (["bench", "--method", LETTERS, "--task", LETTERS], "is no method"),
@@ -292,6 +297,17 @@ def test_check_fails_when_a_law_does(
     answer = json.loads(capsys.readouterr().out)
     assert (answer["method"], answer["passed"]) == (COUNTER, passed)
     assert answer["laws"] == [dataclasses.asdict(result) for result in results]
+
+
+def test_check_takes_a_method_with_its_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = backbones.load("tiny-llama", device="cpu")
+    built: list[Any] = []
+    monkeypatch.setattr(laws, "check", lambda make: built.append(make(model)) or [])
+    assert main(["check", f"{COUNTER}(prior=3)", "--json"]) == 0
+    assert built[0].config.as_dict() == {"prior": 3.0}
+    assert json.loads(capsys.readouterr().out)["method"] == f"{COUNTER}(prior=3)"
 
 
 def test_doctor_pairs_what_is_missing_with_what_mends_it(

@@ -15,6 +15,8 @@ from contextlab import backbone as backbones
 from contextlab import harmless, registry
 from contextlab.cli.bench import _settings
 from contextlab.errors import UserError
+from contextlab.harness import labels
+from contextlab.harness.selection import SelectedTask, select
 from contextlab.method import build
 
 BACKBONE = backbones.load("tiny-llama", device="cpu")
@@ -90,14 +92,60 @@ def test_a_setting_that_is_named_twice_is_refused(pairs: list[str]) -> None:
 
 
 def spoilt(split: str, draw: random.Random) -> str:
-    """A split with something wrong about it."""
+    """A text with something wrong about it."""
     place = draw.randrange(len(split) + 1)
-    odd = draw.choice(
-        ("", ":", ",", "=", ":n=", ",n=-1", ":seed=x", "/", "\0", "\x1b", "\ud800", "9" * 400, " ", "..", "%s")
-    )
+    odd = draw.choice((*":,=/()'[\"\0\ud800 ", "", "(n=", ",n=-1", "(seed=x)", "9" * 400, "%s"))
     return draw.choice(
         (odd, split + odd, odd + split, split[:place], split[:place] + odd + split[place:], split.upper())
     )
+
+
+@pytest.mark.parametrize("kind", ["method", "task"])
+def test_anything_that_names_methods_or_tasks_is_taken_or_refused(kind: str) -> None:
+    tried = refused = 0
+    known = {"method": ["longmem(K=32,csz=4)", "evalm(remote_bias=null)", "window"], "task": TASK_FORMS}[kind]
+    for draw in rounds(400, 0.05, kind):
+        text = ",".join(
+            spoilt(draw.choice(known), draw) if draw.random() < 0.5 else draw.choice(known) for _ in range(2)
+        )
+        named = {"methods": "window", "tasks": "needle", f"{kind}s": text}
+        options: dict[str, Any] = {
+            "split": draw.choice((None, None, None, "S1", "512(prompt=chat)")),
+            "settings": draw.choice(({}, {}, {}, {"N": 7})),
+            "tokens": draw.choice((None, None, 9)),
+        }
+        tried += 1
+        try:
+            methods, tasks = select(**named, **options)
+            again, places = select([one.label for one in methods], [labelled(one) for one in tasks])
+            assert (again, list(map(labelled, places))) == (methods, list(map(labelled, tasks)))
+        except UserError as error:
+            refused += 1
+            sentence(error)
+    assert refused
+    assert refused < tried
+    print(f"--{kind}: {tried} tried, {refused} refused")
+
+
+TASK_FORMS = ["pg22/S1(tokens=8192)", "squad(prompt=chat)", "icl/sst2(k=4,template=evalm)", "needle"]
+
+
+def labelled(one: SelectedTask) -> str:
+    options = one.task.options("own")
+    return labels.of_task(one.name, one.task.spelled(one.split), {"history": options.history, "tokens": options.tokens})
+
+
+@pytest.mark.parametrize("name", registry.tasks())
+def test_any_setting_of_a_task_is_taken_or_refused(name: str) -> None:
+    kind = registry.task_class(name)
+    fields = [field.name for field in dataclasses.fields(kind.Config)] or ["tokens"]
+    for draw in rounds(25, 0.1, name):
+        drawn = draw.sample(fields, min(len(fields), draw.choice((1, 1, 2))))
+        try:
+            task = registry.task(name, _settings([f"{field}={draw.choice(VALUES)}" for field in drawn]))
+            task.protocol(task.check_split(None))
+        except UserError as error:
+            sentence(error)
 
 
 @pytest.mark.parametrize("name", registry.tasks())
@@ -105,11 +153,12 @@ def test_any_split_is_taken_or_refused(name: str) -> None:
     task = registry.task(name)
     tried = refused = 0
     for draw in rounds(40, 0.05, name):
-        split = spoilt(draw.choice(sorted(task.splits)), draw)
+        text = spoilt(draw.choice(sorted(task.splits)), draw)
         tried += 1
         try:
-            assert isinstance(task.check_split(split), str)
-            task.protocol(task.check_split(split))
+            found, split = registry.task_and_split(name, text)
+            found.protocol(split)
+            assert registry.task_and_split(name, found.spelled(split))[0].config == found.config
         except UserError as error:
             refused += 1
             sentence(error)

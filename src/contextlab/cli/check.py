@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contextlab import grammar
 from contextlab.cli import console
 
 if TYPE_CHECKING:
@@ -15,14 +16,17 @@ if TYPE_CHECKING:
 
 
 def check(
-    method: Annotated[str, typer.Argument(help="A name, or path.py:Class.")],
+    method: Annotated[str, typer.Argument(help="A name, or path.py:Class, perhaps as NAME(setting=value).")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Put a method to the laws of the interface, on small models of several families; exit 1 if one fails."""
     from contextlab import registry
     from contextlab.testing import laws
 
-    results = laws.check(registry.method_class(method))
+    item = grammar.single(method, "method")
+    kind = registry.method_class(item.name)
+    config = kind.Config.parse(item.settings, item.name)
+    results = laws.check((lambda backbone: kind(backbone, config)) if item.settings else kind)
     passed = all(result.passed for result in results)
     if as_json:
         print(json.dumps({"method": method, "passed": passed, "laws": [dataclasses.asdict(r) for r in results]}))
