@@ -223,6 +223,26 @@ def test_configurations_of_one_method_are_told_apart_by_what_differs() -> None:
     assert [key[0] for key in frame.index] == ["window(N=8)", "window(N=16)", "full"]
 
 
+def test_a_method_with_its_defaults_has_its_name_alone_unless_the_defaults_differ() -> None:
+    small, default, other = ({"N": n, "sinks": 4} for n in (8, 64, 32))
+    both = [result(method_config=small, changed=["N"]), result(method_config=default, changed=[])]
+    assert [key[0] for key in comparison([*both, result("full")]).index] == ["window(N=8)", "window", "full"]
+    older = result(method_config=other, changed=[])
+    frame = comparison([*both, older, result("full")])
+    assert [key[0] for key in frame.index] == ["window(N=8)", "window(N=64)", "window(N=32)", "full"]
+
+
+@pytest.mark.parametrize("baseline", ["window", "window (untrained)"])
+def test_one_of_two_forms_may_be_the_baseline_with_its_mark_or_without(baseline: str) -> None:
+    small, default = ({"N": n, "sinks": 4} for n in (8, 64))
+    one = result(method_config=small, changed=["N"], untrained=True, nats=2.0)
+    two = result(method_config=default, changed=[], untrained=True, nats=1.0)
+    frame = comparison([one, two], baseline=baseline)
+    label = f"nats_per_token - {baseline}"
+    assert cell(frame, "window(N=8) (untrained)", label) == "+1.000"
+    assert cell(frame, "window (untrained)", label) == "+0.000"
+
+
 def test_every_setting_that_is_not_the_default_is_named() -> None:
     config = {"N": 32, "weights": "/deep/side.safetensors", "sinks": 4}
     frame = comparison([result(method_config=config, changed=["N", "weights"]), result("full")], baseline="window")

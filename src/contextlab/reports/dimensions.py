@@ -20,12 +20,16 @@ VERSIONS = ("contextlab", "commit", "torch", "transformers", "weights_sha256", "
 def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
     """By dimension, the words for each result, in their order; no two runs have the same words.
 
-    A method carries every setting that is not its default, and those in which results of one method differ; a task its
-    settings, and a digest of its data where that differs. What is still equal is told apart by version or by run.
+    A method carries every setting that is not its default, a task its split and settings, and a digest of its data
+    where that differs. Results that are equal by that carry those settings of the method in which they differ, as where
+    defaults have changed; what is still equal is told apart by version or by run.
     """
-    values = _values_of_settings(results)
+    settings = _settings(results)
     digests = _grouped(results, lambda r: (r["task"], r["split"]), lambda r: r["data"]["sha256"])
-    words = [_words(result, values[result["method"]], digests[result["task"], result["split"]]) for result in results]
+    words = [
+        _words(result, shown, digests[result["task"], result["split"]])
+        for result, shown in zip(results, settings, strict=True)
+    ]
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, one in enumerate(words):
         alike[tuple(one.values())].append(number)
@@ -40,13 +44,25 @@ def named(result: Result) -> str:
     return labels.of_method(result["method"], {}, untrained=result.get("untrained", False))
 
 
-def _values_of_settings(results: Sequence[Result]) -> dict[str, dict[str, set[str]]]:
-    """By method and setting, all values that occur."""
-    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for result in results:
-        for name, value in result["method_config"].items():
-            values[result["method"]][name].add(str(value))
-    return values
+def _settings(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The settings of every result that its method carries."""
+    changed = [set(result.get("changed", ())) for result in results]
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for number, (result, names) in enumerate(zip(results, changed, strict=True)):
+        pairs = (f"{name}={value}" for name, value in result["method_config"].items() if name in names)
+        alike[result["method"], *pairs].append(number)
+    for numbers in alike.values():
+        values: dict[str, set[str]] = defaultdict(set)
+        for number in numbers:
+            for name, value in results[number]["method_config"].items():
+                values[name].add(str(value))
+        differing = {name for name, seen in values.items() if len(seen) > 1}
+        for number in numbers:
+            changed[number] |= differing
+    return [
+        {name: value for name, value in result["method_config"].items() if name in names}
+        for result, names in zip(results, changed, strict=True)
+    ]
 
 
 def _grouped(results: Sequence[Result], key: Any, value: Any) -> dict[Any, set[Any]]:
@@ -56,12 +72,9 @@ def _grouped(results: Sequence[Result], key: Any, value: Any) -> dict[Any, set[A
     return groups
 
 
-def _words(result: Result, values: Mapping[str, set[str]], digests: set[str]) -> dict[str, str]:
-    config = result["method_config"]
-    changed = set(result.get("changed", ())) | {name for name, seen in values.items() if len(seen) > 1}
+def _words(result: Result, settings: Mapping[str, Any], digests: set[str]) -> dict[str, str]:
     data = [f"data={result['data']['sha256'][:8]}"] if len(digests) > 1 else []
     provenance = result["provenance"]
-    settings = {name: config[name] for name in config if name in changed}
     return {
         "method": labels.of_method(result["method"], settings, untrained=result.get("untrained", False)),
         "task": " ".join([labels.of_result(result), *data]),

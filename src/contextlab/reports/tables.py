@@ -16,6 +16,7 @@ from contextlab.accounting import legacy
 from contextlab.benchmarks.metrics.estimates import share_of_full
 from contextlab.benchmarks.task import Metric, Part
 from contextlab.errors import UserError, unknown
+from contextlab.grammar import UNTRAINED
 from contextlab.harness.results import difference, measure_of
 from contextlab.harness.store import parts, read_summary
 from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions, named
@@ -101,7 +102,8 @@ def comparison(
     ordered = sorted(results, key=lambda result: str(result["provenance"]["started"]))
     latest = {tuple(words.items()): result for words, result in zip(dimensions(ordered), ordered, strict=True)}
     places = {key: dict(key) for key in latest}
-    names = {place["method"] for place in places.values()} | {result["method"] for result in latest.values()}
+    marked = {place["method"] for place in places.values()}
+    names = marked | set(map(_unmarked, marked)) | {result["method"] for result in latest.values()}
     _check("method in these results", [baseline] if baseline else [], names)
     peers: Mapping[Any, dict[str, Result]] = defaultdict(dict)
     for key, result in latest.items():
@@ -215,10 +217,14 @@ def _share(result: Result, peers: Mapping[str, Result]) -> Metric | None:
 
 
 def _with_plain_names(results: dict[str, Result]) -> dict[str, Result]:
-    """Results by their names in the table, and by the method's own name where there is one result of it."""
+    """Results by their names in the table, with the mark and without, and by the method's where it has one result."""
     counts = Counter(result["method"] for result in results.values())
     plain = {result["method"]: result for result in results.values() if counts[result["method"]] == 1}
-    return plain | results
+    return plain | {_unmarked(name): result for name, result in results.items()} | results
+
+
+def _unmarked(name: str) -> str:
+    return name.removesuffix(f" {UNTRAINED}")
 
 
 def _nats(result: Result) -> dict[str, list[Part]]:
