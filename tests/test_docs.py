@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from contextlab import registry
 from contextlab.cli import main as cli
+from contextlab.harness.selection import select
 from contextlab.testing import laws
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +36,7 @@ def test_every_method_and_task_has_a_card():
     assert all(f"\n## {name}\n" in tasks for name in registry.tasks())
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/tasks.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/tasks.md", "docs/settings.md"])
 def test_commands_shown_name_options_that_exist(page, capsys):
     shown = set(re.findall(r"contextlab (bench|ls|check|table|doctor)((?: [^\n`|]*)?)", (ROOT / page).read_text()))
     for command, rest in shown:
@@ -42,6 +44,31 @@ def test_commands_shown_name_options_that_exist(page, capsys):
         known = capsys.readouterr().out
         for option in re.findall(r"(?<!\w)--[a-z]+", rest):
             assert option in known, f"{command} {option}"
+
+
+def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
+    (tmp_path / "every_second.py").write_text(code("docs/tutorial.md", "python")[0])
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    commands = [line for page in pages for line in re.findall(r"contextlab bench ([^\n`|]*)", page.read_text())]
+    named = [dict(re.findall(r"--(method|task) ('[^']*'|\S+)", command)) for command in commands]
+    named = [{kind: text.strip("'") for kind, text in one.items()} for one in named]
+    assert len(named) > 6
+    for one in named:
+        methods = one.get("method", "window").replace("every_second.py", str(tmp_path / "every_second.py"))
+        select(methods, one.get("task", "needle"))
+
+
+def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (shown,) = re.findall(r"<!-- tested -->\n\n(.*?)\n\n", (ROOT / "docs/settings.md").read_text(), re.DOTALL)
+    for line in shown.splitlines():
+        assert cli.main(shlex.split(line)[1:]) == 0
+    out = capsys.readouterr().out
+    places = ("pg22/S1(tokens=512)", "pg22/S2(tokens=512)", "pg22/S1(tokens=256)")
+    for place in places:
+        assert re.search(rf"^ +{re.escape(place)} +$", out, re.MULTILINE)
+        for method in ("longmem(K=32)", "longmem"):
+            assert f"| {place} | {method} (untrained) | 2 |" in out
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
