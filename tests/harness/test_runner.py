@@ -305,8 +305,7 @@ def test_the_identity_changes_with_all_that_could_change_a_result(monkeypatch: p
     }
     prompted = task.protocol("short")
     prompted.prompt = "Read this: "
-    weighted = kind(model)
-    weighted.weights_digest = "0"  # type: ignore[attr-defined]
+    weighted = type("Weighted", (kind,), {"weights_digest": "0", "__module__": kind.__module__})(model)
     changes: list[dict[str, Any]] = [
         {},
         {"method": ("other", kind(model))},

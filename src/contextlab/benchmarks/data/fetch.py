@@ -258,7 +258,8 @@ def _relative(line: str, listing: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return str(getattr(error, "reason", error)) or type(error).__name__
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    return str(reason) or type(error).__name__
 
 
 def _by_hand(wanted: Path | None) -> str:

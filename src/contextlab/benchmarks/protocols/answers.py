@@ -301,7 +301,7 @@ def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: 
 
 def stop_tokens(backbone: Backbone) -> tuple[int, ...]:
     """Tokens that are line ends and nothing else, and the tokenizer's special ones."""
-    found = set(getattr(backbone.tokenizer, "all_special_ids", ()))
+    found = set(backbone.tokenizer.all_special_ids)
     for end in ("\n", "\n\n", "\n\n\n"):
         token = backbone.encode(end)[-1]
         if backbone.decode([token]) == end:

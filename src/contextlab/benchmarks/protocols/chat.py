@@ -23,8 +23,8 @@ def user_turn(backbone: Backbone) -> tuple[str, str]:
         UserError: when the backbone has no chat template.
     """
     tokenizer = backbone.tokenizer
-    if not getattr(tokenizer, "chat_template", None):
+    if not tokenizer.chat_template:
         raise UserError(f"{backbone.name} has no chat template: leave prompt= out or use another backbone.")
     said = [{"role": "user", "content": MARK}]
     before, _, after = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True).partition(MARK)
-    return before.removeprefix(getattr(tokenizer, "bos_token", None) or ""), after
+    return before.removeprefix(tokenizer.bos_token or ""), after

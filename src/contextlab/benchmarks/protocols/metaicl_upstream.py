@@ -78,7 +78,7 @@ class UpstreamProtocol(RankProtocol):
 
     def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The item cut so that its longest option has room, then every option with the end of the text."""
-        end = getattr(backbone.tokenizer, "eos_token_id", None)
+        end = backbone.tokenizer.eos_token_id
         options = [backbone.encode(choice) for choice in self.choices(question)]
         opening = "" if self.options.context == "none" else " "
         item = backbone.encode(opening + text)[: max(ITEM_TOKENS - FREE_TOKENS - max(map(len, options)), 1)]
