@@ -70,10 +70,14 @@ class Case:
 
         Args:
             make: builds the method on a backbone; what it raises is a broken law.
+
+        Raises:
+            UserError: when the backbone cannot be loaded.
         """
         law = LAWS[self.law] if self.law in LAWS else learning.LAWS[self.law]
+        backbone = backbones.load(self.family, device="cpu", dtype=self.dtype)
         try:
-            law(make(backbones.load(self.family, device="cpu", dtype=self.dtype)))
+            law(make(backbone))
         except Broken as broken:
             return str(broken)
         except UserError as error:
