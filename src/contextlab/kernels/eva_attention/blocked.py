@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from contextlab.kernels.blocks import contiguous_like, wide
+from contextlab.kernels.buffers import contiguous_like, wide
 from contextlab.kernels.eva_attention import part
 
 QUERIES_AT_ONCE = 1024

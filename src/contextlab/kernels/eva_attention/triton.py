@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contextlab.kernels.eva_attention.triton_logits import chunk_logits, first_seen, local_logits, visible_chunks
 from contextlab.kernels.tiling import (
     FEW,
     LOG2E,
@@ -36,51 +37,6 @@ BACKWARD = ((64, 64, 4, 2), (64, 128, 8, 2), (16, 64, 4, 2))
 KEY = ["WIDTH", "COUNTS", "FEW_QUERIES"]
 STRETCH = 8192
 MOST_STRETCHES = 8
-
-
-@triton.jit
-def _first_seen(place: tl.tensor, window: tl.tensor, overlap: tl.tensor) -> tl.tensor:
-    """The first local key that queries see."""
-    return tl.maximum(place // window * window - overlap, 0)
-
-
-@triton.jit
-def _local_logits(
-    q: tl.tensor,
-    k: tl.tensor,
-    place: tl.tensor,
-    s: tl.tensor,
-    window: tl.tensor,
-    overlap: tl.tensor,
-    scale: tl.tensor,
-    MASKED: tl.constexpr,
-) -> tl.tensor:
-    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E)
-    if MASKED:
-        seen = (s[None, :] <= place[:, None]) & (s[None, :] >= _first_seen(place, window, overlap)[:, None])
-        logits = tl.where(seen, logits, NEVER)
-    return logits
-
-
-@triton.jit
-def _chunk_logits(
-    q: tl.tensor, k: tl.tensor, n: tl.tensor, counts: tl.tensor, bias: tl.tensor, scale: tl.tensor
-) -> tl.tensor:
-    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E) + bias * LOG2E
-    return tl.where(n[None, :] < counts[:, None], logits, NEVER)
-
-
-@triton.jit
-def _counts(
-    counts_BT: tl.tensor, before: tl.tensor, row: tl.tensor, end: tl.tensor, chunks: tl.tensor, COUNTS: tl.constexpr
-) -> tl.tensor:
-    """Chunks that the queries of a tile see; none from row `end` on."""
-    if COUNTS:
-        counts = tl.load(counts_BT + before + row, mask=row < end, other=0)
-        counts = tl.maximum(tl.minimum(counts, chunks), 0).to(tl.int32)
-    else:
-        counts = tl.where(row < end, chunks, 0)
-    return counts
 
 
 @tuned(("BLOCK_T", "BLOCK_S"), FORWARD, KEY)
@@ -121,26 +77,26 @@ def _forward(
     total = tl.zeros([BLOCK_T], tl.float32)
     out = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     k_SD, v_SD = k_BKSD + bk * keys * WIDTH, v_BKSD + bk * keys * WIDTH
-    begin = _first_seen(lowest, window, overlap)
+    begin = first_seen(lowest, window, overlap)
     in_one_window = lowest // window == tl.minimum(lowest + BLOCK_T - 1, keys - 1) // window
     seen_by_all = begin + tl.where(in_one_window, (lowest + 1 - begin) // BLOCK_S * BLOCK_S, 0)
     for s0 in range(begin, seen_by_all, BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        logits = _local_logits(q, k, place, s, window, overlap, scale, False)
+        logits = local_logits(q, k, place, s, window, overlap, scale, False)
         top, total, out = fold(logits, v, top, total, out)
     for s0 in range(seen_by_all, tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        logits = _local_logits(q, k, place, s, window, overlap, scale, True)
+        logits = local_logits(q, k, place, s, window, overlap, scale, True)
         top, total, out = fold(logits, v, top, total, out)
-    counts = _counts(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
+    counts = visible_chunks(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
     bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
     k_nD, v_nD = chunk_k_BKnD + bk * chunks * WIDTH, chunk_v_BKnD + bk * chunks * WIDTH
     for n0 in range(0, tl.max(counts, 0), BLOCK_S):
         n = n0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_nD, n, chunks, d, WIDTH), load_rows(v_nD, n, chunks, d, WIDTH)
-        top, total, out = fold(_chunk_logits(q, k, n, counts, bias, scale), v, top, total, out)
+        top, total, out = fold(chunk_logits(q, k, n, counts, bias, scale), v, top, total, out)
     # Rows behind the last query may see nothing; they are not stored.
     total = tl.where(row < queries, total, 1.0)
     store_rows(out_BHTD + bh * queries * WIDTH, out / total[:, None], row, queries, d, WIDTH)
@@ -189,20 +145,20 @@ def _backward_queries(
     delta = tl.load(delta_BHT + bh * queries + row, mask=row < queries, other=0.0)
     k_SD, v_SD = k_BKSD + bk * keys * WIDTH, v_BKSD + bk * keys * WIDTH
     dq = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
-    for s0 in range(_first_seen(lowest, window, overlap), tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
+    for s0 in range(first_seen(lowest, window, overlap), tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        weights = tl.exp2(_local_logits(q, k, place, s, window, overlap, scale, True) - lse[:, None])
+        weights = tl.exp2(local_logits(q, k, place, s, window, overlap, scale, True) - lse[:, None])
         dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
         dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision="ieee")
-    counts = _counts(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
+    counts = visible_chunks(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
     bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
     k_nD, v_nD = chunk_k_BKnD + bk * chunks * WIDTH, chunk_v_BKnD + bk * chunks * WIDTH
     dbias = tl.zeros([BLOCK_T], tl.float32)
     for n0 in range(0, tl.max(counts, 0), BLOCK_S):
         n = n0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_nD, n, chunks, d, WIDTH), load_rows(v_nD, n, chunks, d, WIDTH)
-        weights = tl.exp2(_chunk_logits(q, k, n, counts, bias, scale) - lse[:, None])
+        weights = tl.exp2(chunk_logits(q, k, n, counts, bias, scale) - lse[:, None])
         dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
         dbias += tl.sum(dlogits, 1)
         dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision="ieee")
@@ -253,7 +209,7 @@ def _backward_keys(
             # Rows behind the last query get no weight.
             lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=float("inf")) * LOG2E
             delta = tl.load(delta_BHT + bh * queries + row, mask=row < queries, other=0.0)
-            logits = _local_logits(q, k, row + older, s, window, overlap, scale, True)
+            logits = local_logits(q, k, row + older, s, window, overlap, scale, True)
             dk, dv = tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
     store_rows(dk_BKSD + bk * keys * WIDTH, dk * scale, s, keys, d, WIDTH)
     store_rows(dv_BKSD + bk * keys * WIDTH, dv, s, keys, d, WIDTH)
@@ -299,12 +255,12 @@ def _backward_chunks(
     end = tl.minimum(queries, (part + 1) * stretch)
     for t0 in range(part * stretch, end, BLOCK_T):
         row = t0 + tl.arange(0, BLOCK_T)
-        counts = _counts(counts_BT, bh // heads * queries, row, end, chunks, COUNTS)
+        counts = visible_chunks(counts_BT, bh // heads * queries, row, end, chunks, COUNTS)
         if tl.max(counts, 0) > first:
             q, dout = load_rows(q_TD, row, end, d, WIDTH), load_rows(dout_TD, row, end, d, WIDTH)
             lse = tl.load(lse_BHT + bh * queries + row, mask=row < end, other=0.0) * LOG2E
             delta = tl.load(delta_BHT + bh * queries + row, mask=row < end, other=0.0)
-            logits = _chunk_logits(q, k, n, counts, bias, scale)
+            logits = chunk_logits(q, k, n, counts, bias, scale)
             dk, dv = tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
     place = (part * tl.num_programs(1) + bh) * chunks * WIDTH
     store_rows(dk_xBHnD + place, dk * scale, n, chunks, d, WIDTH)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from contextlab.kernels.blocks import contiguous_like, wide
+from contextlab.kernels.buffers import contiguous_like, wide
 
 ELEMENTS = 2**17
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from contextlab.kernels import dispatch
-from contextlab.kernels.blocks import wide
+from contextlab.kernels.buffers import wide
 from contextlab.kernels.eva_chunk_compress import blocked
 
 

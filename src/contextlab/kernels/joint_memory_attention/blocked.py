@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from contextlab.kernels.blocks import contiguous_like, wide
+from contextlab.kernels.buffers import contiguous_like, wide
 from contextlab.kernels.joint_memory_attention.reference import in_bank
 
 LOCAL_ELEMENTS = 2**18

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from contextlab.kernels import checks, dispatch
-from contextlab.kernels.blocks import wide
+from contextlab.kernels.buffers import wide
 from contextlab.kernels.joint_memory_attention import blocked
 
 

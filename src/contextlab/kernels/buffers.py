@@ -1,4 +1,4 @@
-"""What the blocked torch forms share: the type they compute in, and fresh memory for what they return."""
+"""Buffers of the blocked torch forms: the type they compute in, and fresh memory for what they return."""
 
 from __future__ import annotations
 

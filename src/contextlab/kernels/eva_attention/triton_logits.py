@@ -1,0 +1,62 @@
+"""Logits of one tile of EVA attention in Triton, in units of log 2, and what of it is seen.
+
+A query's place is counted as its key; it sees the keys from `overlap` before its window up to its own.
+
+Legend: B rows, T queries.
+"""
+
+# mypy: allow-untyped-decorators
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from contextlab.kernels.tiling import LOG2E, NEVER
+
+
+@triton.jit
+def first_seen(place: tl.tensor, window: tl.tensor, overlap: tl.tensor) -> tl.tensor:
+    """The first local key that queries see."""
+    return tl.maximum(place // window * window - overlap, 0)
+
+
+@triton.jit
+def local_logits(
+    q: tl.tensor,
+    k: tl.tensor,
+    place: tl.tensor,
+    s: tl.tensor,
+    window: tl.tensor,
+    overlap: tl.tensor,
+    scale: tl.tensor,
+    MASKED: tl.constexpr,
+) -> tl.tensor:
+    """Logits of local keys; without MASKED every query of the tile must see all of them."""
+    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E)
+    if MASKED:
+        seen = (s[None, :] <= place[:, None]) & (s[None, :] >= first_seen(place, window, overlap)[:, None])
+        logits = tl.where(seen, logits, NEVER)
+    return logits
+
+
+@triton.jit
+def chunk_logits(
+    q: tl.tensor, k: tl.tensor, n: tl.tensor, counts: tl.tensor, bias: tl.tensor, scale: tl.tensor
+) -> tl.tensor:
+    """Logits of chunks, of which every query sees the first `counts`."""
+    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E) + bias * LOG2E
+    return tl.where(n[None, :] < counts[:, None], logits, NEVER)
+
+
+@triton.jit
+def visible_chunks(
+    counts_BT: tl.tensor, before: tl.tensor, row: tl.tensor, end: tl.tensor, chunks: tl.tensor, COUNTS: tl.constexpr
+) -> tl.tensor:
+    """Chunks that the queries of a tile see; none from row `end` on."""
+    if COUNTS:
+        counts = tl.load(counts_BT + before + row, mask=row < end, other=0)
+        counts = tl.maximum(tl.minimum(counts, chunks), 0).to(tl.int32)
+    else:
+        counts = tl.where(row < end, chunks, 0)
+    return counts
