@@ -9,8 +9,9 @@ from kernel_cases import assert_close, gradients
 from torch._subclasses import FakeTensorMode
 
 from contextlab.accounting.flops import count
+from contextlab.kernels import part
 from contextlab.kernels.dispatch import forced
-from contextlab.kernels.eva_attention import blocked, eva_attention, part
+from contextlab.kernels.eva_attention import blocked, eva_attention
 from contextlab.methods.evalm import CausalEVA
 
 SIZES = {

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import assert_close, gradients
 
+from contextlab.kernels import part
 from contextlab.kernels.dispatch import forced
-from contextlab.kernels.eva_attention import ops, part
+from contextlab.kernels.eva_attention import ops
 from contextlab.kernels.eva_attention import reference as plain
 from contextlab.kernels.eva_chunk_compress import chunk_means, eva_chunk_compress
 

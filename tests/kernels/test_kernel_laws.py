@@ -16,10 +16,10 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from contextlab.kernels import part
 from contextlab.kernels.chunk_topk import blocked as blocked_search
 from contextlab.kernels.dispatch import forced
 from contextlab.kernels.eva_attention import blocked as blocked_eva
-from contextlab.kernels.eva_attention import part
 from contextlab.kernels.eva_chunk_compress import blocked as blocked_pooling
 from contextlab.kernels.joint_memory_attention import blocked as blocked_memory
 

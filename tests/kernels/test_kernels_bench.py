@@ -8,7 +8,7 @@ import torch
 
 from contextlab.accounting.memory import PeakMemory
 from contextlab.cli.main import main
-from contextlab.kernels import bench
+from contextlab.kernels import bench, bench_cases
 from contextlab.kernels.dispatch import forced
 
 CPU = torch.device("cpu")
@@ -22,11 +22,11 @@ def peak_of(run):
 
 
 def cases(op, **changed):
-    size = dataclasses.replace(bench.SIZES["toy"][op][0], **changed)
-    return list(bench.CASES[op](size, CPU))
+    size = dataclasses.replace(bench_cases.SIZES["toy"][op][0], **changed)
+    return list(bench_cases.CASES[op](size, CPU))
 
 
-@pytest.mark.parametrize("op", bench.CASES)
+@pytest.mark.parametrize("op", bench_cases.CASES)
 def test_every_form_is_right_and_measured(op):
     for case in cases(op, T=20):
         records = bench.measure(case, CPU, CEILING, peak_of, repeats=1)
@@ -39,7 +39,7 @@ def test_every_form_is_right_and_measured(op):
         assert records[0]["times_faster"] == 1
 
 
-@pytest.mark.parametrize("op", bench.CASES)
+@pytest.mark.parametrize("op", bench_cases.CASES)
 def test_a_wrong_output_gets_no_speed(op):
     case = cases(op)[0]
 
@@ -99,7 +99,7 @@ def test_the_command_prints_a_table_or_json(capsys):
     assert "chunk_topk" in capsys.readouterr().out
     assert main(["kernels", "bench", "--sizes", "toy", "--repeats", "1", "--device", "cpu", "--json"]) == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {record["op"].split()[0] for record in report["results"]} == set(bench.CASES)
+    assert {record["op"].split()[0] for record in report["results"]} == set(bench_cases.CASES)
     assert set(report["ceilings"]) == {"copy_bytes_per_second", "matmul_flops_per_second"}
 
 

@@ -5,7 +5,9 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from contextlab.kernels.sink_attention import sink_attention
+from contextlab.accounting.memory import PeakMemory
+from contextlab.kernels.dispatch import forced
+from contextlab.kernels.sink_attention import blocked, sink_attention
 
 
 def count(run):
@@ -39,6 +41,38 @@ def test_the_sinks_are_met_by_their_own_query():
     only_sinks[..., 0] = True
     out = sink_attention(q, q_sink, k, v, only_sinks, 3, 0.3)
     torch.testing.assert_close(out, plain(q_sink, k, v, only_sinks, 0.3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_part_of_which_nothing_is_seen_has_no_weight(dtype, size):
+    """However large the scores are, of the sinks or behind them."""
+    (q, q_sink, k, v), seen = case()
+    q, q_sink, k, v = (x.to(dtype) for x in (q * size, q_sink * size, k, v))
+    seen[:, 0, 3:], seen[:, 1, :3], seen[:, 1, 5] = False, False, True
+    assert blocked.fits(q, v)
+    out = sink_attention(q, q_sink, k, v, seen, 3, 0.3)
+    changed = v.clone()
+    changed[:, :, :3] = 7
+    again = sink_attention(q, q_sink, k, changed, seen, 3, 0.3)
+    assert torch.equal(again[:, :, 1], out[:, :, 1])
+    changed = v.clone()
+    changed[:, :, 3:] = 7
+    assert torch.equal(sink_attention(q, q_sink, k, changed, seen, 3, 0.3)[:, :, 0], out[:, :, 0])
+    with forced("reference"):
+        exact = sink_attention(q.double(), q_sink.double(), k.double(), v.double(), seen, 3, 0.3)
+    tolerance = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 3e-2}[dtype]
+    torch.testing.assert_close(out.double(), exact, atol=tolerance, rtol=tolerance)
+
+
+def test_no_score_is_kept():
+    (q, q_sink, k, v), seen = case(heads=12, kv_heads=12, queries=256, keys=1276, width=16)
+    peaks = {}
+    for form in ("reference", "torch"):
+        with forced(form), PeakMemory() as peak:
+            sink_attention(q, q_sink, k, v, seen[:1], 4, 0.3)
+        peaks[form] = peak.peak_bytes
+    assert peaks["torch"] * 4 < peaks["reference"]
 
 
 def test_one_row_of_visibility_may_stand_for_all():

@@ -49,24 +49,24 @@ def measured(wanted: list[str], device: str | None, sizes: str | None, repeats: 
     from contextlab.backbone import compute_device
     from contextlab.harness.identity import hardware
     from contextlab.kernels import bench as kernels_bench
-    from contextlab.kernels import dispatch
+    from contextlab.kernels import bench_cases, dispatch
 
     dispatch.asked()
     where = compute_device(device)
     if where.type not in ("cpu", "cuda"):
         raise UserError(f"The kernels are measured on cpu or cuda, not on {where.type}: use --device cpu.")
     scale = sizes or where.type
-    if scale not in kernels_bench.SIZES:
-        raise unknown("size", scale, kernels_bench.SIZES)
+    if scale not in bench_cases.SIZES:
+        raise unknown("size", scale, bench_cases.SIZES)
     for name in wanted:
-        if name not in kernels_bench.CASES:
-            raise unknown("operation", name, kernels_bench.CASES)
+        if name not in bench_cases.CASES:
+            raise unknown("operation", name, bench_cases.CASES)
     torch.manual_seed(0)
     ceiling = kernels_bench.ceilings(where, {"toy": 128, "cpu": 1024, "cuda": 8192}[scale])
     results: list[dict[str, Any]] = []
-    for name in wanted or kernels_bench.CASES:
-        for size in kernels_bench.SIZES[scale][name]:
-            for case in kernels_bench.CASES[name](size, where):
+    for name in wanted or bench_cases.CASES:
+        for size in bench_cases.SIZES[scale][name]:
+            for case in bench_cases.CASES[name](size, where):
                 results += kernels_bench.measure(case, where, ceiling, _peak_of(where), repeats)
     return {"device": hardware(where), "threads": torch.get_num_threads(), "ceilings": ceiling, "results": results}
 

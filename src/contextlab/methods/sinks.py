@@ -57,6 +57,7 @@ class Sinks(SegmentMethod[SinksConfig]):
             raise UserError("Attention sinks need rotary or learned positions: use sliding with an ALiBi model.")
         self.band = self.keep_last = config.recent or min(1024 - config.sinks, room)
         self.keep_first = config.sinks
+        self.full = self.keep_first + self.keep_last
         self.segment = min(CUT_EVERY, self.keep_last)
 
     @property
@@ -65,8 +66,9 @@ class Sinks(SegmentMethod[SinksConfig]):
         return Capabilities()
 
     def reader(self, state: SegmentState, layout: Layout) -> CacheReader:
-        """Attention that meets the sinks at their position in a full cache."""
-        if self.backbone.learned_positions or not self.keep_first:
+        """Attention that meets the sinks at their position in a full cache, once there is a query behind it."""
+        plain = self.backbone.learned_positions or not self.keep_first
+        if plain or not bool((layout.position_BT >= self.full).any()):
             return super().reader(state, layout)
         return SinkReader(self.backbone, state.kv, layout)
 
@@ -78,6 +80,7 @@ class SinkReader(CacheReader):
         super().__init__(backbone, kv, layout)
         assert layout.band is not None
         self._sink_rotary = self._rotary(layout.position_BT.clamp(max=layout.first + layout.band - 1))
+        self._seen: dict[int | None, Tensor] = {}
 
     def __call__(
         self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
@@ -86,10 +89,7 @@ class SinkReader(CacheReader):
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
         k_BKSD = rotate(k_BKSD, self._k_rotary)
         q_near, q_sink = rotate(q_BHTD, self._q_rotary), rotate(q_BHTD, self._sink_rotary)
-        seen_BTS = self._seen(window)
-        out: Tensor = sink_attention(q_near, q_sink, k_BKSD, v_BKSD, seen_BTS, self.layout.first, scale)
-        return out
-
-    def _seen(self, window: int | None) -> Tensor:
-        mask = self.mask(window, torch.float32)
-        return self.visible() if mask is None else mask[:, 0] == 0
+        if window not in self._seen:
+            mask = self.mask(window, torch.float32)
+            self._seen[window] = self.visible() if mask is None else mask[:, 0] == 0
+        return sink_attention(q_near, q_sink, k_BKSD, v_BKSD, self._seen[window], self.layout.first, scale)

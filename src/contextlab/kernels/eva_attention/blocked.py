@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from contextlab.kernels import part
 from contextlab.kernels.buffers import contiguous_like, wide
-from contextlab.kernels.eva_attention import part
 
 QUERIES_AT_ONCE = 1024
 

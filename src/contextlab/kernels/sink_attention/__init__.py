@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from contextlab.kernels import checks, dispatch
-from contextlab.kernels.sink_attention import reference
+from contextlab.kernels.sink_attention import blocked, reference
 
 __all__ = ["sink_attention"]
 
@@ -52,7 +52,8 @@ def sink_attention(
 def _sink_attention(
     q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSE: Tensor, seen_BTS: Tensor, sinks: int, scale: float
 ) -> Tensor:
-    return reference.sink_attention(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
+    attend = blocked.sink_attention if blocked.fits(q_BHTD, v_BKSE) else reference.sink_attention
+    return attend(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
 
 
 @_sink_attention.register_fake
