@@ -60,6 +60,37 @@ def test_ties_and_short_banks_in_every_form(form, queries, chunks, take, width, 
     assert torch.equal(score.cpu(), expected)
 
 
+@pytest.mark.parametrize("queries", [1, 70])
+@pytest.mark.parametrize(("chunks", "take"), [(127, 2), (128, 2), (150, 2), (192, 2), (511, 2), (512, 2), (1100, 4)])
+def test_where_another_way_begins_the_answer_is_the_same(queries, chunks, take, device):
+    """Ties and scores of -inf among them, with as many chunks and queries as make the search change its way."""
+    q = torch.ones(1, 2, queries, 1, device=device)
+    mean = torch.randint(-3, 2, (1, 1, chunks, 1), device=device).float()
+    for least in (-2, 0, 1):
+        mean = mean.masked_fill(mean <= least, float("-inf"))
+        scores = mean.flatten().cpu().sort(descending=True, stable=True)
+        expected = scores.indices.masked_fill(scores.values.isneginf(), 0)[:take]
+        for form in ("reference", "torch"):
+            with forced(form):
+                ids, score = chunk_topk(q, mean, torch.tensor([chunks], device=device), take)
+            assert torch.equal(ids.cpu(), expected.expand(ids.shape)), form
+            assert torch.equal(score.cpu(), scores.values[:take].expand(ids.shape)), form
+
+
+@pytest.mark.parametrize("bounds", [{"SCORES": 0}, {"SCORES": 0, "QUERIES": 1, "CHUNKS": 1}, {"SCORES": 10**9}])
+@pytest.mark.parametrize("count", [[90, 90], [90, 40], [0, 3], [0, 0]])
+def test_every_way_to_search_has_one_answer(bounds, count, monkeypatch):
+    q, mean, _ = whole_numbers(2, 2, 3, 5, 90)
+    mean[0, :, count[0] :], mean[1, :, count[1] :] = float("nan"), float("nan")
+    for name, value in bounds.items():
+        monkeypatch.setattr(blocked, name, value)
+    for take in (0, 1, 7, 95):
+        ids, score = blocked.search(q, mean, torch.tensor(count), take)
+        want_ids, want = plain.chunk_topk(q, mean, torch.tensor(count), take)
+        assert torch.equal(ids, want_ids)
+        assert torch.equal(score, want)
+
+
 @pytest.mark.parametrize("order", ["random", "rising", "falling", "equal"])
 def test_any_order_of_scores_is_searched(form, order, device):
     scores = {

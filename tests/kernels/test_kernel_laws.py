@@ -26,7 +26,7 @@ from contextlab.kernels.joint_memory_attention import blocked as blocked_memory
 EXAMPLES = {"reference": 30, "torch": 40, "torch in small blocks": 40, "triton": 1}
 NO_TRITON = ("eva_attention with a bias", "sink_attention")
 BLOCKS = {
-    blocked_search: {"SCORES": 9, "GROUP": 2},
+    blocked_search: {"SCORES": 9, "GROUP": 2, "QUERIES": 1, "CHUNKS": 2},
     blocked_eva: {"QUERIES_AT_ONCE": 3},
     part: {"QUERIES_AT_ONCE": 2},
     blocked_pooling: {"ELEMENTS": 20},

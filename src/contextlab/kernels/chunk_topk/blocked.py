@@ -1,4 +1,4 @@
-"""Chunk search in torch, some queries at a time: of the groups of chunks only the best are looked into.
+"""Chunk search in torch: few scores are ranked at once, of many only the best groups of chunks are looked into.
 
 The best m chunks of a query lie in the m groups of the highest maxima: a chunk outside of them has m better ones, the
 maxima of these groups. With ties to the lower group and to the lower chunk that holds for equal scores too.
@@ -17,34 +17,62 @@ from torch import Tensor
 from contextlab.kernels.chunk_topk.reference import best
 
 GROUP = 16
+NEVER = float("-inf")
 SCORES = 2**22
 """Scores that are held at one time."""
+QUERIES = 64
+CHUNKS = 256
+"""Queries of a head, and chunks for each one taken, from which on groups are faster than a look at every score."""
 
 
 def search(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
     """See `contextlab.kernels.chunk_topk.chunk_topk`."""
     rows, heads, queries, width = q_BHTD.shape
     kv_heads, chunks = mean_BKnD.shape[1:3]
-    by_head = (rows, kv_heads, heads // kv_heads * queries)
-    q_BKQD = q_BHTD.float().reshape(*by_head, width)
-    ids_BKQm = torch.zeros(*by_head, take, dtype=torch.int64, device=q_BHTD.device)
-    score_BKQm = torch.full(ids_BKQm.shape, float("-inf"), device=q_BHTD.device)
-    used = count_B.clamp(0, chunks).tolist() if take and queries else [0] * rows
-    for b, k in itertools.product((b for b in range(rows) if used[b]), range(kv_heads)):
+    q_BKQD = q_BHTD.float().reshape(rows, kv_heads, heads // kv_heads * queries, width)
+    used = count_B.clamp(0, chunks).tolist() if queries else [0] * rows
+    longest = max(used, default=0)
+    best_m = min(take, longest)
+    at_once = rows * heads * queries * longest <= SCORES and not _in_groups(q_BKQD.shape[2], longest, best_m)
+    score_BKQm, ids_BKQm = (_search_at_once if at_once else _search_by_head)(q_BKQD, mean_BKnD, used, best_m)
+    if best_m < take:
+        score_BKQm = torch.nn.functional.pad(score_BKQm, (0, take - best_m), value=NEVER)
+        ids_BKQm = torch.nn.functional.pad(ids_BKQm, (0, take - best_m))
+    ids_BKQm.masked_fill_(score_BKQm == NEVER, 0)
+    return ids_BKQm.reshape(rows, heads, queries, take), score_BKQm.reshape(rows, heads, queries, take)
+
+
+def _in_groups(queries: int, chunks: int, take: int) -> bool:
+    return queries >= QUERIES and chunks >= CHUNKS * take
+
+
+def _search_at_once(q_BKQD: Tensor, mean_BKnD: Tensor, used: list[int], take: int) -> tuple[Tensor, Tensor]:
+    score_BKQn = q_BKQD @ mean_BKnD[:, :, : max(used, default=0)].float().transpose(-1, -2)
+    for score_KQn, count in zip(score_BKQn, used, strict=True):
+        score_KQn[..., count:] = NEVER
+    return best(score_BKQn, take)
+
+
+def _search_by_head(q_BKQD: Tensor, mean_BKnD: Tensor, used: list[int], take: int) -> tuple[Tensor, Tensor]:
+    score_BKQm = q_BKQD.new_full((*q_BKQD.shape[:3], take), NEVER)
+    ids_BKQm = torch.zeros(score_BKQm.shape, dtype=torch.int64, device=q_BKQD.device)
+    for b, k in itertools.product((b for b, count in enumerate(used) if count), range(q_BKQD.shape[1])):
         mean_nD = mean_BKnD[b, k, : used[b]].float()
         strip = max(1, SCORES // used[b])
-        for begin in range(0, by_head[2], strip):
-            block = (b, k, slice(begin, begin + strip))
-            ids_Qm, score_Qm = _search_one_head(q_BKQD[block], mean_nD, min(take, used[b]))
-            ids_BKQm[block][:, : used[b]] = ids_Qm.masked_fill(score_Qm.isneginf(), 0)
-            score_BKQm[block][:, : used[b]] = score_Qm
-    return ids_BKQm.view(rows, heads, queries, take), score_BKQm.view(rows, heads, queries, take)
+        for begin in range(0, q_BKQD.shape[2], strip):
+            block = (b, k, slice(begin, begin + strip), slice(0, used[b]))
+            score_BKQm[block], ids_BKQm[block] = _search_one_head(q_BKQD[block[:3]], mean_nD, min(take, used[b]))
+    return score_BKQm, ids_BKQm
 
 
 def _search_one_head(q_QD: Tensor, mean_nD: Tensor, take: int) -> tuple[Tensor, Tensor]:
+    if not _in_groups(len(q_QD), len(mean_nD), take):
+        return best(q_QD @ mean_nD.T, take)
     chunks, groups = len(mean_nD), -(-len(mean_nD) // GROUP)
+    if not _in_groups(len(q_QD), chunks, take):
+        return best(q_QD @ mean_nD.T, take)
     # Chunks before queries: the maximum over a group then runs along memory.
-    score_nQ = q_QD.new_full((groups * GROUP, len(q_QD)), float("-inf"))
+    score_nQ = q_QD.new_full((groups * GROUP, len(q_QD)), NEVER)
     torch.mm(mean_nD, q_QD.T, out=score_nQ[:chunks])
     highest_gQ = score_nQ.view(groups, GROUP, -1).amax(1)
     _, group_Qm = best(highest_gQ.T.contiguous(), min(take, groups))
@@ -52,4 +80,4 @@ def _search_one_head(q_QD: Tensor, mean_nD: Tensor, take: int) -> tuple[Tensor, 
     # In the order of their ids, so that ties among them go to the lower one.
     ids_Qx = (group_Qm.sort(1).values[..., None] * GROUP + within).flatten(1)
     score_Qm, place_Qm = best(score_nQ.gather(0, ids_Qx.T).T.contiguous(), take)
-    return ids_Qx.gather(1, place_Qm), score_Qm
+    return score_Qm, ids_Qx.gather(1, place_Qm)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+SHARE = 64
+
 
 def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
     """See `contextlab.kernels.chunk_topk.chunk_topk`."""
@@ -25,15 +27,26 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
 
 def best(score: Tensor, take: int) -> tuple[Tensor, Tensor]:
     """The highest values along the last dimension and their places, highest first, ties to the lower place."""
-    highest, ids = score.topk(take, dim=-1)
-    if take == 0:
-        return highest, ids
+    places = score.shape[-1]
+    # One more than is taken shows whether the last one has an equal that was left out.
+    padded = _padded(score, take)
+    highest, ids = padded.topk(min(take + 1, places), dim=-1)
+    if padded is not score:
+        ids.clamp_(max=places - 1)  # what was appended counts no more than -inf
+    equal = (highest[..., 1:] == highest[..., :-1]) & (highest[..., 1:] > float("-inf"))
+    tied = equal.any(-1)
+    highest, ids = highest[..., :take].contiguous(), ids[..., :take].contiguous()
     # topk promises no order among equals, and repeated text makes equal chunks: then a stable sort decides.
-    tied = (score == highest[..., -1:]).sum(-1) > (highest == highest[..., -1:]).sum(-1)
-    if take > 1:
-        tied |= (highest[..., 1:] == highest[..., :-1]).any(-1)
-    tied &= highest[..., 0] > float("-inf")
     if bool(tied.any()):
         ordered = score[tied].sort(dim=-1, descending=True, stable=True)
         highest[tied], ids[tied] = ordered.values[..., :take], ordered.indices[..., :take]
     return highest, ids
+
+
+def _padded(score: Tensor, take: int) -> Tensor:
+    """The scores, lengthened where one more would make `topk` change to its slower way: on a CPU below 64 of each."""
+    places = score.shape[-1]
+    short = SHARE * (take + 1) - places
+    if score.device.type != "cpu" or not 0 < short <= SHARE:
+        return score
+    return torch.nn.functional.pad(score, (0, short), value=float("-inf"))
