@@ -4,10 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import assert_close, case, gradients
+from kernel_cases import TOLERANCE, assert_close, case, gradients
 from torch._subclasses import FakeTensorMode
 
 from contextlab.accounting.flops import count
+from contextlab.attention import sdpa
 from contextlab.kernels.dispatch import forced
 from contextlab.kernels.joint_memory_attention import (
     blocked,
@@ -57,10 +58,10 @@ def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
     st.booleans(),
 )
 def test_blocks_equal_float64_in_any_shape(queries, before, rows, heads, width, chunks, chunk, take, slopes):
-    blocked.LOCAL_ELEMENTS, blocked.GATHERED_ELEMENTS, saved = (
+    blocked.BIAS_ELEMENTS, blocked.GATHERED_ELEMENTS, saved = (
         64,
         64,
-        (blocked.LOCAL_ELEMENTS, blocked.GATHERED_ELEMENTS),
+        (blocked.BIAS_ELEMENTS, blocked.GATHERED_ELEMENTS),
     )
     try:
         shape = {"rows": rows, "heads": heads[0], "kv_heads": heads[1], "width": width, "chunks": chunks}
@@ -69,7 +70,29 @@ def test_blocks_equal_float64_in_any_shape(queries, before, rows, heads, width, 
             out = given_.run()
         assert_close(out, given_.expected(), torch.float64, "out")
     finally:
-        blocked.LOCAL_ELEMENTS, blocked.GATHERED_ELEMENTS = saved
+        blocked.BIAS_ELEMENTS, blocked.GATHERED_ELEMENTS = saved
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_slopes_are_not_rounded_to_the_keys_type(dtype):
+    """A thousand tokens away steps of one token are less than the spacing of bfloat16."""
+    q, k, v = (torch.randn(1, 2, t, 8).to(dtype) for t in (3, 1500, 1500))
+    slopes = torch.tensor([0.004, 0.002])
+    with forced("torch"):
+        out = local_attention(q, k, v, scale=0.01, slopes_H=slopes)
+    expected = reference.local_attention(q.double(), k.double(), v.double(), slopes.double(), 0.01)
+    error = (out.double() - expected).pow(2).mean() / expected.pow(2).mean()
+    assert error.sqrt() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 40), (40, 40), (39, 40)])
+def test_blocks_give_plain_attentions_own_numbers(queries, keys):
+    """Without slopes it is one call of torch's fused attention, so that a method may use either."""
+    q, (k, v) = torch.randn(2, 4, queries, 8), (torch.randn(2, 2, keys, 8) for _ in range(2))
+    behind = torch.arange(keys) > torch.arange(keys)[keys - queries :, None]
+    mask = None if queries == keys else torch.zeros(behind.shape).masked_fill(behind, float("-inf"))
+    with forced("torch"):
+        assert torch.equal(local_attention(q, k, v, scale=0.3), sdpa(q, k, v, mask, 0.3))
 
 
 def heads_of(x_TBC, weight, count):

@@ -30,7 +30,7 @@ BLOCKS = {
     blocked_eva: {"QUERIES_AT_ONCE": 3},
     part: {"QUERIES_AT_ONCE": 2},
     blocked_pooling: {"ELEMENTS": 20},
-    blocked_memory: {"LOCAL_ELEMENTS": 20, "GATHERED_ELEMENTS": 20},
+    blocked_memory: {"BIAS_ELEMENTS": 20, "LEAST_QUERIES": 1, "GATHERED_ELEMENTS": 20},
 }
 DIFFERENTIABLE = {f"contextlab::{name}" for name in ("local_attention", "fuse_memory", "eva_attention", "pool_chunks")}
 FEW = Sizes(H=2, K=1, T=2, older=1, D=3, n=2, c=2, m=1)

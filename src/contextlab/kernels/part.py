@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contextlab.kernels.buffers import wide
+
 QUERIES_AT_ONCE = 256
 fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 fused_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -116,7 +118,8 @@ def _apart(q_BHtD: Tensor) -> Tensor:
 
 
 def _options(q_BHtD: Tensor, bias: Tensor | None, scale: float) -> dict[str, Any]:
-    return {"attn_mask": bias if bias is None else bias.to(q_BHtD.dtype), "scale": scale}
+    # In the type that is summed in: torch reads a mask of another type than float32 or its own as if it were its own.
+    return {"attn_mask": bias if bias is None else bias.to(wide(q_BHtD)), "scale": scale}
 
 
 def _spans(q_BHtD: Tensor) -> Iterator[slice]:

@@ -1,7 +1,7 @@
-"""Joint memory attention in torch, a few queries at a time, so that what is computed on fits a processor's cache.
+"""Joint memory attention in torch: the local part as one part of a softmax, the memory some queries at a time.
 
-Legend: B rows, H query heads, K key/value heads, G query heads per key head, t queries of a block, S local keys,
-s of them visible to a block, D head width, n chunks of the bank, c tokens of a chunk, m chunks retrieved, R = m*c.
+Legend: B rows, H query heads, K key/value heads, t queries of a block, S local keys, s of them visible to a
+block, D head width, n chunks of the bank, c tokens of a chunk, m chunks retrieved, R = m*c.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from contextlab.kernels import part
 from contextlab.kernels.buffers import contiguous_like, wide
 from contextlab.kernels.joint_memory_attention.reference import in_bank
 
-LOCAL_ELEMENTS = 2**18
+BIAS_ELEMENTS = 2**20
+LEAST_QUERIES = 16
 GATHERED_ELEMENTS = 2**19
 NEVER = float("-inf")
 
@@ -24,12 +26,9 @@ def local_forward(
 ) -> tuple[Tensor, Tensor]:
     """`out_BHTD` and the logarithm of every softmax's denominator, `lse_BHT`."""
     out_BHTD, lse_BHT = contiguous_like(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
-    for span in _local_spans(q_BHTD, k_BKSD):
-        logits_BKGts, _, _, v_BK1sD = _local_logits(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale, span)
-        lse_BKGt = logits_BKGts.logsumexp(-1)
-        weights_BKGts = logits_BKGts.sub_(lse_BKGt[..., None]).exp_()
-        out_BHTD[:, :, span] = (weights_BKGts @ v_BK1sD).flatten(1, 2)
-        lse_BHT[:, :, span] = lse_BKGt.flatten(1, 2)
+    for span, seen, bias, causal in _local_blocks(q_BHTD, k_BKSD, slopes_H):
+        given = (q_BHTD[:, :, span], k_BKSD[:, :, :seen], v_BKSD[:, :, :seen], bias, scale)
+        out_BHTD[:, :, span], lse_BHT[:, :, span] = part.forward(*given, causal=causal)
     return out_BHTD, lse_BHT
 
 
@@ -46,17 +45,13 @@ def local_backward(
     """Gradients of queries, keys and values."""
     dq_BHTD = contiguous_like(q_BHTD)
     dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=wide(q_BHTD), device=x.device) for x in (k_BKSD, v_BKSD))
-    groups = (k_BKSD.shape[1], -1)
-    for span in _local_spans(q_BHTD, k_BKSD):
-        logits_BKGts, q_BKGtD, k_BK1sD, v_BK1sD = _local_logits(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale, span)
-        dout_BKGtD, out_BKGtD = (x[:, :, span].to(wide(q_BHTD)).unflatten(1, groups) for x in (dout_BHTD, out_BHTD))
-        weights_BKGts = logits_BKGts.sub_(lse_BHT[:, :, span].unflatten(1, groups)[..., None]).exp_()
-        seen = weights_BKGts.shape[-1]
-        dv_BKSD[:, :, :seen] += (weights_BKGts.transpose(-1, -2) @ dout_BKGtD).sum(2)
-        dlogits_BKGts = dout_BKGtD @ v_BK1sD.transpose(-1, -2)
-        dlogits_BKGts.sub_((dout_BKGtD * out_BKGtD).sum(-1, keepdim=True)).mul_(weights_BKGts).mul_(scale)
-        dq_BHTD[:, :, span] = (dlogits_BKGts @ k_BK1sD).flatten(1, 2)
-        dk_BKSD[:, :, :seen] += (dlogits_BKGts.transpose(-1, -2) @ q_BKGtD).sum(2)
+    for span, seen, bias, causal in _local_blocks(q_BHTD, k_BKSD, slopes_H):
+        dout_BHtD, out_BHtD, lse_BHt, q_BHtD = (x[:, :, span] for x in (dout_BHTD, out_BHTD, lse_BHT, q_BHTD))
+        given = (q_BHtD, k_BKSD[:, :, :seen], v_BKSD[:, :, :seen], bias, scale, causal)
+        dq_BHtD, dk_BKsD, dv_BKsD, _ = part.backward(dout_BHtD, out_BHtD, lse_BHt, *given, into_bias=False)
+        dq_BHTD[:, :, span] = dq_BHtD
+        dk_BKSD[:, :, :seen] += dk_BKsD
+        dv_BKSD[:, :, :seen] += dv_BKsD
     return dq_BHTD, dk_BKSD.to(k_BKSD.dtype), dv_BKSD.to(v_BKSD.dtype)
 
 
@@ -135,25 +130,21 @@ def _spans(length: int, step: int) -> Iterator[slice]:
     return (slice(begin, min(begin + step, length)) for begin in range(0, length, step))
 
 
-def _local_spans(q_BHTD: Tensor, k_BKSD: Tensor) -> Iterator[slice]:
-    rows, heads, length, _ = q_BHTD.shape
-    return _spans(length, max(16, LOCAL_ELEMENTS // (rows * heads * k_BKSD.shape[2])))
-
-
-def _local_logits(
-    q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, slopes_H: Tensor | None, scale: float, span: slice
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits of a block of queries, with those queries, the keys and the values that they see."""
-    before = k_BKSD.shape[2] - q_BHTD.shape[2]
-    k_BK1sD, v_BK1sD = (x[:, :, None, : before + span.stop].to(wide(q_BHTD)) for x in (k_BKSD, v_BKSD))
-    q_BKGtD = q_BHTD[:, :, span].to(wide(q_BHTD)).unflatten(1, (k_BKSD.shape[1], -1))
-    logits_BKGts = (q_BKGtD * scale) @ k_BK1sD.transpose(-1, -2)
-    place = torch.arange(before + span.stop, device=q_BHTD.device)
-    distance_ts = place - place[before + span.start :, None]
-    if slopes_H is not None:
-        slopes_KG = slopes_H.to(logits_BKGts.dtype).view(k_BKSD.shape[1], -1)
-        logits_BKGts.add_(slopes_KG[..., None, None] * distance_ts)
-    return logits_BKGts.masked_fill_(distance_ts > 0, NEVER), q_BKGtD, k_BK1sD, v_BK1sD
+def _local_blocks(
+    q_BHTD: Tensor, k_BKSD: Tensor, slopes_H: Tensor | None
+) -> Iterator[tuple[slice, int, Tensor | None, bool]]:
+    """Blocks of queries, how many keys each reaches, what is added to its logits, and whether it is causal."""
+    (heads, queries), keys = q_BHTD.shape[1:3], k_BKSD.shape[2]
+    if slopes_H is None and queries in (1, keys):
+        yield slice(0, queries), keys, None, queries > 1
+        return
+    per_query = keys if slopes_H is None else heads * keys
+    for span in _spans(queries, max(LEAST_QUERIES, BIAS_ELEMENTS // per_query)):
+        seen = keys - queries + span.stop
+        key = torch.arange(seen, device=q_BHTD.device)
+        distance_ts = (key - key[seen - span.stop + span.start :, None]).to(wide(q_BHTD))
+        slopes_X = distance_ts.new_zeros(1) if slopes_H is None else slopes_H.to(distance_ts.dtype)
+        yield span, seen, (slopes_X[:, None, None] * distance_ts).masked_fill_(distance_ts > 0, NEVER)[None], False
 
 
 def _memory_spans(k_BKncD: Tensor, ids_BHTm: Tensor) -> Iterator[slice]:

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from contextlab import attention, states
-from contextlab.attention import KV, CacheReader, Layout
+from contextlab.attention import KV, CacheReader, Layout, rotate, sdpa
 from contextlab.backbone import Backbone, versions
 from contextlab.errors import UserError
-from contextlab.kernels.joint_memory_attention import fuse_memory
+from contextlab.kernels.joint_memory_attention import fuse_memory, joint_memory_attention
 from contextlab.method import Ahead, Capabilities, State
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.longmem.bank import Bank
@@ -233,6 +233,7 @@ class MemoryReader(CacheReader):
     def __init__(self, method: LongMem, state: LongMemState, layout: Layout) -> None:
         super().__init__(method.backbone, state.side_kv, layout)
         self.method, self.bank = method, state.bank
+        self._level = layout.plain and bool((state.side_kv.used_B == self.cached).all())
         self.ids_BHtm: Tensor | None = None
 
     def __call__(
@@ -240,14 +241,22 @@ class MemoryReader(CacheReader):
     ) -> Tensor:
         """Attend locally; in the memory layer also to the retrieved chunks."""
         block = len(self.k)
-        local_BHtD = super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
         if block != self.method.memory_block or self.bank.mean_BKnD.shape[2] == 0:
-            return local_BHtD
+            return super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
+        memory = (q_BHTD, *self._retrieved(q_BHTD), self.method.side.gate_H)
+        k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
+        local = (rotate(q_BHTD, self._q_rotary), rotate(k_BKSD, self._k_rotary), v_BKSD)
+        if self._level and (window is None or window >= k_BKSD.shape[2]):
+            return joint_memory_attention(*local, *memory, scale=scale, slopes_H=self.positions.slopes_H)
+        # Rows that are not equally long have padding between their cache and the new tokens, which only a mask hides.
+        return fuse_memory(sdpa(*local, self.mask(window, q_BHTD.dtype), scale), *memory, scale=scale)
+
+    def _retrieved(self, q_BHTD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Keys and values of the bank, the chunks that every query takes of it, and which of these exist."""
         self.ids_BHtm, found_BHtm = self.bank.search(q_BHTD, self.method.config)
         k_BKncD, v_BKncD, ids_BHtm = self.bank.k_BKncD, self.bank.v_BKncD, self.ids_BHtm
         if self.method.config.short_bank == "zero_slot":
             k_BKncD, v_BKncD = self.bank.with_zero_slot()
             ids_BHtm = ids_BHtm.masked_fill(~found_BHtm, k_BKncD.shape[2] - 1)
             found_BHtm = found_BHtm.any(-1, keepdim=True).expand_as(found_BHtm)
-        gate_H = self.method.side.gate_H
-        return fuse_memory(local_BHtD, q_BHTD, k_BKncD, v_BKncD, ids_BHtm, found_BHtm, gate_H, scale=scale)
+        return k_BKncD, v_BKncD, ids_BHtm, found_BHtm
