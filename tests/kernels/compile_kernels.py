@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
+import json
 import re
+import sys
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -23,16 +30,16 @@ POINTERS = {
     "*i64": ("ids_BHTm", "count_B", "key_BHTx", "counts_BT"),
     "*i8": ("found_BHTm",),
 }
-LOCAL = {"SLOPES": True, "FEW_QUERIES": False}
-MEMORY = {"CHUNK": 4, "FEW_QUERIES": False}
-EVA = {"COUNTS": True, "FEW_QUERIES": False}
+LOCAL = {"SLOPES": True}
+MEMORY = {"CHUNK": 4}
+EVA = {"COUNTS": True}
 KERNELS = [
     (triton_local._local_forward, LOCAL),
     (triton_local._local_dq, LOCAL),
     (triton_local._local_dkdv, {**LOCAL, "SLOPES": False}),
     (triton_memory._memory_forward, MEMORY),
     (triton_memory._memory_backward, {**MEMORY, "INTO_BANK": True}),
-    (search._search, {"TAKE": 16, "SLOTS": 16, "FEW_QUERIES": False}),
+    (search._search, {"TAKE": 16, "SLOTS": 16}),
     (eva._forward, {**EVA, "BIAS": True}),
     (eva._backward_queries, {**EVA, "BIAS": False}),
     (eva._backward_keys, EVA),
@@ -53,17 +60,35 @@ def kind(name: str, constants: dict[str, Any]) -> str:
     return "*bf16" if re.search(r"_x?B", name) else "i32"
 
 
-def main() -> None:
-    for tuner, given in KERNELS:
-        config = tuner.configs[0]
-        constants = {"WIDTH": 64, "BLOCK_D": 64, **given, **config.kwargs}
-        signature = {name: kind(name, constants) for name in tuner.fn.arg_names}
-        places = [i for i, name in enumerate(signature) if "_" in name and name not in constants]
-        aligned = {(i,): [["tt.divisibility", 16]] for i in places}
-        options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+def compiled(tuner: Any, constants: dict[str, Any], config: Any, wide: bool) -> dict[str, Any]:
+    """What a kernel needs of a multiprocessor: bytes of shared memory, registers of a thread, bytes spilled."""
+    constants = {**constants, **config.kwargs}
+    signature = {name: kind(name, constants) for name in tuner.fn.arg_names}
+    if wide:
+        signature = {name: "*fp32" if value == "*bf16" else value for name, value in signature.items()}
+    places = [i for i, name in enumerate(signature) if "_" in name and name not in constants]
+    aligned = {(i,): [["tt.divisibility", 16]] for i in places}
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
         built = triton.compile(ASTSource(tuner.fn, signature, constants, aligned), target=HOPPER, options=options)
-        print(tuner.fn.__name__, len(built.asm["cubin"]))
+    spilled = sum(map(int, re.findall(r"(\d+) bytes spill", log.getvalue())))
+    registers = int(re.findall(r"Used (\d+) registers", log.getvalue())[-1])
+    return {"shared": built.metadata.shared, "registers": registers, "spilled": spilled}
+
+
+def main(widths: Sequence[int], every: bool) -> None:
+    """One line of JSON for every kernel, width and type, and for the last tile that fits them or every one."""
+    triton.knobs.nvidia.dump_ptxas_log = True
+    for (tuner, given), width, wide in itertools.product(KERNELS, widths, (False, True)):
+        constants = {"WIDTH": width, "BLOCK_D": width, **given}
+        matrix = torch.empty(1, 1, 1, 1, dtype=torch.float32 if wide else torch.bfloat16)
+        fitting = tuner.early_config_prune(tuner.configs, {"matrix": matrix}, **constants)
+        for config in fitting if every else fitting[-1:]:
+            tile = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+            kernel = {"kernel": tuner.fn.__name__, "width": width, "type": str(matrix.dtype), **tile}
+            print(json.dumps({**kernel, **compiled(tuner, constants, config, wide)}), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main([int(width) for width in sys.argv[1].split(",")], "--every" in sys.argv)

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
@@ -14,12 +15,32 @@ from contextlab.kernels.dispatch import interpreted
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 NEVER: tl.constexpr = tl.constexpr(float("-inf"))
-INTERPRETED = (64, 64, 4, 1)
-FEW = 16
+Tile = tuple[int, int, int, int]
+INTERPRETED: Tile = (64, 64, 4, 1)
+WIDER: dict[int, tuple[Tile, ...]] = {
+    256: ((128, 64, 8, 3), (64, 64, 8, 3), (16, 64, 4, 2)),
+    512: ((64, 32, 4, 2), (32, 64, 8, 2), (16, 64, 4, 2)),
+    1024: ((16, 64, 4, 2), (16, 32, 4, 2)),
+    2048: ((16, 32, 8, 2), (16, 16, 4, 2)),
+}
+"""Tiles of attention and search whose rows are wide, by the bytes of a row from which on they are tried."""
+WIDER_OF_KEYS: dict[int, tuple[Tile, ...]] = {
+    256: ((64, 64, 8, 2), (16, 64, 4, 2)),
+    512: ((32, 32, 8, 2), (16, 32, 4, 2)),
+    1024: ((16, 32, 8, 2), (16, 16, 4, 2)),
+    2048: ((16, 16, 4, 2),),
+}
+"""Those of kernels that hold gradients of keys and values, two sums for every key."""
+PRECISION: tl.constexpr = tl.constexpr("tf32x3" if torch.version.hip is None else "ieee")
+"""Products of float32 as three of tf32: matrix units do them, and the error stays near float32's; AMD has no such."""
 
 
 def tuned(
-    tile: Sequence[str], candidates: Sequence[tuple[int, int, int, int]], key: Sequence[str], reset: Sequence[str] = ()
+    tile: Sequence[str],
+    candidates: Sequence[Tile],
+    key: Sequence[str],
+    reset: Sequence[str] = (),
+    wider: Mapping[int, Sequence[Tile]] | None = None,
 ) -> Callable[[Any], Any]:
     """Choose a tile once for every value of `key`.
 
@@ -28,14 +49,42 @@ def tuned(
         candidates: rows, columns, warps and stages.
         key: arguments that the choice depends on.
         reset: arguments that a kernel adds to.
+        wider: candidates in place of these from so many bytes of a row on, where these need too many registers; a
+            row of float32 counts twice, for its two parts.
     """
-    chosen = [INTERPRETED] if interpreted() else candidates
+    by_bytes = {0: candidates, **(wider or {})}
+    chosen = {INTERPRETED} if interpreted() else {one for some in by_bytes.values() for one in some}
+
+    def fitting(configs: list[Any], arguments: Mapping[str, Any], **constants: Any) -> list[Any]:
+        if interpreted():
+            return configs
+        kind = next(x.dtype for x in arguments.values() if _is_matrix(x))
+        bytes_of_row = constants["BLOCK_D"] * kind.itemsize * (2 if kind == torch.float32 else 1)
+        fit = by_bytes[max(least for least in by_bytes if least <= bytes_of_row)]
+        return [config for config in configs if _numbers(config) in fit]
+
     configs = [
         triton.Config(dict(zip(tile, (rows, columns), strict=True)), num_warps=warps, num_stages=stages)
-        for rows, columns, warps, stages in chosen
+        for rows, columns, warps, stages in sorted(chosen, reverse=True)
     ]
-    decorate: Callable[[Any], Any] = triton.autotune(configs, list(key), reset_to_zero=list(reset) or None)
+    decorate: Callable[[Any], Any] = triton.autotune(
+        configs, list(key), reset_to_zero=list(reset) or None, prune_configs_by={"early_config_prune": fitting}
+    )
     return decorate
+
+
+def _is_matrix(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim() > 3
+
+
+def _numbers(config: Any) -> Tile:
+    rows, columns = config.kwargs.values()
+    return rows, columns, config.num_warps, config.num_stages
+
+
+def bucket_of(length: int) -> int:
+    """The next power of 16: tiles are chosen once for all lengths up to it."""
+    return int(1 << -(-(length - 1).bit_length() // 4) * 4)
 
 
 def padded_width(width: int) -> int:
@@ -68,7 +117,7 @@ def fold(
     ground = tl.where(higher == NEVER, 0.0, higher)
     shrink = tl.exp2(top - ground)
     weights = tl.exp2(logits - ground[:, None])
-    out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
+    out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision=PRECISION)
     return higher, total * shrink + tl.sum(weights, 1), out
 
 
@@ -85,6 +134,6 @@ def tile_gradients(
 ) -> tuple[tl.tensor, tl.tensor]:
     """Add what the queries of a tile say about its keys and values."""
     weights = tl.exp2(logits - lse[:, None])
-    dv = tl.dot(tl.trans(weights).to(dout.dtype), dout, dv, input_precision="ieee")
-    dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
-    return tl.dot(tl.trans(dlogits).to(q.dtype), q, dk, input_precision="ieee"), dv
+    dv = tl.dot(tl.trans(weights).to(dout.dtype), dout, dv, input_precision=PRECISION)
+    dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
+    return tl.dot(tl.trans(dlogits).to(q.dtype), q, dk, input_precision=PRECISION), dv

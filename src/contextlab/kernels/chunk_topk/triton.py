@@ -8,7 +8,7 @@ x = stretches of the bank times m.
 """
 
 # mypy: allow-untyped-decorators
-# ruff: noqa: ARG001 - FEW_QUERIES only tells the tuner that another tile may be best.
+# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contextlab.kernels.tiling import FEW, padded_width, tuned
+from contextlab.kernels.tiling import NEVER, PRECISION, WIDER, bucket_of, padded_width, tuned
 
 LOWEST: tl.constexpr = tl.constexpr(-(2**63))
 HIGHEST: tl.constexpr = tl.constexpr(2**63 - 1)
 LOW_BITS: tl.constexpr = tl.constexpr(2**31 - 1)
-NO_SCORE = -(2**31)
+NO_SCORE: tl.constexpr = tl.constexpr(-(2**31))
 PROGRAMS = 264
 SHORTEST_STRETCH = 512
 
 SEARCH = ((64, 64, 4, 3), (64, 128, 8, 3), (32, 128, 4, 3), (16, 64, 4, 2))
 
 
-@tuned(("BLOCK_T", "BLOCK_N"), SEARCH, ["WIDTH", "TAKE", "FEW_QUERIES"])
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_N"), SEARCH, ["WIDTH", "TAKE", "bucket"], wider=WIDER)
+@triton.jit(do_not_specialize=["bucket"])
 def _search(
     q_BHTD: tl.tensor,
     mean_BKnD: tl.tensor,
@@ -44,11 +44,11 @@ def _search(
     row_step: tl.tensor,
     head_step: tl.tensor,
     chunk_step: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     TAKE: tl.constexpr,
     SLOTS: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:
@@ -64,21 +64,25 @@ def _search(
     # Empty slots differ, so that one is filled at a time; slots beyond TAKE are never the worst.
     empty = tl.where(slot < TAKE, slot.to(tl.int64) + LOWEST, HIGHEST)
     kept = tl.zeros([BLOCK_T, SLOTS], tl.int64) + empty[None, :]
+    worst = tl.min(kept, 1)
     for n0 in range(begin, end, BLOCK_N):
         n = n0 + tl.arange(0, BLOCK_N)
         place = mean_nD + n[:, None].to(tl.int64) * chunk_step + d[None, :]
         mean = tl.load(place, mask=(n < end)[:, None] & (d < WIDTH)[None, :], other=0.0)
-        score = tl.dot(q, tl.trans(mean), input_precision="ieee")
+        score = tl.dot(q, tl.trans(mean), input_precision=PRECISION)
         score = tl.where(score == 0, 0.0, score)  # one zero, not two
         bits = score.to(tl.int32, bitcast=True)
         bits = bits ^ ((bits >> 31) & LOW_BITS)
-        key = (bits.to(tl.int64) << 32) + (n ^ LOW_BITS)[None, :].to(tl.int64)
-        key = tl.where((n < end)[None, :], key, LOWEST)
-        best, worst = tl.max(key, 1), tl.min(kept, 1)
-        while tl.max((best > worst).to(tl.int32), 0) > 0:
-            kept = tl.where((kept == worst[:, None]) & (best > worst)[:, None], best[:, None], kept)
-            key = tl.where(key == best[:, None], LOWEST, key)
-            best, worst = tl.max(key, 1), tl.min(kept, 1)
+        bits = tl.where((n < end)[None, :] & (score != NEVER), bits, NO_SCORE)
+        # A later chunk has to score higher, an equal one does not enter: so keys are made only where that happens.
+        if tl.max((tl.max(bits, 1) > (worst >> 32).to(tl.int32)).to(tl.int32), 0) > 0:
+            key = (bits.to(tl.int64) << 32) + (n ^ LOW_BITS)[None, :].to(tl.int64)
+            key = tl.where(bits == NO_SCORE, LOWEST, key)
+            best = tl.max(key, 1)
+            while tl.max((best > worst).to(tl.int32), 0) > 0:
+                kept = tl.where((kept == worst[:, None]) & (best > worst)[:, None], best[:, None], kept)
+                key = tl.where(key == best[:, None], LOWEST, key)
+                best, worst = tl.max(key, 1), tl.min(kept, 1)
     width = tl.num_programs(2) * TAKE
     place = key_BHTx + (bh * queries + row[:, None]) * width + part * TAKE + slot[None, :]
     tl.store(place, kept, mask=(row < queries)[:, None] & (slot < TAKE)[None, :])
@@ -111,14 +115,14 @@ def search(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tup
             BLOCK_D=padded_width(width),
             TAKE=take,
             SLOTS=triton.next_power_of_2(take),
-            FEW_QUERIES=queries <= FEW,
+            bucket=bucket_of(queries),
         )
     return _unpack(key_BHTx.sort(dim=-1, descending=True).values[..., :take])
 
 
 def _unpack(key_BHTm: Tensor) -> tuple[Tensor, Tensor]:
     bits = key_BHTm >> 32
-    none = bits == NO_SCORE
+    none = bits == NO_SCORE.value
     bits = bits.to(torch.int32)
     score = (bits ^ ((bits >> 31) & LOW_BITS.value)).view(torch.float32)
     ids = ~key_BHTm & LOW_BITS.value

@@ -8,7 +8,7 @@ queries.
 """
 
 # mypy: allow-untyped-decorators
-# ruff: noqa: ARG001 - FEW_QUERIES only tells the tuner that another tile may be best.
+# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from torch import Tensor
 
 from contextlab.kernels.eva_attention.triton_logits import chunk_logits, first_seen, local_logits, visible_chunks
 from contextlab.kernels.tiling import (
-    FEW,
     LOG2E,
     NEVER,
+    PRECISION,
+    WIDER,
+    WIDER_OF_KEYS,
+    bucket_of,
     fold,
     load_rows,
     padded_width,
@@ -34,13 +37,13 @@ from contextlab.kernels.tiling import (
 
 FORWARD = ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (16, 64, 4, 2))
 BACKWARD = ((64, 64, 4, 2), (64, 128, 8, 2), (16, 64, 4, 2))
-KEY = ["WIDTH", "COUNTS", "FEW_QUERIES"]
+KEY = ["WIDTH", "COUNTS", "bucket"]
 STRETCH = 8192
 MOST_STRETCHES = 8
 
 
-@tuned(("BLOCK_T", "BLOCK_S"), FORWARD, KEY)
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_S"), FORWARD, KEY, wider=WIDER)
+@triton.jit(do_not_specialize=["bucket"])
 def _forward(
     q_BHTD: tl.tensor,
     k_BKSD: tl.tensor,
@@ -59,11 +62,11 @@ def _forward(
     window: tl.tensor,
     overlap: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     COUNTS: tl.constexpr,
     BIAS: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ) -> None:
@@ -103,8 +106,8 @@ def _forward(
     tl.store(lse_BHT + bh * queries + row, (top + tl.log2(total)) / LOG2E, mask=row < queries)
 
 
-@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY)
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY, wider=WIDER)
+@triton.jit(do_not_specialize=["bucket"])
 def _backward_queries(
     dout_BHTD: tl.tensor,
     q_BHTD: tl.tensor,
@@ -126,11 +129,11 @@ def _backward_queries(
     window: tl.tensor,
     overlap: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     COUNTS: tl.constexpr,
     BIAS: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ) -> None:
@@ -149,8 +152,8 @@ def _backward_queries(
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
         weights = tl.exp2(local_logits(q, k, place, s, window, overlap, scale, True) - lse[:, None])
-        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
-        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision="ieee")
+        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
+        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision=PRECISION)
     counts = visible_chunks(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
     bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
     k_nD, v_nD = chunk_k_BKnD + bk * chunks * WIDTH, chunk_v_BKnD + bk * chunks * WIDTH
@@ -159,15 +162,15 @@ def _backward_queries(
         n = n0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_nD, n, chunks, d, WIDTH), load_rows(v_nD, n, chunks, d, WIDTH)
         weights = tl.exp2(chunk_logits(q, k, n, counts, bias, scale) - lse[:, None])
-        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
+        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
         dbias += tl.sum(dlogits, 1)
-        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision="ieee")
+        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision=PRECISION)
     store_rows(dq_BHTD + bh * queries * WIDTH, dq * scale, row, queries, d, WIDTH)
     tl.store(dbias_BHT + bh * queries + row, dbias, mask=row < queries)
 
 
-@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY)
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY, wider=WIDER_OF_KEYS)
+@triton.jit(do_not_specialize=["bucket"])
 def _backward_keys(
     dout_BHTD: tl.tensor,
     q_BHTD: tl.tensor,
@@ -183,10 +186,10 @@ def _backward_keys(
     window: tl.tensor,
     overlap: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     COUNTS: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ) -> None:
@@ -215,8 +218,8 @@ def _backward_keys(
     store_rows(dv_BKSD + bk * keys * WIDTH, dv, s, keys, d, WIDTH)
 
 
-@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY)
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, KEY, wider=WIDER_OF_KEYS)
+@triton.jit(do_not_specialize=["bucket"])
 def _backward_chunks(
     dout_BHTD: tl.tensor,
     q_BHTD: tl.tensor,
@@ -234,11 +237,11 @@ def _backward_chunks(
     chunks: tl.tensor,
     stretch: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     COUNTS: tl.constexpr,
     BIAS: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ) -> None:
@@ -348,7 +351,7 @@ def _launch(inputs: tuple[Any, ...], window: int, overlap: int) -> tuple[Any, tu
         "BLOCK_D": padded_width(width),
         "COUNTS": counts_BT is not None,
         "BIAS": chunk_bias_H is not None,
-        "FEW_QUERIES": queries <= FEW,
+        "bucket": bucket_of(queries),
     }
     sizes = (heads, heads // k_BKSD.shape[1], queries, k_BKSD.shape[2], chunk_k_BKnD.shape[2], window, overlap)
     return lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads), sizes, shape

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from contextlab.kernels.tiling import LOG2E, NEVER
+from contextlab.kernels.tiling import LOG2E, NEVER, PRECISION
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def local_logits(
     MASKED: tl.constexpr,
 ) -> tl.tensor:
     """Logits of local keys; without MASKED every query of the tile must see all of them."""
-    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E)
+    logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2E)
     if MASKED:
         seen = (s[None, :] <= place[:, None]) & (s[None, :] >= first_seen(place, window, overlap)[:, None])
         logits = tl.where(seen, logits, NEVER)
@@ -45,7 +45,7 @@ def chunk_logits(
     q: tl.tensor, k: tl.tensor, n: tl.tensor, counts: tl.tensor, bias: tl.tensor, scale: tl.tensor
 ) -> tl.tensor:
     """Logits of chunks, of which every query sees the first `counts`."""
-    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E) + bias * LOG2E
+    logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2E) + bias * LOG2E
     return tl.where(n[None, :] < counts[:, None], logits, NEVER)
 
 

@@ -7,6 +7,7 @@ Legend: B rows, K key/value heads, T tokens, D head width, n chunks.
 """
 
 # mypy: allow-untyped-decorators
+# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contextlab.kernels.tiling import LOG2E, NEVER, load_rows, padded_width, store_rows, tuned
+from contextlab.kernels.tiling import LOG2E, NEVER, bucket_of, load_rows, padded_width, store_rows, tuned
 
-KEY = ["WIDTH", "CHUNK", "FEATURES"]
+KEY = ["WIDTH", "CHUNK", "FEATURES", "bucket"]
 TILES = ((8, 16, 4, 2), (4, 16, 4, 3), (2, 32, 4, 3), (1, 64, 4, 3))
 
 
@@ -41,7 +42,7 @@ def _places(
 
 
 @tuned(("BLOCK_N", "BLOCK_C"), TILES, KEY)
-@triton.jit
+@triton.jit(do_not_specialize=["bucket"])
 def _pool(
     w_BKnD: tl.tensor,
     k_BKTD: tl.tensor,
@@ -59,6 +60,7 @@ def _pool(
     v_head: tl.tensor,
     v_step: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     CHUNK: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -101,7 +103,7 @@ def _pool(
 
 
 @tuned(("BLOCK_N", "BLOCK_C"), TILES, KEY)
-@triton.jit
+@triton.jit(do_not_specialize=["bucket"])
 def _pool_backward(
     dkey_BKnD: tl.tensor,
     dvalue_BKnD: tl.tensor,
@@ -123,6 +125,7 @@ def _pool_backward(
     v_head: tl.tensor,
     v_step: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     CHUNK: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -211,6 +214,12 @@ def _launch(
 ) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
     rows, heads, tokens, width = k_BKTD.shape
     chunks = w_BKnD.shape[2]
-    shape = {"CHUNK": chunk, "WIDTH": width, "BLOCK_D": padded_width(width), "FEATURES": features}
+    shape = {
+        "CHUNK": chunk,
+        "WIDTH": width,
+        "BLOCK_D": padded_width(width),
+        "FEATURES": features,
+        "bucket": bucket_of(chunks),
+    }
     sizes = (heads, tokens, chunks, *k_BKTD.stride()[:3], *v_BKTD.stride()[:3])
     return lambda meta: (triton.cdiv(chunks, meta["BLOCK_N"]), rows * heads), sizes, shape

@@ -7,7 +7,7 @@ Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D hea
 """
 
 # mypy: allow-untyped-decorators
-# ruff: noqa: ARG001 - FEW_QUERIES only tells the tuner that another tile may be best.
+# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ import triton.language as tl
 from torch import Tensor
 
 from contextlab.kernels.tiling import (
-    FEW,
     LOG2E,
     NEVER,
+    PRECISION,
+    WIDER,
+    WIDER_OF_KEYS,
+    bucket_of,
     fold,
     load_rows,
     padded_width,
@@ -47,7 +50,7 @@ def _logits(
     MASKED: tl.constexpr,
 ) -> tl.tensor:
     """Logits of one tile; `t` counts queries as keys."""
-    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E)
+    logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2E)
     if SLOPES:
         logits += slope * LOG2E * (s[None, :] - t[:, None]).to(tl.float32)
     if MASKED:
@@ -55,8 +58,8 @@ def _logits(
     return logits
 
 
-@tuned(("BLOCK_T", "BLOCK_S"), FORWARD, ["WIDTH", "FEW_QUERIES"])
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_S"), FORWARD, ["WIDTH", "bucket"], wider=WIDER)
+@triton.jit(do_not_specialize=["bucket"])
 def _local_forward(
     q_BHTD: tl.tensor,
     k_BKSD: tl.tensor,
@@ -69,10 +72,10 @@ def _local_forward(
     queries: tl.tensor,
     keys: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SLOPES: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ) -> None:
@@ -102,8 +105,8 @@ def _local_forward(
     tl.store(lse_BHT + bh * queries + row, (top + tl.log2(total)) / LOG2E, mask=row < queries)
 
 
-@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, ["WIDTH", "FEW_QUERIES"])
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, ["WIDTH", "bucket"], wider=WIDER)
+@triton.jit(do_not_specialize=["bucket"])
 def _local_dq(
     dout_BHTD: tl.tensor,
     q_BHTD: tl.tensor,
@@ -118,10 +121,10 @@ def _local_dq(
     queries: tl.tensor,
     keys: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SLOPES: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ) -> None:
@@ -141,13 +144,13 @@ def _local_dq(
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
         weights = tl.exp2(_logits(q, k, slope, t, s, keys, scale, SLOPES, True) - lse[:, None])
-        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision="ieee") - delta[:, None])
-        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision="ieee")
+        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
+        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision=PRECISION)
     store_rows(dq_BHTD + bh * queries * WIDTH, dq * scale, row, queries, d, WIDTH)
 
 
-@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, ["WIDTH", "FEW_QUERIES"])
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_S"), BACKWARD, ["WIDTH", "bucket"], wider=WIDER_OF_KEYS)
+@triton.jit(do_not_specialize=["bucket"])
 def _local_dkdv(
     dout_BHTD: tl.tensor,
     q_BHTD: tl.tensor,
@@ -163,10 +166,10 @@ def _local_dkdv(
     queries: tl.tensor,
     keys: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SLOPES: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ) -> None:
@@ -235,7 +238,7 @@ def _local_launch(q_BHTD: Tensor, k_BKSD: Tensor, slopes_H: Tensor | None) -> tu
         "WIDTH": width,
         "BLOCK_D": padded_width(width),
         "SLOPES": slopes_H is not None,
-        "FEW_QUERIES": queries <= FEW,
+        "bucket": bucket_of(queries),
     }
     sizes = (heads, heads // k_BKSD.shape[1], queries, k_BKSD.shape[2])
     return lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads), sizes, shape

@@ -8,7 +8,7 @@ m chunks retrieved, R = m*c.
 """
 
 # mypy: allow-untyped-decorators
-# ruff: noqa: ARG001 - FEW_QUERIES only tells the tuner that another tile may be best.
+# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contextlab.kernels.tiling import FEW, LOG2E, NEVER, load_rows, padded_width, store_rows, tuned
+from contextlab.kernels.tiling import LOG2E, NEVER, bucket_of, load_rows, padded_width, store_rows, tuned
 
 TILES = ((4, 16, 4, 2), (2, 32, 4, 2), (1, 64, 4, 2), (2, 16, 2, 3), (1, 16, 1, 3))
 
@@ -45,8 +45,8 @@ def _tokens(
     return ids * chunk_step + (r % CHUNK)[None, :] * WIDTH, found & (ids >= 0) & (ids < chunks)
 
 
-@tuned(("BLOCK_T", "BLOCK_R"), TILES, ["WIDTH", "CHUNK", "FEW_QUERIES"])
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_R"), TILES, ["WIDTH", "CHUNK", "bucket"])
+@triton.jit(do_not_specialize=["bucket"])
 def _memory_forward(
     local_BHTD: tl.tensor,
     q_BHTD: tl.tensor,
@@ -67,10 +67,10 @@ def _memory_forward(
     head_step: tl.tensor,
     chunk_step: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     CHUNK: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr,
 ) -> None:
@@ -109,8 +109,8 @@ def _memory_forward(
     tl.store(lse_BHT + bh * queries + row, lse, mask=row < queries)
 
 
-@tuned(("BLOCK_T", "BLOCK_R"), TILES, ["WIDTH", "CHUNK", "FEW_QUERIES", "INTO_BANK"], reset=["dk_BKncD", "dv_BKncD"])
-@triton.jit
+@tuned(("BLOCK_T", "BLOCK_R"), TILES, ["WIDTH", "CHUNK", "bucket", "INTO_BANK"], reset=["dk_BKncD", "dv_BKncD"])
+@triton.jit(do_not_specialize=["bucket"])
 def _memory_backward(
     dout_BHTD: tl.tensor,
     local_BHTD: tl.tensor,
@@ -136,10 +136,10 @@ def _memory_backward(
     head_step: tl.tensor,
     chunk_step: tl.tensor,
     scale: tl.tensor,
+    bucket: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr,
     CHUNK: tl.constexpr,
-    FEW_QUERIES: tl.constexpr,
     INTO_BANK: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr,
@@ -270,7 +270,7 @@ def memory_backward(
 def _memory_launch(k_BKncD: Tensor, ids_BHTm: Tensor) -> tuple[Any, tuple[int, ...], Any]:
     rows, heads, queries, taken = ids_BHTm.shape
     _, kv_heads, chunks, size, width = k_BKncD.shape
-    shape = {"WIDTH": width, "BLOCK_D": padded_width(width), "CHUNK": size, "FEW_QUERIES": queries <= FEW}
+    shape = {"WIDTH": width, "BLOCK_D": padded_width(width), "CHUNK": size, "bucket": bucket_of(queries)}
     sizes = (heads, heads // kv_heads, queries, taken, chunks)
     return lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads), sizes, shape
 

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_cases import TOLERANCE
+
+tiling = pytest.importorskip("contextlab.kernels.tiling")
+
+
+def tf32(x):
+    """Rounded to the 10 bits behind the point that matrix units read of a float32."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def three_products(a, b):
+    """What three products of tf32, summed in float32, make of one of float32."""
+    a_high, b_high = tf32(a), tf32(b)
+    a_low, b_low = tf32(a - a_high), tf32(b - b_high)
+    return (a_low @ b_high + a_high @ b_low) + a_high @ b_high
+
+
+def error(product, exact):
+    return float(((product.double() - exact).pow(2).mean() / exact.pow(2).mean()).sqrt())
+
+
+@pytest.mark.parametrize("width", [16, 64, 128, 256])
+def test_three_products_of_tf32_are_within_what_float32_is_tested_for(width):
+    a, b = torch.randn(200, width) * torch.rand(200, 1).exp(), torch.randn(width, 300)
+    exact = a.double() @ b.double()
+    assert error(three_products(a, b), exact) < TOLERANCE[torch.float32] / 5
+    # One product is not: its error is that of 11 bits.
+    assert error(tf32(a) @ tf32(b), exact) > 20 * TOLERANCE[torch.float32]
+
+
+def test_three_products_of_whole_numbers_are_exact():
+    """The search compares equal scores, so that equal chunks must have them."""
+    a, b = (torch.randint(-1000, 1000, shape).float() for shape in ((50, 16), (16, 60)))
+    assert torch.equal(three_products(a, b), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("length", "bucket"), [(1, 1), (2, 16), (16, 16), (17, 256), (256, 256), (257, 4096), (65537, 2**20)]
+)
+def test_lengths_share_a_bucket(length, bucket):
+    assert tiling.bucket_of(length) == bucket
+
+
+@pytest.mark.parametrize("width", range(1, 300, 7))
+def test_padded_width_is_a_power_of_two_that_matrix_units_take(width):
+    padded = tiling.padded_width(width)
+    assert padded >= max(16, width)
+    assert padded & (padded - 1) == 0
+    assert padded == 16 or padded < 2 * width
