@@ -35,6 +35,7 @@ def origin(method: Any) -> dict[str, str]:
         "settings": json.dumps(settings, sort_keys=True, default=str),
         "backbone": str(getattr(method.backbone, "digest", None)),
         "weights": str(method.weights_digest),
+        "cache": "keys after rotation",
     }
 
 

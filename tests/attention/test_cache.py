@@ -122,7 +122,7 @@ def test_growing_appends_each_rows_tokens_behind_its_own_and_no_padding(rows, pa
 @given(st.integers(0, 8), st.integers(0, 3), st.integers(0, 4))
 def test_keep_cuts_to_the_first_and_last_slots_of_the_rows_asked_for(used, first, last):
     x = torch.arange(8).float().expand(2, -1)[:, None, :, None]
-    kept = KV((x,), (x,), torch.tensor([used, used])).keep(first, last, torch.tensor([True, False]))
+    kept = KV((x,), (x,), torch.tensor([used, used])).keep(first, last, torch.tensor([True, False]), NoPositions())
     whole = list(range(used))
     expected = whole if used <= first + last else whole[:first] + whole[used - last :]
     assert kept.k[0][0, 0, : int(kept.used_B[0]), 0].tolist() == expected

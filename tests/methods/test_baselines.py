@@ -100,7 +100,7 @@ def test_sliding_by_hand(sinks):
             hidden = backbone.forward(piece, position, reader)
         found.append(backbone.logprobs(torch.cat((pending[:, None], hidden[:, :-1]), 1), piece))
         kv, pending = reader.grown(torch.tensor([piece.shape[1]])), hidden[:, -1]
-        kv = kv.keep(sinks, 20, torch.tensor([True]))
+        kv = kv.keep(sinks, 20, torch.tensor([True]), backbone)
     torch.testing.assert_close(read(method, tokens), torch.cat(found, 1).detach(), atol=1e-5, rtol=1e-5)
 
 
@@ -114,7 +114,7 @@ def test_sinks_equals_streaming_token_by_token(sinks):
     for t in range(70):
         token = tokens[:, t : t + 1]
         found.append(backbone.logprobs(pending[:, None], token)[0, 0])
-        kv = kv.keep(sinks, recent - 1, torch.tensor([True]))
+        kv = kv.keep(sinks, recent - 1, torch.tensor([True]), backbone)
         reader = CacheReader(backbone, kv, Layout(kv.used_B[:, None]))
         with torch.no_grad():
             pending = backbone.forward(token, kv.used_B[:, None], reader)[:, 0]

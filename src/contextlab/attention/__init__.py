@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlab.attention.cache import KV, empty_kv
-from contextlab.attention.reader import CacheReader, Layout, Positions, rotate, sdpa
+from contextlab.attention.reader import CacheReader, Layout, sdpa
+from contextlab.attention.rotary import Positions, per_head, rotate
 from contextlab.attention.seam import Anatomy, Attend, anatomy, attending, run_layer, seam
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "anatomy",
     "attending",
     "empty_kv",
+    "per_head",
     "rotate",
     "run_layer",
     "sdpa",

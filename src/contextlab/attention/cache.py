@@ -1,6 +1,9 @@
 """Keys and values of the tokens in view.
 
-Legend: B rows, S tokens in the cache, K key/value heads, D head width.
+A cache is a value: what it holds is never changed. Where its tensors begin a larger buffer, the cache that grows out of
+it is written into the free slots behind, once; whoever comes second finds them taken and copies.
+
+Legend: B rows, T new tokens, S tokens in the cache, K key/value heads, D head width.
 """
 
 from __future__ import annotations
@@ -11,32 +14,77 @@ import torch
 from torch import Tensor
 
 from contextlab import states
+from contextlab.attention.rotary import Positions, Rotary, rotate, turning
+
+Layers = tuple[Tensor, ...]
+SPARE = 16
+"""A buffer has free slots for one in so many of those in use: each token is copied about so many times while a cache
+grows token by token, which is little beside the attention that reads it every time."""
+STEP = 64
+"""Buffers have a multiple of so many slots, which keeps the beginning of every head aligned."""
 
 
-@dataclasses.dataclass(frozen=True)
-class KV:
-    """Keys (before rotation) and values of every layer, rows packed to the left.
+class Buffers:
+    """Memory of a cache with free slots behind those in use.
 
     Attributes:
         k: per layer, `k_BKSD`.
         v: per layer, `v_BKSD`.
-        used_B: slots in use per row; what lies behind them is padding.
+        taken: slots that belong to some cache and are not written any more.
     """
 
-    k: tuple[Tensor, ...]
-    v: tuple[Tensor, ...]
+    def __init__(self, kv: KV, slots: int) -> None:
+        self.k, self.v = (tuple(_widened(x, slots) for x in layers) for layers in (kv.k, kv.v))
+        self.taken = kv.slots
+
+    @property
+    def slots(self) -> int:
+        """Slots of the buffers, free ones included."""
+        return self.k[0].shape[2]
+
+    def free(self, kv_slots: int, new: int) -> bool:
+        """Whether `new` tokens may be written behind a cache that has so many slots."""
+        # Backward passes need what they have seen, and torch protects what was made for inference only.
+        writable = not torch.is_grad_enabled() and (torch.is_inference_mode_enabled() or not self.k[0].is_inference())
+        return writable and self.taken == kv_slots and kv_slots + new <= self.slots
+
+
+@dataclasses.dataclass(frozen=True)
+class KV:
+    """Keys and values of every layer, rows packed to the left; the position of a key is its slot.
+
+    Attributes:
+        k: per layer, `k_BKSD`, after rotation where the model rotates keys.
+        v: per layer, `v_BKSD`.
+        used_B: slots in use per row; what lies behind them is padding.
+        raw: layers whose keys are kept before rotation, for methods that use them without positions; they are rotated
+            in every pass.
+        buffers: where the tensors begin a larger piece of memory, that memory; it is no part of the value.
+    """
+
+    k: Layers
+    v: Layers
     used_B: Tensor
+    raw: frozenset[int] = frozenset()
+    buffers: Buffers | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
 
     @property
     def slots(self) -> int:
         """S: slots of the longest row."""
         return self.k[0].shape[2]
 
+    @property
+    def level(self) -> bool:
+        """Whether all rows use all slots."""
+        return bool((self.used_B == self.slots).all())
+
+    def replace(self, k: Layers, v: Layers, used_B: Tensor) -> KV:
+        """Other keys, of the same kind, and values."""
+        return KV(k, v, used_B, self.raw)
+
     def take(self, slots_BS: Tensor, used_B: Tensor) -> KV:
-        """The given slots of every row, in the given order."""
-        if slots_BS.shape[1] == 0:
-            return KV(tuple(k[:, :, :0] for k in self.k), tuple(v[:, :, :0] for v in self.v), used_B)
-        return KV(tuple(_pick(k, slots_BS) for k in self.k), tuple(_pick(v, slots_BS) for v in self.v), used_B)
+        """The given slots of every row, in the given order; keys keep the rotation that they have."""
+        return self.replace(*(tuple(_pick(x, slots_BS) for x in layers) for layers in (self.k, self.v)), used_B)
 
     def check(self, name: str, most: int) -> None:
         """Refuse a loaded cache whose layers differ, or with more slots in use than there are or than `most`.
@@ -46,24 +94,124 @@ class KV:
         """
         states.same_slots(name, (*self.k, *self.v), self.used_B, most)
 
-    def keep(self, first: int, last: int, rows_B: Tensor) -> KV:
-        """Cut the given rows back to their first and last slots; the other rows stay as they are."""
+    def cut(self, first: int, rows_B: Tensor) -> KV:
+        """Cut the given rows back to their first slots; the other rows stay as they are."""
         if not bool(rows_B.any()):
             return self
+        kept_B = torch.where(rows_B, self.used_B.clamp(max=first), self.used_B)
+        return self.take(torch.arange(int(kept_B.max()), device=rows_B.device).expand(len(rows_B), -1), kept_B)
+
+    def keep(self, first: int, last: int, rows_B: Tensor, positions: Positions) -> KV:
+        """Cut the given rows back to their first and last slots; the other rows stay as they are.
+
+        Args:
+            first: slots at the beginning that stay where they are.
+            last: slots at the end that move up behind them, and are rotated to their new positions.
+            rows_B: bool, which rows.
+            positions: how the model encodes positions.
+        """
+        if not last or not bool(rows_B.any()):
+            return self.cut(first, rows_B)
         kept_B = torch.where(rows_B, self.used_B.clamp(max=first + last), self.used_B)
-        slots = torch.arange(int(kept_B.max()), device=rows_B.device)
-        skipped_B = self.used_B - kept_B
-        return self.take(torch.where(slots < first, slots, slots + skipped_B[:, None]), kept_B)
+        slots_S = torch.arange(int(kept_B.max()), device=rows_B.device)
+        moved_BS = torch.where(slots_S < first, 0, (self.used_B - kept_B)[:, None])
+        return self.take(slots_S + moved_BS, kept_B).moved(-moved_BS, positions)
+
+    def moved(self, distance_BS: Tensor, positions: Positions) -> KV:
+        """Keys rotated on by so many positions."""
+        rotary = turning(positions, distance_BS)
+        if rotary is None or not bool(distance_BS.any()):
+            return self
+        k = (x if layer in self.raw else _rotated_on(x, rotary) for layer, x in enumerate(self.k))
+        return self.replace(tuple(k), self.v, self.used_B)
+
+    def reserve(self, new: int, most: int) -> KV:
+        """The same cache with free slots behind it, so that `new` tokens are not the cause of a copy.
+
+        Args:
+            new: tokens that are going to be read.
+            most: slots that it never grows beyond.
+        """
+        new = max(min(new, most - self.slots), 0)
+        wanted = self.slots + new
+        if torch.is_grad_enabled() or (self.buffers and self.buffers.free(self.slots, new)):
+            return self
+        roomy = min(wanted + wanted // SPARE, most)
+        return self._in(Buffers(self, -(-roomy // STEP) * STEP), self.slots, self.used_B)
+
+    def _in(self, buffers: Buffers, slots: int, used_B: Tensor) -> KV:
+        """The first slots of buffers, as a cache to which they belong from now on."""
+        k, v = (tuple(x[:, :, :slots] for x in layers) for layers in (buffers.k, buffers.v))
+        grown = self.replace(k, v, used_B)
+        buffers.taken = slots
+        object.__setattr__(grown, "buffers", buffers)
+        return grown
 
 
-def empty_kv(layers: int, shape_BKD: tuple[int, int, int], like: Tensor) -> KV:
+class Growth:
+    """A cache while a forward pass appends to it, layer by layer: in place where slots are free, else by copying."""
+
+    def __init__(self, kv: KV, new: int) -> None:
+        self.kv, self.new, self.slots = kv, new, kv.slots
+        self.k: list[Tensor] = []
+        self.v: list[Tensor] = []
+        self._buffers = kv.buffers if kv.buffers is not None and kv.buffers.free(kv.slots, new) else None
+
+    def append(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the next layer: the cache's, then the new ones."""
+        layer, buffers = len(self.k), self._buffers
+        if buffers is not None:
+            k_BKSD, v_BKSD = (
+                self._written(x[layer], new) for x, new in ((buffers.k, k_BKTD), (buffers.v, v_BKTD))
+            )
+        elif self.slots:
+            k_BKSD, v_BKSD = torch.cat((self.kv.k[layer], k_BKTD), dim=2), torch.cat((self.kv.v[layer], v_BKTD), dim=2)
+        else:
+            k_BKSD, v_BKSD = k_BKTD, v_BKTD
+        self.k.append(k_BKSD)
+        self.v.append(v_BKSD)
+        return k_BKSD, v_BKSD
+
+    def grown(self, used_B: Tensor) -> KV:
+        """The cache with all new tokens behind it; their slots are taken from now on."""
+        if self._buffers is None:
+            return self.kv.replace(tuple(self.k), tuple(self.v), used_B)
+        assert self._buffers.taken == self.slots, "another pass has taken the same slots"
+        grown = self.kv.replace(tuple(self.k), tuple(self.v), used_B)
+        self._buffers.taken = self.slots + self.new
+        object.__setattr__(grown, "buffers", self._buffers)
+        return grown
+
+    def _written(self, buffer_BKSD: Tensor, new_BKTD: Tensor) -> Tensor:
+        buffer_BKSD[:, :, self.slots : self.slots + self.new] = new_BKTD
+        return buffer_BKSD[:, :, : self.slots + self.new]
+
+
+def empty_kv(
+    layers: int, shape_BKD: tuple[int, int, int], like: Tensor, raw: frozenset[int] = frozenset()
+) -> KV:
     """A cache without tokens, of `like`'s dtype and device."""
     rows, heads, width = shape_BKD
     none = like.new_zeros(rows, heads, 0, width)
     used_B = torch.zeros(rows, dtype=torch.int64, device=like.device)
-    return KV((none,) * layers, (none,) * layers, used_B)
+    return KV((none,) * layers, (none,) * layers, used_B, raw)
+
+
+def _rotated_on(x_BKSD: Tensor, rotary: Rotary) -> Tensor:
+    # Narrow numbers are rounded once more by every move, and at least not inside of it.
+    wide_BKSD = x_BKSD.float() if x_BKSD.itemsize < 4 else x_BKSD
+    return rotate(wide_BKSD, rotary).to(x_BKSD.dtype)
 
 
 def _pick(x_BKSD: Tensor, slots_BS: Tensor) -> Tensor:
+    if slots_BS.shape[1] == 0:  # a slice would keep all of the memory
+        return x_BKSD.new_zeros(*x_BKSD.shape[:2], 0, x_BKSD.shape[3])
     index = slots_BS.clamp(max=x_BKSD.shape[2] - 1)[:, None, :, None]
     return x_BKSD.gather(2, index.expand(-1, x_BKSD.shape[1], -1, x_BKSD.shape[3]))
+
+
+def _widened(x_BKSD: Tensor, slots: int) -> Tensor:
+    rows, heads, used, width = x_BKSD.shape
+    widened_BKSD = x_BKSD.new_empty(rows, heads, slots, width)
+    widened_BKSD[:, :, :used] = x_BKSD
+    return widened_BKSD

@@ -6,41 +6,13 @@ Legend: B rows, T new tokens, S tokens in the cache, H query heads, K key/value 
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contextlab.attention.cache import KV
-
-
-class Positions(Protocol):
-    """How a backbone encodes positions inside attention."""
-
-    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Cosine and signed sine for the given positions, or None for a model without rotary encoding."""
-
-    @property
-    def slopes_H(self) -> Tensor | None:
-        """ALiBi slopes per head, or None."""
-
-
-def rotate(x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Rotary position encoding of `x[..., T, D]`.
-
-    Args:
-        x: queries or keys.
-        rotary: cosine and sine of the same trailing shape (or narrower), the sine with its sign turned in the first
-            half of the width; None leaves `x` as it is.
-    """
-    if rotary is None:
-        return x
-    cos, sin = (part.to(x.dtype) for part in rotary)
-    width = cos.shape[-1]
-    if width < x.shape[-1]:
-        return torch.cat((rotate(x[..., :width], rotary), x[..., width:]), dim=-1)
-    return torch.addcmul(x * cos, x.roll(width // 2, dims=-1), sin)
+from contextlab.attention.cache import KV, Growth
+from contextlab.attention.rotary import Positions, per_head, rotate, same_rows
 
 
 def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
@@ -96,10 +68,10 @@ class CacheReader:
         self.shared = self.cached - tail_BP.shape[1]
         slots_BS = torch.arange(self.shared, device=layout.position_BT.device).expand(rows, -1)
         self.key_position_BS = torch.cat((slots_BS, tail_BP, layout.position_BT), dim=1)
-        self.k: list[Tensor] = []
-        self.v: list[Tensor] = []
-        self._q_rotary = self._rotary(layout.position_BT)
-        self._k_rotary = self._rotary(self.key_position_BS)
+        self._growth = Growth(kv, layout.position_BT.shape[1])
+        self.k, self.v = self._growth.k, self._growth.v
+        self._q_rotary = per_head(positions, layout.position_BT)
+        self._k_rotary = per_head(positions, self.key_position_BS) if kv.raw else None
         self._masks: dict[int | None, Tensor | None] = {}
 
     def __call__(
@@ -107,18 +79,14 @@ class CacheReader:
     ) -> Tensor:
         """Append the new keys and values of a layer and attend."""
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
-        q_BHTD, k_BKSD = rotate(q_BHTD, self._q_rotary), rotate(k_BKSD, self._k_rotary)
-        return sdpa(q_BHTD, k_BKSD, v_BKSD, self.mask(window, q_BHTD.dtype), scale)
+        return sdpa(rotate(q_BHTD, self._q_rotary), k_BKSD, v_BKSD, self.mask(window, q_BHTD.dtype), scale)
 
     def append(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the next layer: the cache's, then the new ones. Layers come in order."""
-        layer = len(self.k)
-        if self.cached:
-            k_BKTD = torch.cat((self.kv.k[layer], k_BKTD), dim=2)
-            v_BKTD = torch.cat((self.kv.v[layer], v_BKTD), dim=2)
-        self.k.append(k_BKTD)
-        self.v.append(v_BKTD)
-        return k_BKTD, v_BKTD
+        """Rotated keys, and values, of the next layer: the cache's, then the new ones. Layers come in order."""
+        if len(self.k) in self.kv.raw:
+            k_BKSD, v_BKSD = self._growth.append(k_BKTD, v_BKTD)
+            return rotate(k_BKSD, self._k_rotary), v_BKSD
+        return self._growth.append(rotate(k_BKTD, self._q_rotary), v_BKTD)
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """Added to scores, broadcastable to BHTS: -inf for what is not seen; None for plain causal attention."""
@@ -145,32 +113,27 @@ class CacheReader:
 
     def grown(self, lengths_B: Tensor) -> KV:
         """The cache with each row's first `lengths_B` new tokens appended."""
-        grown = KV(tuple(self.k), tuple(self.v), self.kv.used_B + lengths_B)
-        new = self.layout.position_BT.shape[1]
-        if bool((self.kv.used_B == self.cached).all()) and bool((lengths_B == new).all()):
-            return grown
-        slots = torch.arange(int(grown.used_B.max()), device=lengths_B.device)
+        used_B = self.kv.used_B + lengths_B
+        if self.kv.level and bool((lengths_B == self.layout.position_BT.shape[1]).all()):
+            return self._growth.grown(used_B)
+        slots = torch.arange(int(used_B.max()), device=lengths_B.device)
         gap_B = self.cached - self.kv.used_B
-        return grown.take(torch.where(slots < self.kv.used_B[:, None], slots, slots + gap_B[:, None]), grown.used_B)
+        slots_BS = torch.where(slots < self.kv.used_B[:, None], slots, slots + gap_B[:, None])
+        return self.kv.replace(tuple(self.k), tuple(self.v), used_B).take(slots_BS, used_B)
+
+    def side_by_side(self) -> KV:
+        """The cache with the tokens of all candidates behind the slots in use, for the next pass of a longer tail."""
+        return self._growth.grown(self.kv.used_B)
 
     def _build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
         slopes_H = self.positions.slopes_H
         narrow = window is not None and window < self.key_position_BS.shape[1]
         if self.cached == 0 and self.layout.plain and slopes_H is None and not narrow:
             return None
-        seen = _shared(self.visible(window if narrow else None))[:, None]
+        seen = same_rows(self.visible(window if narrow else None))[:, None]
         if slopes_H is None:
             # As numbers, which every layer would otherwise make of it anew.
             return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))
         distance = self.key_position_BS[:, None, None, :] - self.layout.position_BT[:, None, :, None]
         bias = slopes_H.to(dtype)[:, None, None] * distance.to(dtype)
         return bias.masked_fill(~seen, float("-inf"))
-
-    def _rotary(self, positions_BT: Tensor) -> tuple[Tensor, Tensor] | None:
-        rotary = self.positions.rotary(_shared(positions_BT))
-        return None if rotary is None else (rotary[0][:, None], rotary[1][:, None])
-
-
-def _shared(x: Tensor) -> Tensor:
-    """One row for all where the rows are equal, so that masks and rotations are built once."""
-    return x[:1] if x.shape[0] > 1 and bool((x == x[:1]).all()) else x

@@ -46,6 +46,13 @@ class SegmentState(State):
 S = TypeVar("S", bound=SegmentState)
 
 
+def reserved(kv: KV, lengths_B: Tensor, left_B: Tensor) -> KV:
+    """A cache with room for the tokens of a call, as far as the segment goes; rows that differ are copied anyway."""
+    if not kv.level or not len(lengths_B) or not bool((lengths_B == lengths_B[0]).all()):
+        return kv
+    return kv.reserve(int(lengths_B[0]), kv.slots + int(left_B.max()))
+
+
 class CacheMethod(BlockMethod[C, S]):
     """Attention over a cache of which, after every `segment` tokens, the first and last slots are kept."""
 
@@ -68,18 +75,27 @@ class CacheMethod(BlockMethod[C, S]):
     def step(self, state: S, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[S, Tensor]:
         """Attend to the cache and the new tokens; at a segment's end cut the cache back."""
         steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
+        state = self.reserve(state, lengths_B)
         reader = self.reader(state, Layout(state.kv.used_B[:, None] + steps, None, self.band, self.keep_first))
         hidden_BtC = self.backbone.forward(tokens_Bt, self._input_positions(state, steps), reader)
         left_B = state.left_B - lengths_B
-        kv = reader.grown(lengths_B).keep(self.keep_first, self.keep_last, left_B == 0)
+        kv = self.kept(reader.grown(lengths_B), left_B == 0)
         left_B = torch.where(left_B == 0, self.segment, left_B)
         return dataclasses.replace(state, kv=kv, left_B=left_B), hidden_BtC
+
+    def reserve(self, state: S, lengths_B: Tensor) -> S:
+        """Room for the tokens of the call, as far as the segment goes."""
+        return dataclasses.replace(state, kv=reserved(state.kv, lengths_B, state.left_B))
+
+    def kept(self, kv: KV, ended_B: Tensor) -> KV:
+        """What stays of a cache where a segment has ended."""
+        return kv.keep(self.keep_first, self.keep_last, ended_B, self.backbone)
 
     def skim(self, state: S, tokens_Bt: Tensor, lengths_B: Tensor) -> S | None:
         """A segment of which nothing is kept need not be computed."""
         if self.keep_first or self.keep_last:
             return None
-        kv = state.kv.keep(0, 0, torch.ones_like(lengths_B, dtype=torch.bool))
+        kv = state.kv.cut(0, torch.ones_like(lengths_B, dtype=torch.bool))
         return dataclasses.replace(state, kv=kv, left_B=torch.full_like(state.left_B, self.segment))
 
     def reader(self, state: S, layout: Layout) -> CacheReader:
@@ -191,11 +207,12 @@ class Continuations:
 
     def _read(self, tokens_T: Tensor, group_T: Tensor, steps_T: Tensor) -> None:
         method, state = self.method, self.state
+        state = dataclasses.replace(state, kv=state.kv.reserve(len(tokens_T), states.MOST))
         tail_1P = (self.used_B[:, None] + self.steps_P, self.group_P)
         layout = Layout(self.used_B[:, None] + steps_T, group_T, method.band, method.keep_first, *tail_1P)
         reader = method.reader(state, layout)
         hidden_TC = method.forward(state, tokens_T[None], steps_T, reader)[0]
         ends_T = torch.cat((group_T[1:] != group_T[:-1], group_T.new_ones(1, dtype=torch.bool)))
         self.hidden_NC = self.hidden_NC.index_copy(0, group_T[ends_T], hidden_TC[ends_T])
-        self.state = dataclasses.replace(state, kv=KV(tuple(reader.k), tuple(reader.v), self.used_B))
+        self.state = dataclasses.replace(state, kv=reader.side_by_side())
         self.steps_P, self.group_P = torch.cat((self.steps_P, steps_T)), torch.cat((self.group_P, group_T))

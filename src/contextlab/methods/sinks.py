@@ -9,7 +9,7 @@ import pydantic
 import torch
 from torch import Tensor
 
-from contextlab.attention import KV, CacheReader, Layout, rotate
+from contextlab.attention import KV, CacheReader, Layout, per_head, rotate
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.kernels.sink_attention import sink_attention
@@ -79,7 +79,7 @@ class SinkReader(CacheReader):
     def __init__(self, backbone: Backbone, kv: KV, layout: Layout) -> None:
         super().__init__(backbone, kv, layout)
         assert layout.band is not None
-        self._sink_rotary = self._rotary(layout.position_BT.clamp(max=layout.first + layout.band - 1))
+        self._sink_rotary = per_head(backbone, layout.position_BT.clamp(max=layout.first + layout.band - 1))
         self._seen: dict[int | None, Tensor] = {}
 
     def __call__(
@@ -87,7 +87,6 @@ class SinkReader(CacheReader):
     ) -> Tensor:
         """Append the new keys and values of a layer and attend."""
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
-        k_BKSD = rotate(k_BKSD, self._k_rotary)
         q_near, q_sink = rotate(q_BHTD, self._q_rotary), rotate(q_BHTD, self._sink_rotary)
         if window not in self._seen:
             mask = self.mask(window, torch.float32)

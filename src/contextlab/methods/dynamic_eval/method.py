@@ -227,7 +227,7 @@ class DynamicEval(CacheMethod[DynamicEvalConfig, DynamicEvalState]):
             length_B=state.length_B - fill_B,
             left_B=state.left_B + fill_B,
             fill_B=torch.zeros_like(fill_B),
-            kv=state.kv.keep(begin, 0, fill_B > 0),
+            kv=state.kv.cut(begin, fill_B > 0),
         )
         tokens_1t = state.tokens_BN[:, begin:used]
         return self._learn(rewound, tokens_1t, torch.cat((tokens_1t[:, 1:], next_11), dim=1), given)[0]

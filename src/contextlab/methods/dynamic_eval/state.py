@@ -55,7 +55,7 @@ def single_row(state: DynamicEvalState, row: int) -> DynamicEvalState:
     alone = state.map(lambda x: x[row : row + 1])
     used = int(alone.kv.used_B)
     k, v = (tuple(x_BKSD[:, :, :used] for x_BKSD in part) for part in (alone.kv.k, alone.kv.v))
-    return dataclasses.replace(alone, kv=KV(k, v, alone.kv.used_B))
+    return dataclasses.replace(alone, kv=alone.kv.replace(k, v, alone.kv.used_B))
 
 
 def advanced(state: DynamicEvalState, tokens_1t: Tensor, pending_1C: Tensor, kv: KV) -> DynamicEvalState:
@@ -67,7 +67,7 @@ def advanced(state: DynamicEvalState, tokens_1t: Tensor, pending_1C: Tensor, kv:
         state,
         length_B=state.length_B + count,
         pending_BC=pending_1C.detach(),
-        kv=KV(tuple(k.detach() for k in kv.k), tuple(v.detach() for v in kv.v), kv.used_B),
+        kv=kv.replace(tuple(k.detach() for k in kv.k), tuple(v.detach() for v in kv.v), kv.used_B),
         left_B=state.left_B - count,
         tokens_BN=tokens_1N,
         fill_B=state.fill_B + count,
@@ -101,5 +101,5 @@ def _widened(state: DynamicEvalState, slots: int) -> DynamicEvalState:
     def widen(x_BKSD: Tensor) -> Tensor:
         return F.pad(x_BKSD, (0, 0, 0, slots - x_BKSD.shape[2]))
 
-    kv = KV(tuple(map(widen, state.kv.k)), tuple(map(widen, state.kv.v)), state.kv.used_B)
+    kv = state.kv.replace(tuple(map(widen, state.kv.k)), tuple(map(widen, state.kv.v)), state.kv.used_B)
     return dataclasses.replace(state, kv=kv)

@@ -23,7 +23,7 @@ from contextlab.methods.evalm.config import EVALMConfig
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
-from contextlab.methods.segments import CacheMethod
+from contextlab.methods.segments import CacheMethod, reserved
 from contextlab.methods.sliding import Sliding, SlidingConfig
 
 
@@ -77,7 +77,8 @@ class EVALM(CacheMethod[EVALMConfig, EVALMState]):
         return EVALMState(
             plain.length_B,
             plain.pending_BC,
-            plain.kv,
+            # Chunks are summed up from keys before rotation.
+            dataclasses.replace(plain.kv, raw=frozenset(range(backbone.layers))),
             (plain.left_B + chunk - 1) // chunk * chunk,
             chunks=backbone.empty_kv(batch_size),
             query_sum=(sum_BKD,) * (backbone.layers if self.config.pooling == "eva" else 0),
@@ -96,6 +97,7 @@ class EVALM(CacheMethod[EVALMConfig, EVALMState]):
     def step(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[EVALMState, Tensor]:
         """Attend, roll up finished chunks; at a window's end cut the local cache back."""
         steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
+        state = dataclasses.replace(state, kv=reserved(state.kv, lengths_B, state.left_B))
         reader = self._reader(state, Layout(state.kv.used_B[:, None] + steps), lengths_B)
         hidden_BtC = self.backbone.forward(tokens_Bt, self._input_positions(state, steps), reader)
         if not bool(hidden_BtC.isfinite().all()):
@@ -104,7 +106,7 @@ class EVALM(CacheMethod[EVALMConfig, EVALMState]):
         assert reader.roll_up is not None
         after = dataclasses.replace(
             state,
-            kv=reader.grown(lengths_B).keep(self.keep_first, self.keep_last, left_B == 0),
+            kv=self.kept(reader.grown(lengths_B), left_B == 0),
             left_B=torch.where(left_B == 0, self.segment, left_B),
             chunks=KV(tuple(reader.chunk_k), tuple(reader.chunk_v), state.chunks.used_B + reader.roll_up.done_B),
             query_sum=tuple(reader.query_sum),

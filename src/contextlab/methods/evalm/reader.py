@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contextlab.attention import KV, CacheReader, Layout, Positions, rotate
+from contextlab.attention import KV, CacheReader, Layout, Positions, per_head, rotate
 from contextlab.kernels.eva_attention import eva_attention
 from contextlab.methods.evalm.config import Geometry
 from contextlab.methods.evalm.summary import Summary, query_factor
@@ -115,7 +115,7 @@ class EvaReader(CacheReader):
         self.seen = min(int(self.counts_BT.max()), state.chunks.slots)
         self.all_see = int(self.counts_BT.min()) >= self.seen
         positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B)
-        self._chunk_rotary = self._rotary(positions_Bn) if self.seen else None
+        self._chunk_rotary = per_head(positions, positions_Bn) if self.seen else None
         self._level = layout.plain and bool((state.kv.used_B == self.cached).all())
         self._biases: dict[int | None, Tensor | None] = {}
 
@@ -131,7 +131,7 @@ class EvaReader(CacheReader):
         chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, : self.seen] for x in (self.chunk_k, self.chunk_v))
         return eva_attention(
             rotate(q_BHTD, self._q_rotary),
-            rotate(k_BKSD, self._k_rotary),
+            k_BKSD,
             v_BKSD,
             rotate(chunk_k_BKnD, self._chunk_rotary) if self.seen else chunk_k_BKnD,
             chunk_v_BKnD,

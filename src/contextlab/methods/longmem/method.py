@@ -26,6 +26,7 @@ from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.longmem.bank import Bank
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.side import SideNetwork
+from contextlab.methods.segments import reserved
 from contextlab.methods.window import Window, WindowConfig
 
 
@@ -90,7 +91,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         """An empty bank and an empty segment."""
         backbone = self.backbone
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
-        kv = backbone.empty_kv(batch_size)
+        kv = dataclasses.replace(backbone.empty_kv(batch_size), raw=frozenset({self.memory_layer}))
         side_kv = backbone.empty_kv(batch_size, len(self.side.blocks))
         bank = Bank.empty(batch_size, backbone.kv_heads, backbone.head_width, self.config, backbone.device)
         return LongMemState(
@@ -123,6 +124,11 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         """Up to the end of the segment."""
         return state.left_B
 
+    def reserve(self, state: LongMemState, lengths_B: Tensor) -> LongMemState:
+        """Room for the tokens of the call in both caches, as far as the segment goes."""
+        kv, side_kv = (reserved(part, lengths_B, state.left_B) for part in (state.kv, state.side_kv))
+        return dataclasses.replace(state, kv=kv, side_kv=side_kv)
+
     def step(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[LongMemState, Tensor]:
         """Backbone, side network, and at a segment's end its entry into the bank.
 
@@ -130,6 +136,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             UserError: when rows that share a bank are not equally long.
         """
         self._check_level(state, lengths_B)
+        state = self.reserve(state, lengths_B)
         layout = self._layout(state, tokens_Bt)
         reader = CacheReader(self.backbone, state.kv, layout)
         states, final_BtC = self.run_backbone(tokens_Bt, layout, reader)
@@ -194,8 +201,8 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         return dataclasses.replace(
             state,
             bank=bank,
-            kv=state.kv.keep(0, 0, ended_B),
-            side_kv=state.side_kv.keep(0, 0, ended_B),
+            kv=state.kv.cut(0, ended_B),
+            side_kv=state.side_kv.cut(0, ended_B),
             left_B=torch.where(ended_B, self.segment, state.left_B),
         )
 

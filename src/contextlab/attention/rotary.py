@@ -1,0 +1,61 @@
+"""Rotary position encoding of queries and keys.
+
+Legend: B rows, T tokens, K key/value heads, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Rotary = tuple[Tensor, Tensor]
+"""Cosine and signed sine `(..., T, D)`."""
+
+
+class Positions(Protocol):
+    """How a backbone encodes positions inside attention."""
+
+    def rotary(self, positions: Tensor) -> Rotary | None:
+        """Cosine and signed sine for the given positions, or None for a model without rotary encoding."""
+
+    @property
+    def slopes_H(self) -> Tensor | None:
+        """ALiBi slopes per head, or None."""
+
+
+def rotate(x: Tensor, rotary: Rotary | None) -> Tensor:
+    """Rotary position encoding of `x[..., T, D]`.
+
+    Args:
+        x: queries or keys.
+        rotary: cosine and sine of the same trailing shape (or narrower), the sine with its sign turned in the first
+            half of the width; None leaves `x` as it is.
+    """
+    if rotary is None:
+        return x
+    cos, sin = (part.to(x.dtype) for part in rotary)
+    width = cos.shape[-1]
+    if width < x.shape[-1]:
+        return torch.cat((rotate(x[..., :width], rotary), x[..., width:]), dim=-1)
+    return torch.addcmul(x * cos, x.roll(width // 2, dims=-1), sin)
+
+
+def per_head(positions: Positions, position_BT: Tensor) -> Rotary | None:
+    """The encoding of positions for `rotate` of `x_BKTD`; one row for all where the rows are equal."""
+    rotary = positions.rotary(same_rows(position_BT))
+    return None if rotary is None else (rotary[0][:, None], rotary[1][:, None])
+
+
+def turning(positions: Positions, distance_BT: Tensor) -> Rotary | None:
+    """What moves rotated keys by so many positions: rotations add up, but a scale that comes with them does not."""
+    rotary, scale = per_head(positions, distance_BT), positions.rotary(torch.zeros_like(distance_BT[:1, :1]))
+    if rotary is None or scale is None:
+        return None
+    return rotary[0] / scale[0][:, None], rotary[1] / scale[0][:, None]
+
+
+def same_rows(x: Tensor) -> Tensor:
+    """One row for all where the rows are equal, so that masks and rotations are built once."""
+    return x[:1] if x.shape[0] > 1 and bool((x == x[:1]).all()) else x
