@@ -1,14 +1,14 @@
-"""Reading token by token: `full` beside the model itself with its own cache (transformers' DynamicCache).
+"""Reading token by token: `full` beside the model itself with its own cache.
 
 Both sides hold the same text in their caches. They take steps in turn, in one process, so that whatever else runs on
-the machine meets both; each ratio is of two neighbouring groups of steps. Memory is counted, not sampled: storages that
-operations make in a step, and the state with the free slots behind it, without the weights; `growing` is the step that
-makes a larger buffer while the caller still holds the state in the old one.
+the machine meets both; each ratio is of two neighbouring groups of steps, by the clock and in processor time. Memory
+is counted, not sampled: storages that operations make in a step, and the state with the free slots behind it, without
+the weights; `growing` is the step that moves the state into larger memory, `usual` one in free slots.
 
 The last line is JSON: per length the medians and quartiles of seconds per token, of their ratio, and peaks as multiples
 of the state's bytes.
 
-    python benches/decode.py [--lengths 1024 4096 8192] [--groups 12] [--steps 4]
+    python benches/decode.py [--lengths 1024 4096 8000] [--groups 12] [--steps 4]
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Ours:
         return self.method.next_logprobs(self.state)
 
     @property
-    def held(self) -> int:
-        """Bytes of the state with whatever memory it keeps."""
-        return storage_bytes(self.state.tensors().values())
+    def needed(self) -> int:
+        """Bytes of the state."""
+        return self.state.nbytes
 
 
 class Theirs:
@@ -64,20 +64,18 @@ class Theirs:
         return logits[:, -1].float().log_softmax(-1)
 
     @property
-    def held(self) -> int:
+    def needed(self) -> int:
         """Bytes of the cache."""
-        return storage_bytes(x for layer in self.cache.layers for x in (layer.keys, layer.values))
+        layers: Any = self.cache.layers
+        return storage_bytes(x for layer in layers for x in (layer.keys, layer.values))
 
 
-Side = Ours | Theirs
-
-
-def seconds(step: Callable[[Tensor], Tensor], tokens: list[Tensor]) -> float:
-    """Seconds per token."""
-    started = time.perf_counter()
+def seconds(step: Callable[[Tensor], Tensor], tokens: list[Tensor]) -> tuple[float, float]:
+    """Seconds per token by the clock, and of all threads together."""
+    started, used = time.perf_counter(), time.process_time()
     for token_11 in tokens:
         step(token_11)
-    return (time.perf_counter() - started) / len(tokens)
+    return (time.perf_counter() - started) / len(tokens), (time.process_time() - used) / len(tokens)
 
 
 def timed(ours: Ours, theirs: Theirs, tokens: list[Tensor], group: int) -> dict[str, Any]:
@@ -86,14 +84,14 @@ def timed(ours: Ours, theirs: Theirs, tokens: list[Tensor], group: int) -> dict[
     pairs = []
     for number, begin in enumerate(range(1, len(tokens) - group + 1, group)):
         part = tokens[begin : begin + group]
-        sides: list[Side] = [ours, theirs] if number % 2 else [theirs, ours]
+        sides: list[Ours | Theirs] = [ours, theirs] if number % 2 else [theirs, ours]
         took = {side: seconds(side.step, part) for side in sides}
         pairs.append((took[ours], took[theirs]))
-    mine, other = zip(*pairs, strict=True)
     return {
-        "contextlab_seconds": spread(mine),
-        "transformers_seconds": spread(other),
-        "ratio": spread([a / b for a, b in pairs]),
+        "contextlab_seconds": spread([mine[0] for mine, _ in pairs]),
+        "transformers_seconds": spread([other[0] for _, other in pairs]),
+        "ratio": spread([mine[0] / other[0] for mine, other in pairs]),
+        "ratio_of_processor_seconds": spread([mine[1] / other[1] for mine, other in pairs]),
         "largest_difference": apart,
     }
 
@@ -104,25 +102,23 @@ def spread(values: Any) -> dict[str, float]:
     return {"low": low, "median": middle, "high": high}
 
 
-def peak(side: Side, token_11: Tensor) -> float:
-    """Peak memory of one step as a multiple of the bytes that the cache's tokens need."""
-    with PeakMemory(resident_bytes=side.held) as memory:
-        side.step(token_11)
-    return memory.peak_bytes / needed(side)
-
-
-def needed(side: Side) -> int:
-    """Bytes of keys and values, without free slots."""
-    return side.state.nbytes if isinstance(side, Ours) else side.held
-
-
 def peaks(ours: Ours, theirs: Theirs, token_11: Tensor) -> dict[str, float]:
-    """Of one step in free slots, of the step that makes room, and of the model's own step."""
-    kv: Any = ours.state.kv  # type: ignore[attr-defined]
-    usual = peak(ours, token_11)
-    for _ in range(kv.buffers.slots - kv.slots - 1):
-        ours.step(token_11)
-    return {"usual": usual, "growing": peak(ours, token_11), "transformers": peak(theirs, token_11)}
+    """Of a step in free slots, of one that makes room, and of the model's own step, per byte of keys and values."""
+    with PeakMemory() as memory:
+        # A copy without free slots, of which all was made under the watch.
+        ours.state = ours.state.map(Tensor.clone)
+        growing = _peak(ours, token_11, memory)
+        usual = _peak(ours, token_11, memory)
+    with PeakMemory() as memory:
+        theirs.step(token_11)
+        transformers_ = _peak(theirs, token_11, memory)
+    return {"usual": usual, "growing": growing, "transformers": transformers_}
+
+
+def _peak(side: Ours | Theirs, token_11: Tensor, memory: PeakMemory) -> float:
+    memory.peak_bytes = 0
+    side.step(token_11)
+    return memory.peak_bytes / side.needed
 
 
 def main() -> None:

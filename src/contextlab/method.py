@@ -74,9 +74,9 @@ class Ahead:
 class State:
     """What a method keeps between calls: a value made of tensors, every one with the batch rows first.
 
-    Subclasses add fields that are tensors, tuples of tensors, or further such dataclasses; whatever else these hold says
-    how to understand the tensors, and is the same in every state of a method. Nothing is changed in place, so forks
-    share memory until they are read.
+    Subclasses add fields that are tensors, tuples of tensors, or further such dataclasses; whatever else these hold
+    says how to understand the tensors, and is the same in every state of a method. No state sees a change of another,
+    so forks share memory until they are read.
 
     Attributes:
         length_B: tokens read so far, int64.
@@ -198,7 +198,7 @@ def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any]) -> Any:
     prefix = f"{name}." if name else ""
     if isinstance(value, tuple):
         return tuple(_walk(item, f"{prefix}{i}", visit) for i, item in enumerate(value))
-    if not dataclasses.is_dataclass(value):
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     parts = [field.name for field in dataclasses.fields(value) if field.init]
     changed = {part: _walk(getattr(value, part), prefix + part, visit) for part in parts}

@@ -1,7 +1,7 @@
 """Keys and values of the tokens in view.
 
-A cache is a value: what it holds is never changed. Where its tensors begin a larger buffer, the cache that grows out of
-it is written into the free slots behind, once; whoever comes second finds them taken and copies.
+A cache is a value: the numbers that it holds never change. Where its tensors begin a larger buffer, the cache that
+grows out of it is written into the free slots behind, once; whoever comes second finds them taken and copies.
 
 Legend: B rows, T new tokens, S tokens in the cache, K key/value heads, D head width.
 """
@@ -33,9 +33,22 @@ class Buffers:
         taken: slots that belong to some cache and are not written any more.
     """
 
-    def __init__(self, kv: KV, slots: int) -> None:
-        self.k, self.v = (tuple(_widened(x, slots) for x in layers) for layers in (kv.k, kv.v))
-        self.taken = kv.slots
+    def __init__(self, k: Layers, v: Layers, taken: int) -> None:
+        self.k, self.v, self.taken = k, v, taken
+
+    @classmethod
+    def under(cls, kv: KV, slots: int) -> None:
+        """Move a cache into new buffers with so many slots, one tensor after the other, so that it never lies in
+        memory twice; whoever holds it holds the same numbers as before.
+        """
+        taken = kv.slots
+        whole: dict[str, list[Tensor]] = {"k": list(kv.k), "v": list(kv.v)}
+        for name, layers in whole.items():
+            for layer in range(len(layers)):
+                layers[layer] = _widened(layers[layer], slots)
+                moved = (*(x[:, :, :taken] for x in layers[: layer + 1]), *layers[layer + 1 :])
+                object.__setattr__(kv, name, moved)
+        object.__setattr__(kv, "buffers", cls(tuple(whole["k"]), tuple(whole["v"]), taken))
 
     @property
     def slots(self) -> int:
@@ -68,6 +81,11 @@ class KV:
     raw: frozenset[int] = frozenset()
     buffers: Buffers | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
 
+    def __getstate__(self) -> dict[str, object]:
+        """What copies and pickles hold: the slots in use, not the memory behind them."""
+        k, v = (tuple(x.clone(memory_format=torch.contiguous_format) for x in layers) for layers in (self.k, self.v))
+        return {"k": k, "v": v, "used_B": self.used_B, "raw": self.raw}
+
     @property
     def slots(self) -> int:
         """S: slots of the longest row."""
@@ -84,7 +102,8 @@ class KV:
 
     def take(self, slots_BS: Tensor, used_B: Tensor) -> KV:
         """The given slots of every row, in the given order; keys keep the rotation that they have."""
-        return self.replace(*(tuple(_pick(x, slots_BS) for x in layers) for layers in (self.k, self.v)), used_B)
+        k, v = (tuple(_pick(x, slots_BS) for x in layers) for layers in (self.k, self.v))
+        return self.replace(k, v, used_B)
 
     def check(self, name: str, most: int) -> None:
         """Refuse a loaded cache whose layers differ, or with more slots in use than there are or than `most`.
@@ -126,7 +145,7 @@ class KV:
         return self.replace(tuple(k), self.v, self.used_B)
 
     def reserve(self, new: int, most: int) -> KV:
-        """The same cache with free slots behind it, so that `new` tokens are not the cause of a copy.
+        """This cache, moved into larger memory where there are not enough free slots behind it.
 
         Args:
             new: tokens that are going to be read.
@@ -137,15 +156,15 @@ class KV:
         if torch.is_grad_enabled() or (self.buffers and self.buffers.free(self.slots, new)):
             return self
         roomy = min(wanted + wanted // SPARE, most)
-        return self._in(Buffers(self, -(-roomy // STEP) * STEP), self.slots, self.used_B)
+        Buffers.under(self, -(-roomy // STEP) * STEP)
+        return self
 
-    def _in(self, buffers: Buffers, slots: int, used_B: Tensor) -> KV:
-        """The first slots of buffers, as a cache to which they belong from now on."""
-        k, v = (tuple(x[:, :, :slots] for x in layers) for layers in (buffers.k, buffers.v))
-        grown = self.replace(k, v, used_B)
-        buffers.taken = slots
-        object.__setattr__(grown, "buffers", buffers)
-        return grown
+    def beginning(self, buffers: Buffers) -> KV:
+        """The same cache, whose tensors are the beginning of buffers; these slots belong to it from now on."""
+        begun = self.replace(self.k, self.v, self.used_B)
+        buffers.taken = self.slots
+        object.__setattr__(begun, "buffers", buffers)
+        return begun
 
 
 class Growth:
@@ -161,9 +180,7 @@ class Growth:
         """Keys and values of the next layer: the cache's, then the new ones."""
         layer, buffers = len(self.k), self._buffers
         if buffers is not None:
-            k_BKSD, v_BKSD = (
-                self._written(x[layer], new) for x, new in ((buffers.k, k_BKTD), (buffers.v, v_BKTD))
-            )
+            k_BKSD, v_BKSD = (self._written(x[layer], new) for x, new in ((buffers.k, k_BKTD), (buffers.v, v_BKTD)))
         elif self.slots:
             k_BKSD, v_BKSD = torch.cat((self.kv.k[layer], k_BKTD), dim=2), torch.cat((self.kv.v[layer], v_BKTD), dim=2)
         else:
@@ -174,22 +191,18 @@ class Growth:
 
     def grown(self, used_B: Tensor) -> KV:
         """The cache with all new tokens behind it; their slots are taken from now on."""
-        if self._buffers is None:
-            return self.kv.replace(tuple(self.k), tuple(self.v), used_B)
-        assert self._buffers.taken == self.slots, "another pass has taken the same slots"
         grown = self.kv.replace(tuple(self.k), tuple(self.v), used_B)
-        self._buffers.taken = self.slots + self.new
-        object.__setattr__(grown, "buffers", self._buffers)
-        return grown
+        if self._buffers is None:
+            return grown
+        assert self._buffers.taken == self.slots, "another pass has taken the same slots"
+        return grown.beginning(self._buffers)
 
     def _written(self, buffer_BKSD: Tensor, new_BKTD: Tensor) -> Tensor:
         buffer_BKSD[:, :, self.slots : self.slots + self.new] = new_BKTD
         return buffer_BKSD[:, :, : self.slots + self.new]
 
 
-def empty_kv(
-    layers: int, shape_BKD: tuple[int, int, int], like: Tensor, raw: frozenset[int] = frozenset()
-) -> KV:
+def empty_kv(layers: int, shape_BKD: tuple[int, int, int], like: Tensor, raw: frozenset[int] = frozenset()) -> KV:
     """A cache without tokens, of `like`'s dtype and device."""
     rows, heads, width = shape_BKD
     none = like.new_zeros(rows, heads, 0, width)

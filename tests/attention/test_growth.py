@@ -1,0 +1,247 @@
+"""Caches that grow in place: they stay values, and need no memory twice."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextlab.accounting.memory import PeakMemory, storage_bytes
+from contextlab.attention import CacheReader, Layout, rotate
+from contextlab.attention.cache import KV, SPARE, STEP, empty_kv
+from contextlab.attention.rotary import per_head
+from contextlab.backbone import load
+from contextlab.methods.full import Full
+from contextlab.methods.sliding import Sliding, SlidingConfig
+
+LAYERS, HEADS, WIDTH = 3, 2, 4
+BYTES = LAYERS * 2 * HEADS * WIDTH * 4
+"""Of one slot of one row."""
+
+
+class NoPositions:
+    slopes_H = None
+
+    def rotary(self, positions):
+        return None
+
+
+def fresh(rows=1):
+    return empty_kv(LAYERS, (rows, HEADS, WIDTH), torch.empty(0))
+
+
+def tokens(rows, count, first):
+    """Keys that say which token they are; values are their negatives."""
+    return torch.arange(first, first + count).float()[:, None].expand(rows, HEADS, count, WIDTH)
+
+
+@torch.no_grad()
+def grow(kv: KV, count: int, first: int, *, reserve: bool = True) -> KV:
+    rows = len(kv.used_B)
+    kv = kv.reserve(count, 10**6) if reserve else kv
+    reader = CacheReader(NoPositions(), kv, Layout(kv.used_B[:, None] + torch.arange(count)))
+    new = tokens(rows, count, first)
+    for _ in range(LAYERS):
+        reader.append(new, -new)
+    return reader.grown(torch.full((rows,), count))
+
+
+def held(kv: KV) -> list[int]:
+    """The tokens of a cache, after a look at all of its layers."""
+    for k, v in zip(kv.k, kv.v, strict=True):
+        assert torch.equal(k, -v)
+        assert torch.equal(k, kv.k[0])
+        assert torch.equal(k, k[:1, :1, :, :1].expand_as(k))
+    return kv.k[0][0, 0, :, 0].int().tolist()
+
+
+def whole_bytes(kv: KV) -> int:
+    return storage_bytes((*kv.k, *kv.v))
+
+
+def test_a_second_continuation_of_a_cache_never_sees_the_first():
+    begun = grow(fresh(), 5, 0)
+    one, other = grow(begun, 2, 100), grow(begun, 3, 200)
+    again = grow(one, 1, 300)
+    assert held(begun) == [*range(5)]
+    assert held(one) == [*range(5), 100, 101]
+    assert held(other) == [*range(5), 200, 201, 202]
+    assert held(again) == [*range(5), 100, 101, 300]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40), st.booleans()), min_size=1, max_size=12))
+def test_caches_that_grow_out_of_each_other_in_any_order_stay_what_they_are(steps):
+    """Every step lets some earlier cache grow, in its room or by copying; all of them are looked at in the end."""
+    caches, expected = [fresh()], [[]]
+    for number, (parent, count, reserve) in enumerate(steps, start=1):
+        parent = parent % len(caches)
+        caches.append(grow(caches[parent], count, 1000 * number, reserve=reserve))
+        expected.append([*expected[parent], *range(1000 * number, 1000 * number + count)])
+    assert [held(kv) for kv in caches] == expected
+
+
+def test_growing_token_by_token_writes_in_place_and_keeps_few_free_slots():
+    kv = grow(fresh(), 512, 0)
+    moves = 0
+    for step in range(300):
+        before = kv.k[0].data_ptr()
+        kv = grow(kv, 1, 1000 + step)
+        moves += kv.k[0].data_ptr() != before
+        assert whole_bytes(kv) <= (kv.slots + kv.slots // SPARE + STEP) * BYTES
+    assert moves <= 300 // (512 // SPARE) + 1
+    assert held(kv) == [*range(512), *range(1000, 1300)]
+
+
+def test_moving_into_larger_memory_never_holds_the_cache_twice():
+    """Even while the caller holds the cache that is moved: its peak is the larger one and one tensor of the old."""
+    with PeakMemory() as memory:
+        kv = KV(*grow(fresh(), 640, 0, reserve=False).__getstate__().values())
+        memory.peak_bytes = 0
+        grown = grow(kv, 1, 1000)
+    slots = -(-(641 + 641 // SPARE) // STEP) * STEP
+    assert memory.peak_bytes <= slots * BYTES + 640 * BYTES // (2 * LAYERS) + 4096
+    assert held(kv) == [*range(640)]
+    assert held(grown) == [*range(640), 1000]
+
+
+@torch.no_grad()
+def test_a_cache_is_never_reserved_beyond_what_it_may_hold():
+    kv = fresh().reserve(1000, 128)
+    assert kv.buffers is not None
+    assert kv.buffers.slots == 128
+    assert kv.reserve(1000, 128).buffers is kv.buffers
+
+
+def test_copies_and_pickles_hold_the_slots_in_use_only():
+    kv = grow(fresh(), 10, 0)
+    assert whole_bytes(kv) > 10 * BYTES
+    for other in (copy.deepcopy(kv), pickle.loads(pickle.dumps(kv))):
+        assert whole_bytes(other) == 10 * BYTES
+        assert held(grow(other, 1, 50)) == [*range(10), 50]
+    assert held(grow(kv, 1, 60)) == [*range(10), 60]
+
+
+def test_a_cache_cut_to_nothing_keeps_no_memory():
+    assert whole_bytes(grow(fresh(), 10, 0).cut(0, torch.tensor([True]))) == 0
+
+
+def test_with_a_graph_nothing_is_written_in_place():
+    """A buffer that attention has saved for its backward pass must not change."""
+    kv = grow(fresh(), 4, 0)
+    weight = torch.ones((), requires_grad=True)
+    reader = CacheReader(NoPositions(), kv, Layout(kv.used_B[:, None] + torch.arange(2)))
+    k_BKSD, _ = reader.append(tokens(1, 2, 10) * weight, tokens(1, 2, 10) * weight)
+    loss = (k_BKSD**2).sum()
+    grow(kv, 3, 50)
+    loss.backward()
+    assert weight.grad is not None
+    assert kv.buffers is not None
+    assert kv.buffers.free(7, 1) is False
+
+
+def test_what_was_read_for_inference_only_goes_on_outside_of_it():
+    with torch.inference_mode():
+        kv = grow(fresh(), 4, 0)
+    assert held(grow(kv, 2, 10)) == [*range(4), 10, 11]
+
+
+def test_two_passes_over_the_same_free_slots_are_found_out():
+    kv = grow(fresh(), 4, 0).reserve(8, 100)
+    with torch.no_grad():
+        readers = [CacheReader(NoPositions(), kv, Layout(kv.used_B[:, None])) for _ in range(2)]
+        for reader in readers:
+            for _ in range(LAYERS):
+                reader.append(tokens(1, 1, 9), -tokens(1, 1, 9))
+    readers[0].grown(torch.tensor([1]))
+    with pytest.raises(AssertionError, match="same slots"):
+        readers[1].grown(torch.tensor([1]))
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen2"])
+@pytest.mark.parametrize("raw", [frozenset(), frozenset({0}), frozenset({0, 1})])
+def test_keys_move_to_the_rotation_of_their_new_slots(name, raw):
+    backbone = load(name)
+    key = torch.randn(2, backbone.kv_heads, 9, backbone.head_width)
+    turned = rotate(key, per_head(backbone, torch.arange(9)[None]))
+    layers = tuple(key if layer in raw else turned for layer in range(2))
+    kept = KV(layers, layers, torch.tensor([9, 7]), raw).keep(2, 3, torch.tensor([True, False]), backbone)
+    chosen = [0, 1, 6, 7, 8]
+    again = rotate(key[:, :, chosen], per_head(backbone, torch.arange(5)[None]))
+    for layer in range(2):
+        expected = key[0, :, chosen] if layer in raw else again[0]
+        torch.testing.assert_close(kept.k[layer][0, :, :5], expected, atol=2e-6, rtol=1e-5)
+        assert torch.equal(kept.k[layer][1], layers[layer][1, :, :7])
+        assert torch.equal(kept.v[layer][0, :, :5], layers[layer][0, :, chosen])
+
+
+def test_moving_keeps_a_scale_that_comes_with_the_rotation():
+    """Some models multiply cosine and sine by a factor, which a second rotation must not apply again."""
+    backbone = load("tiny-llama")
+
+    class Scaled:
+        slopes_H = None
+
+        def rotary(self, positions):
+            return tuple(1.25 * part for part in backbone.rotary(positions))
+
+    key = torch.randn(1, 2, 6, 8)
+    turned = rotate(key, per_head(Scaled(), torch.arange(6)[None]))
+    kept = KV((turned,), (turned,), torch.tensor([6])).keep(0, 2, torch.tensor([True]), Scaled())
+    expected = rotate(key[:, :, 4:], per_head(Scaled(), torch.arange(2)[None]))
+    torch.testing.assert_close(kept.k[0], expected, atol=2e-6, rtol=1e-5)
+
+
+def test_narrow_keys_are_rounded_once_by_a_move():
+    backbone = load("tiny-llama")
+    exact = torch.randn(1, 2, 40, 8)
+    turned = rotate(exact, per_head(backbone, torch.arange(40)[None])).bfloat16()
+    kept = KV((turned,), (turned,), torch.tensor([40])).keep(0, 3, torch.tensor([True]), backbone).k[0]
+    expected = rotate(exact[:, :, 37:], per_head(backbone, torch.arange(3)[None]))
+    assert kept.dtype == torch.bfloat16
+    assert float((kept - expected).abs().max()) <= 2 * 2**-9 * float(expected.norm(dim=-1).max())
+
+
+@pytest.mark.parametrize("split", [1, 7, 64])
+def test_full_is_bitwise_the_same_in_place_and_copied(split):
+    """Free slots change where things lie, and not one bit of what is computed."""
+    backbone, text = load("tiny-llama"), torch.randint(0, 256, (2, 120), generator=torch.Generator().manual_seed(0))
+    method = Full(backbone)
+    roomy, _ = method.read(method.start(2), text[:, :split])
+    bare = roomy.map(torch.clone)
+    for begin in (*range(split, 100, 9), 100):
+        roomy, found = method.read(roomy, text[:, begin : begin + 9])
+        bare, expected = method.read(bare, text[:, begin : begin + 9])
+        assert found is not None
+        assert expected is not None
+        assert torch.equal(found, expected)
+        bare = bare.map(torch.clone)
+
+
+def test_a_step_of_a_long_state_needs_little_more_than_the_state(monkeypatch):
+    backbone = load("tiny-llama")
+    monkeypatch.setattr(backbone, "max_positions", 4096)
+    method = Full(backbone)
+    state, _ = method.read(method.start(), torch.randint(0, 256, (1, 2048)), logprobs=False)
+    with PeakMemory() as memory:
+        state = state.map(torch.clone)
+        for _ in range(3):
+            memory.peak_bytes = 0
+            state, _ = method.read(state, torch.tensor([[7]]), logprobs=False)
+            assert memory.peak_bytes <= 1.3 * state.nbytes
+
+
+def test_sliding_keeps_rotated_keys_through_many_windows():
+    backbone = load("tiny-llama")
+    method = Sliding(backbone, SlidingConfig(N=16, sinks=2))
+    text = torch.randint(0, 256, (1, 400), generator=torch.Generator().manual_seed(1))
+    whole, _ = method.read(method.start(), text)
+    parted = method.start()
+    for piece in text.split(7, dim=1):
+        parted, _ = method.read(parted, piece)
+    for one, other in zip(whole.kv.k, parted.kv.k, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
