@@ -109,6 +109,21 @@ def test_moving_into_larger_memory_never_holds_the_cache_twice():
     assert held(grown) == [*range(640), 1000]
 
 
+def test_nor_when_the_larger_memory_takes_the_place_of_one_that_is_full():
+    with PeakMemory() as memory:
+        kv = grow(fresh(), 640, 0)
+        assert kv.buffers is not None
+        before = kv.buffers.slots
+        kv = grow(kv, before - 640, 640)
+        memory.peak_bytes = 0
+        grown = grow(kv, 1, 1000)
+    assert grown.buffers is not None
+    peak_slots = grown.buffers.slots + before / (2 * LAYERS)
+    assert before < grown.buffers.slots
+    assert memory.peak_bytes <= peak_slots * BYTES + 4096
+    assert held(kv) == [*range(before)]
+
+
 @torch.no_grad()
 def test_a_cache_is_never_reserved_beyond_what_it_may_hold():
     kv = fresh().reserve(1000, 128)
@@ -142,6 +157,15 @@ def test_with_a_graph_nothing_is_written_in_place():
     assert weight.grad is not None
     assert kv.buffers is not None
     assert kv.buffers.free(7, 1) is False
+
+
+def test_a_cache_with_a_graph_keeps_it_when_it_is_read_on_from_without():
+    leaf = torch.ones(1, HEADS, 2, WIDTH, requires_grad=True)
+    layers = (leaf * 2,) * LAYERS
+    kv = KV(layers, layers, torch.tensor([2]))
+    grow(kv, 3, 5)
+    kv.k[0].sum().backward()
+    assert leaf.grad is not None
 
 
 def test_what_was_read_for_inference_only_goes_on_outside_of_it():

@@ -7,7 +7,7 @@ from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import load
 from contextlab.errors import UserError
 from contextlab.method import Ahead, ContextMethod
-from contextlab.methods import segments
+from contextlab.methods import branches
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.full import Full
 from contextlab.methods.sinks import Sinks, SinksConfig
@@ -165,7 +165,7 @@ def test_how_many_lie_side_by_side_does_not_matter(backbone, monkeypatch, most):
     state, _ = method.read(method.start(), text(30))
     candidates = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10], [11]]
     scores, written = method.score(state, candidates), method.generate(state, candidates, max_new_tokens=4)
-    monkeypatch.setattr(segments, "AT_ONCE", most)
+    monkeypatch.setattr(branches, "AT_ONCE", most)
     torch.testing.assert_close(method.score(state, candidates), scores, atol=1e-5, rtol=1e-5)
     assert method.generate(state, candidates, max_new_tokens=4) == written
 

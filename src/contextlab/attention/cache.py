@@ -42,6 +42,7 @@ class Buffers:
         memory twice; whoever holds it holds the same numbers as before.
         """
         taken = kv.slots
+        object.__setattr__(kv, "buffers", None)  # or all of the smaller ones would stay to the end
         whole: dict[str, list[Tensor]] = {"k": list(kv.k), "v": list(kv.v)}
         for name, layers in whole.items():
             for layer in range(len(layers)):
@@ -153,7 +154,9 @@ class KV:
         """
         new = max(min(new, most - self.slots), 0)
         wanted = self.slots + new
-        if torch.is_grad_enabled() or (self.buffers and self.buffers.free(self.slots, new)):
+        # A graph must neither be lost by moving what it leads to, nor be written over.
+        graph = torch.is_grad_enabled() or any(x.requires_grad for x in (*self.k, *self.v))
+        if graph or (self.buffers and self.buffers.free(self.slots, new)):
             return self
         roomy = min(wanted + wanted // SPARE, most)
         Buffers.under(self, -(-roomy // STEP) * STEP)

@@ -3,26 +3,23 @@
 A token's position is its slot in the cache, so positions never leave the range the model was trained on. Models that
 learn their positions cannot move cached states; there positions run on, modulo the model's range (circular positions).
 
-Legend: B rows, t tokens of a block, N candidates, M tokens of the longest candidate.
+Legend: B rows, t tokens of a block, T tokens that lie side by side, C width of the model.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from contextlab import states
 from contextlab.attention import KV, CacheReader, Layout
-from contextlab.method import Ahead, C, State, Writer, pad
+from contextlab.method import Ahead, C, State, Writer
 from contextlab.methods.blocks import BlockMethod
-
-AT_ONCE = 4096
-"""Tokens that lie side by side: more would gain no speed, and their mask grows with the square."""
+from contextlab.methods.branches import Branches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,24 +102,10 @@ class CacheMethod(BlockMethod[C, S]):
     @torch.no_grad()
     def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:
         """Score all candidates in one pass over the shared cache when no segment ends inside one of them."""
-        tokens_NM, lengths_N = pad(candidates, state.length_B.device)
-        count, longest = tokens_NM.shape
-        rows = state.batch_size
-        if longest == 0 or not self.side_by_side(state, longest):
-            return super().score(state, candidates)
-        if count > (together := max(1, AT_ONCE // longest)):
-            parts = [self.score(state, candidates[n : n + together]) for n in range(0, count, together)]
-            return torch.cat([functional.pad(part, (0, longest - part.shape[-1])) for part in parts], dim=1)
-        group_T = torch.arange(count, device=tokens_NM.device).repeat_interleave(longest)
-        steps_T = torch.arange(longest, device=tokens_NM.device).repeat(count)
-        layout = Layout(state.kv.used_B[:, None] + steps_T, group_T, self.band, self.keep_first)
-        tokens_BT = tokens_NM.reshape(1, -1).expand(rows, -1)
-        hidden_BTC = self.forward(state, tokens_BT, steps_T, self.reader(state, layout))
-        hidden_BNMC = hidden_BTC.view(rows, count, longest, -1)
-        before_BN1C = state.pending_BC[:, None, None].expand(-1, count, 1, -1)
-        previous_BNMC = torch.cat((before_BN1C, hidden_BNMC[:, :, :-1]), dim=2)
-        found_BNM = self.backbone.logprobs(previous_BNMC.flatten(1, 2), tokens_BT).view(rows, count, longest)
-        return found_BNM.masked_fill(torch.arange(longest, device=found_BNM.device) >= lengths_N[:, None], 0.0)
+        longest = max(map(len, candidates), default=0)
+        if longest and self.side_by_side(state, longest):
+            return self.branches.score(state, candidates)
+        return super().score(state, candidates)
 
     @torch.no_grad()
     def generate(
@@ -138,9 +121,7 @@ class CacheMethod(BlockMethod[C, S]):
         """Continue many prompts behind one row over the shared cache when no segment ends inside one of them."""
         longest = max(map(len, prompts), default=0) + max_new_tokens - 1  # the last one is not read
         if state.batch_size == 1 < len(prompts) and self.side_by_side(state, longest):
-            writer, together = Writer(max_new_tokens, stop, temperature, seed), max(1, AT_ONCE // max(longest, 1))
-            parts = [prompts[n : n + together] for n in range(0, len(prompts), together)]
-            return [row for part in parts for row in writer.write(len(part), Continuations(self, state, part))]
+            return self.branches.generate(state, prompts, Writer(max_new_tokens, stop, temperature, seed))
         return super().generate(
             state, prompts, max_new_tokens=max_new_tokens, stop=stop, temperature=temperature, seed=seed
         )
@@ -161,6 +142,19 @@ class CacheMethod(BlockMethod[C, S]):
         """Whether candidates of at most `longest` tokens may lie side by side behind the state's cache."""
         return int(state.left_B.min()) >= longest
 
+    @property
+    def branches(self) -> Branches[S]:
+        """Continuations that lie side by side behind a state's cache."""
+        return Branches(self.backbone, self.branch, self.band, self.keep_first)
+
+    def branch(self, state: S, tokens_BT: Tensor, steps_T: Tensor, layout: Layout, *, keep: bool) -> tuple[Tensor, S]:
+        """Read tokens that lie side by side; see `Branch`."""
+        if keep:
+            state = dataclasses.replace(state, kv=state.kv.reserve(len(steps_T), states.MOST))
+        reader = self.reader(state, layout)
+        hidden_BTC = self.forward(state, tokens_BT, steps_T, reader)
+        return hidden_BTC, dataclasses.replace(state, kv=reader.side_by_side()) if keep else state
+
     def forward(self, state: S, tokens_BT: Tensor, steps_T: Tensor, reader: CacheReader) -> Tensor:
         """`hidden_BTC` of tokens that lie side by side, each `steps_T` behind the state, which stays as it is."""
         return self.backbone.forward(tokens_BT, self._input_positions(state, steps_T), reader)
@@ -177,42 +171,3 @@ class SegmentMethod(CacheMethod[C, SegmentState]):
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> SegmentState:
         """An empty cache."""
         return self.empty(batch_size, ahead)
-
-
-class Continuations:
-    """Continuations of one state that grow side by side behind its cache, which is shared and not copied."""
-
-    def __init__(self, method: CacheMethod[Any, Any], state: SegmentState, prompts: Sequence[Sequence[int]]) -> None:
-        self.method, self.state, self.prompts = method, state, prompts
-        self.used_B = state.kv.used_B
-        self.hidden_NC = state.pending_BC.expand(len(prompts), -1)
-        self.steps_P = self.group_P = self.used_B[:0]
-        self.length_N = torch.tensor([len(prompt) for prompt in prompts], device=self.used_B.device)
-
-    def __call__(self, chosen_N: Tensor | None) -> Tensor:
-        """`logprobs_NV` behind the prompts, then behind one more token of each."""
-        device = self.used_B.device
-        everyone_N = torch.arange(len(self.prompts), device=device)
-        if chosen_N is None:
-            tokens_T = torch.tensor([token for prompt in self.prompts for token in prompt], device=device).long()
-            group_T = everyone_N.repeat_interleave(self.length_N)
-            start_N = self.length_N.cumsum(0) - self.length_N
-            steps_T = torch.arange(len(tokens_T), device=device) - start_N[group_T]
-        else:
-            tokens_T, group_T, steps_T = chosen_N.to(device), everyone_N, self.length_N
-            self.length_N = self.length_N + 1
-        if len(tokens_T):
-            self._read(tokens_T, group_T, steps_T)
-        return self.method.backbone.logprobs_of_all(self.hidden_NC)
-
-    def _read(self, tokens_T: Tensor, group_T: Tensor, steps_T: Tensor) -> None:
-        method, state = self.method, self.state
-        state = dataclasses.replace(state, kv=state.kv.reserve(len(tokens_T), states.MOST))
-        tail_1P = (self.used_B[:, None] + self.steps_P, self.group_P)
-        layout = Layout(self.used_B[:, None] + steps_T, group_T, method.band, method.keep_first, *tail_1P)
-        reader = method.reader(state, layout)
-        hidden_TC = method.forward(state, tokens_T[None], steps_T, reader)[0]
-        ends_T = torch.cat((group_T[1:] != group_T[:-1], group_T.new_ones(1, dtype=torch.bool)))
-        self.hidden_NC = self.hidden_NC.index_copy(0, group_T[ends_T], hidden_TC[ends_T])
-        self.state = dataclasses.replace(state, kv=reader.side_by_side())
-        self.steps_P, self.group_P = torch.cat((self.steps_P, steps_T)), torch.cat((self.group_P, group_T))

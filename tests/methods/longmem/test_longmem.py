@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from contextlab import backbone as backbones
+from contextlab.accounting.memory import PeakMemory
 from contextlab.errors import UserError
-from contextlab.method import Ahead
+from contextlab.method import Ahead, ContextMethod
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.window import Window
 
@@ -139,3 +140,38 @@ def test_candidates_behind_a_shared_bank_do_not_enter_each_others():
 def test_a_chunk_longer_than_a_segment_is_refused():
     with pytest.raises(UserError, match="use a smaller csz or a larger N"):
         shared(backbones.load("tiny-llama"), N=4, csz=8, K=8)
+
+
+PROMPTS = [[3, 5, 7, 9], [], [11], [20, 21, 22, 23, 24, 25], [4, 4]]
+
+
+@pytest.mark.parametrize("scope", ["per_row", "shared"])
+@pytest.mark.parametrize("length", [0, 5, 70, 64])
+def test_continuations_share_the_bank_and_equal_those_of_copies(backbone, scope, length):
+    """Also where a segment ends inside of them (after 70 tokens of segments of 24), which makes copies needed."""
+    method = LongMem(backbone, LongMemConfig(init="paper", K=16, N=24, bank_scope=scope))
+    state, _ = method.read(method.start(), tokens(1, length))
+    scores = method.score(state, PROMPTS)
+    for prompt, found in zip(PROMPTS, scores[0], strict=True):
+        alone = ContextMethod.score(method, state, [prompt])[0, 0]
+        torch.testing.assert_close(found[: len(prompt)], alone, atol=1e-5, rtol=1e-5)
+        assert not found[len(prompt) :].any()
+    written = method.generate(state, PROMPTS, max_new_tokens=5)
+    assert written == [ContextMethod.generate(method, state, [prompt], max_new_tokens=5)[0] for prompt in PROMPTS]
+
+
+def test_rows_are_scored_behind_their_own_banks(backbone):
+    method = LongMem(backbone, LongMemConfig(init="paper", K=16, N=24))
+    state, _ = method.read(method.start(3), tokens(3, 60), torch.tensor([60, 7, 30]))
+    scores, copies = method.score(state, PROMPTS), ContextMethod.score(method, state, PROMPTS)
+    torch.testing.assert_close(scores, copies, atol=1e-5, rtol=1e-5)
+
+
+def test_many_continuations_do_not_copy_the_bank():
+    method = LongMem(backbones.load("tiny-llama"), LongMemConfig(K=16, N=32))
+    state, _ = method.read(method.start(), tokens(1, 6000), logprobs=False)
+    bank_bytes = sum(tensor.nbytes for name, tensor in state.tensors().items() if name.startswith("bank."))
+    with PeakMemory() as memory:
+        method.score(state, PROMPTS)
+        method.generate(state, PROMPTS, max_new_tokens=3)
+    assert memory.peak_bytes < bank_bytes

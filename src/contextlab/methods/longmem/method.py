@@ -21,8 +21,9 @@ from contextlab.attention import KV, CacheReader, Layout, rotate, sdpa
 from contextlab.backbone import Backbone, versions
 from contextlab.errors import UserError
 from contextlab.kernels.joint_memory_attention import fuse_memory, joint_memory_attention
-from contextlab.method import Ahead, Capabilities, State
+from contextlab.method import Ahead, Capabilities, State, Writer
 from contextlab.methods.blocks import BlockMethod
+from contextlab.methods.branches import Branches
 from contextlab.methods.longmem.bank import Bank
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.side import SideNetwork
@@ -103,22 +104,62 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             zeros_B + (ahead.first_segment(self.segment) if ahead else self.segment),
         )
 
+    @torch.no_grad()
     def score(self, state: LongMemState, candidates: Sequence[Sequence[int]]) -> Tensor:
-        """Score several continuations; with a shared bank one after the other, or they would enter each other's."""
+        """Score several continuations, behind the bank and the caches that they share where no segment ends inside
+        one of them; else from copies, with a shared bank one after the other, or they would enter each other's.
+        """
+        longest = max(map(len, candidates), default=0)
+        if longest and self.side_by_side(state, longest):
+            return self.branches.score(state, candidates)
         if self.config.bank_scope != "shared":
             return super().score(state, candidates)
-        longest = max(map(len, candidates), default=0)
         parts = [super(LongMem, self).score(state, [one]) for one in candidates]
         return torch.cat([functional.pad(part, (0, longest - part.shape[-1])) for part in parts], dim=1)
 
+    @torch.no_grad()
     def generate(
-        self, state: LongMemState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
+        self,
+        state: LongMemState,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        stop: Sequence[int] = (),
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> list[list[int]]:
-        """Continue every row after its prompt; prompts behind one row with a shared bank one after the other."""
+        """Continue every row after its prompt; many prompts behind one row as `score` does."""
+        longest = max(map(len, prompts), default=0) + max_new_tokens - 1  # the last one is not read
+        if state.batch_size == 1 < len(prompts) and self.side_by_side(state, longest):
+            return self.branches.generate(state, prompts, Writer(max_new_tokens, stop, temperature, seed))
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": stop, "temperature": temperature}
         alone = self.config.bank_scope == "shared" and state.batch_size == 1
         parts = [[prompt] for prompt in prompts] if alone else [prompts]
-        written = (super(LongMem, self).generate(state, p, max_new_tokens=max_new_tokens, **options) for p in parts)
+        written = (super(LongMem, self).generate(state, part, seed=seed, **options) for part in parts)
         return [row for part in written for row in part]
+
+    def side_by_side(self, state: LongMemState, longest: int) -> bool:
+        """Whether continuations of at most `longest` tokens may lie side by side behind the state's caches."""
+        return int(state.left_B.min()) >= longest
+
+    @property
+    def branches(self) -> Branches[LongMemState]:
+        """Continuations that lie side by side behind a state's caches."""
+        return Branches(self.backbone, self.branch)
+
+    def branch(
+        self, state: LongMemState, tokens_BT: Tensor, steps_T: Tensor, layout: Layout, *, keep: bool
+    ) -> tuple[Tensor, LongMemState]:
+        """Read tokens that lie side by side; see `Branch`."""
+        if keep:
+            kv, side_kv = (part.reserve(len(steps_T), states.MOST) for part in (state.kv, state.side_kv))
+            state = dataclasses.replace(state, kv=kv, side_kv=side_kv)
+        reader, side_reader = CacheReader(self.backbone, state.kv, layout), MemoryReader(self, state, layout)
+        backbone_states, final_BTC = self.run_backbone(tokens_BT, layout, reader)
+        hidden_BTC: Tensor = self.side.norm(self.side(backbone_states, final_BTC, side_reader)[-1])
+        if keep:
+            state = dataclasses.replace(state, kv=reader.side_by_side(), side_kv=side_reader.side_by_side())
+        return hidden_BTC, state
 
     def room(self, state: LongMemState) -> Tensor:
         """Up to the end of the segment."""
@@ -252,7 +293,7 @@ class MemoryReader(CacheReader):
             return super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
         memory = (q_BHTD, *self._retrieved(q_BHTD), self.method.side.gate_H)
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
-        local = (rotate(q_BHTD, self._q_rotary), rotate(k_BKSD, self._k_rotary), v_BKSD)
+        local = (rotate(q_BHTD, self._q_rotary), k_BKSD, v_BKSD)
         if self._level and (window is None or window >= k_BKSD.shape[2]):
             return joint_memory_attention(*local, *memory, scale=scale, slopes_H=self.positions.slopes_H)
         # Rows that are not equally long have padding between their cache and the new tokens, which only a mask hides.

@@ -1,0 +1,126 @@
+"""Continuations of one state that lie side by side behind its cache, which they share and do not copy.
+
+Legend: B rows, T tokens, N candidates or prompts, M tokens of the longest candidate, P tokens of earlier passes, C
+width of the model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from contextlab.attention import KV, Layout
+from contextlab.backbone import Backbone
+from contextlab.method import Writer, pad
+
+AT_ONCE = 4096
+"""Tokens that lie side by side: more would gain no speed, and their mask grows with the square."""
+
+
+class Cached(Protocol):
+    """A state with a cache."""
+
+    @property
+    def kv(self) -> KV:
+        """Keys and values of the tokens in view."""
+
+    @property
+    def pending_BC(self) -> Tensor:
+        """The hidden state that predicts the next token."""
+
+
+S = TypeVar("S", bound=Cached)
+
+
+class Branch(Protocol[S]):
+    """Reads tokens that lie side by side, each `steps_T` behind a state."""
+
+    def __call__(self, state: S, tokens_BT: Tensor, steps_T: Tensor, layout: Layout, *, keep: bool) -> tuple[Tensor, S]:
+        """`hidden_BTC`, and with `keep` the state with the tokens behind the slots in use, else the state itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Branches(Generic[S]):
+    """What a method needs to score and write many continuations of one state in common passes.
+
+    Attributes:
+        backbone: for the vocabulary.
+        branch: the method's forward pass.
+        band: tokens that a query sees behind itself; None for all.
+        first: slots at the beginning that every query sees whatever the band.
+    """
+
+    backbone: Backbone
+    branch: Branch[S]
+    band: int | None = None
+    first: int = 0
+
+    def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:
+        """`logprobs_BNM` of candidates, 0 behind their ends."""
+        tokens_NM, lengths_N = pad(candidates, state.pending_BC.device)
+        count, longest = tokens_NM.shape
+        if longest == 0:
+            return tokens_NM.float().expand(len(state.pending_BC), -1, -1)
+        if count > (together := max(1, AT_ONCE // longest)):
+            parts = [self.score(state, candidates[n : n + together]) for n in range(0, count, together)]
+            return torch.cat([functional.pad(part, (0, longest - part.shape[-1])) for part in parts], dim=1)
+        group_T = torch.arange(count, device=tokens_NM.device).repeat_interleave(longest)
+        steps_T = torch.arange(longest, device=tokens_NM.device).repeat(count)
+        tokens_BT = tokens_NM.reshape(1, -1).expand(len(state.pending_BC), -1)
+        layout = Layout(state.kv.used_B[:, None] + steps_T, group_T, self.band, self.first)
+        hidden_BTC, _ = self.branch(state, tokens_BT, steps_T, layout, keep=False)
+        hidden_BNMC = hidden_BTC.unflatten(1, (count, longest))
+        before_BN1C = state.pending_BC[:, None, None].expand(-1, count, 1, -1)
+        previous_BNMC = torch.cat((before_BN1C, hidden_BNMC[:, :, :-1]), dim=2)
+        logprobs_BT = self.backbone.logprobs(previous_BNMC.flatten(1, 2), tokens_BT)
+        logprobs_BNM = logprobs_BT.unflatten(1, (count, longest))
+        scores_BNM: Tensor = logprobs_BNM.masked_fill(steps_T[:longest] >= lengths_N[:, None], 0.0)
+        return scores_BNM
+
+    def generate(self, state: S, prompts: Sequence[Sequence[int]], writer: Writer) -> list[list[int]]:
+        """Continue every prompt behind the state's only row."""
+        longest = max(map(len, prompts)) + writer.max_new_tokens - 1
+        together = max(1, AT_ONCE // max(longest, 1))
+        parts = [prompts[n : n + together] for n in range(0, len(prompts), together)]
+        return [row for part in parts for row in writer.write(len(part), _Growing(self, state, part))]
+
+
+class _Growing(Generic[S]):
+    """Prompts and what is written behind them, one more token of each with every call."""
+
+    def __init__(self, branches: Branches[S], state: S, prompts: Sequence[Sequence[int]]) -> None:
+        self.branches, self.state, self.prompts = branches, state, prompts
+        self.used_B = state.kv.used_B
+        self.hidden_NC = state.pending_BC.expand(len(prompts), -1)
+        self.steps_P = self.group_P = self.used_B[:0]
+        self.length_N = torch.tensor([len(prompt) for prompt in prompts], device=self.used_B.device)
+
+    def __call__(self, chosen_N: Tensor | None) -> Tensor:
+        """`logprobs_NV` behind the prompts, then behind one more token of each."""
+        device = self.used_B.device
+        everyone_N = torch.arange(len(self.prompts), device=device)
+        if chosen_N is None:
+            tokens_T = torch.tensor([token for prompt in self.prompts for token in prompt], device=device).long()
+            group_T = everyone_N.repeat_interleave(self.length_N)
+            start_N = self.length_N.cumsum(0) - self.length_N
+            steps_T = torch.arange(len(tokens_T), device=device) - start_N[group_T]
+        else:
+            tokens_T, group_T, steps_T = chosen_N.to(device), everyone_N, self.length_N
+            self.length_N = self.length_N + 1
+        if len(tokens_T):
+            self._read(tokens_T, group_T, steps_T)
+        return self.branches.backbone.logprobs_of_all(self.hidden_NC)
+
+    def _read(self, tokens_T: Tensor, group_T: Tensor, steps_T: Tensor) -> None:
+        branches, used_B1 = self.branches, self.used_B[:, None]
+        tail_1P = (used_B1 + self.steps_P, self.group_P)
+        layout = Layout(used_B1 + steps_T, group_T, branches.band, branches.first, *tail_1P)
+        hidden_1TC, self.state = branches.branch(self.state, tokens_T[None], steps_T, layout, keep=True)
+        ends_T = torch.cat((group_T[1:] != group_T[:-1], group_T.new_ones(1, dtype=torch.bool)))
+        self.hidden_NC = self.hidden_NC.index_copy(0, group_T[ends_T], hidden_1TC[0][ends_T])
+        self.steps_P, self.group_P = torch.cat((self.steps_P, steps_T)), torch.cat((self.group_P, group_T))
