@@ -1,9 +1,9 @@
 """Reading token by token: `full` beside the model itself with its own cache.
 
-Both sides hold the same text in their caches. They take steps in turn, in one process, so that whatever else runs on
-the machine meets both; each ratio is of two neighbouring groups of steps, by the clock and in processor time. Memory
-is counted, not sampled: storages that operations make in a step, and the state with the free slots behind it, without
-the weights; `growing` is the step that moves the state into larger memory, `usual` one in free slots.
+Both sides hold the same keys and values in their caches. They take steps in turn, in one process, so that whatever else
+runs on the machine meets both; each ratio is of two neighbouring groups of steps, by the clock and in processor time.
+Memory is counted, not sampled: storages that operations make in a step, and the state with the free slots behind it,
+without the weights; `growing` is the step that moves the state into larger memory, `usual` one in free slots.
 
 The last line is JSON: per length the medians and quartiles of seconds per token, of their ratio, and peaks as multiples
 of the state's bytes.
@@ -26,8 +26,10 @@ from torch import Tensor
 
 import contextlab
 from contextlab.accounting.memory import PeakMemory, storage_bytes
+from contextlab.attention import KV
 from contextlab.benchmarks.data.sample import documents
-from contextlab.method import AnyMethod, State
+from contextlab.method import AnyMethod
+from contextlab.methods.segments import SegmentState
 
 
 class Ours:
@@ -35,7 +37,7 @@ class Ours:
 
     def __init__(self, method: AnyMethod, tokens_1T: Tensor) -> None:
         self.method = method
-        self.state: State = method.read(method.start(), tokens_1T, logprobs=False)[0]
+        self.state: SegmentState = method.read(method.start(), tokens_1T, logprobs=False)[0]
 
     def step(self, token_11: Tensor) -> Tensor:
         """The distribution after one more token."""
@@ -49,13 +51,12 @@ class Ours:
 
 
 class Theirs:
-    """The model with its cache after a text."""
+    """The model with its cache, which holds what a cache of ours does."""
 
-    def __init__(self, model: Any, tokens_1T: Tensor) -> None:
+    def __init__(self, model: Any, kv: KV) -> None:
         self.model, self.cache = model, transformers.DynamicCache(config=model.config)
-        with torch.no_grad():
-            for part_1t in tokens_1T.split(1024, dim=1):
-                model(part_1t, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        for layer, (k_BKSD, v_BKSD) in enumerate(zip(kv.k, kv.v, strict=True)):
+            self.cache.update(k_BKSD.clone(), v_BKSD.clone(), layer)
 
     def step(self, token_11: Tensor) -> Tensor:
         """The distribution after one more token."""
@@ -138,7 +139,8 @@ def main() -> None:
     found = {}
     for length in options.lengths:
         tokens = list(text[:, length : length + new].split(1, dim=1))
-        ours, theirs = Ours(method, text[:, :length]), Theirs(backbone.model, text[:, :length])
+        ours = Ours(method, text[:, :length])
+        theirs = Theirs(backbone.model, ours.state.kv)
         found[length] = {**timed(ours, theirs, tokens, options.steps), "peak_per_state": peaks(ours, theirs, tokens[0])}
         print(length, json.dumps(found[length]))
     print(json.dumps({"bench": "decode", **vars(options), "torch": torch.__version__, "lengths": found}))
