@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.attention import CacheReader, Layout, rotate
-from contextlab.attention.cache import KV, SPARE, STEP, empty_kv
+from contextlab.attention.cache import KV, SPARE, empty_kv
 from contextlab.attention.rotary import per_head
 from contextlab.backbone import load
 from contextlab.methods.full import Full
@@ -21,6 +21,8 @@ from contextlab.methods.sliding import Sliding, SlidingConfig
 LAYERS, HEADS, WIDTH = 3, 2, 4
 BYTES = LAYERS * 2 * HEADS * WIDTH * 4
 """Of one slot of one row."""
+ALIGNED = 4
+"""Slots whose keys of a head fill 64 bytes."""
 
 
 class NoPositions:
@@ -92,7 +94,7 @@ def test_growing_token_by_token_writes_in_place_and_keeps_few_free_slots():
         before = kv.k[0].data_ptr()
         kv = grow(kv, 1, 1000 + step)
         moves += kv.k[0].data_ptr() != before
-        assert whole_bytes(kv) <= (kv.slots + kv.slots // SPARE + STEP) * BYTES
+        assert whole_bytes(kv) <= (kv.slots + kv.slots // SPARE + ALIGNED) * BYTES
     assert moves <= 300 // (512 // SPARE) + 1
     assert held(kv) == [*range(512), *range(1000, 1300)]
 
@@ -103,7 +105,7 @@ def test_moving_into_larger_memory_never_holds_the_cache_twice():
         kv = KV(*grow(fresh(), 640, 0, reserve=False).__getstate__().values())
         memory.peak_bytes = 0
         grown = grow(kv, 1, 1000)
-    slots = -(-(641 + 641 // SPARE) // STEP) * STEP
+    slots = 641 + 641 // SPARE + ALIGNED
     assert memory.peak_bytes <= slots * BYTES + 640 * BYTES // (2 * LAYERS) + 4096
     assert held(kv) == [*range(640)]
     assert held(grown) == [*range(640), 1000]
@@ -133,12 +135,27 @@ def test_a_cache_is_never_reserved_beyond_what_it_may_hold():
 
 
 def test_copies_and_pickles_hold_the_slots_in_use_only():
-    kv = grow(fresh(), 10, 0)
-    assert whole_bytes(kv) > 10 * BYTES
+    kv = grow(grow(fresh(), 100, 0), 1, 100)
+    assert whole_bytes(kv) > 101 * BYTES
     for other in (copy.deepcopy(kv), pickle.loads(pickle.dumps(kv))):
-        assert whole_bytes(other) == 10 * BYTES
-        assert held(grow(other, 1, 50)) == [*range(10), 50]
-    assert held(grow(kv, 1, 60)) == [*range(10), 60]
+        assert whole_bytes(other) == 101 * BYTES
+        assert held(grow(other, 1, 500)) == [*range(101), 500]
+    assert held(grow(kv, 1, 600)) == [*range(101), 600]
+
+
+@pytest.mark.parametrize("count", [1, 10, 100, 1001])
+def test_what_is_read_at_once_holds_no_free_slots(count):
+    assert whole_bytes(grow(fresh(), count, 0)) < (count + ALIGNED) * BYTES
+
+
+@pytest.mark.parametrize("width", [4, 8, 20, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_heads_begin_at_aligned_memory(width, dtype):
+    with torch.no_grad():
+        kv = empty_kv(1, (2, 3, width), torch.empty(0, dtype=dtype)).reserve(37, 100)
+    for row in range(2):
+        for head in range(3):
+            assert kv.k[0][row, head].data_ptr() % 64 == 0
 
 
 def test_a_cache_cut_to_nothing_keeps_no_memory():
@@ -175,8 +192,8 @@ def test_what_was_read_for_inference_only_goes_on_outside_of_it():
 
 
 def test_two_passes_over_the_same_free_slots_are_found_out():
-    kv = grow(fresh(), 4, 0).reserve(8, 100)
     with torch.no_grad():
+        kv = grow(fresh(), 4, 0).reserve(8, 100)
         readers = [CacheReader(NoPositions(), kv, Layout(kv.used_B[:, None])) for _ in range(2)]
         for reader in readers:
             for _ in range(LAYERS):

@@ -9,19 +9,19 @@ Legend: B rows, T new tokens, S tokens in the cache, K key/value heads, D head w
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
 
 from contextlab import states
 from contextlab.attention.rotary import Positions, Rotary, rotate, turning
+from contextlab.tensors import ALIGNMENT
 
 Layers = tuple[Tensor, ...]
 SPARE = 16
-"""A buffer has free slots for one in so many of those in use: each token is copied about so many times while a cache
-grows token by token, which is little beside the attention that reads it every time."""
-STEP = 64
-"""Buffers have a multiple of so many slots, which keeps the beginning of every head aligned."""
+"""A cache that grows by a few tokens gets free slots for one in so many of those in use: each token is then copied
+about so many times while it grows token by token, which is little beside the attention that reads it every time."""
 
 
 class Buffers:
@@ -158,8 +158,8 @@ class KV:
         graph = torch.is_grad_enabled() or any(x.requires_grad for x in (*self.k, *self.v))
         if graph or (self.buffers and self.buffers.free(self.slots, new)):
             return self
-        roomy = min(wanted + wanted // SPARE, most)
-        Buffers.under(self, -(-roomy // STEP) * STEP)
+        few = new * SPARE < wanted
+        Buffers.under(self, min(wanted + wanted // SPARE, most) if few else wanted)
         return self
 
     def beginning(self, buffers: Buffers) -> KV:
@@ -228,6 +228,9 @@ def _pick(x_BKSD: Tensor, slots_BS: Tensor) -> Tensor:
 
 def _widened(x_BKSD: Tensor, slots: int) -> Tensor:
     rows, heads, used, width = x_BKSD.shape
+    # Every head begins at aligned memory: what is computed must not depend on how many slots are free.
+    step = ALIGNMENT // math.gcd(ALIGNMENT, width * x_BKSD.itemsize)
+    slots = -(-slots // step) * step
     widened_BKSD = x_BKSD.new_empty(rows, heads, slots, width)
     widened_BKSD[:, :, :used] = x_BKSD
     return widened_BKSD
