@@ -144,18 +144,18 @@ class _Reader:
     """Reads a text from its beginning to its end."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.place = text, 0
+        self.text, self.position = text, 0
 
     def rest(self) -> str:
         """What has not been read, without white space before it."""
-        self.place += len(self.text[self.place :]) - len(self.text[self.place :].lstrip())
-        return self.text[self.place :]
+        self.position += len(self.text[self.position :]) - len(self.text[self.position :].lstrip())
+        return self.text[self.position :]
 
     def take(self, mark: str) -> bool:
         """Whether a mark stands next; it is read if so."""
-        found = self.rest().startswith(mark)
-        self.place += len(mark) * found
-        return found
+        marked = self.rest().startswith(mark)
+        self.position += len(mark) * marked
+        return marked
 
     def items(self, kind: str) -> list[Item]:
         """All items up to the end; `kind` says what they are of."""
@@ -189,7 +189,7 @@ class _Reader:
             name = self.run(",('\"")
             slash = name.find("/", max(name.rfind(FILE), 0)) if kind == "task" else -1
             if slash >= 0:
-                self.place -= len(name) - slash
+                self.position -= len(name) - slash
                 name = name[:slash]
             name = name.strip()
         if kind != "task" or not self.take("/"):
@@ -202,21 +202,21 @@ class _Reader:
 
     def settings(self, owner: str, end: str) -> dict[str, Any]:
         """Keys and values up to an unread `end`, or the end of the text."""
-        owner, found = short(owner), dict[str, Any]()
+        owner, settings = short(owner), dict[str, Any]()
         while (rest := self.rest()) and not (end and rest.startswith(end)):
             if self.take(","):
                 continue
             key = self.run(f",={end}").strip()
             if not self.take("="):
                 raise UserError(f"'{short(key)}' of {owner} has no value: write {owner}({short(key) or 'key'}=value).")
-            if key in found:
+            if key in settings:
                 raise UserError(f"{owner} is given {short(key)} twice: keep one of the two.")
-            found[key] = self.value(f"{short(key)} of {owner}", end)
+            settings[key] = self.value(f"{short(key)} of {owner}", end)
             if self.rest() and not self.rest().startswith((",", end or ",")):
                 raise UserError(
                     f"'{short(self.rest())}' stands behind {short(key)} of {owner}: put a comma between them."
                 )
-        return found
+        return settings
 
     def value(self, owner: str, end: str) -> Any:
         """A value up to an unread comma or `end`."""
@@ -233,7 +233,7 @@ class _Reader:
     def json(self, owner: str) -> Any:
         """A JSON list or object."""
         try:
-            value, self.place = json.JSONDecoder().raw_decode(self.text, self.place)
+            value, self.position = json.JSONDecoder().raw_decode(self.text, self.position)
         except (ValueError, RecursionError):
             raise UserError(
                 f"The value of {owner} is not valid JSON: write a list as [1,2], a text in quotes."
@@ -242,27 +242,27 @@ class _Reader:
 
     def quotation(self, what: str) -> str:
         """A text in quotes, in which the quotation mark itself stands twice."""
-        quote = self.text[self.place]
-        found = re.compile(f"{quote}((?:[^{quote}]|{quote}{quote})*){quote}").match(self.text, self.place)
-        if found is None:
+        quote = self.text[self.position]
+        quoted = re.compile(f"{quote}((?:[^{quote}]|{quote}{quote})*){quote}").match(self.text, self.position)
+        if quoted is None:
             raise UserError(f"The quotation of {short(what)} has no end: close it with {quote}.")
-        self.place = found.end()
-        return found[1].replace(2 * quote, quote)
+        self.position = quoted.end()
+        return quoted[1].replace(2 * quote, quote)
 
     def plain(self, end: str) -> str:
         """Text up to a comma or `end` that stands in no bracket of its own."""
-        start, depth = self.place, 0
-        while self.place < len(self.text):
-            mark = self.text[self.place]
+        start, depth = self.position, 0
+        while self.position < len(self.text):
+            mark = self.text[self.position]
             if depth == 0 and mark in (",", end):
                 break
             depth += (mark in "([{") - (mark in ")]}" and depth > 0)
-            self.place += 1
-        return self.text[start : self.place]
+            self.position += 1
+        return self.text[start : self.position]
 
     def run(self, ends: str) -> str:
         """Text up to the first of some characters."""
-        start = self.place
-        while self.place < len(self.text) and self.text[self.place] not in ends:
-            self.place += 1
-        return self.text[start : self.place]
+        start = self.position
+        while self.position < len(self.text) and self.text[self.position] not in ends:
+            self.position += 1
+        return self.text[start : self.position]

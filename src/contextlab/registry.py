@@ -46,18 +46,18 @@ def method_class(name: str) -> type[AnyMethod]:
     """
     from contextlab.method import ContextMethod, MethodConfig
 
-    found: type[AnyMethod] = _class("method", METHODS, name, ContextMethod)
-    if not (isinstance(found.Config, type) and issubclass(found.Config, MethodConfig)):
+    kind: type[AnyMethod] = _class("method", METHODS, name, ContextMethod)
+    if not (isinstance(kind.Config, type) and issubclass(kind.Config, MethodConfig)):
         raise UserError(
             f"The Config of method {_named(METHODS, name)} is no MethodConfig: derive it from contextlab's."
         )
     try:
-        inspect.signature(found).bind(None, None)
+        inspect.signature(kind).bind(None, None)
     except (TypeError, ValueError):
         raise UserError(
             f"The method {_named(METHODS, name)} is not built from a backbone and a config: give it such an __init__."
         ) from None
-    return found
+    return kind
 
 
 def task_class(name: str) -> type[Task]:
@@ -69,10 +69,10 @@ def task_class(name: str) -> type[Task]:
     from contextlab.benchmarks.task import Task
     from contextlab.config import Config
 
-    found: type[Task] = _class("task", TASKS, name, Task)
-    if not (isinstance(found.Config, type) and issubclass(found.Config, Config)):
+    kind: type[Task] = _class("task", TASKS, name, Task)
+    if not (isinstance(kind.Config, type) and issubclass(kind.Config, Config)):
         raise UserError(f"The Config of task {_named(TASKS, name)} is no Config: derive it from contextlab's.")
-    return found
+    return kind
 
 
 def task(name: str, settings: Mapping[str, Any] | None = None) -> Task:
@@ -84,14 +84,14 @@ def task(name: str, settings: Mapping[str, Any] | None = None) -> Task:
     kind = task_class(name)
     arguments = [kind.Config.parse(settings, name)] if settings else []
     with foreign(f"The task {_named(TASKS, name)} cannot be made", "give it an __init__ with a config or nothing"):
-        found = kind(*arguments)
-        splits, default = found.splits, found.default_split
+        made = kind(*arguments)
+        splits, default = made.splits, made.default_split
     texts = isinstance(splits, dict) and all(isinstance(text, str) for item in splits.items() for text in item)
     if not texts or default not in splits:
         raise UserError(
             f"The task {_named(TASKS, name)} says no splits, or its default is none of them: give it both, as texts."
         )
-    return found
+    return made
 
 
 def task_and_split(name: str, split: str | None, settings: Mapping[str, Any] | None = None) -> tuple[Task, str]:
@@ -101,8 +101,8 @@ def task_and_split(name: str, split: str | None, settings: Mapping[str, Any] | N
         UserError: as `task`, or for an unknown split.
     """
     item = grammar.Item("") if split is None else grammar.split(split)
-    found = task(name, {**item.settings, **(settings or {})})
-    return found, found.check_split(item.name or None)
+    made = task(name, {**item.settings, **(settings or {})})
+    return made, made.check_split(item.name or None)
 
 
 def load(
@@ -236,17 +236,17 @@ def _class(kind: str, group: str, name: str, base: type[Any]) -> Any:
     Raises:
         UserError: when it is none, or none that can be used.
     """
-    found = _find(kind, group, name)
-    if not isinstance(found, type) or not issubclass(found, base):
-        what = f"class {found.__name__}" if isinstance(found, type) else type(found).__name__
+    loaded = _find(kind, group, name)
+    if not isinstance(loaded, type) or not issubclass(loaded, base):
+        what = f"class {loaded.__name__}" if isinstance(loaded, type) else type(loaded).__name__
         raise UserError(
             f"The {what} that {_named(group, name)} stands for is no {kind}: derive it from "
             f"{base.__module__}.{base.__name__}."
         )
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+    if inspect.isabstract(loaded):
+        missing = ", ".join(sorted(getattr(loaded, "__abstractmethods__", ())))
         raise UserError(f"The {kind} {_named(group, name)} lacks {missing}: add what is missing.")
-    return found
+    return loaded
 
 
 def _named(group: str, name: str) -> str:

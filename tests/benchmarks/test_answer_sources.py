@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contextlab.benchmarks.data.sources import Found, field, json_lines, lines, locate_folder, parse_json, texts
+from contextlab.benchmarks.data.sources import Location, field, json_lines, lines, locate_folder, parse_json, texts
 from contextlab.benchmarks.prompts import prompt
 from contextlab.errors import UserError
 
@@ -21,9 +21,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_is_looked_for_where_it_was_named_and_nowhere_else(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert locate_folder("metaicl", "data", None) == Found(None, "sample")
+    assert locate_folder("metaicl", "data", None) == Location(None, "sample")
     (cache / "metaicl" / "data").mkdir(parents=True)
-    assert locate_folder("metaicl", "data", None) == Found(cache / "metaicl" / "data", "local")
+    assert locate_folder("metaicl", "data", None) == Location(cache / "metaicl" / "data", "local")
     with pytest.raises(UserError, match="There is no folder"):
         locate_folder("metaicl", "data", tmp_path)
     monkeypatch.setenv("CONTEXTLAB_DATA", str(tmp_path))

@@ -131,8 +131,8 @@ def _controls(names: str | Sequence[str]) -> list[Control]:
 def _control(name: str) -> Control:
     for control in get_args(Control):
         if name == control:
-            found: Control = control
-            return found
+            chosen: Control = control
+            return chosen
     raise unknown("context", name, get_args(Control))
 
 

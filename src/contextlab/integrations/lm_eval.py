@@ -122,16 +122,16 @@ class ContextLM(TemplateLM):
     ) -> list[tuple[float, bool]]:
         """For each request the continuation's log-probability, and whether greedy decoding would have written it."""
         groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for place, (_, context, continuation) in enumerate(requests):
-            groups[tuple(self._fitting(context, len(continuation)))].append(place)
-        found: dict[int, tuple[float, bool]] = {}
-        for context, places in self._progress(groups.items(), len(groups), bool(kwargs.get("disable_tqdm"))):
-            candidates = [requests[place][2] for place in places]
+        for number, (_, context, continuation) in enumerate(requests):
+            groups[tuple(self._fitting(context, len(continuation)))].append(number)
+        results: dict[int, tuple[float, bool]] = {}
+        for context, numbers in self._progress(groups.items(), len(groups), bool(kwargs.get("disable_tqdm"))):
+            candidates = [requests[number][2] for number in numbers]
             with torch.set_grad_enabled(self.method.capabilities.needs_gradients):
                 state = self._read(list(context), max(map(len, candidates)))
                 scores = zip(self._sums(state, candidates), self._greedy(state, candidates), strict=True)
-                found.update(zip(places, scores, strict=True))
-        return [found[place] for place in range(len(requests))]
+                results.update(zip(numbers, scores, strict=True))
+        return [results[number] for number in range(len(requests))]
 
     def _sums(self, state: Any, candidates: list[list[int]]) -> Iterator[float]:
         for start in range(0, len(candidates), AT_ONCE):
@@ -151,16 +151,16 @@ class ContextLM(TemplateLM):
         """Texts written after contexts, up to the first of the `until` strings or the end of text."""
         groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
         limits = [_limit(request.args[1]) for request in requests]
-        for place, (request, limit) in enumerate(zip(requests, limits, strict=True)):
+        for number, (request, limit) in enumerate(zip(requests, limits, strict=True)):
             # As in `hf`, the last token that is written has a position too.
-            groups[tuple(self._fitting(self.tok_encode(request.args[0]), limit + 1))].append(place)
-        found: dict[int, str] = {}
-        for context, places in self._progress(groups.items(), len(groups), disable_tqdm):
+            groups[tuple(self._fitting(self.tok_encode(request.args[0]), limit + 1))].append(number)
+        results: dict[int, str] = {}
+        for context, numbers in self._progress(groups.items(), len(groups), disable_tqdm):
             with torch.set_grad_enabled(self.method.capabilities.needs_gradients):
-                state = self._read(list(context), max(limits[place] for place in places))
-                for place in places:
-                    found[place] = self._write(state, requests[place].args[1], limits[place])
-        return [found[place] for place in range(len(requests))]
+                state = self._read(list(context), max(limits[number] for number in numbers))
+                for number in numbers:
+                    results[number] = self._write(state, requests[number].args[1], limits[number])
+        return [results[number] for number in range(len(requests))]
 
     def _write(self, state: Any, options: dict[str, Any], limit: int) -> str:
         until = options.get("until") or []

@@ -14,7 +14,7 @@ import huggingface_hub
 import pytest
 
 from contextlab.benchmarks.data.sources import (
-    Found,
+    Location,
     cache_dir,
     field,
     locate,
@@ -72,15 +72,15 @@ def test_the_named_folder_comes_before_the_variable_and_that_before_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached, variable, named = put(cache / "data"), put(tmp_path / "variable"), put(tmp_path / "named")
-    assert locate("chapterbreak", FILE, None) == Found(cached, "local")
+    assert locate("chapterbreak", FILE, None) == Location(cached, "local")
     monkeypatch.setenv("CONTEXTLAB_DATA", str(tmp_path / "variable"))
-    assert locate("chapterbreak", FILE, None) == Found(variable, "local")
-    assert locate("chapterbreak", FILE, tmp_path / "named") == Found(named, "local")
+    assert locate("chapterbreak", FILE, None) == Location(variable, "local")
+    assert locate("chapterbreak", FILE, tmp_path / "named") == Location(named, "local")
 
 
 def test_without_any_file_the_sample_stands_in() -> None:
-    assert locate("chapterbreak", FILE, None) == Found(None, "sample")
-    assert locate("pg22", "books.jsonl", None) == Found(None, "sample")
+    assert locate("chapterbreak", FILE, None) == Location(None, "sample")
+    assert locate("pg22", "books.jsonl", None) == Location(None, "sample")
 
 
 @pytest.mark.parametrize("made", ["", "data", "data/chapterbreak"])
@@ -110,7 +110,7 @@ def test_packed_and_plain_files_are_the_same(tmp_path: Path) -> None:
 def test_a_download_is_kept_with_its_commit(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(monkeypatch, "abc123")
     found = locate("chapterbreak", FILE, None)
-    assert found == Found(cache / "data" / "chapterbreak" / FILE, "hub", "abc123")
+    assert found == Location(cache / "data" / "chapterbreak" / FILE, "hub", "abc123")
     assert locate("chapterbreak", FILE, None) == found
     assert hub.revisions == ["abc123"]
     assert files(cache) == [FILE, FILE + ".revision"]
@@ -121,10 +121,10 @@ def test_a_failed_download_leaves_nothing_and_falls_through(
     error: Exception, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Hub(monkeypatch, "abc123", error)
-    assert locate("chapterbreak", FILE, None) == Found(None, "sample")
+    assert locate("chapterbreak", FILE, None) == Location(None, "sample")
     assert files(cache) == []
     Hub(monkeypatch, None)
-    assert locate("chapterbreak", FILE, None) == Found(None, "sample")
+    assert locate("chapterbreak", FILE, None) == Location(None, "sample")
 
 
 def test_a_full_disk_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,8 +111,8 @@ def load(name: str, part: str, data: Path | None) -> Texts:
     if part == "dev" and tested is None:
         raise UserError(f"icl {name} has no dev texts: leave part=dev out.")
     files = [known.train] if tested is None else [known.train, tested]
-    found = [locate("icl", file, data) for file in files]
-    paths = [place.path for place in found if place.path is not None]
+    locations = [locate("icl", file, data) for file in files]
+    paths = [location.path for location in locations if location.path is not None]
     if len(paths) < len(files):
         return _sample(name)
     # Some of the sets, MR and Subj among them, are in Latin-1.
@@ -124,7 +124,7 @@ def load(name: str, part: str, data: Path | None) -> Texts:
         raise UserError(f"{paths[0]} holds no two examples of a class: replace the file with an intact copy.")
     part_of = "training and test lines both cut from upstream's test set" if name == "agnews" else "every second line"
     note = source_note((known.title, f"{known.title}, {part_of}"), files, paths, len(train))
-    return Texts(_numbered("train", train), _numbered(part, test), found[0].source, sha256, note)
+    return Texts(_numbered("train", train), _numbered(part, test), locations[0].source, sha256, note)
 
 
 def _first_of_each_class(rows: list[Row], classes: int) -> tuple[list[Row], list[Row]]:

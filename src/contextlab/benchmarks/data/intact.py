@@ -54,8 +54,8 @@ def examine(dataset: DataSet, root: Path) -> Report:
     `SHA256SUMS` in the folder or in `root`, and of the manifest of a set that was built.
     """
     folder = root / dataset.folder
-    found = {pattern: _matches(folder, pattern) for pattern in dataset.files}
-    files = sorted({path for paths in found.values() for path in paths})
+    matches = {pattern: _matches(folder, pattern) for pattern in dataset.files}
+    files = sorted({path for paths in matches.values() for path in paths})
     if not files:
         return Report(dataset.name, "absent", str(folder))
     published = {r.path.removesuffix(".gz"): r.digest for r in dataset.remotes if r.digest and r.unpack is None}
@@ -80,7 +80,7 @@ def examine(dataset: DataSet, root: Path) -> Report:
         differences = pg22_build.differences(folder)
         problems += differences
         verified = verified if differences else len(files)
-    missing = tuple(pattern for pattern, paths in found.items() if not paths)
+    missing = tuple(pattern for pattern, paths in matches.items() if not paths)
     return Report(
         dataset.name,
         _state(problems, missing, original, len(files), verified),
@@ -117,7 +117,7 @@ def _digests(path: Path) -> set[str]:
     """
     unpackers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
     unpacker = unpackers.get(path.suffix)
-    found: set[str] = set()
+    digests: set[str] = set()
     size = 0
     try:
         for opener in (open, unpacker) if unpacker else (open,):
@@ -128,7 +128,7 @@ def _digests(path: Path) -> set[str]:
                     size += len(block)
                     for digest in hashes:
                         digest.update(block)
-            found |= {f"{digest.name}:{digest.hexdigest()}" for digest in hashes}
+            digests |= {f"{digest.name}:{digest.hexdigest()}" for digest in hashes}
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     if not size:
@@ -138,4 +138,4 @@ def _digests(path: Path) -> set[str]:
         json_lines(path)
     elif name.endswith(".json"):
         parse_json(read(path)[0], path)
-    return found
+    return digests

@@ -164,10 +164,10 @@ def bucket(tokens: int) -> str | None:
 def _draw(row: Row, folder: Path, mirror: Mirror, tokenizer: Any) -> dict[str, Any]:
     from contextlab.benchmarks.data.gutenberg import body
 
-    found = mirror.book(row.number)
-    if found is None:
+    book = mirror.book(row.number)
+    if book is None:
         return {"gutenberg_id": row.number, "skipped": "no plain text at the mirror"}
-    path, content = found
+    path, content = book
     text = body(content)
     if text is None:
         return {"gutenberg_id": row.number, "skipped": "not UTF-8 between START and END lines"}

@@ -27,7 +27,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class Location:
     """A file of a data set.
 
     Attributes:
@@ -41,7 +41,7 @@ class Found:
     revision: str | None = None
 
 
-def locate(dataset: str, file: str, data: Path | None) -> Found:
+def locate(dataset: str, file: str, data: Path | None) -> Location:
     """Find `<dataset>/<file>`, plain or with `.gz`: in `data`, else the cache, else the hub, else nowhere.
 
     `CONTEXTLAB_DATA` stands in for `data` when that is None. A folder that was named is the only place looked at.
@@ -51,18 +51,18 @@ def locate(dataset: str, file: str, data: Path | None) -> Found:
     """
     named = data or os.environ.get("CONTEXTLAB_DATA")
     if named:
-        return Found(_in_folder(Path(named), dataset, file), "local")
+        return Location(_in_folder(Path(named), dataset, file), "local")
     target = cache_dir() / "data" / dataset / file
     cached = plain_or_gz(target)
     if cached is None and dataset in HUB_REPOSITORIES and _download(HUB_REPOSITORIES[dataset], target):
         cached = target
     if cached is None:
-        return Found(None, "sample")
+        return Location(None, "sample")
     revision = _revision(target, cached)
-    return Found(cached, "hub", revision) if revision else Found(cached, "local")
+    return Location(cached, "hub", revision) if revision else Location(cached, "local")
 
 
-def locate_folder(dataset: str, folder: str, data: Path | None) -> Found:
+def locate_folder(dataset: str, folder: str, data: Path | None) -> Location:
     """Find the folder `<dataset>/<folder>`: in `data` (or `CONTEXTLAB_DATA`), else the cache, else nowhere.
 
     Raises:
@@ -72,7 +72,7 @@ def locate_folder(dataset: str, folder: str, data: Path | None) -> Found:
     path = (Path(named) if named else cache_dir() / "data") / dataset / folder
     if named and not path.is_dir():
         raise UserError(f"There is no folder {path}: name a data folder that holds {dataset}/{folder}.")
-    return Found(path, "local") if path.is_dir() else Found(None, "sample")
+    return Location(path, "local") if path.is_dir() else Location(None, "sample")
 
 
 def plain_or_gz(path: Path) -> Path | None:

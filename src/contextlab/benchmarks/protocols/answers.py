@@ -90,7 +90,7 @@ class QuestionProtocol(Protocol):
         ahead = Ahead(len(context), max(map(self.room, asked)))
         check_fits(meter, ahead.context + ahead.question, "choose a shorter split, keep less with --tokens")
         state = contextualize(meter, context, ahead)
-        found = self.answer(meter, state, example.questions, asked)
+        answers = self.answer(meter, state, example.questions, asked)
         return {
             "id": example.id,
             "work": example.work,
@@ -98,7 +98,7 @@ class QuestionProtocol(Protocol):
             "own_context_tokens": len(own),
             "questions": [
                 {"id": question.id, **_details(meter.backbone, example, question), **answer}
-                for question, answer in zip(example.questions, found, strict=True)
+                for question, answer in zip(example.questions, answers, strict=True)
             ],
         }
 
@@ -301,12 +301,12 @@ def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: 
 
 def stop_tokens(backbone: Backbone) -> tuple[int, ...]:
     """Tokens that are line ends and nothing else, and the tokenizer's special ones."""
-    found = set(backbone.tokenizer.all_special_ids)
+    tokens = set(backbone.tokenizer.all_special_ids)
     for end in ("\n", "\n\n", "\n\n\n"):
         token = backbone.encode(end)[-1]
         if backbone.decode([token]) == end:
-            found.add(token)
-    return tuple(sorted(found))
+            tokens.add(token)
+    return tuple(sorted(tokens))
 
 
 def last(tokens: list[int], count: int | None) -> list[int]:

@@ -110,14 +110,14 @@ class LabelProtocol(Protocol):
             others = (one for one in pool if one.label == label and one.text != example.text)
             short = (one for one in others if len(backbone.encode(one.text)) <= DEMONSTRATION_TOKENS)
             wanted = each + (label in more)
-            found = list(islice(short, wanted))
-            if len(found) < wanted:
+            drawn = list(islice(short, wanted))
+            if len(drawn) < wanted:
                 raise UserError(
-                    f"{len(found)} of {wanted} training texts '{self.form.words[label][0]}' have at most "
+                    f"{len(drawn)} of {wanted} training texts '{self.form.words[label][0]}' have at most "
                     f"{DEMONSTRATION_TOKENS} tokens on {backbone.name}: choose a split with fewer demonstrations or "
                     f"another backbone."
                 )
-            chosen += found
+            chosen += drawn
         return _shuffled(chosen, draw)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pydantic
 
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.sources import Found, field, locate, parse_json, read, shuffled
+from contextlab.benchmarks.data.sources import Location, field, locate, parse_json, read, shuffled
 from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.config import Config
@@ -63,15 +63,15 @@ class ChapterBreak(Task):
             UserError: when the data folder lacks the file, or the file is broken.
         """
         tokens, subsets = _parts(self.check_split(split))
-        found = locate(self.name, f"chapterbreak_ctx_{FILES[tokens]}.json", data)
-        if found.path is None:
+        location = locate(self.name, f"chapterbreak_ctx_{FILES[tokens]}.json", data)
+        if location.path is None:
             return _sample(tokens, subsets)
-        text, sha256 = read(found.path)
-        content = parse_json(text, found.path)
-        works = [work for subset in subsets for work in _works(content, subset, found.path)]
+        text, sha256 = read(location.path)
+        content = parse_json(text, location.path)
+        works = [work for subset in subsets for work in _works(content, subset, location.path)]
         turns = itertools.zip_longest(*works)
         examples = tuple(example for turn in turns for example in turn if example is not None)
-        return Dataset(examples, found.source, sha256, _note(found, len(examples)))
+        return Dataset(examples, location.source, sha256, _note(location, len(examples)))
 
     def protocol(self, split: str, context: Control = "own") -> ChoiceProtocol:
         """Context and candidate together are as long as the split says."""
@@ -103,12 +103,12 @@ def _choice(work: str, n: int, example: Any, path: Path) -> Choice:
     return Choice(f"{work}/{n}", work, context, candidates, answer)
 
 
-def _note(found: Found, examples: int) -> str:
-    assert found.path is not None
-    if (found.path.parent / "provenance.jsonl").exists():
+def _note(location: Location, examples: int) -> str:
+    assert location.path is not None
+    if (location.path.parent / "provenance.jsonl").exists():
         return "re-laid: ChapterBreak layout over other books, not the ChapterBreak benchmark"
-    if found.revision:
-        return f"ChapterBreak of hub revision {found.revision}, for which nobody publishes a digest"
+    if location.revision:
+        return f"ChapterBreak of hub revision {location.revision}, for which nobody publishes a digest"
     return proofs.unverified("ChapterBreak", examples, "example")
 
 

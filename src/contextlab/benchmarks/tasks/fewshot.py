@@ -51,14 +51,14 @@ class FewShot(Task):
             UserError: when the data folder lacks a file, or a file is broken.
         """
         self.check_split(split)
-        found = [locate("icl", file, data) for file in self.files]
-        paths = [place.path for place in found if place.path is not None]
-        if len(paths) < len(found):
+        locations = [locate("icl", file, data) for file in self.files]
+        paths = [location.path for location in locations if location.path is not None]
+        if len(paths) < len(locations):
             return self._sample()
         (train, train_sha256), (test, test_sha256) = (rows(path, self.parse, len(self.form.words)) for path in paths)
         digest = hashlib.sha256(f"{train_sha256}\n{test_sha256}".encode()).hexdigest()
         note = source_note(self.notes, self.files, paths, len(train))
-        return Dataset(_items(train, test[: self.tested]), found[0].source, digest, note)
+        return Dataset(_items(train, test[: self.tested]), locations[0].source, digest, note)
 
     def protocol(self, split: str, context: Control = "own") -> LabelProtocol:
         """The number of demonstrations is the split's."""
@@ -125,21 +125,21 @@ def rows(path: Path, parse: Parse, classes: int, encoding: str | None = None) ->
         UserError: when the file is missing, broken or empty, naming the line.
     """
     text, sha256 = read(path, encoding)
-    file, found, done = io.StringIO(text), list[Row](), 0
+    file, rows_read, done = io.StringIO(text), list[Row](), 0
     try:
         for label, one in parse(file):
             if not (0 <= label < classes and one):
                 raise ValueError
-            found.append((label, one))
+            rows_read.append((label, one))
             done = file.tell()
     except (ValueError, csv.Error) as error:
         # An open quotation is noticed lines later, anything else in the line that was just read.
         line = text.count("\n", 0, done if isinstance(error, csv.Error) else file.tell() - 1) + 1
         where = f"Line {line} of {path}"
         raise UserError(f"{where} has no class and text: replace the file with an intact copy.") from None
-    if not found:
+    if not rows_read:
         raise UserError(f"{path} holds no examples: replace the file with an intact copy.")
-    return found, sha256
+    return rows_read, sha256
 
 
 def source_note(names: tuple[str, str], files: Sequence[str], paths: Sequence[Path], texts: int) -> str:

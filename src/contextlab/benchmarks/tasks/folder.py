@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from contextlab.benchmarks.configs import PerplexityConfig
-from contextlab.benchmarks.data.sources import Found, read
+from contextlab.benchmarks.data.sources import Location, read
 from contextlab.benchmarks.examples import Document
 from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
@@ -42,13 +42,15 @@ class FolderTask(Task):
             UserError: when the data folder lacks the folder, it holds no text, or a text is empty or not UTF-8.
         """
         split = self.check_split(split)
-        found = self._locate(split, data)
-        if found.path is None:
+        location = self._locate(split, data)
+        if location.path is None:
             return self._sample(split)
-        files = _texts(found.path, self.endings)
+        files = _texts(location.path, self.endings)
         if not files:
             endings = " or ".join(self.endings)
-            raise UserError(f"{found.path} holds no file ending in {endings}[.gz]: put the texts of {self.name} there.")
+            raise UserError(
+                f"{location.path} holds no file ending in {endings}[.gz]: put the texts of {self.name} there."
+            )
         digest = hashlib.sha256()
         documents = []
         for name, path in files.items():
@@ -57,7 +59,9 @@ class FolderTask(Task):
                 raise UserError(f"{path} is empty: replace it with an intact copy, or take it away.")
             digest.update(f"{sha256}  {name}\n".encode())
             documents.append(Document(f"{split}/{Path(name).with_suffix('').as_posix()}", text))
-        return Dataset(tuple(documents), found.source, digest.hexdigest(), self.note(split, found.path, len(documents)))
+        return Dataset(
+            tuple(documents), location.source, digest.hexdigest(), self.note(split, location.path, len(documents))
+        )
 
     def note(self, split: str, folder: Path, documents: int) -> str:
         """One sentence on what the texts of a folder are."""
@@ -70,13 +74,13 @@ class FolderTask(Task):
         self.check_split(split)
         return PerplexityProtocol(self.options(context))
 
-    def _locate(self, split: str, data: Path | None) -> Found:
+    def _locate(self, split: str, data: Path | None) -> Location:
         named = data or os.environ.get("CONTEXTLAB_DATA")
         root = Path(named) if named else cache_dir() / "data"
         path = next((root / name for name in self.folders[split] if (root / name).is_dir()), None)
         if path is None and named:
             raise UserError(f"There is no folder {root / self.folders[split][0]}: name a data folder that holds it.")
-        return Found(path, "local" if path else "sample")
+        return Location(path, "local" if path else "sample")
 
     def _sample(self, split: str) -> Dataset:
         from contextlab.benchmarks.data.sample import documents
@@ -89,12 +93,12 @@ class FolderTask(Task):
 
 def _texts(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
     """The files below a folder by path in it without `.gz`; a plain file goes before its packed twin."""
-    found = {
+    files = {
         path.relative_to(folder).as_posix().removesuffix(".gz"): path
         for path in sorted(folder.rglob("*"), reverse=True)
         if path.is_file() and path.name.removesuffix(".gz").endswith(endings)
     }
-    return {name: found[name] for name in sorted(found, key=_natural)}
+    return {name: files[name] for name in sorted(files, key=_natural)}
 
 
 def _natural(name: str) -> list[str | int]:

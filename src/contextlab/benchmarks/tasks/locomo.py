@@ -46,15 +46,17 @@ class LoCoMo(Task):
             UserError: when the data folder lacks the file, or it is broken.
         """
         self.check_split(split)
-        found = locate(self.name, "locomo10.json", data)
-        if found.path is None:
+        location = locate(self.name, "locomo10.json", data)
+        if location.path is None:
             return sample_dataset([_sample(index) for index in range(2)], "LoCoMo")
-        text, sha256 = read(found.path)
-        items = parse_json(text, found.path)
+        text, sha256 = read(location.path)
+        items = parse_json(text, location.path)
         if not isinstance(items, list) or not items:
-            raise UserError(f"{found.path} holds no conversations: replace the file with an intact copy.")
-        readings = tuple(_reading(item, f"Conversation {n} of {found.path}") for n, item in enumerate(items, start=1))
-        return Dataset(readings, found.source, sha256, _note(items, found.path))
+            raise UserError(f"{location.path} holds no conversations: replace the file with an intact copy.")
+        readings = tuple(
+            _reading(item, f"Conversation {n} of {location.path}") for n, item in enumerate(items, start=1)
+        )
+        return Dataset(readings, location.source, sha256, _note(items, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of 32 tokens at most; `tokens` keeps the end of a conversation.

@@ -90,15 +90,15 @@ class MetaICL(Task):
             UserError: when the data folder lacks the set, or a file is missing or broken.
         """
         shots = _shots(self.check_split(split))
-        found = locate_folder(self.name, "data", data)
-        if found.path is None:
+        location = locate_folder(self.name, "data", data)
+        if location.path is None:
             return sample_dataset(_sample(shots), "MetaICL")
-        tasks = [task for task in sorted([*CLASSIFICATION, *OTHERS]) if (found.path / task).is_dir()]
+        tasks = [task for task in sorted([*CLASSIFICATION, *OTHERS]) if (location.path / task).is_dir()]
         if not tasks:
-            raise UserError(f"{found.path} holds no task of hr_to_lr: name a data folder that does.")
+            raise UserError(f"{location.path} holds no task of hr_to_lr: name a data folder that does.")
         digest = hashlib.sha256()
-        readings = in_turns([_task(found.path / task, shots, digest) for task in tasks])
-        return Dataset(readings, found.source, digest.hexdigest(), _note(found.path, tasks, readings))
+        readings = in_turns([_task(location.path / task, shots, digest) for task in tasks])
+        return Dataset(readings, location.source, digest.hexdigest(), _note(location.path, tasks, readings))
 
     def protocol(self, split: str, context: Control = "own") -> QuestionProtocol:
         """The lowest perplexity per token, or exact match of what is written in 10 tokens, case apart."""

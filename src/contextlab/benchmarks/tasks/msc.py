@@ -47,16 +47,16 @@ class MSC(Task):
             UserError: when the data folder lacks the file, or it is broken.
         """
         self.check_split(split)
-        found = locate(self.name, "msc_self_instruct.jsonl", data)
-        if found.path is None:
+        location = locate(self.name, "msc_self_instruct.jsonl", data)
+        if location.path is None:
             return sample_dataset(_sample_readings(), "MSC-Self-Instruct")
-        records, sha256 = json_lines(found.path)
+        records, sha256 = json_lines(location.path)
         works: dict[str, dict[str, list[Question]]] = {}
         for number, (where, record) in enumerate(records, start=1):
             sessions = works.setdefault(_work(record, where), {})
             sessions.setdefault(transcript(msc_sessions(record, where)), []).append(_question(record, number, where))
         readings = in_turns([_readings(work, sessions) for work, sessions in works.items()])
-        return Dataset(readings, found.source, sha256, _note(records, "MSC-Self-Instruct", found.path))
+        return Dataset(readings, location.source, sha256, _note(records, "MSC-Self-Instruct", location.path))
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of the sessions."""
@@ -87,18 +87,18 @@ class MSCPerplexity(Task):
             UserError: when the data folder lacks the file, or it is broken.
         """
         self.check_split(split)
-        found = locate("msc", DIALOGUES, data)
-        if found.path is None:
+        location = locate("msc", DIALOGUES, data)
+        if location.path is None:
             told = [sample_sessions(SAMPLE_SEED, index) for index in range(SAMPLE_CONVERSATIONS)]
             dialogues = [_dialogue(f"sample/{n}", f"sample/{n}", sessions) for n, sessions in enumerate(told)]
             digest = hashlib.sha256(repr(dialogues).encode()).hexdigest()
             return Dataset(tuple(dialogues), "sample", digest, "generated sample, not MSC")
-        records, sha256 = json_lines(found.path)
+        records, sha256 = json_lines(location.path)
         works: dict[str, list[Dialogue]] = {}
         for number, (where, record) in enumerate(records, start=1):
             work = _work(record, where)
             works.setdefault(work, []).append(_dialogue(f"test/{number}", work, msc_sessions(record, where), where))
-        return Dataset(in_turns(works.values()), found.source, sha256, _note(records, "MSC", found.path))
+        return Dataset(in_turns(works.values()), location.source, sha256, _note(records, "MSC", location.path))
 
     def protocol(self, split: str, context: Control = "own") -> ResponseProtocol:
         """Every turn of the session but its first is scored; `tokens` keeps the end of the sessions before."""

@@ -49,19 +49,19 @@ class PG22(Task):
             UserError: when a file is missing or broken, or no book is of the split's length.
         """
         split = self.check_split(split)
-        found = locate(self.name, "books.jsonl", data)
-        if found.path is None:
+        location = locate(self.name, "books.jsonl", data)
+        if location.path is None:
             return _sample(split)
-        books = _books(found.path)
+        books = _books(location.path)
         chosen = [book for book in books if _split(book) == split]
         if not chosen:
             lengths = {_split(book) for book in books}
             present = [name for name in self.splits if name in lengths]
             advice = f"choose one of {', '.join(present)}" if present else "build the set again, or name another folder"
-            raise UserError(f"{found.path} lists no book of split {split}: {advice}.")
+            raise UserError(f"{location.path} lists no book of split {split}: {advice}.")
         digest = hashlib.sha256("\n".join(book["sha256_txt"] for book in chosen).encode()).hexdigest()
-        documents = tuple(_document(book, found.path.parent) for book in chosen)
-        return Dataset(documents, found.source, digest, _note(chosen, books, found.path.parent))
+        documents = tuple(_document(book, location.path.parent) for book in chosen)
+        return Dataset(documents, location.source, digest, _note(chosen, books, location.path.parent))
 
     def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
         """Reads whole documents, or scores 1,024 tokens after a history."""

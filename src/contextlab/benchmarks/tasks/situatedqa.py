@@ -34,13 +34,13 @@ class SituatedQA(Task):
             UserError: when the data folder lacks the file, or it is broken.
         """
         split = self.check_split(split)
-        found = locate("streamingqa", f"situatedqa/temp.{split}.jsonl", data)
-        if found.path is None:
+        location = locate("streamingqa", f"situatedqa/temp.{split}.jsonl", data)
+        if location.path is None:
             return sample_dataset(_readings([_sample(year) for year in range(1950, 2030)], split), "SituatedQA")
-        records, sha256 = json_lines(found.path)
+        records, sha256 = json_lines(location.path)
         questions = [_question(record, where, f"{split}/{n}") for n, (where, record) in enumerate(records)]
         note = _note([record for _, record in records], split)
-        return Dataset(_readings(questions, split), found.source, sha256, note)
+        return Dataset(_readings(questions, split), location.source, sha256, note)
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `exact_match_any` counts answers that are right at another date.

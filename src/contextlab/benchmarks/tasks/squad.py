@@ -38,12 +38,12 @@ class SQuAD(Task):
             UserError: when the data folder lacks the file, or it is broken.
         """
         split = self.check_split(split)
-        found = locate(self.name, "dev-v1.1.json", data)
-        if found.path is None:
+        location = locate(self.name, "dev-v1.1.json", data)
+        if location.path is None:
             return sample_dataset(grouped(sample_documents(SAMPLE_SEED), split), "SQuAD")
-        text, sha256 = read(found.path)
-        documents = list(_documents(parse_json(text, found.path), str(found.path)))
-        return Dataset(grouped(documents, split), found.source, sha256, _note(documents, found.path))
+        text, sha256 = read(location.path)
+        documents = list(_documents(parse_json(text, location.path), str(location.path)))
+        return Dataset(grouped(documents, split), location.source, sha256, _note(documents, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text."""

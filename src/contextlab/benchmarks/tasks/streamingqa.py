@@ -67,19 +67,19 @@ class StreamingQA(Task):
         """
         split = self.check_split(split)
         age = split.partition("-")[2]
-        found = locate(self.name, FILE, data)
-        if found.path is None:
+        location = locate(self.name, FILE, data)
+        if location.path is None:
             return sample_dataset(grouped(_sample(age), split), "StreamingQA")
-        records, sha256 = json_lines(found.path)
+        records, sha256 = json_lines(location.path)
         questions = [_question(record, where) for where, record in records]
         chosen = [pair for pair in questions if age in ("", pair[1].details["age"])]
         if not chosen:
-            raise UserError(f"{found.path} holds no {age} questions: choose another split.")
-        documents = _documents(chosen, found.path.parent / "wmt")
+            raise UserError(f"{location.path} holds no {age} questions: choose another split.")
+        documents = _documents(chosen, location.path.parent / "wmt")
         if self.config.order == "shuffled":
             documents, split = _shuffled(documents, chosen), f"{split}-shuffled"
-        note = _note([record for _, record in records], found.path)
-        return Dataset(grouped(documents, split), found.source, sha256, note)
+        note = _note([record for _, record in records], location.path)
+        return Dataset(grouped(documents, split), location.source, sha256, note)
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text."""
@@ -134,19 +134,19 @@ def _shuffled(documents: Sequence[Passage], questions: Sequence[tuple[str, Quest
 
 def _articles(path: Path, wanted: dict[str, str]) -> dict[str, str]:
     """The wanted articles of an archive by their sorting keys; `wanted` gives the key of a digest."""
-    found: dict[str, str] = {}
+    articles: dict[str, str] = {}
     for where, line in lines(path):
         _, _, encoded = line.rpartition(b"\t")
         key = wanted.get(hashlib.sha256(encoded).hexdigest())
         if key is not None:
             try:
-                found[key] = base64.b64decode(encoded, validate=True).decode().strip()
+                articles[key] = base64.b64decode(encoded, validate=True).decode().strip()
             except ValueError:
                 raise UserError(f"{where} holds no article: replace the file with an intact copy.") from None
-    missing = [key for key in wanted.values() if not found.get(key)]
+    missing = [key for key in wanted.values() if not articles.get(key)]
     if missing:
         raise UserError(f"{path} lacks {len(missing)} articles that are asked about: replace it with a whole copy.")
-    return found
+    return articles
 
 
 def _note(records: Sequence[Any], path: Path) -> str:

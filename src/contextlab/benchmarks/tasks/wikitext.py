@@ -46,18 +46,18 @@ class WikiText(Task):
             UserError: when the data folder lacks the file, or it has no article.
         """
         split = self.check_split(split)
-        found = locate(self.name, f"wikitext-2/{split}.txt", data)
-        if found.path is None:
+        location = locate(self.name, f"wikitext-2/{split}.txt", data)
+        if location.path is None:
             return _sample(split)
-        text, sha256 = read(found.path)
+        text, sha256 = read(location.path)
         starts = [title.start() for title in TITLE.finditer(text)]
         if not starts:
-            raise UserError(f"{found.path} has no line ' = Title = ': replace it with an intact copy of WikiText-2.")
+            raise UserError(f"{location.path} has no line ' = Title = ': replace it with an intact copy of WikiText-2.")
         # What stands before the first title belongs to the first article.
         ends = [*starts[1:], len(text)]
         articles = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         examples = tuple(Document(f"{split}/{n}", article) for n, article in enumerate(articles))
-        return Dataset(examples, found.source, sha256, _note(articles, split, found.path))
+        return Dataset(examples, location.source, sha256, _note(articles, split, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
         """Reads whole articles, or scores 1,024 tokens after a history; where a context ends is the method's choice."""

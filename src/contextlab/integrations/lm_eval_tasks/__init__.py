@@ -90,8 +90,8 @@ def compare(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
     """The scores of a written answer, as `contextlab bench` gives them."""
     protocol = _protocol(doc["task"], doc["split"])
     assert isinstance(protocol, AnswerProtocol)
-    found = protocol.compare(results[0], Question(doc["id"], "", tuple(doc["answers"])))
-    return {name: found[name] for name in protocol.measures}
+    metrics = protocol.compare(results[0], Question(doc["id"], "", tuple(doc["answers"])))
+    return {name: metrics[name] for name in protocol.measures}
 
 
 @functools.cache
