@@ -121,14 +121,14 @@ class TouchesTheBackbone(Full):
 class HidesMemory(Full):
     """Keeps something outside its state."""
 
-    kept: torch.Tensor
+    remembered: torch.Tensor
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
-        self.kept = tokens_BT.float().mean()
+        self.remembered = tokens_BT.float().mean()
         return super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
 
     def score(self, state, candidates):
-        return super().score(state, candidates) - 1e-3 * self.kept
+        return super().score(state, candidates) - 1e-3 * self.remembered
 
 
 class Miscounts(Full):
