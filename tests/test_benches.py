@@ -100,7 +100,8 @@ def test_evalm_in_a_process_of_its_own_for_every_length(bench):
     short, long = found["runs"]
     assert (short["tokens"], long["tokens"]) == (256, 1024)
     assert 0 < long["state_bytes"] - short["state_bytes"] < 4 * short["state_bytes"]
-    assert all(run["formula_bytes"] == pytest.approx(run["peak_bytes"], rel=0.5) for run in found["runs"])
+    # Most of a toy's peak is what one block computes, which the formula leaves out.
+    assert all(run["formula_bytes"] < run["peak_bytes"] < 3 * run["formula_bytes"] for run in found["runs"])
 
 
 def test_the_papers_evalm_by_arithmetic(bench):
