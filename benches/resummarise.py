@@ -40,8 +40,11 @@ def _protocol(identity: dict[str, Any]) -> Protocol:
 
 def _ordered(line: dict[str, Any]) -> dict[str, Any]:
     """A line with its parts where a run would put them."""
-    before = ("id", "record", "quality", "parts")
-    return {**{key: line[key] for key in before}, **{key: line[key] for key in line if key not in before}}
+    before = ("id", "index", "record", "quality", "parts")
+    return {
+        **{key: line[key] for key in before if key in line},
+        **{key: line[key] for key in line if key not in before},
+    }
 
 
 def _with(summary: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
