@@ -30,8 +30,8 @@ from contextlab.methods.sliding import Sliding, SlidingConfig
 class EVALM(CacheMethod[EVALMConfig, EVALMState]):
     """Local windows of W tokens with sinks; every chunk of c tokens that has left them stays as one key and value.
 
-    Untrained, no head heeds the summaries and the method is its baseline; `remote_bias` opens them, `weights` brings
-    trained ones.
+    Untrained, summaries have attention weight 0 and the method is its baseline; `remote_bias` opens them, `weights`
+    brings trained ones.
     """
 
     Config = EVALMConfig
@@ -57,7 +57,7 @@ class EVALM(CacheMethod[EVALMConfig, EVALMState]):
         return Capabilities(segment=segment)
 
     def baseline(self) -> Sliding | None:
-        """Local attention with sinks, while no head heeds the summaries."""
+        """Local attention with sinks, while summaries have attention weight 0."""
         if self.config.remote_bias is not None or not self.untrained:
             return None
         recent = None if self.config.overlap else 0

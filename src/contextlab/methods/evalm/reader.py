@@ -116,7 +116,7 @@ class EvaReader(CacheReader):
         self.all_see = int(self.counts_BT.min()) >= self.seen
         positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B)
         self._chunk_rotary = per_head(positions, positions_Bn) if self.seen else None
-        self._level = layout.plain and bool((state.kv.used_B == self.cached).all())
+        self._level = layout.plain and state.kv.level
         self._biases: dict[int | None, Tensor | None] = {}
 
     def __call__(
@@ -127,7 +127,7 @@ class EvaReader(CacheReader):
         summary = self.summaries[layer]
         if self.roll_up is not None:
             self._summarise(self.roll_up, summary, layer, q_BHTD, scale)
-        # Summaries that no head heeds are attended to all the same: an untrained method costs what a trained one does.
+        # Summaries of attention weight 0 are computed all the same: an untrained method costs what a trained one does.
         chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, : self.seen] for x in (self.chunk_k, self.chunk_v))
         return eva_attention(
             rotate(q_BHTD, self._q_rotary),

@@ -1,4 +1,4 @@
-"""What turns a chunk into a key and a value, and how much heads heed them: all that EVALM trains beside a backbone.
+"""What turns a chunk into a key and a value, and how much attention it gets: all that EVALM trains beside a backbone.
 
 Legend: B rows, H query heads, K key/value heads, T tokens, D head width, n chunks.
 """

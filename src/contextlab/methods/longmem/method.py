@@ -155,8 +155,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             kv, side_kv = (part.reserve(len(steps_T), states.MOST) for part in (state.kv, state.side_kv))
             state = dataclasses.replace(state, kv=kv, side_kv=side_kv)
         reader, side_reader = CacheReader(self.backbone, state.kv, layout), MemoryReader(self, state, layout)
-        backbone_states, final_BTC = self.run_backbone(tokens_BT, layout, reader)
-        hidden_BTC: Tensor = self.side.norm(self.side(backbone_states, final_BTC, side_reader)[-1])
+        hidden_BTC = self._hidden(tokens_BT, layout, reader, side_reader)
         if keep:
             state = dataclasses.replace(state, kv=reader.side_by_side(), side_kv=side_reader.side_by_side())
         return hidden_BTC, state
@@ -179,14 +178,12 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         self._check_level(state, lengths_B)
         state = self.reserve(state, lengths_B)
         layout = self._layout(state, tokens_Bt)
-        reader = CacheReader(self.backbone, state.kv, layout)
-        states, final_BtC = self.run_backbone(tokens_Bt, layout, reader)
-        side_reader = MemoryReader(self, state, layout)
-        y_BtC = self.side(states, final_BtC, side_reader)[-1]
+        reader, side_reader = CacheReader(self.backbone, state.kv, layout), MemoryReader(self, state, layout)
+        hidden_BtC = self._hidden(tokens_Bt, layout, reader, side_reader)
         state = dataclasses.replace(
             state, kv=reader.grown(lengths_B), side_kv=side_reader.grown(lengths_B), left_B=state.left_B - lengths_B
         )
-        return self._commit(state), self.side.norm(y_BtC)
+        return self._commit(state), hidden_BtC
 
     def check_state(self, state: LongMemState) -> None:
         """Both caches hold the open segment, and the bank no more chunks than it has."""
@@ -222,6 +219,12 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
                 if i % self.config.reduction == 0:
                     states.append(hidden_BtC)
             return states, self.parts.norm(hidden_BtC)
+
+    def _hidden(self, tokens_BT: Tensor, layout: Layout, reader: CacheReader, side_reader: CacheReader) -> Tensor:
+        """`hidden_BTC` of backbone and side network, after the side network's norm."""
+        states, final_BTC = self.run_backbone(tokens_BT, layout, reader)
+        hidden_BTC: Tensor = self.side.norm(self.side(states, final_BTC, side_reader)[-1])
+        return hidden_BTC
 
     def _check_level(self, state: LongMemState, lengths_B: Tensor) -> None:
         if self.config.bank_scope == "shared" and bool(
@@ -269,10 +272,8 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         tokens = torch.tensor([[self.backbone.bos]], device=self.backbone.device)
         layout = Layout(torch.zeros_like(tokens))
         reader = CacheReader(self.backbone, self.backbone.empty_kv(1), layout)
-        states, final = self.run_backbone(tokens, layout, reader)
         side_reader = CacheReader(self.backbone, self.backbone.empty_kv(1, len(self.side.blocks)), layout)
-        hidden: Tensor = self.side.norm(self.side(states, final, side_reader)[-1])
-        return hidden[0, 0]
+        return self._hidden(tokens, layout, reader, side_reader)[0, 0]
 
 
 class MemoryReader(CacheReader):
@@ -281,7 +282,7 @@ class MemoryReader(CacheReader):
     def __init__(self, method: LongMem, state: LongMemState, layout: Layout) -> None:
         super().__init__(method.backbone, state.side_kv, layout)
         self.method, self.bank = method, state.bank
-        self._level = layout.plain and bool((state.side_kv.used_B == self.cached).all())
+        self._level = layout.plain and state.side_kv.level
         self.ids_BHtm: Tensor | None = None
 
     def __call__(
