@@ -28,6 +28,7 @@ import contextlab
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.attention import KV
 from contextlab.benchmarks.data.sample import documents
+from contextlab.harness.identity import hardware
 from contextlab.method import AnyMethod
 from contextlab.methods.segments import SegmentState
 
@@ -136,14 +137,16 @@ def main() -> None:
     new = options.groups * options.steps + 1
     (document,) = documents(max(options.lengths) + new, 1, seed=0)
     text = torch.tensor([backbone.encode(document.text)])
-    found = {}
+    runs = []
     for length in options.lengths:
         tokens = list(text[:, length : length + new].split(1, dim=1))
         ours = Ours(method, text[:, :length])
         theirs = Theirs(backbone.model, ours.state.kv)
-        found[length] = {**timed(ours, theirs, tokens, options.steps), "peak_per_state": peaks(ours, theirs, tokens[0])}
-        print(length, json.dumps(found[length]))
-    print(json.dumps({"bench": "decode", **vars(options), "torch": torch.__version__, "lengths": found}))
+        both = timed(ours, theirs, tokens, options.steps)
+        runs.append({"length": length, **both, "peak_per_state": peaks(ours, theirs, tokens[0])})
+        print(json.dumps(runs[-1]), flush=True)
+    about = {"device": hardware(backbone.device), "torch": torch.__version__}
+    print(json.dumps({"bench": "decode", **vars(options), **about, "runs": runs}))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from contextlab.harness.runner import bench as run_bench
+
 BENCHES = Path(__file__).parents[1] / "benches"
 
 
@@ -125,3 +127,40 @@ def test_scoring_from_a_shared_state_gives_lm_evals_scores(bench):
     found = bench("shared_prefix", *(f"--{name}={value}" for name, value in options.items()))
     assert found["largest_difference"] < 1e-3
     assert found["token_bound"] == 3 * (60 + 8) / (60 + 3 * 8)
+
+
+def test_reading(bench):
+    sizes = {"tokens": 80, "context": 60, "candidates": 2, "length": 8, "prompts": 2, "new": 2}
+    options = {**sizes, "repeats": 2, "backbone": "tiny-llama", "method": "full,window(N=32)"}
+    runs = bench("reading", *(f"--{name}={value}" for name, value in options.items()), WINDOW=32)["runs"]
+    assert [(run["method"], run["work"]) for run in runs[:3]] == [
+        ("full", "reading"),
+        ("full", "scoring"),
+        ("full", "prompts"),
+    ]
+    by_work = {(run["method"], run["work"]): run["flops"] for run in runs}
+    # The model alone reads in windows and predicts one token less in each; side by side nobody reads a token twice.
+    assert by_work["full", "reading"] > by_work["window(N=32)", "reading"] > 1
+    assert by_work["full", "scoring"] == pytest.approx(1, abs=0.05)
+
+
+def test_decode(bench):
+    options = ("--lengths", "16", "32", "--groups", "2", "--steps", "2", "--backbone", "tiny-llama", "--threads", "1")
+    runs = bench("decode", *options)["runs"]
+    assert [run["length"] for run in runs] == [16, 32]
+    assert all(run["largest_difference"] < 1e-4 for run in runs)
+
+
+def test_stored_runs_again(bench, tmp_path):
+    run_bench("window(N=16),sliding(N=16)", "wikitext(tokens=64)", backbone="tiny-llama", limit=2, out=tmp_path)
+    same = bench("rerun", str(tmp_path), "--limit", "2")["runs"]
+    assert {run["method"] for run in same} == {"window", "sliding"}
+    assert all(run["records"] == run["equal"] == 2 and run["largest"] == 0 for run in same)
+    path = next(tmp_path.glob("window*/examples.jsonl"))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["record"]["nats"] *= 1.001
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changed = {run["method"]: run for run in bench("rerun", str(tmp_path), "--limit", "2", "--every")["runs"]}
+    assert changed["sliding"]["equal"] == 2
+    assert changed["window"]["equal"] == 1
+    assert list(changed["window"]["differences"]) == [f"{lines[0]['id']}: nats"]

@@ -1,0 +1,120 @@
+"""Stored runs again, record by record: what this version computes beside what is stored.
+
+Of every method and of every task one stored run is taken, the one of fewest tokens, and its first examples run again
+with the settings that are stored. A record counts as reproduced where all of its texts and whole numbers are equal and
+its other numbers agree within the tolerance; the tolerance is for processors that add in another order.
+
+The last line is JSON: per run how many records agree, the largest relative difference, and what differs beyond it.
+
+    python benches/rerun.py results/*/ --data DIR [--limit 1] [--every]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contextlab import grammar
+from contextlab.harness.identity import hardware
+from contextlab.harness.labels import of_result
+from contextlab.harness.runner import bench
+
+TOLERANCE = 1e-4
+Leaves = dict[str, Any]
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number and text of a record under its dotted name."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{name}.{key}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from leaves(item, f"{name}.{number}")
+    else:
+        yield name.lstrip("."), value
+
+
+def distance(one: Any, other: Any) -> float:
+    """Relative difference of two numbers with a fraction; 0 or infinity for whatever is equal or not."""
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) / max(abs(one), abs(other), 1.0)
+    return 0.0 if one == other else math.inf
+
+
+def stored(folders: Sequence[Path], every: bool) -> list[Path]:
+    """Run folders: all, or for every method and every task the one that reads the fewest tokens."""
+    runs = [path.parent for folder in folders for path in sorted(folder.glob("*/summary.json"))]
+    if every:
+        return runs
+    chosen: dict[Path, None] = {}
+    summaries = {run: json.loads((run / "summary.json").read_text()) for run in runs}
+    for kind in ("task", "method"):
+        for name in sorted({summary[kind] for summary in summaries.values()}):
+            alike = [run for run, summary in summaries.items() if summary[kind] == name]
+            if not any(run in chosen for run in alike):
+                chosen[min(alike, key=lambda run: _tokens(summaries[run]))] = None
+    return list(chosen)
+
+
+def _tokens(summary: dict[str, Any]) -> int:
+    return sum(cost["tokens"] for cost in summary["cost"].values() if cost is not None)
+
+
+def compared(run: Path, data: str | None, limit: int) -> dict[str, Any]:
+    """The first examples of a stored run beside the same examples run again."""
+    summary = json.loads((run / "summary.json").read_text())
+    lines = [json.loads(line) for line in (run / "examples.jsonl").read_text().splitlines()]
+    settings = {name: value for name, value in summary["method_config"].items() if value is not None}
+    with tempfile.TemporaryDirectory() as out:
+        bench(
+            grammar.spelled(summary["method"], None, settings),
+            of_result(summary),
+            backbone=summary["backbone"],
+            context=summary["context"],
+            limit=limit,
+            data=data,
+            out=out,
+            device="cpu",
+            counting=False,
+        )
+        (path,) = Path(out).glob("*/examples.jsonl")
+        again = {line["id"]: line["record"] for line in map(json.loads, path.read_text().splitlines())}
+    before = {line["id"]: line["record"] for line in lines if line["id"] in again}
+    differences: Leaves = {}
+    largest, agreeing = 0.0, 0
+    for name, record in again.items():
+        old, new = dict(leaves(before.get(name, {}))), dict(leaves(record))
+        apart = {key: distance(old.get(key), new.get(key)) for key in old.keys() | new.keys()}
+        over = {key: [old.get(key), new.get(key)] for key, value in apart.items() if value > TOLERANCE}
+        largest = max([largest, *(value for value in apart.values() if value < math.inf)])
+        agreeing += not over
+        differences |= {f"{name}: {key}": values for key, values in over.items()}
+    about = {"run": str(run), "method": summary["method"], "task": of_result(summary)}
+    return {**about, "records": len(again), "equal": agreeing, "largest": largest, "differences": differences}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--data")
+    parser.add_argument("--limit", type=int, default=1)
+    parser.add_argument("--every", action="store_true", help="all stored runs")
+    options = parser.parse_args()
+    runs = []
+    for run in stored(options.folders, options.every):
+        runs.append(compared(run, options.data, options.limit))
+        print(json.dumps(runs[-1]), flush=True)
+    device = hardware(torch.device("cpu"))
+    print(json.dumps({"bench": "rerun", "device": device, "tolerance": TOLERANCE, "runs": runs}))
+
+
+if __name__ == "__main__":
+    main()
