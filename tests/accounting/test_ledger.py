@@ -113,6 +113,23 @@ def test_the_largest_calls_run_again_for_their_peak(watched: list[int]) -> None:
     assert not ledger.missed
 
 
+def test_little_runs_again_where_every_call_has_another_length() -> None:
+    ledger, runs, weights = Ledger("cpu"), [], torch.randn(64, 64)
+
+    def read(tokens: Tensor) -> Tensor:
+        runs.append(len(tokens))
+        return tokens @ weights
+
+    lengths = [200 + (7 * n) % 97 for n in range(60)]
+    for n, length in enumerate(lengths):
+        phase = "query" if n % 2 else "contextualize"
+        tokens = torch.randn(length, 64)
+        ledger.call(phase, lambda tokens=tokens: read(tokens), tokens=length, kind="read")  # type: ignore[arg-type]
+    ledger.peaks()
+    assert runs[: len(lengths)] == lengths
+    assert sum(runs[len(lengths) :]) <= 0.1 * sum(lengths)
+
+
 def test_every_kind_and_phase_is_measured_whatever_the_kinds_before_it_cost() -> None:
     ledger = Ledger("cpu")
     for phase in ("contextualize", "query"):
