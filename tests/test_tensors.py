@@ -83,3 +83,30 @@ def test_a_loaded_adapter_is_aligned(tmp_path: Path) -> None:
     method.adapter(state).save(tmp_path / "adapter.safetensors")
     loaded = Adapter.load(tmp_path / "adapter.safetensors", method.generator)
     assert unaligned({"S": loaded.S_BLRR}) == []
+
+
+def test_a_derived_value_is_computed_once_until_any_of_its_weights_changes() -> None:
+    first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    derived, computed = tensors.Derived[float](), []
+
+    def total() -> float:
+        computed.append(float(first.weight.sum() + second.weight.sum()))
+        return computed[-1]
+
+    assert derived.of(total, first, second) == derived.of(total, first, second)
+    assert len(computed) == 1
+    for module in (first, second):
+        with torch.no_grad():
+            module.weight.add_(1)
+        assert derived.of(total, first, second) == float(first.weight.sum() + second.weight.sum())
+    assert len(computed) == 3
+    second.load_state_dict(first.state_dict())
+    assert derived.of(total, first, second) == pytest.approx(2 * float(first.weight.sum()))
+
+
+def test_a_derived_value_may_be_none() -> None:
+    module, calls = torch.nn.Linear(1, 1), []
+    derived = tensors.Derived[None]()
+    for _ in range(2):
+        assert derived.of(lambda: calls.append(1), module) is None
+    assert calls == [1]

@@ -235,7 +235,6 @@ class ContextMethod(ABC, Generic[C, S]):
     unbounded: ClassVar[tuple[str, ...]] = ()
     """Last parts of the names of learned parameters that may be minus infinity."""
     _started: tuple[tuple[int, int], ...] | None = None
-    _digest: tuple[object, str] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Check the arguments of calls from outside, whatever class they reach (see `calls`)."""
@@ -247,6 +246,7 @@ class ContextMethod(ABC, Generic[C, S]):
         self.backbone = backbone
         self.config = config if config is not None else cast(C, self.Config())
         self.config.check_size()
+        self._weights_digest = tensors.Derived[str]()
 
     def learns(self, module: N, weights: Path | None = None) -> N:
         """Declare all that training changes, and take over its trained weights; called once, while a method is made.
@@ -415,10 +415,8 @@ class ContextMethod(ABC, Generic[C, S]):
         """sha256 of what is learned, hexadecimal; None without such. It follows changes of the weights."""
         if self.learned is None:
             return None
-        now = tensors.versions(self.learned)
-        if self._digest is None or self._digest[0] != now:
-            self._digest = now, tensors.weights_digest(self.learned)
-        return self._digest[1]
+        learned = self.learned
+        return self._weights_digest.of(lambda: tensors.weights_digest(learned), learned)
 
     def save_weights(self, path: Path | str) -> None:
         """Write what is learned to one safetensors file, with what it belongs to.

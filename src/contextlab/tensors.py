@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from contextlab.errors import UserError
+
+R = TypeVar("R")
 
 ALIGNMENT = 64
 """Bytes; what torch's own allocator gives on a CPU, and the width of the widest vector registers."""
@@ -96,6 +99,25 @@ def versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
         (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
         for tensor in (*module.parameters(), *module.buffers())
     )
+
+
+class Derived(Generic[R]):
+    """A value that follows from weights: computed when it is first needed, and again when they have changed."""
+
+    def __init__(self) -> None:
+        self._computed: tuple[object, R] | None = None
+
+    def of(self, compute: Callable[[], R], *modules: nn.Module) -> R:
+        """The value.
+
+        Args:
+            compute: gives the value from the weights as they are.
+            modules: all those whose weights it follows from.
+        """
+        now = tuple(map(versions, modules))
+        if self._computed is None or self._computed[0] != now:
+            self._computed = now, compute()
+        return self._computed[1]
 
 
 def weights_digest(module: nn.Module) -> str:

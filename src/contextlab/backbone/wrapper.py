@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +17,8 @@ from torch.nn.functional import cross_entropy
 
 from contextlab import attention
 from contextlab.errors import UserError
-from contextlab.tensors import versions, weights_digest
+from contextlab.tensors import Derived, versions, weights_digest
 
-R = TypeVar("R")
 HEAD_TOKENS = 128
 """Tokens that are projected onto the vocabulary at one time: few enough that the C library keeps their memory for the
 next ones (32 MiB), instead of fetching it anew from the system."""
@@ -55,7 +54,7 @@ class Backbone:
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
         self.head_width: int = getattr(config, "head_dim", None) or self.width // self.heads
         self._digest, self._loaded = digest, versions(self.model)
-        self._values: dict[str, tuple[object, Any]] = {}
+        self._computed_digest, self._bos_hidden = Derived[str](), Derived[Tensor]()
 
     @property
     def device(self) -> torch.device:
@@ -94,7 +93,7 @@ class Backbone:
         """sha256 of the weights, hexadecimal; of an embedded model the published one, until they are changed."""
         if self._digest is not None and versions(self.model) == self._loaded:
             return self._digest
-        return self._kept("digest", lambda: weights_digest(self.model))
+        return self._computed_digest.of(lambda: weights_digest(self.model), self.model)
 
     @functools.cached_property
     def tokenizer_digest(self) -> str:
@@ -172,21 +171,13 @@ class Backbone:
     @property
     def bos_hidden_C(self) -> Tensor:
         """The final hidden state after BOS alone."""
-        return self._kept("bos_hidden_C", self._after_bos)
+        return self._bos_hidden.of(self._after_bos, self.model)
 
     def _after_bos(self) -> Tensor:
         tokens_BT = torch.tensor([[self.bos]], device=self.device)
         layout = attention.Layout(tokens_BT * 0)
         with torch.no_grad():
             return self.forward(tokens_BT, torch.zeros_like(tokens_BT), self.reader(1, layout))[0, 0]
-
-    def _kept(self, name: str, compute: Callable[[], R]) -> R:
-        """A value that follows from the weights, computed again when they have changed."""
-        now = versions(self.model)
-        if name not in self._values or self._values[name][0] != now:
-            self._values[name] = now, compute()
-        value: R = self._values[name][1]
-        return value
 
     def empty_kv(self, rows: int, layers: int | None = None) -> attention.KV:
         """A cache without tokens, for as many layers as this model has when `layers` is not given."""

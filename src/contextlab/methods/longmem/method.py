@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from contextlab import attention, states
 from contextlab.attention import KV, CacheReader, Layout, rotate, sdpa
-from contextlab.backbone import Backbone, versions
+from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.kernels.joint_memory_attention import fuse_memory, joint_memory_attention
 from contextlab.method import Ahead, Capabilities, State, Writer
@@ -29,6 +29,7 @@ from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.segments import reserved
 from contextlab.methods.window import Window, WindowConfig
+from contextlab.tensors import Derived
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             )
         self.memory_block = self.memory_layer // self.config.reduction
         self.side = self.learns(SideNetwork(backbone, self.config), self.config.weights)
-        self._bos: tuple[object, Tensor] | None = None
+        self._bos_hidden = Derived[Tensor]()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -257,11 +258,8 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
     @property
     def _bos_hidden_C(self) -> Tensor:
         """The side network's final state after BOS alone; computed again when weights have changed."""
-        now = versions(self.side), versions(self.backbone.model)
-        if self._bos is None or self._bos[0] != now:
-            with torch.no_grad():
-                self._bos = now, self._after_bos()
-        return self._bos[1]
+        with torch.no_grad():
+            return self._bos_hidden.of(self._after_bos, self.side, self.backbone.model)
 
     def with_graph(self, state: LongMemState) -> LongMemState:
         """In front of a text stands what the side network makes of BOS."""
