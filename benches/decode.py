@@ -30,7 +30,7 @@ from contextlab.attention import KV
 from contextlab.benchmarks.data.sample import documents
 from contextlab.harness.identity import hardware
 from contextlab.method import AnyMethod
-from contextlab.methods.segments import SegmentState
+from contextlab.methods.local_cache import LocalState
 
 
 class Ours:
@@ -38,7 +38,7 @@ class Ours:
 
     def __init__(self, method: AnyMethod, tokens_1T: Tensor) -> None:
         self.method = method
-        self.state: SegmentState = method.read(method.start(), tokens_1T, logprobs=False)[0]
+        self.state: LocalState = method.read(method.start(), tokens_1T, logprobs=False)[0]
 
     def step(self, token_11: Tensor) -> Tensor:
         """The distribution after one more token."""

@@ -28,7 +28,7 @@ def encode(backbone_name: str, length: int, chunk: int, *, counted: bool) -> dic
     weights = resident_bytes(backbone.model, method.summaries)
     tokens_BT = torch.randint(backbone.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
     start = method.start()
-    method.read(start, tokens_BT[:, : method.segment + 16], logprobs=False)
+    method.read(start, tokens_BT[:, : method.local.segment + 16], logprobs=False)
     before = _resident()
     formula = weights + state_bytes(method, length)
     if counted:

@@ -90,7 +90,7 @@ def test_a_derived_value_is_computed_once_until_any_of_its_weights_changes() -> 
     derived, computed = tensors.Derived[float](), []
 
     def total() -> float:
-        computed.append(float(first.weight.sum() + second.weight.sum()))
+        computed.append((first.weight.sum() + second.weight.sum()).item())
         return computed[-1]
 
     assert derived.of(total, first, second) == derived.of(total, first, second)
@@ -98,10 +98,10 @@ def test_a_derived_value_is_computed_once_until_any_of_its_weights_changes() -> 
     for module in (first, second):
         with torch.no_grad():
             module.weight.add_(1)
-        assert derived.of(total, first, second) == float(first.weight.sum() + second.weight.sum())
+        assert derived.of(total, first, second) == (first.weight.sum() + second.weight.sum()).item()
     assert len(computed) == 3
     second.load_state_dict(first.state_dict())
-    assert derived.of(total, first, second) == pytest.approx(2 * float(first.weight.sum()))
+    assert derived.of(total, first, second) == pytest.approx(2 * first.weight.sum().item())
 
 
 def test_a_derived_value_may_be_none() -> None:

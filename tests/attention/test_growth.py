@@ -134,6 +134,34 @@ def test_a_cache_is_never_reserved_beyond_what_it_may_hold():
     assert kv.reserve(1000, 128).buffers is kv.buffers
 
 
+@torch.no_grad()
+def test_an_empty_cache_stays_empty_when_another_grows_out_of_it():
+    empty = fresh()
+    assert empty.reserve(8, 100).buffers is not None
+    assert empty.buffers is None
+
+
+@pytest.mark.parametrize(
+    ("held_slots", "new", "cut", "moves"), [(5, 6, True, False), (5, 5, True, True), (5, 6, False, True)]
+)
+@torch.no_grad()
+def test_a_cache_that_is_soon_cut_does_not_leave_its_memory_with_who_began_it(held_slots, new, cut, moves):
+    """Unless moving is what saves memory: where the cache is the larger part of what it becomes."""
+    begun = grow(fresh(), held_slots, 0, reserve=False)
+    larger = begun.reserve(new, 100, cut=cut)
+    assert larger.buffers is not None
+    assert (begun.buffers is larger.buffers) == moves
+    assert held(begun) == held(larger) == [*range(held_slots)]
+
+
+@torch.no_grad()
+def test_nothing_moves_where_nothing_is_added():
+    begun = grow(fresh(), 5, 0, reserve=False)
+    for kv in (begun.reserve(0, 100), begun.reserve(7, 5)):
+        assert kv is begun
+        assert kv.buffers is None
+
+
 def test_copies_and_pickles_hold_the_slots_in_use_only():
     kv = grow(grow(fresh(), 100, 0), 1, 100)
     assert whole_bytes(kv) > 101 * BYTES

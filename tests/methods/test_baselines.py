@@ -10,6 +10,7 @@ from contextlab.method import Ahead, ContextMethod
 from contextlab.methods import branches
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.full import Full
+from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.window import Window, WindowConfig
@@ -205,10 +206,9 @@ def test_windows_that_do_not_fit_are_one_sentence(build, message):
 def test_defaults_are_the_papers_where_the_model_is_long_enough(monkeypatch):
     backbone = load("tiny-llama")
     monkeypatch.setattr(backbone, "max_positions", 8192)
-    assert Window(backbone).segment == 1024
-    sliding, sinks = Sliding(backbone), Sinks(backbone)
-    assert (sliding.segment, sliding.keep_first, sliding.keep_last) == (1024, 4, 1024)
-    assert (sinks.keep_first, sinks.band) == (4, 1020)
+    assert Window(backbone).local == LocalCache(1024)
+    assert Sliding(backbone).local == LocalCache(1024, keep_first=4, keep_last=1024)
+    assert Sinks(backbone).local == LocalCache(256, keep_first=4, keep_last=1020, band=1020)
     assert Full(backbone).capabilities.max_context == 8192
 
 

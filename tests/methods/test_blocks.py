@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contextlab.method import Ahead, Capabilities, State
+from contextlab.method import Ahead, Capabilities, ContextMethod, State
 from contextlab.methods import blocks
 from contextlab.methods.blocks import BlockMethod
 
@@ -33,7 +34,10 @@ class Sum(BlockMethod):
     def __init__(self, segment: list[int], *, skims: bool = False) -> None:
         super().__init__(BACKBONE)
         self.segment_B = torch.tensor(segment)
-        self.skims, self.steps, self.skimmed, self.reserved = skims, 0, 0, []
+        self.skims, self.steps, self.skimmed = skims, 0, 0
+        self.reserved: list[list[int]] = []
+        self.longest: list[int] = []
+        self.branches: Any = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -66,6 +70,10 @@ class Sum(BlockMethod):
         self.reserved.append(lengths_B.tolist())
         return state
 
+    def continuations(self, state: SumState, longest: int) -> Any:
+        self.longest.append(longest)
+        return self.branches
+
     def _read(self, state: SumState, sum_B: Tensor, lengths_B: Tensor) -> SumState:
         left_B = state.left_B - lengths_B
         anew_B = torch.where(left_B == 0, self.segment_B[: len(left_B)], left_B)
@@ -97,7 +105,11 @@ def test_every_token_is_scored_from_all_before_it_whatever_the_blocks(shape, mos
         assert found_BT[row].tolist() == expected(text) + [0.0] * (17 - length)
         assert state.pending_BC[row].tolist() == [sum(text)]
     assert state.length_B.tolist() == lengths
-    assert method.reserved == [lengths]
+    assert len(method.reserved) == method.steps
+    assert method.reserved[:1] == [lengths][: method.steps]
+    for before, after in itertools.pairwise(method.reserved):
+        assert all(b >= a for b, a in zip(before, after, strict=True))
+        assert before != after
 
 
 @given(rows, st.integers(0, 17))
@@ -152,3 +164,47 @@ def test_nothing_is_read_in_no_step():
     assert found is not None
     assert found.shape == (1, 0)
     assert state.length_B.tolist() == [0]
+
+
+class Together:
+    """Says what it is asked for."""
+
+    def score(self, state: SumState, candidates: list[list[int]]) -> Tensor:
+        return torch.full((1, len(candidates), 1), 7.0)
+
+    def generate(self, state: SumState, prompts: list[list[int]], writer: Any) -> list[list[int]]:
+        return [[writer.max_new_tokens]] * len(prompts)
+
+
+@pytest.mark.parametrize(("length", "together"), [(1, True), (4, True), (5, False)])
+def test_candidates_go_side_by_side_up_to_where_the_state_changes(length, together):
+    method = Sum([9, 4, 9, 4])
+    method.branches = Together()
+    scores = method.score(method.start(2), [[1], [1] * length])
+    assert (float(scores[0, 0, 0]) == 7.0) == together
+    assert method.longest == ([length] if together else [])
+
+
+@pytest.mark.parametrize(("new_tokens", "together"), [(1, True), (3, True), (4, False)])
+def test_the_last_token_that_is_written_is_not_read(monkeypatch, new_tokens, together):
+    method = Sum([4])
+    method.branches = Together()
+    monkeypatch.setattr(ContextMethod, "generate", lambda *_, **__: "alone")
+    written = method.generate(method.start(), [[1], [2, 3]], max_new_tokens=new_tokens)
+    assert written == ([[new_tokens]] * 2 if together else "alone")
+
+
+@pytest.mark.parametrize(("rows", "prompts"), [(1, 1), (2, 2)])
+def test_prompts_that_share_no_row_are_continued_alone(monkeypatch, rows, prompts):
+    method = Sum([9, 9])
+    method.branches = Together()
+    monkeypatch.setattr(ContextMethod, "generate", lambda *_, **__: "alone")
+    assert method.generate(method.start(rows), [[1]] * prompts, max_new_tokens=2) == "alone"
+    assert method.longest == []
+
+
+def test_a_method_without_continuations_reads_copies():
+    method, text = Sum([4]), [[1, 2], [3]]
+    scores = method.score(method.start(), text)
+    assert scores[0].tolist() == [expected(text[0]), [*expected(text[1]), 0.0]]
+    assert method.longest == [2]

@@ -145,22 +145,29 @@ class KV:
         k = (x if layer in self.raw else _rotated_on(x, rotary) for layer, x in enumerate(self.k))
         return self.replace(tuple(k), self.v, self.used_B)
 
-    def reserve(self, new: int, most: int) -> KV:
-        """This cache, moved into larger memory where there are not enough free slots behind it.
+    def reserve(self, new: int, most: int, *, cut: bool = False) -> KV:
+        """This cache with free slots behind it.
+
+        Where there are not enough, this value itself moves into larger memory, so that the cache never lies in memory
+        twice. Only where that memory would outlive its use, as part of a value whose successors are soon cut, or of an
+        empty one, it goes to a copy.
 
         Args:
             new: tokens that are going to be read.
-            most: slots that it never grows beyond.
+            most: slots that the cache never grows beyond.
+            cut: whether it is cut back when they have been read.
         """
         new = max(min(new, most - self.slots), 0)
         wanted = self.slots + new
         # A graph must neither be lost by moving what it leads to, nor be written over.
         graph = torch.is_grad_enabled() or any(x.requires_grad for x in (*self.k, *self.v))
-        if graph or (self.buffers and self.buffers.free(self.slots, new)):
+        if not new or graph or (self.buffers and self.buffers.free(self.slots, new)):
             return self
         few = new * SPARE < wanted
-        Buffers.under(self, min(wanted + wanted // SPARE, most) if few else wanted)
-        return self
+        apart = not self.slots or (cut and new > self.slots)
+        kv = self.replace(self.k, self.v, self.used_B) if apart else self
+        Buffers.under(kv, min(wanted + wanted // SPARE, most) if few else wanted)
+        return kv
 
     def beginning(self, buffers: Buffers) -> KV:
         """The same cache, whose tensors are the beginning of buffers; these slots belong to it from now on."""

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from contextlab.backbone import Backbone
-from contextlab.method import C, ContextMethod, Prediction, S
+from contextlab.method import C, ContextMethod, Prediction, S, Writer
+from contextlab.methods.branches import Branches
 
 BLOCK_TOKENS = 1024
 
@@ -45,10 +48,23 @@ class BlockMethod(ContextMethod[C, S]):
         return None
 
     def reserve(self, state: S, lengths_B: Tensor) -> S:
-        """The state that a call starts from, given how many tokens it reads: with room for them where a state grows,
-        so that steps may fill it in place. The caller's state stays as it is.
+        """The state that a step starts from: where states grow, preallocated for what the call still reads.
+
+        A state is a value: what is written in place must not be seen by any other state. Asked before every step,
+        because a segment's end leaves a cache without free slots; where they are still there, it costs nothing.
+
+        Args:
+            state: before the step.
+            lengths_B: tokens that the call still reads, those of the step included.
         """
         return state
+
+    def continuations(self, state: S, longest: int) -> Branches[Any] | None:
+        """Common passes over many continuations of a state, none of more than `longest` tokens.
+
+        No continuation of that length goes beyond the rows' `room`. None where each is read from a copy of the state.
+        """
+        return None
 
     def with_graph(self, state: S) -> S:
         """The state that learning starts from: what an empty state holds of learned weights has a graph behind it."""
@@ -73,28 +89,59 @@ class BlockMethod(ContextMethod[C, S]):
             state = self._consume(self.with_graph(state), tokens_BT, lengths_B, collected)
         return state, Prediction(collected.logprobs_BT, hidden_BTC)
 
+    @torch.no_grad()
+    def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:
+        """Score all candidates in common passes over the shared state where none goes beyond its room."""
+        branches = self._branches(state, max(map(len, candidates), default=0))
+        return super().score(state, candidates) if branches is None else branches.score(state, candidates)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        state: S,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        stop: Sequence[int] = (),
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> list[list[int]]:
+        """Continue many prompts behind one row in common passes over it where none goes beyond its room."""
+        longest = max(map(len, prompts), default=0) + max_new_tokens - 1  # the last one is not read
+        branches = self._branches(state, longest) if state.batch_size == 1 < len(prompts) else None
+        if branches is not None:
+            return branches.generate(state, prompts, Writer(max_new_tokens, stop, temperature, seed))
+        return super().generate(
+            state, prompts, max_new_tokens=max_new_tokens, stop=stop, temperature=temperature, seed=seed
+        )
+
+    def _branches(self, state: S, longest: int) -> Branches[Any] | None:
+        """Common passes over continuations of that length, where no row has to change its state inside of one."""
+        return self.continuations(state, longest) if longest <= int(self.room(state).min()) else None
+
     def _consume(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None, collected: _Collected | None) -> S:
         """The state after the tokens; predictions are `collected` where they are wanted."""
         rows, length = tokens_BT.shape
         left_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
         done_B = torch.zeros_like(left_B)
-        state = self.reserve(state, left_B)
         while bool((left_B > 0).any()):
             room_B = self.room(state)
             take_B = torch.minimum(left_B, room_B.clamp(max=BLOCK_TOKENS))
             index_Bt, real_Bt = _positions(done_B, take_B, length)
             tokens_Bt = tokens_BT.gather(1, index_Bt)
             passing = collected is None and bool((left_B > take_B).all() and (take_B == room_B).all())
+            skimmed = self.skim(state, tokens_Bt, take_B) if passing else None
+            if skimmed is not None:
+                state = dataclasses.replace(skimmed, length_B=skimmed.length_B + take_B)
+            else:
+                before_BC = state.pending_BC
+                state = self.reserve(state, left_B)
+                state, hidden_BtC = self.step(state, tokens_Bt, take_B)
+                if collected is not None:
+                    previous_BtC = torch.cat((before_BC[:, None], hidden_BtC[:, :-1]), dim=1)
+                    collected.add(previous_BtC, tokens_Bt, index_Bt, real_Bt)
+                state = _advance(state, hidden_BtC, take_B)
             done_B, left_B = done_B + take_B, left_B - take_B
-            if passing and (passed := self.skim(state, tokens_Bt, take_B)) is not None:
-                state = dataclasses.replace(passed, length_B=passed.length_B + take_B)
-                continue
-            before_BC = state.pending_BC
-            state, hidden_BtC = self.step(state, tokens_Bt, take_B)
-            if collected is not None:
-                previous_BtC = torch.cat((before_BC[:, None], hidden_BtC[:, :-1]), dim=1)
-                collected.add(previous_BtC, tokens_Bt, index_Bt, real_Bt)
-            state = _advance(state, hidden_BtC, take_B)
         return state
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlab.backbone import Backbone
 from contextlab.method import Capabilities, MethodConfig
+from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.segments import SegmentMethod
 
 
@@ -12,9 +13,9 @@ class Full(SegmentMethod[MethodConfig]):
 
     def __init__(self, backbone: Backbone, config: MethodConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.segment = backbone.max_positions
+        self.local = LocalCache(backbone.max_positions)
 
     @property
     def capabilities(self) -> Capabilities:
         """Exact streaming up to the model's positions."""
-        return Capabilities(max_context=self.segment)
+        return Capabilities(max_context=self.local.segment)

@@ -14,7 +14,8 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.kernels.sink_attention import sink_attention
 from contextlab.method import Capabilities, MethodConfig
-from contextlab.methods.segments import SegmentMethod, SegmentState
+from contextlab.methods.local_cache import LocalCache, LocalState
+from contextlab.methods.segments import SegmentMethod
 
 CUT_EVERY = 256
 
@@ -55,19 +56,18 @@ class Sinks(SegmentMethod[SinksConfig]):
             )
         if backbone.slopes_H is not None:
             raise UserError("Attention sinks need rotary or learned positions: use sliding with an ALiBi model.")
-        self.band = self.keep_last = config.recent or min(1024 - config.sinks, room)
-        self.keep_first = config.sinks
-        self.full = self.keep_first + self.keep_last
-        self.segment = min(CUT_EVERY, self.keep_last)
+        recent = config.recent or min(1024 - config.sinks, room)
+        self.local = LocalCache(min(CUT_EVERY, recent), keep_first=config.sinks, keep_last=recent, band=recent)
+        self.full = config.sinks + recent
 
     @property
     def capabilities(self) -> Capabilities:
         """Exact streaming of any length."""
         return Capabilities()
 
-    def reader(self, state: SegmentState, layout: Layout) -> CacheReader:
+    def reader(self, state: LocalState, layout: Layout) -> CacheReader:
         """Attention that meets the sinks at their position in a full cache, once there is a query behind it."""
-        plain = self.backbone.learned_positions or not self.keep_first
+        plain = self.backbone.learned_positions or not self.local.keep_first
         if plain or not bool((layout.position_BT >= self.full).any()):
             return super().reader(state, layout)
         return SinkReader(self.backbone, state.kv, layout)

@@ -7,6 +7,7 @@ import pydantic
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Capabilities
+from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.window import WindowConfig
 
@@ -39,11 +40,11 @@ class Sliding(SegmentMethod[SlidingConfig]):
             raise UserError(
                 f"Sinks and recent tokens leave no window in {backbone.max_positions} positions: take fewer."
             )
-        self.segment = config.length(room // 2 if config.recent is None else room)
-        self.keep_last = self.segment if config.recent is None else config.recent
-        self.keep_first = config.sinks
+        segment = config.length(room // 2 if config.recent is None else room)
+        recent = segment if config.recent is None else config.recent
+        self.local = LocalCache(segment, keep_first=config.sinks, keep_last=recent)
 
     @property
     def capabilities(self) -> Capabilities:
         """Exact streaming of any length; without recent tokens a window starts cold but for the sinks."""
-        return Capabilities(segment=None if self.keep_last else self.segment)
+        return Capabilities(segment=None if self.local.keep_last else self.local.segment)

@@ -7,6 +7,7 @@ import pydantic
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Capabilities, MethodConfig
+from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.segments import SegmentMethod
 
 
@@ -36,9 +37,9 @@ class Window(SegmentMethod[WindowConfig]):
 
     def __init__(self, backbone: Backbone, config: WindowConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.segment = self.config.length(backbone.max_positions)
+        self.local = LocalCache(self.config.length(backbone.max_positions))
 
     @property
     def capabilities(self) -> Capabilities:
         """Segments start cold, so a protocol may place their boundaries (last-N)."""
-        return Capabilities(segment=self.segment)
+        return Capabilities(segment=self.local.segment)

@@ -172,7 +172,7 @@ def test_without_a_rate_it_is_the_window_and_shares_all_weights(backbone, cache)
     state, found = read(method, tokens)
     torch.testing.assert_close(found, window(backbone, tokens), atol=1e-5, rtol=1e-5)
     assert isinstance(method.baseline(), Window)
-    assert method.baseline().segment == 32
+    assert method.baseline().local.segment == 32
     for held, own in zip(state.learned.weights, method.model.trained, strict=True):
         assert held.data_ptr() == own.data_ptr()
     assert make(backbone).baseline() is None

@@ -98,21 +98,23 @@ def test_chunks_that_end_in_a_block_by_hand(rows, chunk):
     for row, (before, fresh) in enumerate(rows):
         local[row, : int(used[row])] = torch.arange(before - int(used[row]), before)
         local[row, slots : slots + fresh] = torch.arange(before, before + fresh)
-    none = torch.zeros(len(rows), 1, slots, 1)
-    chunks = KV((none,), (none,), read // chunk)
+    none, no_chunks = torch.zeros(len(rows), 1, slots, 1), torch.zeros(len(rows), 1, int((read // chunk).max()), 1)
+    chunks = KV((no_chunks,), (no_chunks,), read // chunk)
     state = types.SimpleNamespace(length_B=read, kv=KV((none,), (none,), used), chunks=chunks)
     roll_up = RollUp(state, Layout(used[:, None] + torch.arange(length)), new, chunk)
+    assert roll_up.level == (len({*zip((read // chunk).tolist(), roll_up.done_B.tolist(), strict=True)}) == 1)
     queries = local[:, slots:].double()[:, None, :, None]
     opened = [sum(range(before - before % chunk, before)) for before, _ in rows]
     sums, left = roll_up.sums(queries, torch.tensor(opened).double()[:, None, None])
-    room = torch.zeros(len(rows), 1, int(((read + new) // chunk).max()), 1, dtype=torch.float64)
-    with torch.no_grad():
-        assert roll_up.stored(sums, room) is room
+    before_BKnD = torch.zeros(len(rows), 1, int((read // chunk).max()), 1, dtype=torch.float64)
+    stored = roll_up.stored(sums, before_BKnD)
+    assert not before_BKnD.any()
+    assert stored.shape[2] == roll_up.slots == int(((read + new) // chunk).max())
     for row, (before, fresh) in enumerate(rows):
         first, after = before // chunk, (before + fresh) // chunk
         assert int(roll_up.done_B[row]) == after - first
         tokens = local[row].gather(0, roll_up.slots_BS[row, : (after - first) * chunk])
         assert tokens.tolist() == list(range(first * chunk, after * chunk))
         expected = [sum(range(n * chunk, (n + 1) * chunk)) for n in range(first, after)]
-        assert room[row, 0, first:after, 0].tolist() == expected
+        assert stored[row, 0, first:after, 0].tolist() == expected
         assert float(left[row]) == sum(range(after * chunk, before + fresh))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from contextlab import states, tensors
-from contextlab.attention import KV, Layout
+from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, pad
@@ -28,7 +28,7 @@ from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
 from contextlab.methods.dynamic_eval.rules import RMS, SGD, Adam, Rule
 from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, lost, single_row
 from contextlab.methods.dynamic_eval.weights import Adaptable
-from contextlab.methods.segments import CacheMethod
+from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.window import Window, WindowConfig
 
 R = TypeVar("R")
@@ -40,29 +40,29 @@ class Diverged(UserError):
     """Learning has made a row's predictions worse."""
 
 
-class DynamicEval(CacheMethod[DynamicEvalConfig, DynamicEvalState]):
+class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
     """Reads contexts of N tokens that start cold, with weights that learn from every segment of the text before."""
 
     Config = DynamicEvalConfig
 
     def __init__(self, backbone: Backbone, config: DynamicEvalConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.segment = self.config.length(backbone.max_positions)
+        self.local = LocalCache(self.config.length(backbone.max_positions))
         self.model = Adaptable(backbone, self.config.parameters)
         self.rule = self._rule()
 
     @property
     def capabilities(self) -> Capabilities:
         """Differentiates while reading; contexts start cold."""
-        return Capabilities(needs_gradients=True, segment=self.segment)
+        return Capabilities(needs_gradients=True, segment=self.local.segment)
 
     def baseline(self) -> Window | None:
         """The window, without learning."""
-        return None if self.config.lr else Window(self.backbone, WindowConfig(N=self.segment))
+        return None if self.config.lr else Window(self.backbone, WindowConfig(N=self.local.segment))
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> DynamicEvalState:
         """The trained weights, shared until they change, and an empty context."""
-        empty = self.empty(batch_size, ahead)
+        empty = self.local.empty(self.backbone, batch_size, ahead)
         trained = self.model.trained
         none = [w.new_zeros(()).expand_as(w) for w in trained] if self.rule.moments else []
         weights, zeros = (tuple(w.expand(batch_size, *w.shape) for w in part) for part in (trained, none))
@@ -72,31 +72,23 @@ class DynamicEval(CacheMethod[DynamicEvalConfig, DynamicEvalState]):
             pending_BC=empty.pending_BC,
             kv=empty.kv,
             left_B=empty.left_B,
-            tokens_BN=zeros_B.new_zeros(batch_size, self.segment),
+            tokens_BN=zeros_B.new_zeros(batch_size, self.local.segment),
             fill_B=zeros_B,
             learned=Learned(weights, zeros, zeros),
             steps_B=zeros_B,
             loss_B=zeros_B.float(),
         )
 
-    def room(self, state: DynamicEvalState) -> Tensor:
-        """Up to the end of the segment; 0 when it has been read and waits for the next token."""
-        room_B: Tensor = torch.minimum(state.left_B, self.config.segment - state.fill_B)
-        return room_B
-
     def check_state(self, state: DynamicEvalState) -> None:
         """A context's last segment may wait to be learned from; squares are not negative."""
         super().check_state(state)
+        # A context that has been read to its end waits for the next token where its last segment does.
+        self.local.check(state, least_left=(state.fill_B == 0).long())
         states.within("fill_B", state.fill_B, 0, state.kv.used_B.clamp(max=self.config.segment))
         states.within("steps_B", state.steps_B, 0, state.length_B)
         states.within("tokens_BN", state.tokens_BN, 0, self.backbone.vocab_size - 1)
         for name, v in zip(self.model.names, state.learned.v, strict=False):
             states.within(f"the second moment of {name}", v, 0, v.new_tensor(float("inf")))
-
-    def least_left(self, state: DynamicEvalState) -> Tensor:
-        """None, where a context has been read to its end and its last segment waits for the next token."""
-        least_B: Tensor = (state.fill_B == 0).long()
-        return least_B
 
     @torch.no_grad()
     def read(
@@ -137,9 +129,6 @@ class DynamicEval(CacheMethod[DynamicEvalConfig, DynamicEvalState]):
         """Score all candidates of a row in one pass when none of them is learned from; else one by one."""
         return torch.cat([self._score_row(single_row(state, row), candidates) for row in range(state.batch_size)])
 
-    # Prompts behind one row do not share a pass over its cache: the row's own weights would have to be in the model.
-    generate = ContextMethod.generate
-
     @torch.no_grad()
     def next_logprobs(self, state: DynamicEvalState) -> Tensor:
         """`logprobs_BV`, float32: the distribution of the next token of every row, with the row's weights."""
@@ -170,10 +159,15 @@ class DynamicEval(CacheMethod[DynamicEvalConfig, DynamicEvalState]):
     def _run(self, state: DynamicEvalState, fn: Callable[[], R]) -> R:
         return self.model.run(_first(state.learned.weights), fn)
 
+    def _room(self, state: DynamicEvalState) -> int:
+        """Tokens of a single row to the end of the segment; 0 when it has been read and waits for the next token."""
+        return min(int(state.left_B), self.config.segment - int(state.fill_B))
+
     def _score_row(self, state: DynamicEvalState, candidates: Sequence[Sequence[int]]) -> Tensor:
         tokens_NM, lengths_N = pad(candidates, state.length_B.device)
-        if tokens_NM.shape[1] <= int(self.room(state)):
-            return self._run(state, functools.partial(super().score, state, candidates))
+        if tokens_NM.shape[1] <= self._room(state):
+            branches = self.local.branches(self.backbone, self._forward)
+            return self._run(state, functools.partial(branches.score, state, candidates))
         found_1NM = torch.zeros(1, *tokens_NM.shape, device=tokens_NM.device)
         for row, (tokens_M, length) in enumerate(zip(tokens_NM, lengths_N.tolist(), strict=True)):
             if length:
@@ -196,9 +190,9 @@ class DynamicEval(CacheMethod[DynamicEvalConfig, DynamicEvalState]):
             head = functools.partial(self.backbone.logprobs, state.pending_BC[:, None], tokens_1T[:, :1])
             found.append(self._run(state, head))
         while tokens_1T.shape[1]:
-            if not int(self.room(state)):
+            if not self._room(state):
                 state = self._learn_late(state, tokens_1T[:, :1], given)
-            room = int(self.room(state))
+            room = self._room(state)
             block_1t, next_1s = tokens_1T[:, :room], tokens_1T[:, 1 : room + 1]
             if next_1s.shape[1] == room and not int(state.fill_B):
                 state, found_1s = self._learn(state, block_1t, next_1s, given)
@@ -212,11 +206,15 @@ class DynamicEval(CacheMethod[DynamicEvalConfig, DynamicEvalState]):
 
     def _predict(self, state: DynamicEvalState, tokens_1t: Tensor, next_1s: Tensor) -> tuple[Tensor, tuple[Tensor, KV]]:
         """Log-probabilities of the next tokens; the last hidden state, and the cache."""
-        steps = torch.arange(tokens_1t.shape[1], device=tokens_1t.device)
-        reader = self.reader(state, Layout(state.kv.used_B[:, None] + steps))
-        hidden_1tC = self.backbone.forward(tokens_1t, self._input_positions(state, steps), reader)
+        layout = self.local.layout(state, tokens_1t.shape[1])
+        hidden_1tC, (reader,) = self._forward(state, tokens_1t, layout)
         found_1s = self.backbone.logprobs(hidden_1tC[:, : next_1s.shape[1]], next_1s)
-        return found_1s, (hidden_1tC[:, -1], reader.grown(torch.full_like(state.fill_B, len(steps))))
+        return found_1s, (hidden_1tC[:, -1], reader.grown(torch.full_like(state.fill_B, tokens_1t.shape[1])))
+
+    def _forward(self, state: DynamicEvalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, list[CacheReader]]:
+        """`hidden_BTC` of tokens that lie behind a state, with the weights that the model has now, and the reader."""
+        reader = CacheReader(self.backbone, state.kv, layout)
+        return self.local.hidden(self.backbone, state, tokens_BT, reader), [reader]
 
     def _learn_late(self, state: DynamicEvalState, next_11: Tensor, given: Learned) -> DynamicEvalState:
         """Learn from a segment that an earlier call has read: run it once more, from the cache before it."""
@@ -255,7 +253,7 @@ class DynamicEval(CacheMethod[DynamicEvalConfig, DynamicEvalState]):
         state = dataclasses.replace(state, fill_B=torch.zeros_like(state.fill_B))
         if not int(state.left_B):
             return dataclasses.replace(
-                state, kv=self.backbone.empty_kv(1), left_B=torch.full_like(state.left_B, self.segment)
+                state, kv=self.backbone.empty_kv(1), left_B=torch.full_like(state.left_B, self.local.segment)
             )
         if self.config.cache == "recomputed" and self.config.lr:
             _, (_, kv) = self._run(state, functools.partial(self._again, state, state.tokens_BN[:, :0]))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contextlab.attention import KV
-from contextlab.methods.segments import SegmentState
+from contextlab.methods.local_cache import LocalState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Learned:
 
 
 @dataclasses.dataclass(frozen=True)
-class DynamicEvalState(SegmentState):
+class DynamicEvalState(LocalState):
     """The current context's cache and tokens, and what has been learned from the text so far.
 
     Attributes:

@@ -11,23 +11,24 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from contextlab import attention, states
-from contextlab.attention import KV, Layout
+from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone, wrap
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities
+from contextlab.methods.blocks import BlockMethod
+from contextlab.methods.branches import Branches
 from contextlab.methods.evalm.config import EVALMConfig
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
-from contextlab.methods.segments import CacheMethod, reserved
+from contextlab.methods.local_cache import LocalCache, reserved
 from contextlab.methods.sliding import Sliding, SlidingConfig
 
 
-class EVALM(CacheMethod[EVALMConfig, EVALMState]):
+class EVALM(BlockMethod[EVALMConfig, EVALMState]):
     """Local windows of W tokens with sinks; every chunk of c tokens that has left them stays as one key and value.
 
     Untrained, summaries have attention weight 0 and the method is its baseline; `remote_bias` opens them, `weights`
@@ -43,29 +44,24 @@ class EVALM(CacheMethod[EVALMConfig, EVALMState]):
         if backbone.slopes_H is not None:
             raise UserError("EVALM needs rotary or learned positions: use longmem with an ALiBi model.")
         self.geometry = self.config.geometry(backbone.max_positions)
-        self.segment, self.keep_first, self.keep_last = (
-            self.geometry.window,
-            self.geometry.sinks,
-            self.geometry.recent,
-        )
+        self.local = LocalCache(self.geometry.window, keep_first=self.geometry.sinks, keep_last=self.geometry.recent)
         self.summaries = self.learns(summaries(backbone, self.config), self.config.weights)
 
     @property
     def capabilities(self) -> Capabilities:
         """Exact streaming, trainable; without overlap a window starts cold but for sinks and summaries."""
-        segment = None if self.keep_last else self.segment
-        return Capabilities(segment=segment)
+        return Capabilities(segment=None if self.local.keep_last else self.local.segment)
 
     def baseline(self) -> Sliding | None:
         """Local attention with sinks, while summaries have attention weight 0."""
         if self.config.remote_bias is not None or not self.untrained:
             return None
         recent = None if self.config.overlap else 0
-        return Sliding(self.backbone, SlidingConfig(N=self.segment, sinks=self.keep_first, recent=recent))
+        return Sliding(self.backbone, SlidingConfig(N=self.local.segment, sinks=self.local.keep_first, recent=recent))
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> EVALMState:
         """An empty state; a first window that is shortened for what is ahead still holds whole chunks."""
-        plain = self.empty(batch_size, ahead)
+        plain = self.local.empty(self.backbone, batch_size, ahead if self.capabilities.segment else None)
         backbone, chunk = self.backbone, self.geometry.chunk
         sum_BKD = torch.zeros(
             batch_size,
@@ -84,60 +80,49 @@ class EVALM(CacheMethod[EVALMConfig, EVALMState]):
             query_sum=(sum_BKD,) * (backbone.layers if self.config.pooling == "eva" else 0),
         )
 
+    def room(self, state: EVALMState) -> Tensor:
+        """Up to the end of the window."""
+        return state.left_B
+
     def reserve(self, state: EVALMState, lengths_B: Tensor) -> EVALMState:
-        """Room for the summaries of all chunks that the call completes."""
-        chunks = state.chunks
-        final_B = (state.length_B + lengths_B) // self.geometry.chunk
-        if bool((final_B == chunks.used_B).all()):
-            return state
-        missing = max(int(final_B.max()) - chunks.slots, 0)
-        k, v = (tuple(F.pad(x, (0, 0, 0, missing)) for x in layers) for layers in (chunks.k, chunks.v))
-        return dataclasses.replace(state, chunks=KV(k, v, chunks.used_B))
+        """Free slots for tokens, as far as the window goes, and for the summaries of all chunks that they complete."""
+        new_B = (state.length_B + lengths_B) // self.geometry.chunk - state.chunks.used_B
+        chunks = reserved(state.chunks, new_B, torch.full_like(new_B, states.MOST))
+        return dataclasses.replace(self.local.reserve(state, lengths_B), chunks=chunks)
 
     def step(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[EVALMState, Tensor]:
         """Attend, roll up finished chunks; at a window's end cut the local cache back."""
-        steps = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device)
-        state = dataclasses.replace(state, kv=reserved(state.kv, lengths_B, state.left_B))
-        reader = self._reader(state, Layout(state.kv.used_B[:, None] + steps), lengths_B)
-        hidden_BtC = self.backbone.forward(tokens_Bt, self._input_positions(state, steps), reader)
+        reader = self.reader(state, self.local.layout(state, tokens_Bt.shape[1]), lengths_B)
+        hidden_BtC = self.local.hidden(self.backbone, state, tokens_Bt, reader)
         if not bool(hidden_BtC.isfinite().all()):
             raise UserError("The model's hidden states are no longer finite: use a wider dtype or other weights.")
-        left_B = state.left_B - lengths_B
-        assert reader.roll_up is not None
-        after = dataclasses.replace(
-            state,
-            kv=self.kept(reader.grown(lengths_B), left_B == 0),
-            left_B=torch.where(left_B == 0, self.segment, left_B),
-            chunks=KV(tuple(reader.chunk_k), tuple(reader.chunk_v), state.chunks.used_B + reader.roll_up.done_B),
-            query_sum=tuple(reader.query_sum),
-        )
-        return after, hidden_BtC
+        after = self.local.after(state, (reader,), lengths_B, self.backbone)
+        return dataclasses.replace(after, chunks=reader.chunks(), query_sum=tuple(reader.query_sum)), hidden_BtC
+
+    def forward(self, state: EVALMState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
+        """`hidden_BTC` of tokens that lie behind a state and complete no chunk, and the reader of the local cache."""
+        reader = self.reader(state, layout)
+        return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
+
+    def reader(self, state: EVALMState, layout: Layout, lengths_B: Tensor | None = None) -> EvaReader:
+        """The attention of one forward pass, which rolls up the chunks that `lengths_B` tokens complete."""
+        layers = cast(Sequence[Summary], self.summaries)
+        return EvaReader(self.backbone, self.geometry, layers, state, layout, lengths_B)
+
+    def continuations(self, state: EVALMState, longest: int) -> Branches[EVALMState] | None:
+        """Side by side, but where one would see its own beginning as a summary."""
+        chunk = self.geometry.chunk
+        sees_itself = self.geometry.own and bool((state.length_B % chunk + longest > chunk).any())
+        return None if sees_itself else self.local.branches(self.backbone, self.forward)
 
     def check_state(self, state: EVALMState) -> None:
         """Every whole chunk has left a summary."""
         super().check_state(state)
+        self.local.check(state)
         state.chunks.check("chunks", states.MOST)
         whole_B = state.length_B // self.geometry.chunk
         states.within("chunks.used_B", state.chunks.used_B, whole_B, whole_B)
         states.within("kv.used_B", state.kv.used_B, state.length_B % self.geometry.chunk, state.length_B)
-
-    def skim(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
-        """Every window leaves summaries behind."""
-        return
-
-    def reader(self, state: EVALMState, layout: Layout) -> EvaReader:
-        """The attention of a pass that leaves the state as it is."""
-        return self._reader(state, layout, None)
-
-    def _reader(self, state: EVALMState, layout: Layout, lengths_B: Tensor | None) -> EvaReader:
-        layers = cast(Sequence[Summary], self.summaries)
-        return EvaReader(self.backbone, self.geometry, layers, state, layout, lengths_B)
-
-    def side_by_side(self, state: EVALMState, longest: int) -> bool:
-        """Nor where a candidate would see its own beginning as a summary."""
-        chunk = self.geometry.chunk
-        sees_itself = self.geometry.own and bool((state.length_B % chunk + longest > chunk).any())
-        return not sees_itself and super().side_by_side(state, longest)
 
     @contextmanager
     def as_attention(self) -> Iterator[None]:
@@ -156,9 +141,10 @@ class EVALM(CacheMethod[EVALMConfig, EVALMState]):
         positions_T = torch.arange(length)
         if not self.backbone.learned_positions:
             return positions_T * 0
-        if not self.keep_last:
-            begin_T = positions_T // self.segment * self.segment
-            positions_T = positions_T - begin_T + begin_T.clamp(max=self.keep_first)
+        local = self.local
+        if not local.keep_last:
+            begin_T = positions_T // local.segment * local.segment
+            positions_T = positions_T - begin_T + begin_T.clamp(max=local.keep_first)
         return positions_T % self.backbone.max_positions
 
 

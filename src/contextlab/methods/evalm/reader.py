@@ -11,17 +11,18 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from contextlab.attention import KV, CacheReader, Layout, Positions, per_head, rotate
+from contextlab.attention import KV, CacheReader, Growth, Layout, Positions, per_head, rotate
 from contextlab.kernels.eva_attention import eva_attention
 from contextlab.methods.evalm.config import Geometry
 from contextlab.methods.evalm.summary import Summary, query_factor
-from contextlab.methods.segments import SegmentState
+from contextlab.methods.local_cache import LocalState
 
 
 @dataclasses.dataclass(frozen=True)
-class EVALMState(SegmentState):
+class EVALMState(LocalState):
     """The local view and the summaries.
 
     Attributes:
@@ -46,6 +47,9 @@ class RollUp:
         done_B: chunks that each row completes.
         slots_BS: where their tokens stand in the local cache with the block behind it.
         chunk_BT: the chunk that each new token belongs to, counted from the open one; one too many for padding.
+        most: chunks that some row completes.
+        slots: chunks of the longest row after the block.
+        level: whether all rows have equally many chunks, before the block and after it.
     """
 
     def __init__(self, state: EVALMState, layout: Layout, lengths_B: Tensor, chunk: int) -> None:
@@ -57,13 +61,10 @@ class RollUp:
         self.slots_BS = torch.where(tokens < open_B1, cached_BS, state.kv.slots - open_B1 + tokens)
         steps = torch.arange(layout.position_BT.shape[1], device=lengths_B.device)
         self.chunk_BT = torch.where(steps < lengths_B[:, None], (open_B1 + steps) // chunk, self.most + 1)
-        self._places = [
-            (slice(row, row + 1), at, done)
-            for row, (at, done) in enumerate(zip(state.chunks.used_B.tolist(), self.done_B.tolist(), strict=True))
-            if done
-        ]
-        if len({place[1:] for place in self._places}) == 1 and len(self._places) == len(lengths_B):
-            self._places = [(slice(None), *self._places[0][1:])]
+        used, done = state.chunks.used_B.tolist(), self.done_B.tolist()
+        self._rows = list(zip(range(len(done)), used, done, strict=True))
+        self.level = state.chunks.level and bool((self.done_B == self.most).all())
+        self.slots = max(state.chunks.slots, int((state.chunks.used_B + self.done_B).max()))
 
     def sums(self, q_BKTD: Tensor, before_BKD: Tensor) -> tuple[Tensor, Tensor]:
         """Query sums of the chunks that end here, `sums_BKnD`, and of the one that stays open."""
@@ -75,24 +76,20 @@ class RollUp:
         return sums_BKnD[:, :, : self.most], sums_BKnD.gather(2, last)[:, :, 0]
 
     def stored(self, made_BKnD: Tensor, chunks_BKnD: Tensor) -> Tensor:
-        """All chunks, with those that each row completes behind those it has; in place where nothing is learned."""
-        if torch.is_grad_enabled():
-            # Attention in blocks before has kept the old ones for its backward pass.
-            chunks_BKnD = chunks_BKnD.clone()
-        for rows, at, done in self._places:
-            chunks_BKnD[rows, :, at : at + done] = made_BKnD[rows, :, :done]
-        return chunks_BKnD
+        """A copy of all chunks, with those that each row completes behind those it has."""
+        stored_BKnD = F.pad(chunks_BKnD, (0, 0, 0, self.slots - chunks_BKnD.shape[2]))
+        for row, first, done in self._rows:
+            stored_BKnD[row, :, first : first + done] = made_BKnD[row, :, :done]
+        return stored_BKnD
 
 
 class EvaReader(CacheReader):
     """Attention over the local cache, the new tokens and the summaries; rolls finished chunks up where asked to.
 
-    Summaries are written into the state's room for them (see `BlockMethod.reserve`).
+    Summaries of rows that complete equally many are appended as tokens are to a cache, in free slots where it has some.
 
     Attributes:
         query_sum: what the state after the block holds.
-        chunk_k: keys of all chunks after the block, per layer.
-        chunk_v: their values.
     """
 
     def __init__(
@@ -108,11 +105,14 @@ class EvaReader(CacheReader):
         self.summaries, self.state = summaries, state
         self.roll_up = None if lengths_B is None else RollUp(state, layout, lengths_B, geometry.chunk)
         self.query_sum: list[Tensor] = []
-        self.chunk_k, self.chunk_v = list(state.chunks.k), list(state.chunks.v)
+        self._chunk_k, self._chunk_v = list(state.chunks.k), list(state.chunks.v)
+        roll_up = self.roll_up
+        self._chunk_growth = Growth(state.chunks, roll_up.most) if roll_up is not None and roll_up.level else None
         gone_B = geometry.gone(state.length_B, state.kv.used_B)
         steps_BT = layout.position_BT - state.kv.used_B[:, None]
         self.counts_BT = geometry.seen(state.length_B[:, None] + steps_BT, gone_B)
-        self.seen = min(int(self.counts_BT.max()), state.chunks.slots)
+        slots = state.chunks.slots if roll_up is None else roll_up.slots
+        self.seen = min(int(self.counts_BT.max()), slots)
         self.all_see = int(self.counts_BT.min()) >= self.seen
         positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B)
         self._chunk_rotary = per_head(positions, positions_Bn) if self.seen else None
@@ -128,7 +128,7 @@ class EvaReader(CacheReader):
         if self.roll_up is not None:
             self._summarise(self.roll_up, summary, layer, q_BHTD, scale)
         # Summaries of attention weight 0 are computed all the same: an untrained method costs what a trained one does.
-        chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, : self.seen] for x in (self.chunk_k, self.chunk_v))
+        chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, : self.seen] for x in (self._chunk_k, self._chunk_v))
         return eva_attention(
             rotate(q_BHTD, self._q_rotary),
             k_BKSD,
@@ -140,6 +140,16 @@ class EvaReader(CacheReader):
             counts_BT=self.counts_BT if self.seen and not self.all_see else None,
             chunk_bias_H=summary.remote_bias_H,
         )
+
+    def chunks(self) -> KV:
+        """All chunks after the block."""
+        chunks, roll_up = self.state.chunks, self.roll_up
+        if roll_up is None or roll_up.most == 0:
+            return chunks
+        used_B = chunks.used_B + roll_up.done_B
+        if self._chunk_growth is not None:
+            return self._chunk_growth.grown(used_B)
+        return chunks.replace(tuple(self._chunk_k), tuple(self._chunk_v), used_B)
 
     def _summarise(self, roll_up: RollUp, summary: Summary, layer: int, q_BHTD: Tensor, scale: float) -> None:
         q_mean_BKnD = None
@@ -153,8 +163,11 @@ class EvaReader(CacheReader):
         local = KV((self.k[-1],), (self.v[-1],), roll_up.done_B).take(roll_up.slots_BS, roll_up.done_B)
         noise_BKnD = torch.randn_like(q_mean_BKnD) if summary.training and q_mean_BKnD is not None else None
         key_BKnD, value_BKnD = summary(q_mean_BKnD, local.k[0], local.v[0], noise_BKnD)
-        self.chunk_k[layer] = roll_up.stored(key_BKnD, self.chunk_k[layer])
-        self.chunk_v[layer] = roll_up.stored(value_BKnD, self.chunk_v[layer])
+        if self._chunk_growth is not None:
+            self._chunk_k[layer], self._chunk_v[layer] = self._chunk_growth.append(key_BKnD, value_BKnD)
+        else:
+            self._chunk_k[layer] = roll_up.stored(key_BKnD, self._chunk_k[layer])
+            self._chunk_v[layer] = roll_up.stored(value_BKnD, self._chunk_v[layer])
 
     def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """What the new tokens see of the local cache; None where that is all that is not behind them."""

@@ -16,17 +16,19 @@ from contextlab import states
 from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.method import Ahead, Capabilities
+from contextlab.methods.blocks import BlockMethod
+from contextlab.methods.branches import Branches
 from contextlab.methods.generative_adapter import released
 from contextlab.methods.generative_adapter.adapter import Adapter
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.generator import Generator
-from contextlab.methods.generative_adapter.places import Pair, adapted
-from contextlab.methods.segments import CacheMethod, SegmentState
+from contextlab.methods.generative_adapter.places import Enter, Pair, adapted
+from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.window import Window, WindowConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class AdapterState(SegmentState):
+class AdapterState(LocalState):
     """The context as weights, and the cache of the chunk that is being read.
 
     Attributes:
@@ -40,7 +42,7 @@ class AdapterState(SegmentState):
     context_B: Tensor
 
 
-class GenerativeAdapter(CacheMethod[GenerativeAdapterConfig, AdapterState]):
+class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
     """Turns every finished chunk into a low-rank change of weights, with which what follows is read from a cold start.
 
     A context whose length is announced is cut into chunks of equal length. At its end nothing of it is left but the
@@ -51,17 +53,17 @@ class GenerativeAdapter(CacheMethod[GenerativeAdapterConfig, AdapterState]):
 
     def __init__(self, backbone: Backbone, config: GenerativeAdapterConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.segment = self.config.chunk_length(backbone.max_positions)
+        self.local = LocalCache(self.config.chunk_length(backbone.max_positions))
         self.generator = self.learns(Generator(backbone, self.config), self.config.weights)
 
     @property
     def capabilities(self) -> Capabilities:
         """Chunks start cold but for the weights; trainable."""
-        return Capabilities(segment=self.segment)
+        return Capabilities(segment=self.local.segment)
 
     def baseline(self) -> Window | None:
         """The window, while A1 is zero; after an announced context it is the closed book."""
-        return Window(self.backbone, WindowConfig(N=self.segment)) if self.generator.untrained else None
+        return Window(self.backbone, WindowConfig(N=self.local.segment)) if self.generator.untrained else None
 
     def renamed_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The authors' released weights, or ours."""
@@ -84,7 +86,16 @@ class GenerativeAdapter(CacheMethod[GenerativeAdapterConfig, AdapterState]):
     def check_state(self, state: AdapterState) -> None:
         """A context was announced with a length."""
         super().check_state(state)
+        self.local.check(state)
         states.within("context_B", state.context_B, 0, states.MOST)
+
+    def room(self, state: AdapterState) -> Tensor:
+        """Up to the end of the chunk."""
+        return state.left_B
+
+    def reserve(self, state: AdapterState, lengths_B: Tensor) -> AdapterState:
+        """Free slots, as far as the chunk goes."""
+        return self.local.reserve(state, lengths_B)
 
     def step(self, state: AdapterState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[AdapterState, Tensor]:
         """Attend within the chunk, add its states to S, and at its end make the weights of the next."""
@@ -96,19 +107,24 @@ class GenerativeAdapter(CacheMethod[GenerativeAdapterConfig, AdapterState]):
             grams.append(self.generator.layer(i).gram(hidden_BtC, real_Bt))
 
         learning = state.S_BLRR.shape[1] > 0
-        with adapted(self.generator.places, state.pairs.__getitem__, enter if learning else None):
-            read, hidden_BtC = super().step(state, tokens_Bt, lengths_B)
+        layout = self.local.layout(state, tokens_Bt.shape[1])
+        hidden_BtC, readers = self.forward(state, tokens_Bt, layout, enter if learning else None)
+        read = self.local.after(state, readers, lengths_B, self.backbone)
         if learning:
             read = dataclasses.replace(read, S_BLRR=state.S_BLRR + torch.stack(grams, dim=1))
         return self._close(read, ended_B, lengths_B, hidden_BtC) if bool(ended_B.any()) else (read, hidden_BtC)
 
-    def skim(self, state: AdapterState, tokens_Bt: Tensor, lengths_B: Tensor) -> None:
-        """Every chunk leaves something behind."""
+    def forward(
+        self, state: AdapterState, tokens_BT: Tensor, layout: Layout, enter: Enter | None = None
+    ) -> tuple[Tensor, Sequence[CacheReader]]:
+        """`hidden_BTC` of tokens that lie behind a state, with the weights of the finished chunks; see `adapted`."""
+        reader = CacheReader(self.backbone, state.kv, layout)
+        with adapted(self.generator.places, state.pairs.__getitem__, enter):
+            return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
 
-    def forward(self, state: AdapterState, tokens_BT: Tensor, steps_T: Tensor, reader: CacheReader) -> Tensor:
-        """Tokens that lie side by side are read with the finished chunks' weights, and nothing is learned from them."""
-        with adapted(self.generator.places, state.pairs.__getitem__):
-            return super().forward(state, tokens_BT, steps_T, reader)
+    def continuations(self, state: AdapterState, longest: int) -> Branches[AdapterState]:
+        """Side by side behind the open chunk; nothing is learned from them."""
+        return self.local.branches(self.backbone, self.forward)
 
     def generate(
         self, state: AdapterState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
@@ -157,10 +173,10 @@ class GenerativeAdapter(CacheMethod[GenerativeAdapterConfig, AdapterState]):
 
         (Section 4.1 and released code: n = ceil(M / 1024) chunks of ceil(M / n).)
         """
-        count_B = (context_B + self.segment - 1) // self.segment
+        count_B = (context_B + self.local.segment - 1) // self.local.segment
         equal_B = (context_B + count_B - 1) // count_B.clamp(min=1)
         rest_B = context_B - read_B
-        return torch.where(rest_B > 0, torch.minimum(equal_B, rest_B), self.segment)
+        return torch.where(rest_B > 0, torch.minimum(equal_B, rest_B), self.local.segment)
 
     def _after_bos(self, pairs: tuple[Pair, ...]) -> Tensor:
         """`hidden_BC` after BOS alone, with these weights."""

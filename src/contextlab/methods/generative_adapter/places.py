@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from transformers.pytorch_utils import Conv1D
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+
+Enter: TypeAlias = Callable[[int, Tensor], None]
+"""Called with the number of an adapted layer and the states `hidden_BTC` that enter its block."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +84,7 @@ def transposed(place: Place) -> bool:
 
 
 @contextmanager
-def adapted(
-    places: list[Place], pair: Callable[[int], Pair], enter: Callable[[int, Tensor], None] | None = None
-) -> Iterator[None]:
+def adapted(places: list[Place], pair: Callable[[int], Pair], enter: Enter | None = None) -> Iterator[None]:
     """While entered, layer i of `places` adds pair(i) to its weight; the weight itself stays as it is.
 
     Args:

@@ -24,10 +24,10 @@ from contextlab.kernels.joint_memory_attention import fuse_memory, joint_memory_
 from contextlab.method import Ahead, Capabilities, State, Writer
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
+from contextlab.methods.local_cache import reserved
 from contextlab.methods.longmem.bank import Bank
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.side import SideNetwork
-from contextlab.methods.segments import reserved
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.tensors import Derived
 

@@ -1,0 +1,174 @@
+"""The local context of a method: a cache that is cut back to its first and last slots at the end of every segment.
+
+A token's position is its slot in the cache, so positions never leave the range the model was trained on. Models that
+learn their positions cannot move cached states; there positions run on, modulo the model's range (circular positions).
+
+Legend: B rows, T tokens of a pass, C width of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Generic, Self, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from contextlab import states
+from contextlab.attention import KV, CacheReader, Layout, Positions
+from contextlab.backbone import Backbone
+from contextlab.method import Ahead, State
+from contextlab.methods.branches import Branches
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalState(State):
+    """A local cache and the tokens left until it is cut back.
+
+    A method that keeps several caches of the same tokens says so in `caches` and `with_caches`.
+
+    Attributes:
+        kv: keys and values of the tokens in view.
+        left_B: tokens until the end of the segment, per row.
+    """
+
+    kv: KV
+    left_B: Tensor
+
+    @property
+    def cached(self) -> int:
+        """Tokens in the cache."""
+        return int(self.kv.used_B.sum())
+
+    @property
+    def caches(self) -> tuple[KV, ...]:
+        """All caches that hold the tokens in view, with the same slots in use."""
+        return (self.kv,)
+
+    def with_caches(self, *caches: KV) -> Self:
+        """The state with other caches, in the order of `caches`."""
+        (kv,) = caches
+        return dataclasses.replace(self, kv=kv)
+
+
+L = TypeVar("L", bound=LocalState)
+
+Forward: TypeAlias = Callable[[L, Tensor, Layout], tuple[Tensor, Sequence[CacheReader]]]
+"""A forward pass over tokens that lie behind a state: `(state, tokens_BT, layout)` gives `hidden_BTC`, and the readers
+that have appended to the state's caches, in the order of `caches`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalCache:
+    """How long a segment is, what stays of a cache at its end, and what a query sees of it.
+
+    A method holds one; its states derive from `LocalState`.
+
+    Attributes:
+        segment: tokens after which the cache is cut back.
+        keep_first: slots at the beginning that stay, and that every query sees.
+        keep_last: slots at the end that stay.
+        band: tokens that a query sees behind itself, itself included; None for all.
+    """
+
+    segment: int
+    keep_first: int = 0
+    keep_last: int = 0
+    band: int | None = None
+
+    def empty(self, backbone: Backbone, batch_size: int, ahead: Ahead | None = None) -> LocalState:
+        """An empty cache.
+
+        Args:
+            backbone: whose keys and values it will hold.
+            batch_size: number of rows.
+            ahead: what the first boundary is placed for; None for a method whose segments do not start cold.
+        """
+        first = ahead.first_segment(self.segment) if ahead else self.segment
+        zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
+        pending_BC = backbone.bos_hidden_C.expand(batch_size, -1)
+        return LocalState(zeros_B, pending_BC, backbone.empty_kv(batch_size), zeros_B + first)
+
+    def reserve(self, state: L, lengths_B: Tensor) -> L:
+        """The state with free slots for `lengths_B` further tokens, as far as its segment goes."""
+        return state.with_caches(*(reserved(kv, lengths_B, state.left_B) for kv in state.caches))
+
+    def layout(self, state: LocalState, count: int) -> Layout:
+        """The layout of `count` tokens, one behind the other, that follow a state."""
+        steps_T = torch.arange(count, device=state.left_B.device)
+        return Layout(state.kv.used_B[:, None] + steps_T, None, self.band, self.keep_first)
+
+    def input_positions(self, state: LocalState, layout: Layout) -> Tensor:
+        """`position_BT` for models that learn them: slots where a segment starts cold, else running on (circular)."""
+        if not self.keep_last:
+            return layout.position_BT
+        return layout.position_BT + (state.length_B - state.kv.used_B)[:, None]
+
+    def hidden(self, backbone: Backbone, state: LocalState, tokens_BT: Tensor, reader: CacheReader) -> Tensor:
+        """`hidden_BTC` of tokens that lie behind a state, with the attention and the layout of a reader."""
+        return backbone.forward(tokens_BT, self.input_positions(state, reader.layout), reader)
+
+    def after(self, state: L, readers: Sequence[CacheReader], lengths_B: Tensor, positions: Positions) -> L:
+        """The state after a pass over each row's next `lengths_B` tokens; where a segment has ended, cut back."""
+        left_B = state.left_B - lengths_B
+        caches = (self.cut(reader.grown(lengths_B), left_B == 0, positions) for reader in readers)
+        return dataclasses.replace(state.with_caches(*caches), left_B=torch.where(left_B == 0, self.segment, left_B))
+
+    def cut(self, kv: KV, ended_B: Tensor, positions: Positions) -> KV:
+        """A cache with what stays of it in the rows whose segment has ended."""
+        return kv.keep(self.keep_first, self.keep_last, ended_B, positions)
+
+    def skim(self, state: L) -> L | None:
+        """The state behind its segment without computing it; None where something of the segment stays."""
+        if self.keep_first or self.keep_last:
+            return None
+        all_B = torch.ones_like(state.left_B, dtype=torch.bool)
+        emptied = state.with_caches(*(kv.cut(0, all_B) for kv in state.caches))
+        return dataclasses.replace(emptied, left_B=torch.full_like(state.left_B, self.segment))
+
+    def check(self, state: LocalState, least_left: Tensor | int = 1) -> None:
+        """Refuse a loaded state whose caches hold more than stays of a segment and has been read of the open one.
+
+        Args:
+            state: from a file.
+            least_left: the fewest tokens that may be left of a segment between calls.
+
+        Raises:
+            states.Misfit: naming what is wrong.
+        """
+        most, used_B = self.keep_first + self.keep_last + self.segment, state.kv.used_B
+        for kv in state.caches:
+            kv.check("kv", most)
+            states.within("kv.used_B", kv.used_B, used_B, used_B)
+        states.within("left_B", state.left_B, least_left, self.segment)
+        states.within("left_B", state.left_B, 0, most - used_B)
+
+    def branches(self, backbone: Backbone, forward: Forward[L]) -> Branches[L]:
+        """Continuations that lie side by side behind the caches of a state."""
+        return Branches(backbone, _Beside(forward), self.band, self.keep_first)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Beside(Generic[L]):
+    """Reads tokens that lie side by side behind the caches of a state; see `Branch`."""
+
+    forward: Forward[L]
+
+    def __call__(self, state: L, tokens_BT: Tensor, steps_T: Tensor, layout: Layout, *, keep: bool) -> tuple[Tensor, L]:
+        if not keep:
+            return self.forward(state, tokens_BT, layout)[0], state
+        state = state.with_caches(*(kv.reserve(len(steps_T), states.MOST) for kv in state.caches))
+        hidden_BTC, readers = self.forward(state, tokens_BT, layout)
+        return hidden_BTC, state.with_caches(*(reader.side_by_side() for reader in readers))
+
+
+def reserved(kv: KV, lengths_B: Tensor, left_B: Tensor) -> KV:
+    """A cache with free slots for `lengths_B` further tokens, of which it holds `left_B` before it is cut back.
+
+    Rows that differ are copied by every pass, so nothing is reserved for them.
+    """
+    if not kv.level or not len(lengths_B) or not bool((lengths_B == lengths_B[0]).all()):
+        return kv
+    length = int(lengths_B[0])
+    return kv.reserve(length, kv.slots + int(left_B.max()), cut=length >= int(left_B.min()))
