@@ -210,13 +210,13 @@ class Prediction:
     """What a loss over the tokens of one call needs, with a graph back to what is learned.
 
     Attributes:
-        logprobs_BT: log P(token | everything before it), float32; 0 at padding.
+        logprobs_BT: log P(token | everything before it), in float32 or the model's own wider type; 0 at padding.
         hidden_BTC: the hidden states that predict the tokens, for losses over whole distributions
-            (`Backbone.logits`); 0 at padding.
+            (`Backbone.logits`); 0 at padding. None where the backbone's head alone does not make the distribution.
     """
 
     logprobs_BT: Tensor
-    hidden_BTC: Tensor
+    hidden_BTC: Tensor | None
 
 
 class ContextMethod(ABC, Generic[C, S]):
@@ -418,8 +418,12 @@ class ContextMethod(ABC, Generic[C, S]):
         learned = self.learned
         return self._weights_digest.of(lambda: tensors.weights_digest(learned), learned)
 
-    def save_weights(self, path: Path | str) -> None:
+    def save_weights(self, path: Path | str, dtype: torch.dtype | None = None) -> None:
         """Write what is learned to one safetensors file, with what it belongs to.
+
+        Args:
+            path: of the file.
+            dtype: of the floating-point numbers in the file; as they are when not given.
 
         Raises:
             UserError: when there is nothing to learn, or it cannot be written.
@@ -427,7 +431,9 @@ class ContextMethod(ABC, Generic[C, S]):
         if self.learned is None:
             raise UserError(f"{type(self).__name__} has nothing to learn, so there are no weights to save.")
         about = {"kind": WEIGHTS, "method": type(self).__name__, "backbone": self.backbone.digest}
-        tensors.write(path, self.learned.state_dict(), about)
+        weights = self.learned.state_dict()
+        kinds = {name: dtype if tensor.is_floating_point() else None for name, tensor in weights.items()}
+        tensors.write(path, {name: tensor.to(kinds[name]) for name, tensor in weights.items()}, about)
 
     def load_weights(self, path: Path | str) -> None:
         """Take over learned weights, all or none.

@@ -136,3 +136,16 @@ def test_shapes_are_known_without_data():
         (q, q_sink, k, v), _ = case()
         seen = torch.ones(1, 5, 9, dtype=torch.bool)
         assert sink_attention(q, q_sink, k, v, seen, 2, 0.3).shape == q.shape
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 4, 9])
+def test_with_gradients_it_is_the_same(sinks):
+    """And the gradients are finite differences."""
+    floating, seen = case()
+    floating = [x.double().requires_grad_() for x in floating]
+    with torch.no_grad():
+        expected = sink_attention(*floating, seen, sinks, 0.3)
+    out = sink_attention(*floating, seen, sinks, 0.3)
+    assert out.requires_grad
+    torch.testing.assert_close(out.detach(), expected)
+    assert torch.autograd.gradcheck(lambda *x: sink_attention(*x, seen, sinks, 0.3), floating)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlab.backbone.loading import compute_device, known, load, wrap
+from contextlab.backbone.low_rank import Linear, UpdatedBackbone, linear_layers
 from contextlab.backbone.toys import PAPER_POSITIONS, PAPER_SHAPES, PAPER_VOCABULARY, TINY
 from contextlab.backbone.wrapper import Backbone
 from contextlab.tensors import versions, weights_digest
@@ -13,8 +14,11 @@ __all__ = [
     "PAPER_VOCABULARY",
     "TINY",
     "Backbone",
+    "Linear",
+    "UpdatedBackbone",
     "compute_device",
     "known",
+    "linear_layers",
     "load",
     "versions",
     "weights_digest",

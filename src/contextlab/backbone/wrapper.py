@@ -171,13 +171,14 @@ class Backbone:
     @property
     def bos_hidden_C(self) -> Tensor:
         """The final hidden state after BOS alone."""
-        return self._bos_hidden.of(self._after_bos, self.model)
+        with torch.no_grad():
+            return self._bos_hidden.of(self.after_bos, self.model)
 
-    def _after_bos(self) -> Tensor:
+    def after_bos(self) -> Tensor:
+        """`bos_hidden_C` computed again, with a graph where there is one."""
         tokens_BT = torch.tensor([[self.bos]], device=self.device)
         layout = attention.Layout(tokens_BT * 0)
-        with torch.no_grad():
-            return self.forward(tokens_BT, torch.zeros_like(tokens_BT), self.reader(1, layout))[0, 0]
+        return self.forward(tokens_BT, torch.zeros_like(tokens_BT), self.reader(1, layout))[0, 0]
 
     def empty_kv(self, rows: int, layers: int | None = None) -> attention.KV:
         """A cache without tokens, for as many layers as this model has when `layers` is not given."""

@@ -24,7 +24,14 @@ class BlockMethod(ContextMethod[C, S]):
     """A method that reads in blocks: it says how far each row may go, and takes one step.
 
     Rows may stand at different places of their segments; a block takes from each row what that row may read next.
+
+    Attributes:
+        network: what reads; the backbone, or a model around its weights that computes more.
     """
+
+    def __init__(self, backbone: Backbone, config: C | None = None) -> None:
+        super().__init__(backbone, config)
+        self.network = backbone
 
     @abstractmethod
     def room(self, state: S) -> Tensor:
@@ -68,7 +75,11 @@ class BlockMethod(ContextMethod[C, S]):
 
     def with_graph(self, state: S) -> S:
         """The state that learning starts from: what an empty state holds of learned weights has a graph behind it."""
-        return state
+        empty_B = state.length_B == 0
+        if self.network is self.backbone or not bool(empty_B.any()):
+            return state
+        pending_BC = torch.where(empty_B[:, None], self.network.after_bos(), state.pending_BC)
+        return dataclasses.replace(state, pending_BC=pending_BC)
 
     @torch.no_grad()
     def read(

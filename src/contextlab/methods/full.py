@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlab.backbone import Backbone
-from contextlab.method import Capabilities, MethodConfig
+from contextlab.method import Capabilities
 from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
 
 
-class Full(SegmentMethod[MethodConfig]):
+class Full(LowRankMethod[LowRankConfig]):
     """Attends to the whole context; a context longer than the model's positions is read in blocks of that length."""
 
-    def __init__(self, backbone: Backbone, config: MethodConfig | None = None) -> None:
+    Config = LowRankConfig
+
+    def __init__(self, backbone: Backbone, config: LowRankConfig | None = None) -> None:
         super().__init__(backbone, config)
         self.local = LocalCache(backbone.max_positions)
 

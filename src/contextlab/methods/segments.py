@@ -23,7 +23,7 @@ class SegmentMethod(BlockMethod[C, LocalState]):
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LocalState:
         """An empty cache."""
-        return self.local.empty(self.backbone, batch_size, ahead if self.capabilities.segment else None)
+        return self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
 
     def room(self, state: LocalState) -> Tensor:
         """Up to the end of the segment."""
@@ -45,7 +45,7 @@ class SegmentMethod(BlockMethod[C, LocalState]):
     def forward(self, state: LocalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
         """`hidden_BTC` of tokens that lie behind a state, and the reader that has appended to its cache."""
         reader = self.reader(state, layout)
-        return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
+        return self.local.hidden(self.network, state, tokens_BT, reader), (reader,)
 
     def reader(self, state: LocalState, layout: Layout) -> CacheReader:
         """The attention of one forward pass."""

@@ -13,15 +13,15 @@ from contextlab.attention import KV, CacheReader, Layout, per_head, rotate
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.kernels.sink_attention import sink_attention
-from contextlab.method import Capabilities, MethodConfig
+from contextlab.method import Capabilities
 from contextlab.methods.local_cache import LocalCache, LocalState
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
 
 CUT_EVERY = 256
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class SinksConfig(MethodConfig):
+class SinksConfig(LowRankConfig):
     """How much stays in view.
 
     Attributes:
@@ -34,7 +34,7 @@ class SinksConfig(MethodConfig):
     recent: pydantic.PositiveInt | None = None
 
 
-class Sinks(SegmentMethod[SinksConfig]):
+class Sinks(LowRankMethod[SinksConfig]):
     """Attends to the first 4 and the 1,020 most recent tokens, token by token.
 
     Positions are those inside the cache: once it is full, every query stands at its last position. Recent keys are

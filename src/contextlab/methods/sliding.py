@@ -8,7 +8,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Capabilities
 from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.low_rank import LowRankMethod
 from contextlab.methods.window import WindowConfig
 
 
@@ -26,7 +26,7 @@ class SlidingConfig(WindowConfig):
     recent: pydantic.NonNegativeInt | None = None
 
 
-class Sliding(SegmentMethod[SlidingConfig]):
+class Sliding(LowRankMethod[SlidingConfig]):
     """Attends to the current window, the keys and values of the previous one, and the attention sinks."""
 
     Config = SlidingConfig

@@ -8,11 +8,11 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Capabilities, MethodConfig
 from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class WindowConfig(MethodConfig):
+class LocalConfig(MethodConfig):
     """N: tokens of a window; 1,024 or as many as the model has positions when not given."""
 
     N: pydantic.PositiveInt | None = None
@@ -30,7 +30,12 @@ class WindowConfig(MethodConfig):
         return self.N or min(1024, positions)
 
 
-class Window(SegmentMethod[WindowConfig]):
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class WindowConfig(LocalConfig, LowRankConfig):
+    """How much is in view, and the low-rank update."""
+
+
+class Window(LowRankMethod[WindowConfig]):
     """Attends to the current window of N tokens only; every window starts cold."""
 
     Config = WindowConfig

@@ -20,7 +20,7 @@ __all__ = ["sink_attention"]
 def sink_attention(
     q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSE: Tensor, seen_BTS: Tensor, sinks: int, scale: float
 ) -> Tensor:
-    """Softmax attention over all visible keys, the first `sinks` of them met by `q_sink`; for inference.
+    """Softmax attention over all visible keys, the first `sinks` of them met by `q_sink`.
 
     Args:
         q_BHTD: queries, as the keys behind the sinks meet them.
@@ -32,7 +32,7 @@ def sink_attention(
         scale: factor of the logits.
 
     Returns:
-        `out_BHTE`; it has no gradients.
+        `out_BHTE`; where gradients are wanted it is computed in plain torch.
 
     Raises:
         ValueError, TypeError: when shapes, devices or types do not fit.
@@ -44,6 +44,8 @@ def sink_attention(
     checks.of_type(torch.bool, seen_BTS=seen_BTS)
     if sinks < 0:
         raise ValueError(f"There cannot be {sinks} sinks: give 0 or more.")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in floating.values()):
+        return reference.with_graph(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
     out_BHTE: Tensor = _sink_attention(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
     return out_BHTE
 

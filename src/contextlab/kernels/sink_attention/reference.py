@@ -18,8 +18,19 @@ def sink_attention(
     grouped = (rows, k_BKSD.shape[1], heads // k_BKSD.shape[1], length, width)
     k_BK1DS = k_BKSD[:, :, None].transpose(-1, -2)
     logits_BKGTS = (q_BHTD * scale).view(grouped) @ k_BK1DS
-    # In place: the logits are by far the largest tensor here, and this operation has no backward.
+    # In place: the logits are by far the largest tensor here, and nothing is differentiated.
     logits_BKGTS[..., :sinks] = (q_sink_BHTD * scale).view(grouped) @ k_BK1DS[..., :sinks]
     logits_BKGTS.masked_fill_(~seen_BTS[:, None, None], float("-inf"))
     out_BKGTE = torch.softmax(logits_BKGTS, -1, out=logits_BKGTS) @ v_BKSE[:, :, None]
     return out_BKGTE.reshape(rows, heads, length, v_BKSE.shape[3])
+
+
+def with_graph(
+    q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSE: Tensor, seen_BTS: Tensor, sinks: int, scale: float
+) -> Tensor:
+    """The same, differentiable in queries, keys and values."""
+    groups = q_BHTD.shape[1] // k_BKSD.shape[1]
+    k_BHSD, v_BHSE = (x.repeat_interleave(groups, dim=1) for x in (k_BKSD, v_BKSE))
+    first, rest = k_BHSD[:, :, :sinks], k_BHSD[:, :, sinks:]
+    logits_BHTS = torch.cat((q_sink_BHTD @ first.mT, q_BHTD @ rest.mT), dim=-1) * scale
+    return logits_BHTS.masked_fill(~seen_BTS[:, None], float("-inf")).softmax(-1) @ v_BHSE

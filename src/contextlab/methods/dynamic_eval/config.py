@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from contextlab.errors import UserError
-from contextlab.methods.window import WindowConfig
+from contextlab.methods.window import LocalConfig
 
 LR = {"adam": 3e-5, "rms": 1e-5, "sgd": 1e-3}
 EPS = {"adam": 1e-8, "rms": 1e-4, "sgd": 0.0}
@@ -17,7 +17,7 @@ Beta = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class DynamicEvalConfig(WindowConfig):
+class DynamicEvalConfig(LocalConfig):
     """The choices of Krause et al. (2018, 2019); N is the context, which starts cold as in a window.
 
     Attributes:

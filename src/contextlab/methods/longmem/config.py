@@ -8,11 +8,11 @@ from typing import Literal
 import pydantic
 
 from contextlab.errors import UserError
-from contextlab.methods.window import WindowConfig
+from contextlab.methods.window import LocalConfig
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class LongMemConfig(WindowConfig):
+class LongMemConfig(LocalConfig):
     """The paper's hyper-parameters (Table 8) and the choices that the paper and the released code make differently.
 
     Attributes:

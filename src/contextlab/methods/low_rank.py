@@ -1,0 +1,62 @@
+"""Adapted twins: a baseline on a backbone whose weights carry a low-rank update, the same for every text.
+
+A method that was trained on some corpus has learned the corpus's domain besides the use of its memory. The baseline
+with an update of the same rank, trained on the same tokens, has learned the domain alone: the rest is the memory's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import pydantic
+
+from contextlab.backbone import Backbone, Linear, UpdatedBackbone, linear_layers
+from contextlab.errors import UserError
+from contextlab.method import MethodConfig
+from contextlab.methods.segments import SegmentMethod
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class LowRankConfig(MethodConfig):
+    """A low-rank update of the backbone's weights.
+
+    Attributes:
+        rank: of the low-rank update of the backbone's weights, 0 for none.
+        targets: what the low-rank update changes; `attention`, the projections of queries, keys, values and outputs,
+            or `all`, those of the MLP too.
+        weights: safetensors file with trained weights; None leaves them as initialised.
+    """
+
+    rank: pydantic.NonNegativeInt = 0
+    targets: Literal["attention", "all"] = "attention"
+    weights: Path | None = None
+
+    def targeted(self, backbone: Backbone) -> list[Linear]:
+        """The layers of a backbone that are updated."""
+        layers = linear_layers(backbone)
+        return [layer for layer in layers if layer.of_attention or self.targets == "all"]
+
+
+C = TypeVar("C", bound=LowRankConfig)
+
+
+class LowRankMethod(SegmentMethod[C]):
+    """A method that keeps a cache and nothing else, with a low-rank update to learn where `rank` says so."""
+
+    def __init__(self, backbone: Backbone, config: C | None = None) -> None:
+        super().__init__(backbone, config)
+        if self.config.rank:
+            updated = UpdatedBackbone(backbone, self.config.targeted(backbone), self.config.rank)
+            self.network = updated
+            self.learns(updated.updates, self.config.weights)
+        elif self.config.weights is not None:
+            raise UserError(f"weights={self.config.weights} holds an update of some rank: give it, as in rank=16.")
+
+    def baseline(self) -> Self | None:
+        """The method without an update, which an untrained one equals exactly."""
+        if not self.config.rank or not self.untrained:
+            return None
+        plain: dict[str, Any] = {"rank": 0, "weights": None}
+        return type(self)(self.backbone, dataclasses.replace(self.config, **plain))
