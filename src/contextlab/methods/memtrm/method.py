@@ -1,0 +1,202 @@
+"""Memorizing Transformer as a state machine: segments are read with the bank as it stood before them, then enter it.
+
+As in LongMem's comparison the memory is that of one layer of a given backbone. Keys are stored before rotary encoding
+and queries attend to them before rotation, as in the paper, whose memory layer has no positions. The update of the
+memory layer leaves out its keys and values: what the bank holds depends on nothing that is learned, so that it stays
+valid while training goes on, and gradients are exact although none flows into the bank.
+
+Legend: B rows, t tokens of a block, C width, H query heads, K key/value heads, S keys in view, J slots of the bank, D
+head width, k tokens retrieved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from contextlab import attention
+from contextlab.attention import KV, Anatomy, CacheReader, Layout, empty_kv
+from contextlab.backbone import Backbone, UpdatedBackbone
+from contextlab.errors import UserError
+from contextlab.kernels.chunk_topk import chunk_topk
+from contextlab.kernels.joint_memory_attention import fuse_memory
+from contextlab.method import Ahead, Capabilities
+from contextlab.methods.blocks import BlockMethod
+from contextlab.methods.branches import Branches
+from contextlab.methods.local_cache import LocalState
+from contextlab.methods.memtrm.config import MemTRMConfig
+from contextlab.methods.newest import newest
+from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.window import Window, WindowConfig
+
+CLOSED = -20.0
+"""A gate whose weight of the memory is lost in rounding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MemTRMState(LocalState):
+    """The cache of the local context, and the bank.
+
+    Attributes:
+        bank: keys before rotation, and values, of the memory layer for the newest tokens of the segments before.
+    """
+
+    bank: KV
+
+
+class Memory(nn.Module):
+    """All that is trained: the gates, and the updates of the memory layer and those above it."""
+
+    def __init__(self, gate_H: Tensor, updates: nn.Module | None) -> None:
+        super().__init__()
+        self.gate_H = nn.Parameter(gate_H)
+        self.updates = updates
+
+
+class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
+    """Reads segments of N tokens; one layer also attends to the K best tokens of earlier ones, by a gate per head."""
+
+    Config = MemTRMConfig
+
+    def __init__(self, backbone: Backbone, config: MemTRMConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        self.local = self._local().local
+        layer = self.config.memory_layer
+        self.memory_layer = layer if layer is not None else max(3 * backbone.layers // 4 - 1, 0)
+        if self.memory_layer >= backbone.layers:
+            raise UserError(
+                f"memory_layer={self.memory_layer} does not exist: the backbone has layers 0 to {backbone.layers - 1}."
+            )
+        self.parts = self._parts()
+        gate_H = torch.full((backbone.heads,), self.config.gate, device=backbone.device)
+        self.memory = self.learns(Memory(gate_H, self._updates()), self.config.weights)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Segments start cold but for the bank, or see the one before; trainable."""
+        return Capabilities(segment=None if self.local.keep_last else self.local.segment)
+
+    def baseline(self) -> Window | Sliding | None:
+        """Local attention alone, while the gates are closed."""
+        return self._local() if self.untrained and self.config.gate <= CLOSED else None
+
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> MemTRMState:
+        """An empty bank and an empty cache."""
+        backbone = self.backbone
+        plain = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
+        kv = dataclasses.replace(plain.kv, raw=frozenset({self.memory_layer}))
+        like = torch.empty(0, dtype=getattr(torch, self.config.storage_dtype), device=backbone.device)
+        bank = empty_kv(1, (batch_size, backbone.kv_heads, backbone.head_width), like)
+        return MemTRMState(plain.length_B, plain.pending_BC, kv, plain.left_B, bank)
+
+    def room(self, state: MemTRMState) -> Tensor:
+        """Up to the end of the segment."""
+        return state.left_B
+
+    def reserve(self, state: MemTRMState, lengths_B: Tensor) -> MemTRMState:
+        """Free slots in the cache, as far as the segment goes."""
+        return self.local.reserve(state, lengths_B)
+
+    def step(self, state: MemTRMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[MemTRMState, Tensor]:
+        """Attend; at a segment's end put it into the bank, and cut the cache back."""
+        hidden_BtC, (reader,) = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
+        kv, left_B = reader.grown(lengths_B), state.left_B - lengths_B
+        ended_B = left_B == 0
+        bank = self._stored(state.bank, kv, ended_B) if bool(ended_B.any()) else state.bank
+        kv, left_B = self.local.cut(kv, ended_B, self.backbone), torch.where(ended_B, self.local.segment, left_B)
+        return dataclasses.replace(state, kv=kv, left_B=left_B, bank=bank), hidden_BtC
+
+    def skim(self, state: MemTRMState, tokens_Bt: Tensor, lengths_B: Tensor) -> MemTRMState | None:
+        """Read segments that start cold and are not scored up to the memory layer: the bank needs no more."""
+        if self.local.keep_last or self.parts is None:
+            return None
+        reader = CacheReader(self.backbone, state.kv, self.local.layout(state, tokens_Bt.shape[1]))
+        hidden_BtC = self.parts.embed(tokens_Bt, reader.layout.position_BT)
+        with attention.seam(self.backbone.config):
+            for layer in self.parts.layers[: self.memory_layer + 1]:
+                hidden_BtC = attention.run_layer(layer, hidden_BtC, reader)
+        all_B = torch.ones_like(lengths_B, dtype=torch.bool)
+        bank = self._stored(state.bank, reader.grown(lengths_B), all_B)
+        left_B = torch.full_like(state.left_B, self.local.segment)
+        return dataclasses.replace(state, kv=state.kv.cut(0, all_B), left_B=left_B, bank=bank)
+
+    def forward(self, state: MemTRMState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
+        """`hidden_BTC` of tokens that lie behind a state, and the reader of the local cache."""
+        reader = MemoryReader(self.backbone, state, layout, self.memory_layer, self.config.K, self.memory.gate_H)
+        return self.local.hidden(self.network, state, tokens_BT, reader), (reader,)
+
+    def continuations(self, state: MemTRMState, longest: int) -> Branches[MemTRMState]:
+        """Side by side behind the cache and the bank."""
+        return self.local.branches(self.backbone, self.forward)
+
+    def check_state(self, state: MemTRMState) -> None:
+        """The bank holds M tokens at most."""
+        super().check_state(state)
+        self.local.check(state)
+        state.bank.check("bank", self.config.M)
+
+    def _local(self) -> Window | Sliding:
+        """The method that attends locally in the same way."""
+        if self.config.local == "cold":
+            return Window(self.backbone, WindowConfig(N=self.config.N))
+        return Sliding(self.backbone, SlidingConfig(N=self.config.N, sinks=self.config.sinks))
+
+    def _parts(self) -> Anatomy | None:
+        """The backbone layer by layer, where it is built like Llama or GPT-2."""
+        try:
+            return attention.anatomy(self.backbone.model)
+        except UserError:
+            return None
+
+    def _updates(self) -> nn.Module | None:
+        """Updates of the layers that what the bank holds does not depend on; the network reads with them from now."""
+        if not self.config.rank:
+            return None
+        free = [
+            layer
+            for layer in self.config.targeted(self.backbone)
+            if layer.block > self.memory_layer or (layer.block == self.memory_layer and not layer.of_keys_and_values)
+        ]
+        updated = UpdatedBackbone(self.backbone, free, self.config.rank)
+        self.network = updated
+        return updated.updates
+
+    def _stored(self, bank: KV, kv: KV, ended_B: Tensor) -> KV:
+        """The bank with the segments that have ended behind it: the newest tokens of the cache."""
+        new_B = torch.where(ended_B, kv.used_B.clamp(max=self.local.segment), 0)
+        kind, layer = bank.k[0].dtype, self.memory_layer
+        new_BJ = torch.arange(int(new_B.max()), device=new_B.device) + (kv.used_B - new_B)[:, None]
+        segment = KV((kv.k[layer],), (kv.v[layer],), kv.used_B).take(new_BJ, new_B)
+        slots_BJ, kept_B = newest(bank.used_B, bank.slots, new_B, self.config.M)
+        k, v = (
+            torch.cat((old, new.detach().to(kind)), dim=2)
+            for old, new in ((bank.k[0], segment.k[0]), (bank.v[0], segment.v[0]))
+        )
+        return KV((k,), (v,), kept_B).take(slots_BJ, kept_B)
+
+
+class MemoryReader(CacheReader):
+    """Local attention, in one layer mixed with attention to the best tokens of a bank."""
+
+    def __init__(
+        self, backbone: Backbone, state: MemTRMState, layout: Layout, memory_layer: int, take: int, gate_H: Tensor
+    ) -> None:
+        super().__init__(backbone, state.kv, layout)
+        self.bank, self.memory_layer, self.take, self.gate_H = state.bank, memory_layer, take, gate_H
+        self.ids_BHtk: Tensor | None = None
+
+    def __call__(
+        self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
+    ) -> Tensor:
+        """Attend locally; in the memory layer also to the bank."""
+        local_BHTD = super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
+        if layer != self.memory_layer or not self.bank.slots:
+            return local_BHTD
+        k_BKJD, v_BKJD = self.bank.k[0], self.bank.v[0]
+        self.ids_BHtk, score_BHtk = chunk_topk(q_BHTD, k_BKJD, self.bank.used_B, self.take)
+        found_BHtk = score_BHtk > float("-inf")
+        memory = (k_BKJD[:, :, :, None], v_BKJD[:, :, :, None], self.ids_BHtk, found_BHtk)
+        return fuse_memory(local_BHTD, q_BHTD, *memory, self.gate_H, scale=scale)
