@@ -11,8 +11,10 @@ from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.full import Full
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
+from contextlab.methods.memtrm import MemTRM, MemTRMConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.trime import TRIME, TRIMEConfig
 from contextlab.methods.window import Window, WindowConfig
 
 BLOCK = {"tiny-llama": llama_block_flops, "tiny-gpt2": gpt2_block_flops}
@@ -126,3 +128,35 @@ def test_dynamic_evaluation_pays_two_forward_passes_for_a_backward_one():
     method, window = DynamicEval(backbone, DynamicEvalConfig(segment=32)), Window(backbone)
     forward, both = (read_flops(each, 97, logprobs=True) for each in (window, method))
     assert 2.5 * forward < both < 3.1 * forward
+
+
+def test_an_update_costs_what_its_two_thin_products_do():
+    backbone = load("tiny-llama")
+    plain = read_flops(Window(backbone), 100, logprobs=True)
+    updated = Window(backbone, WindowConfig(rank=3))
+    _ = updated.start()
+    # Queries and outputs map 32 to 32, keys and values 32 to 16.
+    update = LAYERS * 2 * 3 * (2 * (32 + 32) + 2 * (32 + 16))
+    assert read_flops(updated, 100, logprobs=True) == plain + 100 * update
+
+
+def test_memtrm_pays_for_a_look_at_the_bank_and_what_it_takes_of_it(backbone):
+    method = MemTRM(backbone, MemTRMConfig(N=32, K=8, rank=0))
+    window = read_flops(Window(backbone, WindowConfig(N=32)), 80, logprobs=True)
+    looks = backbone.heads * 2 * backbone.head_width * (32 * 32 + 16 * 64)
+    taken = backbone.heads * 4 * backbone.head_width * 8 * 48
+    assert read_flops(method, 80, logprobs=True) == pytest.approx(window + looks + taken, rel=0.01)
+    # What is not scored ends at the memory layer, but for the last piece, which may be followed by a question.
+    one, tail = (BLOCK[backbone.name](n, triangle(n), backbone.config) for n in (32, 16))
+    looks, taken = (backbone.heads * n * backbone.head_width for n in (2 * 16 * 64, 4 * 8 * 16))
+    expected = 2 * 3 * one + LAYERS * tail + looks + taken
+    assert read_flops(method, 80, logprobs=False) == pytest.approx(expected, rel=0.01)
+
+
+def test_trime_pays_for_a_look_at_every_pair(backbone):
+    method = TRIME(backbone, TRIMEConfig(N=32, M=20, rank=0))
+    _ = method.start()
+    window = read_flops(Window(backbone, WindowConfig(N=32)), 80, logprobs=True)
+    # The pairs of the open segment are products of all its tokens with all before the block's end.
+    pairs = 80 * 32 + (80 - 32) * 20 - 16 * 16
+    assert read_flops(method, 80, logprobs=True) == pytest.approx(window + 2 * backbone.width * pairs, rel=0.02)

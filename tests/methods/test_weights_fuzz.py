@@ -21,7 +21,13 @@ from contextlab.methods.generative_adapter import Adapter, GenerativeAdapter
 BACKBONE = backbones.load("tiny-gpt2", device="cpu")
 
 
-PARTS = {"longmem": "side", "evalm": "summaries", "generative-adapter": "generator"}
+PARTS = {
+    "longmem": "side",
+    "evalm": "summaries",
+    "generative-adapter": "generator",
+    "memtrm": "learned",
+    "trime": "learned",
+}
 
 
 def module(name: str, **settings: Any) -> torch.nn.Module:
@@ -105,7 +111,7 @@ def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
     print(f"{name}: {tried} tried, {refused} refused")
 
 
-@pytest.mark.parametrize("name", ["longmem", "evalm", "generative-adapter", "dynamic-eval"])
+@pytest.mark.parametrize("name", [*PARTS, "dynamic-eval"])
 @pytest.mark.parametrize("content", [None, b"", b"\xff" * 64])
 def test_a_file_that_is_none_is_named(name: str, content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"

@@ -13,8 +13,10 @@ from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
+from contextlab.methods.memtrm import MemTRM, MemTRMConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.trime import TRIME, TRIMEConfig
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing import laws
 
@@ -26,6 +28,11 @@ SETTINGS = {
     "evalm, open": lambda b: EVALM(b, EVALMConfig(W=32, c=8, remote_bias=-0.5, sinks=2)),
     "dynamic-eval, large steps": lambda b: DynamicEval(b, DynamicEvalConfig(lr=0.01, segment=50, N=100)),
     "hso, large steps": lambda b: HSO(b, HSOConfig(lr=0.05, k=20)),
+    "window, updated": lambda b: Window(b, WindowConfig(N=24, rank=2)),
+    "sinks, updated": lambda b: Sinks(b, SinksConfig(sinks=2, recent=21, rank=2, targets="all")),
+    "memtrm, closed": lambda b: MemTRM(b, MemTRMConfig(N=32, K=8, gate=-20)),
+    "memtrm, sliding": lambda b: MemTRM(b, MemTRMConfig(N=24, K=4, M=60, local="sliding", rank=0)),
+    "trime, short": lambda b: TRIME(b, TRIMEConfig(N=24, M=40, temperature=1.2)),
     "longmem, copied layers": lambda b: LongMem(b, LongMemConfig(N=32, K=16, init="paper")),
 }
 

@@ -16,6 +16,11 @@ from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
+from contextlab.methods.low_rank import LowRankConfig
+from contextlab.methods.memtrm import MemTRM, MemTRMConfig
+from contextlab.methods.sinks import Sinks, SinksConfig
+from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.trime import TRIME, TRIMEConfig
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing import learning
 from contextlab.testing.parts import Broken, texts
@@ -37,6 +42,14 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "adapter, frobenius": lambda b: GenerativeAdapter(
         b, GenerativeAdapterConfig(chunk=50, d_r=8, r=8, normalisation="frobenius", rms_norm=True)
     ),
+    "full, updated": lambda b: Full(b, LowRankConfig(rank=2, targets="all")),
+    "window, updated": lambda b: Window(b, WindowConfig(N=32, rank=2)),
+    "sliding, updated": lambda b: Sliding(b, SlidingConfig(N=24, sinks=2, rank=2)),
+    "sinks, updated": lambda b: Sinks(b, SinksConfig(sinks=2, recent=21, rank=2)),
+    "memtrm": lambda b: MemTRM(b, MemTRMConfig(N=32, K=8, rank=2)),
+    "memtrm, sliding": lambda b: MemTRM(b, MemTRMConfig(N=24, K=4, M=60, local="sliding", rank=2, targets="all")),
+    "trime": lambda b: TRIME(b, TRIMEConfig(N=32, M=50, rank=2)),
+    "trime, no long memory": lambda b: TRIME(b, TRIMEConfig(N=64, M=0, temperature=1.2, rank=1, targets="all")),
 }
 
 

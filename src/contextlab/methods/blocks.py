@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ class BlockMethod(ContextMethod[C, S]):
         network: what reads; the backbone, or a model around its weights that computes more.
     """
 
+    head_alone: ClassVar[bool] = True
+    """Whether the backbone's head makes the method's distribution of its hidden states alone."""
+
     def __init__(self, backbone: Backbone, config: C | None = None) -> None:
         super().__init__(backbone, config)
         self.network = backbone
@@ -44,6 +47,12 @@ class BlockMethod(ContextMethod[C, S]):
         Returns:
             The state (without `length_B` and `pending_BC` brought up to date) and `hidden_BtC` after the final norm.
         """
+
+    def head(self, state: S) -> Callable[[Tensor, Tensor], Tensor]:
+        """What makes `logprobs_Bt` of the next step's tokens, in float32 at least, of the hidden states in front of
+        them and the tokens themselves: `(previous_BtC, tokens_Bt)`.
+        """
+        return self.backbone.logprobs
 
     def skim(self, state: S, tokens_Bt: Tensor, lengths_B: Tensor) -> S | None:
         """Read a block that fills every row's room, is not scored and is followed by another: nothing is predicted
@@ -86,7 +95,7 @@ class BlockMethod(ContextMethod[C, S]):
         self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
     ) -> tuple[S, Tensor | None]:
         """Consume tokens; see `ContextMethod.read`."""
-        collected = _Collected(self.backbone, tokens_BT) if logprobs else None
+        collected = _Collected(tokens_BT, torch.float32) if logprobs else None
         state = self._consume(state, tokens_BT, lengths_B, collected)
         return state, None if collected is None else collected.logprobs_BT
 
@@ -95,8 +104,10 @@ class BlockMethod(ContextMethod[C, S]):
         if self.learned is None:
             return super().learn(state, tokens_BT, lengths_B)
         with torch.enable_grad(), self.backbone.frozen():
-            hidden_BTC = state.pending_BC.new_zeros(*tokens_BT.shape, state.pending_BC.shape[-1])
-            collected = _Collected(self.backbone, tokens_BT, hidden_BTC)
+            width = state.pending_BC.shape[-1]
+            hidden_BTC = state.pending_BC.new_zeros(*tokens_BT.shape, width) if self.head_alone else None
+            dtype = torch.promote_types(torch.float32, state.pending_BC.dtype)
+            collected = _Collected(tokens_BT, dtype, hidden_BTC)
             state = self._consume(self.with_graph(state), tokens_BT, lengths_B, collected)
         return state, Prediction(collected.logprobs_BT, hidden_BTC)
 
@@ -145,12 +156,12 @@ class BlockMethod(ContextMethod[C, S]):
             if skimmed is not None:
                 state = dataclasses.replace(skimmed, length_B=skimmed.length_B + take_B)
             else:
-                before_BC = state.pending_BC
+                before_BC, head = state.pending_BC, self.head(state)
                 state = self.reserve(state, left_B)
                 state, hidden_BtC = self.step(state, tokens_Bt, take_B)
                 if collected is not None:
                     previous_BtC = torch.cat((before_BC[:, None], hidden_BtC[:, :-1]), dim=1)
-                    collected.add(previous_BtC, tokens_Bt, index_Bt, real_Bt)
+                    collected.add(head(previous_BtC, tokens_Bt), previous_BtC, index_Bt, real_Bt)
                 state = _advance(state, hidden_BtC, take_B)
             done_B, left_B = done_B + take_B, left_B - take_B
         return state
@@ -159,14 +170,14 @@ class BlockMethod(ContextMethod[C, S]):
 class _Collected:
     """What blocks predict, put together to the whole call."""
 
-    def __init__(self, backbone: Backbone, tokens_BT: Tensor, hidden_BTC: Tensor | None = None) -> None:
-        self.backbone, self.hidden_BTC = backbone, hidden_BTC
-        self.logprobs_BT = torch.zeros(tokens_BT.shape, device=tokens_BT.device)
+    def __init__(self, tokens_BT: Tensor, dtype: torch.dtype, hidden_BTC: Tensor | None = None) -> None:
+        self.hidden_BTC = hidden_BTC
+        self.logprobs_BT = torch.zeros(tokens_BT.shape, dtype=dtype, device=tokens_BT.device)
 
-    def add(self, previous_BtC: Tensor, tokens_Bt: Tensor, index_Bt: Tensor, real_Bt: Tensor) -> None:
-        """Enter a block's predictions: the states before its tokens, and where in the call these stand."""
-        logprobs_Bt = self.backbone.logprobs(previous_BtC, tokens_Bt)
-        self.logprobs_BT.scatter_add_(1, index_Bt, logprobs_Bt.masked_fill(~real_Bt, 0.0))
+    def add(self, logprobs_Bt: Tensor, previous_BtC: Tensor, index_Bt: Tensor, real_Bt: Tensor) -> None:
+        """Enter a block's predictions, the states before its tokens, and where in the call these stand."""
+        real_logprobs_Bt = logprobs_Bt.masked_fill(~real_Bt, 0.0).to(self.logprobs_BT.dtype)
+        self.logprobs_BT.scatter_add_(1, index_Bt, real_logprobs_Bt)
         if self.hidden_BTC is not None:
             real_BtC = previous_BtC.masked_fill(~real_Bt[..., None], 0.0)
             self.hidden_BTC.scatter_add_(1, index_Bt[..., None].expand_as(real_BtC), real_BtC)

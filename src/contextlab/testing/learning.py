@@ -32,7 +32,10 @@ SPLITS = (1, 63, 64, 127, 128, 129)
 
 
 def learning_is_reading(method: AnyMethod) -> None:
-    """`learn` gives the numbers of `read`, its hidden states those log-probabilities, and the state the same future."""
+    """`learn` gives the numbers of `read`, its hidden states those log-probabilities, and the state the same future.
+
+    Where the method says that hidden states alone do not make its distribution, there are none to look at.
+    """
     if (learned := _moved(method)) is None:
         return
     text, lengths = texts(3)[:, :SHORT], torch.tensor([SHORT, 70, 0])
@@ -40,9 +43,10 @@ def learning_is_reading(method: AnyMethod) -> None:
     other, logprobs_BT = method.read(method.start(3), text, lengths)
     assert logprobs_BT is not None
     same(predicted.logprobs_BT.detach(), logprobs_BT, "learn gives other log-probabilities than read")
-    hidden = method.backbone.logprobs(predicted.hidden_BTC, text).detach()
-    real_BT = torch.arange(SHORT) < lengths[:, None]
-    same(hidden[real_BT], logprobs_BT[real_BT], "the hidden states of learn do not predict the tokens")
+    if predicted.hidden_BTC is not None:
+        hidden = method.backbone.logprobs(predicted.hidden_BTC, text).detach()
+        real_BT = torch.arange(SHORT) < lengths[:, None]
+        same(hidden[real_BT], logprobs_BT[real_BT], "the hidden states of learn do not predict the tokens")
     future = [method.read(after, texts(3, seed=4)[:, :60])[1] for after in (state.detach(), other)]
     assert future[0] is not None
     assert future[1] is not None
@@ -164,8 +168,11 @@ def _gradients(learned: nn.Module, loss: Callable[[], Tensor]) -> list[Tensor]:
 
 
 def _exact_loss(method: AnyMethod, text_BT: Tensor) -> Tensor:
-    """The mean log-probability in the backbone's own type: log-probabilities themselves are float32 throughout."""
-    hidden_BTC = method.learn(method.start(len(text_BT)), text_BT)[1].hidden_BTC
+    """The mean log-probability in the backbone's own type: the head's log-probabilities are float32 throughout."""
+    predicted = method.learn(method.start(len(text_BT)), text_BT)[1]
+    hidden_BTC = predicted.hidden_BTC
+    if hidden_BTC is None:
+        return predicted.logprobs_BT.mean()
     logprobs_BTV = method.backbone.model.get_output_embeddings()(hidden_BTC).log_softmax(-1)
     mean: Tensor = logprobs_BTV.gather(2, text_BT[..., None]).mean()
     return mean

@@ -1,0 +1,24 @@
+"""TRIME's hyper-parameters."""
+
+from __future__ import annotations
+
+import pydantic
+
+from contextlab.methods.low_rank import LowRankConfig
+from contextlab.methods.window import LocalConfig
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class TRIMEConfig(LocalConfig, LowRankConfig):
+    """The paper's hyper-parameters, and how much of the backbone is trained.
+
+    Attributes:
+        N: tokens of a segment, the local context; all of its earlier positions are local memory.
+        M: positions of the segments before that are long memory, the newest; 12,288 as in the paper, 0 for none.
+        temperature: what memory logits are divided by; 1 in training, and tuned (1.03 to 1.25) in the paper's tests.
+        rank: of the low-rank update of all layers, 0 to train nothing.
+    """
+
+    M: pydantic.NonNegativeInt = 12288
+    temperature: pydantic.PositiveFloat = 1.0
+    rank: pydantic.NonNegativeInt = 16

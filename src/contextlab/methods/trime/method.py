@@ -1,0 +1,142 @@
+"""TRIME as a state machine: every token read makes a pair, of what stood in front of it and the token itself.
+
+Pairs of the open segment are local memory, the newest M of those before it long memory; a prediction sees both, and
+which pairs it sees does not depend on how a text is cut into calls. Nothing is cut off from the graph: in training,
+gradients flow into representations as far back as the state carries one.
+
+Legend: B rows, t tokens of a block, J pairs of memory, C width of the model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from contextlab import states
+from contextlab.attention import CacheReader
+from contextlab.backbone import Backbone, UpdatedBackbone
+from contextlab.backbone.wrapper import HEAD_TOKENS
+from contextlab.method import Ahead, Capabilities
+from contextlab.methods.blocks import BlockMethod
+from contextlab.methods.local_cache import LocalCache, LocalState
+from contextlab.methods.trime import distribution
+from contextlab.methods.trime.config import TRIMEConfig
+from contextlab.methods.trime.network import RepresentingBackbone
+from contextlab.methods.trime.pairs import Pairs, Seen
+
+
+@dataclasses.dataclass(frozen=True)
+class TRIMEState(LocalState):
+    """The cache of the open segment, and memory; `pending_BC` has the pending representation behind it.
+
+    Attributes:
+        long: pairs of the segments before.
+        pairs: those of the open segment.
+    """
+
+    long: Pairs
+    pairs: Pairs
+
+
+class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
+    """Reads segments of N tokens; earlier contexts like the present one raise the tokens that followed them."""
+
+    Config = TRIMEConfig
+    head_alone = False
+
+    def __init__(self, backbone: Backbone, config: TRIMEConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        self.local = LocalCache(self.config.length(backbone.max_positions))
+        network = backbone
+        if self.config.rank:
+            network = UpdatedBackbone(backbone, self.config.targeted(backbone), self.config.rank)
+            self.learns(network.updates, self.config.weights)
+        self.network = RepresentingBackbone(backbone, network)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Segments start cold but for memory; trainable."""
+        return Capabilities(segment=self.local.segment)
+
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> TRIMEState:
+        """No memory and an empty segment."""
+        plain = self.local.empty(self.network, batch_size, ahead)
+        none = Pairs.empty(batch_size, plain.pending_BC[0].chunk(2)[1])
+        return TRIMEState(plain.length_B, plain.pending_BC, plain.kv, plain.left_B, none, none)
+
+    def room(self, state: TRIMEState) -> Tensor:
+        """Up to the end of the segment."""
+        return state.left_B
+
+    def reserve(self, state: TRIMEState, lengths_B: Tensor) -> TRIMEState:
+        """Free slots in the cache, as far as the segment goes."""
+        return self.local.reserve(state, lengths_B)
+
+    def step(self, state: TRIMEState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[TRIMEState, Tensor]:
+        """Attend within the segment and make a pair of every token; at its end they become long memory."""
+        reader = CacheReader(self.backbone, state.kv, self.local.layout(state, tokens_Bt.shape[1]))
+        hidden_BtC = self.local.hidden(self.network, state, tokens_Bt, reader)
+        previous_BtC = torch.cat((state.pending_BC[:, None], hidden_BtC[:, :-1]), dim=1)
+        made = Pairs(previous_BtC.chunk(2, dim=-1)[1], tokens_Bt, lengths_B)
+        pairs = state.pairs.extended(made, torch.ones_like(lengths_B, dtype=torch.bool), self.local.segment)
+        long, ended_B = state.long, state.left_B == lengths_B
+        if bool(ended_B.any()):
+            long, pairs = long.extended(pairs, ended_B, self.config.M), pairs.without(ended_B)
+        after = self.local.after(state, (reader,), lengths_B, self.backbone)
+        return dataclasses.replace(after, long=long, pairs=pairs), hidden_BtC
+
+    def head(self, state: TRIMEState) -> Callable[[Tensor, Tensor], Tensor]:
+        """The softmax over the vocabulary and memory, in which the pairs of a step's own earlier tokens are too."""
+        return functools.partial(self._step_logprobs, state.long, state.pairs)
+
+    @torch.no_grad()
+    def next_logprobs(self, state: TRIMEState) -> Tensor:
+        """`logprobs_BV`, float32: the distribution of the next token of every row."""
+        hidden_BC, f_BC = state.pending_BC.chunk(2, dim=-1)
+        s_B1J, seen_B1J, token_BJ = self._memory_logits(f_BC[:, None], (state.long.seen(1), state.pairs.seen(1)))
+        logprobs_BV = distribution.logprobs_of_all(self._logits(hidden_BC), s_B1J[:, 0], seen_B1J[:, 0], token_BJ)
+        return logprobs_BV.float()
+
+    def check_state(self, state: TRIMEState) -> None:
+        """Local memory holds the open segment, long memory M pairs at most."""
+        super().check_state(state)
+        self.local.check(state)
+        state.long.check("long memory", self.config.M, self.backbone.vocab_size)
+        state.pairs.check("local memory", self.local.segment, self.backbone.vocab_size)
+        states.within("pairs of local memory in use", state.pairs.used_B, state.kv.used_B, state.kv.used_B)
+
+    def _memory_logits(self, f_BtC: Tensor, memory: Sequence[Seen]) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits `s_BtJ` of all pairs for some queries, which of them each sees, and their tokens `token_BJ`."""
+        s = [distribution.memory_logits(f_BtC, part.f_BJC, self.config.temperature) for part in memory]
+        seen, token = [part.seen_BtJ for part in memory], [part.token_BJ for part in memory]
+        return torch.cat(s, dim=-1), torch.cat(seen, dim=-1), torch.cat(token, dim=-1)
+
+    def _step_logprobs(self, long: Pairs, local: Pairs, previous_BtC: Tensor, tokens_Bt: Tensor) -> Tensor:
+        rows, length = tokens_Bt.shape
+        hidden_BtC, f_BtC = previous_BtC.chunk(2, dim=-1)
+        at_once = max(1, HEAD_TOKENS // rows)
+        parts = []
+        for begin in range(0, length, at_once):
+            end = min(begin + at_once, length)
+            made = Seen.before(f_BtC[:, :end], tokens_Bt[:, :end], end - begin)
+            memory = (long.seen(end - begin), local.seen(end - begin), made)
+            hidden, f, tokens = (x[:, begin:end] for x in (hidden_BtC, f_BtC, tokens_Bt))
+            parts.append(self._logprobs(hidden, f, tokens, memory))
+        return torch.cat(parts, dim=1)
+
+    def _logprobs(self, hidden_BtC: Tensor, f_BtC: Tensor, tokens_Bt: Tensor, memory: Sequence[Seen]) -> Tensor:
+        s_BtJ, seen_BtJ, token_BJ = self._memory_logits(f_BtC, memory)
+        logits_BtV = self._logits(hidden_BtC)
+        normaliser_Bt = logits_BtV.logsumexp(-1)
+        model_Bt = logits_BtV.gather(-1, tokens_Bt[..., None])[..., 0] - normaliser_Bt
+        same_BtJ = token_BJ[:, None] == tokens_Bt[..., None]
+        return distribution.logprobs_of(model_Bt, normaliser_Bt, s_BtJ, seen_BtJ, same_BtJ)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """The backbone's logits, in float32 at least."""
+        logits: Tensor = self.backbone.model.get_output_embeddings()(hidden)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
