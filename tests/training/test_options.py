@@ -12,6 +12,8 @@ from hypothesis import strategies
 
 from contextlab.config import MethodConfig
 from contextlab.errors import UserError
+from contextlab.methods.evalm import EVALMConfig
+from contextlab.methods.generative_adapter import GenerativeAdapterConfig
 from contextlab.methods.longmem import LongMemConfig
 from contextlab.training.options import TrainConfig
 
@@ -88,6 +90,13 @@ def test_a_segment_is_the_given_one_or_the_methods(given: Any, own: int, positio
     assert TrainConfig(tokens=1, segment=given).length(own, positions) == length
     assert TrainConfig(tokens=1).length(None, 128) == 128
     assert TrainConfig(tokens=1).length(None, 8192) == 1024
+    assert TrainConfig(tokens=1, segments=3).length(64, 128) == 192
+    assert TrainConfig(tokens=1, segments=3, segment=5).length(64, 128) == 5
+
+
+@pytest.mark.parametrize("kind", [EVALMConfig, GenerativeAdapterConfig])
+def test_what_writes_its_memory_learns_from_more_than_one_segment(kind: Any) -> None:
+    assert TrainConfig.of(kind, {"tokens": 1}).segments == 2
 
 
 def test_a_run_goes_on_with_the_same_course_only() -> None:

@@ -21,8 +21,10 @@ class TrainConfig(Config):
     Attributes:
         tokens: tokens to train on, padding left out.
         rows: documents side by side, in every process.
-        segment: tokens of one row in one batch, through which gradients reach; the method's own, or 1,024, when not
-            given.
+        segment: tokens of one row in one batch, through which gradients reach; `segments` of the method's own, or of
+            1,024, when not given.
+        segments: what a method writes into its memory in one of its segments and reads in the next gets a gradient only
+            where both are in one batch; not used with `segment`.
         lr: the highest learning rate.
         schedule: how it falls from there to zero: `linear`, `polynomial`, `cosine`; or `constant`.
         power: of the polynomial schedule.
@@ -45,6 +47,7 @@ class TrainConfig(Config):
     tokens: pydantic.PositiveInt
     rows: pydantic.PositiveInt = 2
     segment: pydantic.PositiveInt | None = None
+    segments: pydantic.PositiveInt = 1
     lr: pydantic.PositiveFloat = 1e-3
     schedule: Literal["linear", "polynomial", "cosine", "constant"] = "cosine"
     power: pydantic.PositiveFloat = 1.0
@@ -79,7 +82,7 @@ class TrainConfig(Config):
             local: the method's own segment.
             positions: of the backbone.
         """
-        return self.segment or local or min(LOCAL, positions)
+        return self.segment or self.segments * (local or min(LOCAL, positions))
 
     def rate(self, tokens: int) -> float:
         """The learning rate of a step in front of which so many tokens were learned from."""

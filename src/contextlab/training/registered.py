@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlab import grammar
 from contextlab.errors import unknown
 from contextlab.method import AnyMethod
+from contextlab.training.contrast import Contrast
 from contextlab.training.corpus import Corpus
 from contextlab.training.objectives import LanguageModel, Objective
 from contextlab.training.teacher import Teacher
 
-OBJECTIVES: dict[str, type[Objective]] = {"lm": LanguageModel, "teacher": Teacher}
+OBJECTIVES: dict[str, type[Objective]] = {"lm": LanguageModel, "teacher": Teacher, "contrast": Contrast}
 
 
 def build(text: str, method: AnyMethod, corpus: Corpus) -> Objective:

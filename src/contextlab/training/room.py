@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 import threading
 import time
@@ -145,14 +146,16 @@ class _Room:
     def _train(self, stop: threading.Event) -> None:
         """Steps, validations and checkpoints until all tokens are learned from, or the user stops it."""
         trainer, every = self.trainer, self.validator.every(self.settings)
-        saved, started, begun = time.monotonic(), time.monotonic(), trainer.progress.tokens
+        saved, started, begun = time.monotonic(), time.monotonic(), dataclasses.replace(trainer.progress)
         if not self.validations:
             self._validate()
         while trainer.progress.tokens < self.settings.tokens:
             before = trainer.progress.tokens
             step = trainer.step()
-            speed = (step.tokens - begun) / (time.monotonic() - started)
-            left = (self.settings.tokens - step.tokens) / speed
+            learned = step.tokens - begun.tokens
+            # Validation and checkpoints take time too.
+            left = (time.monotonic() - started) / learned * max(self.settings.tokens - step.tokens, 0)
+            speed = learned / (trainer.progress.seconds - begun.seconds)
             self._say({**step.line(), "tokens_per_second": speed, "seconds_left": left})
             if before // every < step.tokens // every and step.tokens < self.settings.tokens:
                 self._validate()

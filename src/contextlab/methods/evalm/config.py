@@ -6,7 +6,8 @@ Legend: B rows, n chunks.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar
 
 import pydantic
 import torch
@@ -38,6 +39,9 @@ class EVALMConfig(MethodConfig):
         weights: trained summaries: `auto`, those that come with the package, where some fit; `none`, as initialised; or
             a file, or the folder of a training run.
     """
+
+    # Summaries of one window are read in the next ones.
+    training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2}
 
     W: pydantic.PositiveInt | None = None
     c: pydantic.PositiveInt = 16

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import pydantic
 
@@ -34,6 +35,9 @@ class GenerativeAdapterConfig(MethodConfig):
         weights: a trained generator: `auto`, the one that comes with the package, where one fits; `none`, as
             initialised; or a file, under our names or those of the released checkpoint, or the folder of a run.
     """
+
+    # What the generator makes of one chunk is used in the next ones.
+    training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2}
 
     chunk: pydantic.PositiveInt | None = None
     d_r: pydantic.PositiveInt | None = None
