@@ -36,9 +36,13 @@ def test_every_method_and_task_has_a_card():
     assert all(f"\n## {name}\n" in tasks for name in registry.tasks())
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/tasks.md", "docs/settings.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/tutorial.md", "docs/tasks.md", "docs/settings.md", "docs/training.md"]
+)
 def test_commands_shown_name_options_that_exist(page, capsys):
-    shown = set(re.findall(r"contextlab (bench|ls|check|table|doctor)((?: [^\n`|]*)?)", (ROOT / page).read_text()))
+    shown = set(
+        re.findall(r"contextlab (bench|train|ls|check|table|doctor)((?: [^\n`|]*)?)", (ROOT / page).read_text())
+    )
     for command, rest in shown:
         assert cli.main([command, "--help"]) == 0
         known = capsys.readouterr().out

@@ -73,6 +73,7 @@ def test_any_text_gives_items_or_one_sentence(text: str, kind: Any) -> None:
         ("longmem ( K = 32 )", [Item("longmem", None, {"K": "32"})]),
         ("longmem()", [Item("longmem")]),
         ("longmem (untrained),longmem(K=8) (untrained)", [Item("longmem"), Item("longmem", None, {"K": "8"})]),
+        ("longmem (trained 1.2M),longmem(K=8) (trained 950)", [Item("longmem"), Item("longmem", None, {"K": "8"})]),
         ("a/b.py:C(x=1)", [Item("a/b.py:C", None, {"x": "1"})]),
         ("'a (1),b/c.py:C'(x=1)", [Item("a (1),b/c.py:C", None, {"x": "1"})]),
         ("m(x=f(1,2),y=*.[01])", [Item("m", None, {"x": "f(1,2)", "y": "*.[01]"})]),

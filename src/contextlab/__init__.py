@@ -9,12 +9,13 @@ from contextlab.version import __version__
 if TYPE_CHECKING:
     from contextlab.harness.runner import bench as bench
     from contextlab.registry import load as load
+    from contextlab.training.room import train as train
 
-__all__ = ["__version__", "bench", "load"]
+__all__ = ["__version__", "bench", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    # Both bring torch with them, and importing the package must stay cheap.
+    # All bring torch with them, and importing the package must stay cheap.
     if name == "bench":
         from contextlab.harness.runner import bench
 
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from contextlab.registry import load
 
         return load
+    if name == "train":
+        from contextlab.training.room import train
+
+        return train
     raise AttributeError(f"module 'contextlab' has no attribute '{name}'")

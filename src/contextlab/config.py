@@ -6,11 +6,13 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Mapping
-from typing import Any, Self
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import pydantic
 from pydantic_core import PydanticUndefined
 
+from contextlab import cards
 from contextlab.errors import UserError, short, unknown
 from contextlab.grammar import spelled_value
 
@@ -18,6 +20,13 @@ MOST_INTEGER, MOST_FLOAT = 2**48, 3e38
 """The largest settings: sums and products of them with lengths stay in the range of int64 and float32."""
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 REQUIRED = "must be given"
+
+Weights: TypeAlias = Annotated[
+    Literal["auto", "none"] | Annotated[Path, pydantic.AfterValidator(cards.weights_file)],
+    pydantic.BeforeValidator(lambda value: "none" if value is None else value),
+]
+"""What a method that learns begins with: `auto`, the listed weights that fit it; `none`, as initialised; or a file, or
+the folder that `contextlab train` wrote."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -67,17 +76,26 @@ class Config:
 
     def changed(self) -> dict[str, Any]:
         """The fields that differ from their defaults, in their order; all where some have no default."""
-        values = self.as_dict()
+        values, default = self.as_dict(), self.defaults()
+        return {name: value for name, value in values.items() if not default or value != default[name]}
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """The fields as they are when nothing is given; empty where some have no default."""
         try:
-            default = type(self)().as_dict()
+            return cls().as_dict()
         except (UserError, TypeError, ValueError):
-            return values
-        return {name: value for name, value in values.items() if value != default[name]}
+            return {}
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class MethodConfig(Config):
     """Base of the configurations of methods, whose fields are the paper's hyper-parameters."""
+
+    training_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Options of `contextlab train` that the method's paper trains with."""
+    free_at_test: ClassVar[frozenset[str]] = frozenset()
+    """Settings that may differ between training and use: trained weights do not depend on them."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """How methods and tasks are named with their settings: on the command line, in Python and in tables.
 
     list    = [ item ] { "," [ item ] }
-    item    = name [ "/" split ] [ "(" settings ")" ] [ "(untrained)" ]
+    item    = name [ "/" split ] [ "(" settings ")" ] [ mark ]
     settings = [ key "=" value ] { "," [ key "=" value ] }
     value   = JSON list or object | null | quoted | plain
+    mark    = "(untrained)" | "(trained " tokens ")"
 
 A name is a registered one or `path.py:Class`; only tasks have splits. A plain value ends at a comma or a closing
 bracket; inside of brackets of its own it may hold both. In quotes, ' or ", a name, a split or a value may hold
-anything, its own quotation mark written twice. White space around the parts has no meaning, nor has the mark that
-tables give to a method that has learned nothing.
+anything, its own quotation mark written twice. White space around the parts has no meaning, nor has the mark by which
+tables say whether a method has learned something.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from typing import Any, Literal
 
 from contextlab.errors import UserError, short
 
-Kind = Literal["method", "task"]
+Kind = Literal["method", "task", "objective"]
 
 UNTRAINED = "(untrained)"
 """Mark in tables behind a method that has learned nothing."""
+MARK = re.compile(r"\((?:untrained|trained [^(),=]*)\)")
+"""What tables put behind a method that has something to learn."""
 FILE = ".py:"
 QUOTES = ("'", '"')
 SPECIAL = frozenset(",()[]{}'\"")
@@ -157,6 +160,12 @@ class _Reader:
         self.position += len(mark) * marked
         return marked
 
+    def mark(self) -> bool:
+        """Whether a mark of tables stands next; it is read if so."""
+        marked = MARK.match(self.rest())
+        self.position += marked.end() if marked else 0
+        return marked is not None
+
     def items(self, kind: str) -> list[Item]:
         """All items up to the end; `kind` says what they are of."""
         listed = []
@@ -171,12 +180,12 @@ class _Reader:
         if not name:
             raise UserError(f"'{short(self.rest())}' has no name before it: begin with the name of the {kind}.")
         settings = {}
-        if not self.take(UNTRAINED) and self.take("("):
+        if not self.mark() and self.take("("):
             settings = self.settings(name, end=")")
             if not self.take(")"):
                 example = "key=value" if not settings else "{}={}".format(*next(iter(settings.items())))
                 raise UserError(f"The bracket behind {short(name)} is not closed: write {short(name)}({example}).")
-            self.take(UNTRAINED)
+            self.mark()
         if self.rest() and not self.rest().startswith(","):
             raise UserError(f"'{short(self.rest())}' stands behind {short(name)}: put a comma between two {kind}s.")
         return Item(name, split, settings)

@@ -10,13 +10,13 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from contextlab import calls, states, tensors
+from contextlab import calls, cards, states, tensors
 from contextlab.config import MethodConfig as MethodConfig
 from contextlab.errors import UserError
 
@@ -235,6 +235,7 @@ class ContextMethod(ABC, Generic[C, S]):
     unbounded: ClassVar[tuple[str, ...]] = ()
     """Last parts of the names of learned parameters that may be minus infinity."""
     _started: tuple[tuple[int, int], ...] | None = None
+    _loaded: tuple[tuple[tuple[int, int], ...], cards.Card] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Check the arguments of calls from outside, whatever class they reach (see `calls`)."""
@@ -248,21 +249,29 @@ class ContextMethod(ABC, Generic[C, S]):
         self.config.check_size()
         self._weights_digest = tensors.Derived[str]()
 
-    def learns(self, module: N, weights: Path | None = None) -> N:
+    def learns(self, module: N, weights: Path | Literal["auto", "none"] = "none") -> N:
         """Declare all that training changes, and take over its trained weights; called once, while a method is made.
 
         Args:
             module: of the method; put into evaluation mode.
-            weights: file that `save_weights` wrote; None leaves the module as initialised.
+            weights: file that `save_weights` wrote; `auto`, the one of `cards.listed` that fits, where there is one;
+                `none` leaves the module as initialised.
 
         Raises:
             UserError: as `load_weights`.
         """
         self.learned = module.eval()
         self._started = tensors.versions(module)
-        if weights is not None:
-            self.load_weights(weights)
+        file = self._fitting() if weights == "auto" else None if weights == "none" else weights
+        if file is not None:
+            self.load_weights(file)
         return module
+
+    def _fitting(self) -> Path | None:
+        """The listed weights for this class, these settings and this backbone."""
+        settings, defaults = self.config.as_dict(), self.config.defaults()
+        free = self.config.free_at_test
+        return cards.fitting(type(self).__name__, settings, defaults, free, lambda: self.backbone.digest)
 
     @property
     @abstractmethod
@@ -411,6 +420,13 @@ class ContextMethod(ABC, Generic[C, S]):
         return self.learned is not None and tensors.versions(self.learned) == self._started
 
     @property
+    def card(self) -> cards.Card | None:
+        """What is known of the weights: how they were trained, where they came with a card and are as they were."""
+        if self.learned is None or self._loaded is None or self._loaded[0] != tensors.versions(self.learned):
+            return None
+        return self._loaded[1]
+
+    @property
     def weights_digest(self) -> str | None:
         """sha256 of what is learned, hexadecimal; None without such. It follows changes of the weights."""
         if self.learned is None:
@@ -423,7 +439,7 @@ class ContextMethod(ABC, Generic[C, S]):
 
         Args:
             path: of the file.
-            dtype: of the floating-point numbers in the file; as they are when not given.
+            dtype: of the weights in it, where it can hold them; as they are when None.
 
         Raises:
             UserError: when there is nothing to learn, or it cannot be written.
@@ -431,17 +447,20 @@ class ContextMethod(ABC, Generic[C, S]):
         if self.learned is None:
             raise UserError(f"{type(self).__name__} has nothing to learn, so there are no weights to save.")
         about = {"kind": WEIGHTS, "method": type(self).__name__, "backbone": self.backbone.digest}
-        weights = self.learned.state_dict()
-        kinds = {name: dtype if tensor.is_floating_point() else None for name, tensor in weights.items()}
-        tensors.write(path, {name: tensor.to(kinds[name]) for name, tensor in weights.items()}, about)
+        held = self.learned.state_dict()
+        tensors.write(path, {name: tensors.narrowed(tensor, dtype) for name, tensor in held.items()}, about)
 
     def load_weights(self, path: Path | str) -> None:
         """Take over learned weights, all or none.
+
+        Args:
+            path: of the file, or of the folder that `contextlab train` wrote.
 
         Raises:
             UserError: when there is nothing to learn, or the file is broken, of another method or backbone, or does
                 not fit the configuration.
         """
+        path = cards.weights_file(path)
         weights, about = tensors.read(path)
         misfit = f"{type(self).__name__} has nothing to learn"
         if about.get("kind") == WEIGHTS and about.get("method") != type(self).__name__:
@@ -456,6 +475,9 @@ class ContextMethod(ABC, Generic[C, S]):
                 f"{path} does not hold {type(self).__name__} weights for this backbone and configuration ({misfit}): "
                 "check weights=."
             )
+        card = cards.beside(path)
+        if card is not None and self.learned is not None:
+            self._loaded = tensors.versions(self.learned), card
 
     def renamed_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Weights of a file under the names of `learned`; methods that read files of others translate them here."""

@@ -28,7 +28,8 @@ def origin(method: Any) -> dict[str, str]:
 
     Files that the settings name count by what was read from them, not by where they are.
     """
-    settings = {name: value for name, value in method.config.as_dict().items() if not isinstance(value, Path)}
+    named = method.config.as_dict().items()
+    settings = {name: value for name, value in named if name != "weights" and not isinstance(value, Path)}
     return {
         "kind": "contextlab state",
         "method": type(method).__qualname__,

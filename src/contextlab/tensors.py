@@ -86,6 +86,14 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], *, unbounded: Co
     return None
 
 
+def narrowed(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """A tensor in a narrower type of floating-point numbers; as it is where that type cannot hold its numbers."""
+    if dtype is None or not tensor.is_floating_point() or dtype.itemsize >= tensor.element_size():
+        return tensor
+    narrow = tensor.to(dtype)
+    return narrow if torch.equal(narrow.isfinite(), tensor.isfinite()) else tensor
+
+
 def align(module: nn.Module) -> None:
     """Move the parameters and buffers of a module that are not aligned, in place; ties between them stay."""
     for tensor in (*module.parameters(), *module.buffers()):

@@ -16,14 +16,14 @@ from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.cli import console
 from contextlab.cli import doctor as doctor_module
-from contextlab.cli.bench import _settings
+from contextlab.cli.bench import settings_of
 from contextlab.cli.main import main
 from contextlab.errors import UserError
 from contextlab.testing import laws
 
 TOY = Path(__file__).parents[1] / "harness" / "toy_parts.py"
 COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))
-COMMANDS = ("bench", "ls", "check", "table", "data", "kernels", "doctor")
+COMMANDS = ("bench", "train", "ls", "check", "table", "data", "kernels", "doctor")
 HEAVY = {"torch", "transformers", "pandas", "numpy", "contextlab.backbone"}
 
 
@@ -331,7 +331,7 @@ def test_doctor_pairs_what_is_missing_with_what_mends_it(
 
 
 def test_settings_are_text_lists_or_null() -> None:
-    read = _settings(["a=1", "b=x=y", "c=[1, 2]", "d=null", 'e={"f": 1}', "g="])
+    read = settings_of(["a=1", "b=x=y", "c=[1, 2]", "d=null", 'e={"f": 1}', "g="])
     assert read == {"a": "1", "b": "x=y", "c": [1, 2], "d": None, "e": {"f": 1}, "g": ""}
     with pytest.raises(UserError, match="not valid JSON"):
-        _settings(["a=[1"])
+        settings_of(["a=[1"])

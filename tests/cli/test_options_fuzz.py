@@ -13,7 +13,7 @@ from damage import ODD, rounds
 
 from contextlab import backbone as backbones
 from contextlab import harmless, registry
-from contextlab.cli.bench import _settings
+from contextlab.cli.bench import settings_of
 from contextlab.errors import UserError
 from contextlab.harness import labels
 from contextlab.harness.selection import SelectedTask, select
@@ -45,7 +45,7 @@ def test_any_setting_is_taken_or_refused(name: str) -> None:
         pairs = [f"{field}={draw.choice(VALUES)}" for field in drawn]
         tried += 1
         try:
-            settings = _settings(pairs)
+            settings = settings_of(pairs)
             method = build(kind, BACKBONE, kind.Config.parse(settings))
             state, _ = method.read(method.start(), torch.arange(150)[None] % 257)
             method.score(state, [[1, 2], [3]])
@@ -88,7 +88,7 @@ def test_settings_that_need_more_memory_than_there_is_are_refused() -> None:
 @pytest.mark.parametrize("pairs", [["N=3", "N=4"], ["N=3", "N=3"]])
 def test_a_setting_that_is_named_twice_is_refused(pairs: list[str]) -> None:
     with pytest.raises(UserError, match="--set names N twice"):
-        _settings(pairs)
+        settings_of(pairs)
 
 
 def spoilt(split: str, draw: random.Random) -> str:
@@ -142,7 +142,7 @@ def test_any_setting_of_a_task_is_taken_or_refused(name: str) -> None:
     for draw in rounds(25, 0.1, name):
         drawn = draw.sample(fields, min(len(fields), draw.choice((1, 1, 2))))
         try:
-            task = registry.task(name, _settings([f"{field}={draw.choice(VALUES)}" for field in drawn]))
+            task = registry.task(name, settings_of([f"{field}={draw.choice(VALUES)}" for field in drawn]))
             task.protocol(task.check_split(None))
         except UserError as error:
             sentence(error)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextlab import grammar
+from contextlab.cards import short_count
 from contextlab.harness import labels
 from contextlab.harness.selection import select
 
@@ -22,6 +23,20 @@ def test_the_label_of_a_method_names_it(name: str, settings: dict[str, Any], unt
     label = labels.of_method(name, settings, untrained=untrained)
     assert grammar.single(label, "method") == grammar.Item(name, None, settings)
     assert label.endswith(grammar.UNTRAINED) == untrained
+
+
+@given(NAMES, SETTINGS, st.integers(1, 10**12))
+def test_the_label_of_a_trained_method_names_it(name: str, settings: dict[str, Any], tokens: int) -> None:
+    label = labels.of_method(name, settings, trained=tokens)
+    assert grammar.single(label, "method") == grammar.Item(name, None, settings)
+    assert label.endswith(f" (trained {short_count(tokens)})")
+
+
+def test_a_run_is_marked_by_what_it_stores() -> None:
+    run = {"method": "longmem", "cost": {"train": None}}
+    assert labels.of_run(run, {}) == "longmem"
+    assert labels.of_run({**run, "untrained": True}, {"K": 8}) == "longmem(K=8) (untrained)"
+    assert labels.of_run({**run, "cost": {"train": {"tokens": 1_200_000}}}, {}) == "longmem (trained 1.2M)"
 
 
 @given(NAMES, NAMES, SETTINGS, LENGTHS, LENGTHS)

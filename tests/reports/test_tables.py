@@ -135,6 +135,27 @@ def test_what_was_not_trained_is_marked() -> None:
     assert [key[0] for key in frame.index] == ["window", "memory (untrained)"]
 
 
+def test_what_weights_cost_once_has_columns_of_its_own() -> None:
+    training = {"flops": 3_000_000_000_000, "peak_bytes": None, "seconds": 4000.0, "tokens": 1_200_000}
+    trained = result("memory", cost={**result()["cost"], "train": training})
+    frame = comparison([result("window"), trained], baseline="window")
+    assert {key[0] for key in frame.index} == {"window", "memory (trained 1.2M)"}
+    columns = ("TFLOPs train", "seconds train", "tokens train", "TFLOPs query", "seconds", "peak MiB")
+    assert [cell(frame, "memory (trained 1.2M)", name) for name in columns] == [
+        "3", "4,000", "1,200,000", "2.5", "1.5", "3",
+    ]  # fmt: skip
+    assert cell(frame, "window", "tokens train") == ""
+
+
+@pytest.mark.parametrize("baseline", ["memory", "memory (trained 200k)"])
+def test_a_trained_baseline_is_named_with_its_mark_or_without(baseline: str) -> None:
+    training = {"flops": None, "peak_bytes": None, "seconds": 4.0, "tokens": 200_000}
+    trained = result("memory", cost={**result()["cost"], "train": training}, nats=3.0)
+    frame = comparison([result("window", nats=3.2), trained], baseline=baseline)
+    assert cell(frame, "window", f"nats_per_token - {baseline}") == "+0.200"
+    assert "TFLOPs train" not in frame
+
+
 def test_rows_stand_in_the_order_of_the_runs() -> None:
     results = three()
     assert [key[0] for key in comparison(results[::-1]).index] == list(NATS)

@@ -39,7 +39,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run, and nothing else.")] = False,
 ) -> None:
     """Run methods on tasks, store the results, and print a table; run again, it resumes."""
-    settings = _settings(setting or [])
+    settings = settings_of(setting or [])
 
     from contextlab.harness import runner
 
@@ -66,7 +66,7 @@ def bench(
         _print(results, out)
 
 
-def _settings(pairs: list[str]) -> dict[str, Any]:
+def settings_of(pairs: list[str]) -> dict[str, Any]:
     """Settings by key, with values as they stand behind a method."""
     settings = {}
     for pair in pairs:

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     methods = "methods"
     tasks = "tasks"
     backbones = "backbones"
+    weights = "weights"
     results = "results"
 
 
@@ -47,6 +48,7 @@ def ls(
         Kind.methods: lambda: _methods(verbose),
         Kind.tasks: lambda: _tasks(verbose),
         Kind.backbones: _backbones,
+        Kind.weights: _weights,
         Kind.results: lambda: _results(folder),
     }
     for line in lines[kind]():
@@ -180,6 +182,25 @@ def _backbones() -> Iterator[Line]:
     for name, about in backbone.known().items():
         yield {"name": name, "about": about}
     yield {"name": "(others)", "about": "any causal language model of transformers, by hub id, folder or GGUF file"}
+
+
+def _weights() -> Iterator[Line]:
+    """What `weights=auto` finds; a broken card takes no other from the list."""
+    from contextlab import cards
+
+    for path in cards.listed():
+        try:
+            card = cards.read(path.parent / cards.CARD)
+        except UserError as error:
+            yield {"name": path.parent.name, "about": str(error)}
+            continue
+        yield {
+            "name": path.parent.name,
+            "about": f"{card.label} trained on {cards.short_count(card.cost.tokens)} tokens",
+            "backbone": card.backbone.name,
+            "size": f"{path.stat().st_size / 2**20:.1f} MiB",
+            "from": str(path.parent),
+        }
 
 
 def _results(folder: Path) -> Iterator[Line]:

@@ -18,6 +18,7 @@ from contextlab.cli.doctor import doctor
 from contextlab.cli.kernels import app as kernels
 from contextlab.cli.ls import ls
 from contextlab.cli.table import table
+from contextlab.cli.train import train
 from contextlab.errors import UserError
 from contextlab.version import __version__
 
@@ -28,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (bench, ls, check, table, doctor):
+for command in (bench, train, ls, check, table, doctor):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(kernels, name="kernels")

@@ -85,7 +85,7 @@ def provenance(backbone: Backbone, protocol: Protocol, seed: int) -> dict[str, A
         "prompt_sha256": prompt_digest(protocol),
         "weights_sha256": backbone.digest,
         "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command(),
     }
 
 
@@ -115,6 +115,11 @@ def _file_digest(path: Path) -> str:
 def prompt_digest(protocol: Protocol) -> str:
     """sha256 of the protocol's prompt; of the empty text for a protocol without one."""
     return hashlib.sha256(protocol.prompt.encode()).hexdigest()
+
+
+def command() -> str:
+    """The command line of this process."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 @cache

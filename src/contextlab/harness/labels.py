@@ -7,12 +7,28 @@ from typing import Any
 
 from contextlab import grammar
 from contextlab.benchmarks.task import LENGTHS
+from contextlab.cards import short_count
 from contextlab.errors import UserError
 
 
-def of_method(name: str, settings: Mapping[str, Any], *, untrained: bool = False) -> str:
-    """A method with those of its settings that tell it apart, marked where it has learned nothing."""
-    return " ".join([grammar.spelled(name, None, settings), *([grammar.UNTRAINED] if untrained else [])])
+def of_method(name: str, settings: Mapping[str, Any], *, untrained: bool = False, trained: int | None = None) -> str:
+    """A method with those of its settings that tell it apart, marked where it has something to learn.
+
+    Args:
+        name: of the method.
+        settings: shown.
+        untrained: whether it has learned nothing.
+        trained: tokens that it has learned from, where that is known.
+    """
+    marks = [grammar.UNTRAINED] if untrained else [f"(trained {short_count(trained)})"] if trained else []
+    return " ".join([grammar.spelled(name, None, settings), *marks])
+
+
+def of_run(result: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The method of a stored result, with these of its settings."""
+    cost = result["cost"].get("train")
+    trained = cost["tokens"] if cost is not None else None
+    return of_method(result["method"], settings, untrained=result.get("untrained", False), trained=trained)
 
 
 def of_result(result: Mapping[str, Any]) -> str:

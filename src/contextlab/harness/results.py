@@ -185,6 +185,11 @@ def summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks) -> dict[s
     }
 
 
+def training_cost(method: AnyMethod) -> dict[str, Any] | None:
+    """What the weights of a method cost once; None where it has none, or they came without a card."""
+    return None if method.card is None else method.card.cost.model_dump()
+
+
 def largest_bytes(line: Mapping[str, Any], phase: str) -> int:
     """What the largest call of an example held, as its line tells; 0 where it does not."""
     return int(line["cost"].get(phase, {}).get("largest_bytes", 0))

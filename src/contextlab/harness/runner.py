@@ -36,6 +36,7 @@ from contextlab.harness.results import (
     measure_of,
     recounted,
     summary,
+    training_cost,
 )
 from contextlab.harness.selection import SelectedTask, select
 from contextlab.harness.store import Parts, Run, line_parts, open_run
@@ -177,7 +178,7 @@ def _run(
                     "schema": 1,
                     "run_id": run.manifest["run_id"],
                     **description(name, method, case),
-                    **_summary(case, lines, peaks, run, resumed=len(missing) < len(lines)),
+                    **_with_training(_summary(case, lines, peaks, run, resumed=len(missing) < len(lines)), method),
                     "provenance": {**current, "started": started},
                 }
             )
@@ -195,6 +196,11 @@ def _summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks, run: Run
             f"The examples stored in {run.folder} do not fit {case.name} ({type(error).__name__}: {error}): delete the "
             "folder and run again."
         ) from error
+
+
+def _with_training(summary: dict[str, Any], method: AnyMethod) -> dict[str, Any]:
+    """A summary with what the method's weights cost, which is no part of any example."""
+    return {**summary, "cost": {**summary["cost"], "train": training_cost(method)}}
 
 
 def _warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:

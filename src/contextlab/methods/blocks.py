@@ -104,11 +104,19 @@ class BlockMethod(ContextMethod[C, S]):
         if self.learned is None:
             return super().learn(state, tokens_BT, lengths_B)
         with torch.enable_grad(), self.backbone.frozen():
-            width = state.pending_BC.shape[-1]
-            hidden_BTC = state.pending_BC.new_zeros(*tokens_BT.shape, width) if self.head_alone else None
-            dtype = torch.promote_types(torch.float32, state.pending_BC.dtype)
-            collected = _Collected(tokens_BT, dtype, hidden_BTC)
-            state = self._consume(self.with_graph(state), tokens_BT, lengths_B, collected)
+            return self._predicted(self.with_graph(state), tokens_BT, lengths_B)
+
+    @torch.no_grad()
+    def predict(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None) -> tuple[S, Prediction]:
+        """Consume tokens as `read` does; what `learn` returns, without a graph, and of every method."""
+        return self._predicted(state, tokens_BT, lengths_B)
+
+    def _predicted(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None) -> tuple[S, Prediction]:
+        width = state.pending_BC.shape[-1]
+        hidden_BTC = state.pending_BC.new_zeros(*tokens_BT.shape, width) if self.head_alone else None
+        dtype = torch.promote_types(torch.float32, state.pending_BC.dtype)
+        collected = _Collected(tokens_BT, dtype, hidden_BTC)
+        state = self._consume(state, tokens_BT, lengths_B, collected)
         return state, Prediction(collected.logprobs_BT, hidden_BTC)
 
     @torch.no_grad()

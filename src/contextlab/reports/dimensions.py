@@ -40,8 +40,8 @@ def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def named(result: Result) -> str:
-    """The method of a result, marked where it has learned nothing."""
-    return labels.of_method(result["method"], {}, untrained=result.get("untrained", False))
+    """The method of a result, marked where it has something to learn."""
+    return labels.of_run(result, {})
 
 
 def _settings(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ def _words(result: Result, settings: Mapping[str, Any], digests: set[str]) -> di
     data = [f"data={result['data']['sha256'][:8]}"] if len(digests) > 1 else []
     provenance = result["provenance"]
     return {
-        "method": labels.of_method(result["method"], settings, untrained=result.get("untrained", False)),
+        "method": labels.of_run(result, settings),
         "task": " ".join([labels.of_result(result), *data]),
         "context": result["context"],
         "backbone": result["backbone"],

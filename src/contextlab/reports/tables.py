@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from contextlab.accounting import legacy
 from contextlab.benchmarks.metrics.estimates import share_of_full
 from contextlab.benchmarks.task import Metric, Part
 from contextlab.errors import UserError, unknown
-from contextlab.grammar import UNTRAINED
+from contextlab.grammar import MARK
 from contextlab.harness.results import difference, measure_of
 from contextlab.harness.store import parts, read_summary
 from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions, named
@@ -224,7 +225,7 @@ def _with_plain_names(results: dict[str, Result]) -> dict[str, Result]:
 
 
 def _unmarked(name: str) -> str:
-    return name.removesuffix(f" {UNTRAINED}")
+    return re.sub(f" {MARK.pattern}$", "", name)
 
 
 def _nats(result: Result) -> dict[str, list[Part]]:
@@ -239,7 +240,7 @@ def _signed(metric: Metric) -> str:
 
 def _costs(result: Result) -> dict[str, str]:
     """Costs as text; a blank where something was not counted, or was timed while counters ran."""
-    phases = {phase: cost for phase, cost in result["cost"].items() if cost is not None}
+    phases = {phase: cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"}
     counted = {phase: cost["flops"] for phase, cost in phases.items() if cost["flops"] is not None}
     costs = {f"TFLOPs {phase}": flops / 1e12 for phase, flops in counted.items()}
     peaks = [cost["peak_bytes"] for cost in phases.values() if cost["peak_bytes"] is not None]
@@ -250,15 +251,25 @@ def _costs(result: Result) -> dict[str, str]:
         costs["seconds"] = sum(cost["seconds"] for cost in phases.values())
     if result.get("state"):
         costs["state MiB"] = result["state"]["bytes"] / 2**20
+    costs |= _training(result)
     cells = {name: f"{cost:.3g}" if cost < 100 else f"{cost:,.0f}" for name, cost in costs.items()}
     if timed and _disturbed(result):
         cells["seconds"] += " ~"
     return cells
 
 
+def _training(result: Result) -> dict[str, float]:
+    """What the weights cost once, where that is known."""
+    cost = result["cost"].get("train")
+    if cost is None:
+        return {}
+    flops = {} if cost["flops"] is None else {"TFLOPs train": cost["flops"] / 1e12}
+    return {**flops, "seconds train": cost["seconds"], "tokens train": cost["tokens"]}
+
+
 def _disturbed(result: Result) -> bool:
     """Whether examples took so unequally long for equal work that something else was running."""
-    costs = [cost for cost in result["cost"].values() if cost is not None]
+    costs = [cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"]
     return any((cost.get("seconds_spread") or 0) > MOST_SPREAD for cost in costs)
 
 

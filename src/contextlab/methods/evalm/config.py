@@ -6,13 +6,14 @@ Legend: B rows, n chunks.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar
 
 import pydantic
 import torch
 from torch import Tensor
 
+from contextlab.config import Weights
 from contextlab.errors import UserError
 from contextlab.method import MethodConfig
 
@@ -35,8 +36,12 @@ class EVALMConfig(MethodConfig):
         adaptive: maps of the means: `no-ln`, linear, which can start as the identity; or `qk`, with a layer norm.
         remote_bias: initial value of the learned bias per head on summaries; None is minus infinity, which leaves the
             local attention alone.
-        weights: safetensors file with trained summaries; None leaves them as initialised.
+        weights: trained summaries: `auto`, those that come with the package, where some fit; `none`, as initialised; or
+            a file, or the folder of a training run.
     """
+
+    # Summaries of one window are read in the next ones.
+    training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2}
 
     W: pydantic.PositiveInt | None = None
     c: pydantic.PositiveInt = 16
@@ -46,7 +51,7 @@ class EVALMConfig(MethodConfig):
     pooling: Literal["eva", "learned"] = "eva"
     adaptive: Literal["no-ln", "qk"] = "no-ln"
     remote_bias: pydantic.FiniteFloat | None = None
-    weights: Path | None = None
+    weights: Weights = "auto"
 
     def __post_init__(self) -> None:
         """Check what the fields say together."""

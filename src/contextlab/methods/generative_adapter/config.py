@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import pydantic
 
+from contextlab.config import Weights
 from contextlab.errors import UserError
 from contextlab.method import MethodConfig
 
@@ -31,8 +32,12 @@ class GenerativeAdapterConfig(MethodConfig):
         rms_norm: whether states are RMS-normalised, with a learned gain, before they enter S, as in the released code.
         modules: patterns, separated by |, of the linear layers inside the blocks that are adapted.
         seed: of the initialisation and of `svd-lowrank`.
-        weights: safetensors file with a trained generator, under our names or those of the released checkpoint.
+        weights: a trained generator: `auto`, the one that comes with the package, where one fits; `none`, as
+            initialised; or a file, under our names or those of the released checkpoint, or the folder of a run.
     """
+
+    # What the generator makes of one chunk is used in the next ones.
+    training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2}
 
     chunk: pydantic.PositiveInt | None = None
     d_r: pydantic.PositiveInt | None = None
@@ -45,7 +50,7 @@ class GenerativeAdapterConfig(MethodConfig):
     rms_norm: bool = True
     modules: str = OUTPUT_PROJECTIONS
     seed: int = 0
-    weights: Path | None = None
+    weights: Weights = "auto"
 
     def chunk_length(self, positions: int) -> int:
         """The most tokens of a chunk on a model with that many positions.

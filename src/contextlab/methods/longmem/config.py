@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import pydantic
 
+from contextlab.config import Weights
 from contextlab.errors import UserError
 from contextlab.methods.window import LocalConfig
 
@@ -33,8 +34,21 @@ class LongMemConfig(LocalConfig):
         eviction: `fifo` keeps the newest M tokens; `official_two_step` drops two steps' worth at once.
         short_bank: with fewer chunks than asked for, `mask` them, or attend to a `zero_slot` as the released code does.
         storage_dtype: type of the cached keys and values.
-        weights: safetensors file with trained side weights; None leaves the network as initialised.
+        weights: trained side weights: `auto`, those that come with the package, where some fit; `none`, the network as
+            initialised; or a file, or the folder of a training run.
     """
+
+    # Table 8; the decay to zero is that of the released script.
+    training_defaults: ClassVar[Mapping[str, Any]] = {
+        "lr": 2e-4,
+        "betas": (0.9, 0.98),
+        "eps": 1e-6,
+        "weight_decay": 0.01,
+        "clip": 2.0,
+        "schedule": "polynomial",
+        "warmup": 0.0,
+    }
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz"})
 
     M: pydantic.PositiveInt = 65536
     K: pydantic.PositiveInt = 64
@@ -48,7 +62,7 @@ class LongMemConfig(LocalConfig):
     eviction: Literal["fifo", "official_two_step"] = "fifo"
     short_bank: Literal["mask", "zero_slot"] = "mask"
     storage_dtype: Literal["float16", "bfloat16", "float32"] = "float16"
-    weights: Path | None = None
+    weights: Weights = "auto"
 
     def __post_init__(self) -> None:
         """Check what the fields say together."""

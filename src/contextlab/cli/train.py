@@ -1,0 +1,101 @@
+"""`contextlab train`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from contextlab.cli import say
+from contextlab.cli.bench import settings_of
+
+Line = dict[str, Any]
+
+
+def train(
+    method: Annotated[str, typer.Argument(help="Such as longmem, 'evalm(c=8,remote_bias=-2)', path.py:Class.")],
+    corpus: Annotated[str, typer.Option(help="Folder or file of texts (.txt, .jsonl, also .gz, .xz), or hub:NAME.")],
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to train on.")],
+    out: Annotated[Path, typer.Option(help="Folder of checkpoints, curve, weights and card; again, it resumes.")],
+    backbone: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
+    device: Annotated[str | None, typer.Option(help="Torch device; the GPU when there is one.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Documents side by side.")] = None,
+    segment: Annotated[int | None, typer.Option(min=1, help="Tokens that a gradient reaches through.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate; the method's own when not given.")] = None,
+    objective: Annotated[str | None, typer.Option(help="Such as lm or 'teacher(k=64)'.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of initial weights, order and draws.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Further options, as schedule=constant.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the card as one JSON object.")] = False,
+) -> None:
+    """Train what a method learns, and write its weights and their card; run again, it resumes."""
+    shown = {"rows": rows, "segment": segment, "lr": lr, "objective": objective, "seed": seed}
+    options = {name: value for name, value in shown.items() if value is not None}
+    for name, value in settings_of(setting or []).items():
+        if name in options or name == "tokens":
+            raise typer.BadParameter(f"{name} is given twice: keep one of --{name} and --set {name}=.")
+        options[name] = value
+
+    from contextlab.training.room import train as run
+
+    screen = _live() if sys.stderr.isatty() and not as_json else None
+    card = run(method, corpus, out=out, backbone=backbone, device=device, tokens=tokens, on_line=screen, **options)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if as_json:
+        print(json.dumps(card))
+    else:
+        _say(card, out)
+
+
+def _live() -> Callable[[Line], None]:
+    """Shows where a run is, on one line that is written over."""
+    last: Line = {}
+
+    def show(line: Line) -> None:
+        last.update(line)
+        gain = last.get("validation", {}).get("content_gain")
+        words = [f"{last['tokens']:,} tokens"]
+        if "loss" in last:
+            words += [f"{last['tokens_per_second']:,.0f} tokens/s", f"loss {last['loss']:.3f}"]
+        words += [] if gain is None else [f"gain {gain:+.4f}"]
+        words += [f"{_clock(last['seconds_left'])} left"] if "seconds_left" in last else []
+        print(f"\r\x1b[2K{', '.join(words)}", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def _say(card: Line, out: Path) -> None:
+    """What a run has come to."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    cost, first, last = card["cost"], card["curve"][0], card["gains"]
+    speed = cost["tokens"] / cost["seconds"]
+    say(f"{card['label']}: {cost['tokens']:,} tokens in {_clock(cost['seconds'])}, {speed:,.0f} tokens/s")
+    say(f"loss on held-back texts {first['loss']:.4f} -> {last['loss']:.4f} nats per token")
+    say(
+        f"content gain {first['content_gain']:+.4f} -> {last['content_gain']:+.4f} (standard error "
+        f"{last['content_error']:.4f}) nats per token"
+    )
+    if first["share"] is not None and last["share"] is not None:
+        say(f"share of full attention's gain {first['share']:.3f} -> {last['share']:.3f}")
+    say(f"Weights and card in {out}: use them as {_with_weights(card, out)}.")
+
+
+def _with_weights(card: Line, out: Path) -> str:
+    from contextlab import grammar
+
+    item = grammar.single(card["label"], "method")
+    return grammar.spelled(item.name, None, {**item.settings, "weights": str(out)})

@@ -1,0 +1,116 @@
+"""The card of trained weights: what was trained, on what, for how long, and what it gained."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from contextlab import grammar
+from contextlab.harness.identity import command, commit, hardware
+from contextlab.method import AnyMethod
+from contextlab.training.corpus import Corpus
+from contextlab.training.loop import Trainer
+from contextlab.training.options import TrainConfig
+from contextlab.training.validation import Validation
+from contextlab.version import __version__
+
+POINTS = 40
+"""Losses that stand in a card, each the mean over an equal part of the steps."""
+WORKS = 200
+"""The most documents that a card names."""
+
+
+def of(
+    name: str,
+    method: AnyMethod,
+    corpus: Corpus,
+    settings: TrainConfig,
+    trainer: Trainer,
+    validations: Sequence[tuple[int, Validation]],
+    lines: Sequence[dict[str, Any]],
+    weights: Path,
+) -> dict[str, Any]:
+    """The card of a finished run.
+
+    Args:
+        name: that the method was asked by.
+        method: with the weights that were written.
+        corpus: that it was trained on.
+        settings: of the run.
+        trainer: at its end.
+        validations: each with the tokens it stands behind, the last one of the weights that were written.
+        lines: of the curve.
+        weights: their file.
+    """
+    progress, backbone = trainer.progress, method.backbone
+    steps = [line for line in lines if "loss" in line]
+    return {
+        "schema": 1,
+        "method": name,
+        "kind": type(method).__name__,
+        "label": grammar.spelled(name, None, {k: v for k, v in method.config.changed().items() if k != "weights"}),
+        "settings": {k: v for k, v in method.config.as_dict().items() if k != "weights"},
+        "backbone": {"name": backbone.name, "digest": backbone.digest},
+        "weights": {
+            "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+            "digest": method.weights_digest,
+            "bytes": weights.stat().st_size,
+            "parameters": method.added_parameters,
+            "dtype": settings.storage,
+        },
+        "corpus": _corpus(corpus),
+        "training": {**settings.as_dict(), "segment": trainer.streams.segment, "processes": trainer.processes.count},
+        "cost": {
+            "flops": progress.flops,
+            "peak_bytes": torch.cuda.max_memory_allocated() if backbone.device.type == "cuda" else None,
+            "seconds": progress.seconds,
+            "tokens": progress.tokens,
+        },
+        "gains": validations[-1][1].line(),
+        "curve": [{"tokens": tokens, **validation.line()} for tokens, validation in validations],
+        "losses": [{"tokens": part[-1]["tokens"], "loss": _mean(part, "loss")} for part in _parts(steps)],
+        "provenance": {
+            "contextlab": __version__,
+            "commit": commit(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "device": hardware(backbone.device),
+            "threads": torch.get_num_threads(),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": command(),
+        },
+    }
+
+
+def _corpus(corpus: Corpus) -> dict[str, Any]:
+    """What was trained on, with the works and licences that the corpus tells of."""
+    held_back = set(corpus.held_back)
+    told = [{**entry.about, "held_back": n in held_back} for n, entry in enumerate(corpus.documents) if entry.about]
+    licences = {entry.about.get("licence") or entry.about.get("license") for entry in corpus.documents}
+    return {
+        "name": corpus.name,
+        "sha256": corpus.key,
+        "files": dict(corpus.files),
+        "documents": len(corpus.documents),
+        "held_back": [corpus.documents[n].name for n in corpus.held_back],
+        "tokens": sum(entry.tokens for entry in corpus.documents),
+        "licences": sorted(licence for licence in licences if licence),
+        "works": told[:WORKS],
+    }
+
+
+def _parts(steps: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
+    """The steps in at most `POINTS` parts of equal length."""
+    length = max(-(-len(steps) // POINTS), 1)
+    return [steps[begin : begin + length] for begin in range(0, len(steps), length)]
+
+
+def _mean(steps: Sequence[dict[str, Any]], name: str) -> float:
+    return statistics.fmean(step[name] for step in steps)

@@ -1,0 +1,200 @@
+"""Checkpoints: all that a run needs to go on as if it had never stopped.
+
+A checkpoint is one folder that is there as a whole or not at all; the one before it is removed when it is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from contextlab import tensors
+from contextlab.errors import UserError
+from contextlab.training.loop import Progress, Trainer
+
+Count = Annotated[int, Field(ge=0, le=2**62)]
+NAME = re.compile(r"checkpoint-(\d{15})")
+LEARNED, OPTIMISER, RUN = "learned.safetensors", "optimiser.safetensors", "run.json"
+STEPS = "steps"
+_PROGRESS = pydantic.TypeAdapter(Progress)
+_POSITIONS = pydantic.TypeAdapter(list[tuple[Count, Count, Count]])
+
+
+class Extra(pydantic.BaseModel):
+    """What the room keeps beside the trainer: bytes of the curve, and the validations so far."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    curve: Count = 0
+    validations: list[dict[str, Any]] = []
+
+
+class _Run(pydantic.BaseModel):
+    """`run.json`, written last."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    processes: Count
+    progress: dict[str, Count | float]
+    extra: Extra
+    sizes: dict[str, Count]
+
+
+def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
+    """Write where a run is; called by all of its processes.
+
+    Args:
+        out: folder of the run.
+        trainer: between two steps.
+        extra: what `load` gives back.
+
+    Raises:
+        UserError: when it cannot be written.
+    """
+    processes = trainer.processes
+    name = f"checkpoint-{trainer.progress.tokens:015d}"
+    partial, whole = out / f".partial-{name}", out / name
+    processes.wait()
+    if whole.is_dir():
+        return whole
+    try:
+        if processes.first:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        processes.wait()
+        _save_own(partial, trainer)
+        processes.wait()
+        if processes.first:
+            _save_shared(partial, trainer, extra)
+            partial.replace(whole)
+            for older in stored(out):
+                if older != whole:
+                    shutil.rmtree(older, ignore_errors=True)
+        processes.wait()
+    except OSError as error:
+        raise UserError(
+            f"{out} cannot be written ({(error.strerror or str(error)).lower()}): make room there, then run the same "
+            "command again to resume."
+        ) from error
+    return whole
+
+
+def stored(out: Path) -> list[Path]:
+    """The whole checkpoints of a run, the newest first."""
+    return sorted((one for one in out.glob("checkpoint-*") if NAME.fullmatch(one.name)), reverse=True)
+
+
+def load(folder: Path, trainer: Trainer) -> Extra:
+    """Put a run where a checkpoint says it was; what `save` was given as `extra`.
+
+    Raises:
+        UserError: when the checkpoint is broken, or of another method, backbone, or number of processes.
+    """
+    run = _read_run(folder)
+    if run.processes != trainer.processes.count:
+        raise UserError(
+            f"{folder} was written by {run.processes} processes and this run has {trainer.processes.count}: start "
+            "as many, or choose another --out."
+        )
+    for name, size in run.sizes.items():
+        if not (folder / name).is_file() or (folder / name).stat().st_size != size:
+            raise _broken(folder, f"{name} is not whole")
+    trainer.method.load_weights(folder / LEARNED)
+    _load_optimiser(folder / OPTIMISER, trainer)
+    rank = trainer.processes.rank
+    trainer.state = trainer.method.load_state(folder / f"state-{rank}.safetensors")
+    random, _ = tensors.read(folder / f"random-{rank}.safetensors")
+    torch.set_rng_state(random["cpu"])
+    if "device" in random and trainer.method.backbone.device.type == "cuda":
+        torch.cuda.set_rng_state(random["device"], trainer.method.backbone.device)
+    try:
+        trainer.progress = _PROGRESS.validate_python(run.progress)
+        positions = _POSITIONS.validate_json((folder / f"streams-{rank}.json").read_bytes())
+    except (OSError, pydantic.ValidationError) as error:
+        raise _broken(folder, _reason(error)) from None
+    if not trainer.streams.fits(positions):
+        raise _broken(folder, "its streams are not those of this corpus")
+    trainer.streams.position = positions
+    return run.extra
+
+
+def _save_own(folder: Path, trainer: Trainer) -> None:
+    """What every process has for itself: its rows, their states, and its draws."""
+    rank, device = trainer.processes.rank, trainer.method.backbone.device
+    trainer.state.save(folder / f"state-{rank}.safetensors")
+    random = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        random["device"] = torch.cuda.get_rng_state(device)
+    tensors.write(folder / f"random-{rank}.safetensors", random)
+    (folder / f"streams-{rank}.json").write_text(json.dumps(trainer.streams.position), "utf-8")
+
+
+def _save_shared(folder: Path, trainer: Trainer, extra: Extra) -> None:
+    trainer.method.save_weights(folder / LEARNED)
+    tensors.write(folder / OPTIMISER, _optimiser_tensors(trainer))
+    run = {
+        "processes": trainer.processes.count,
+        "progress": dataclasses.asdict(trainer.progress),
+        "extra": extra.model_dump(),
+        "sizes": {one.name: one.stat().st_size for one in sorted(folder.iterdir())},
+    }
+    with open(folder / RUN, "w", encoding="utf-8") as file:
+        file.write(json.dumps(run, indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _optimiser_tensors(trainer: Trainer) -> dict[str, Tensor]:
+    """The moments and counts of every parameter that has had a gradient."""
+    state = trainer.optimiser.state_dict()["state"]
+    moments = {f"{number}.{key}": tensor for number, values in state.items() for key, tensor in values.items()}
+    # A file without any tensor is none that can be read.
+    return {**moments, STEPS: torch.tensor(trainer.progress.steps)}
+
+
+def _load_optimiser(path: Path, trainer: Trainer) -> None:
+    stored, _ = tensors.read(path)
+    state: dict[int, dict[str, Tensor]] = {}
+    stored.pop(STEPS, None)
+    try:
+        for name, tensor in stored.items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = tensor
+        groups = trainer.optimiser.state_dict()["param_groups"]
+        trainer.optimiser.load_state_dict({"state": state, "param_groups": groups})
+        fits = all(
+            values["exp_avg"].shape == values["exp_avg_sq"].shape == trainer.parameters[number].shape
+            for number, values in state.items()
+        )
+    except (ValueError, KeyError, IndexError):
+        fits = False
+    if not fits:
+        raise _broken(path.parent, f"{path.name} does not fit what is learned")
+
+
+def _read_run(folder: Path) -> _Run:
+    try:
+        return _Run.model_validate_json((folder / RUN).read_bytes())
+    except (OSError, pydantic.ValidationError) as error:
+        raise _broken(folder, _reason(error)) from None
+
+
+def _reason(error: OSError | pydantic.ValidationError) -> str:
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".partition("\n")[0]
+
+
+def _broken(folder: Path, reason: str) -> UserError:
+    return UserError(f"The checkpoint {folder} is broken ({reason}): delete it, and the run goes on from what is left.")

@@ -1,0 +1,207 @@
+"""The loop: truncated backpropagation in segments, one step of the optimiser after the other.
+
+Legend: B rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contextlab.accounting.flops import FlopCounter
+from contextlab.accounting.products import ProductCounter
+from contextlab.errors import UserError
+from contextlab.method import AnyMethod, State
+from contextlab.training.objectives import Objective, Outcome
+from contextlab.training.options import TrainConfig
+from contextlab.training.processes import Processes
+from contextlab.training.streams import Batch, Streams
+
+WATCHED = 4
+"""Steps 1, 4, 16, ... run a second time under the watch, which sees the products that Python's functions do not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of the optimiser.
+
+    Attributes:
+        tokens: learned from so far, by all processes.
+        loss: mean of the objective over its tokens.
+        nats: mean of - log P over its tokens.
+        rate: learning rate.
+        norm: of the gradient, before it was cut back.
+        seconds: it took.
+    """
+
+    tokens: int
+    loss: float
+    nats: float
+    rate: float
+    norm: float
+    seconds: float
+
+    def line(self) -> dict[str, Any]:
+        """As it stands in the curve."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass
+class Progress:
+    """What a run has come to; everything that counts beside tensors.
+
+    Attributes:
+        tokens: learned from, by all processes.
+        steps: of the optimiser.
+        flops: of the training, of all processes together.
+        seconds: of the steps.
+        missed: FLOPs per FLOP that the products showed, as last watched.
+    """
+
+    tokens: int = 0
+    steps: int = 0
+    flops: int = 0
+    seconds: float = 0.0
+    missed: float = 1.0
+
+
+class Trainer:
+    """A method that learns, its streams, its optimiser, and the state between two segments.
+
+    Args:
+        method: with something to learn.
+        streams: of this process.
+        objective: what is minimised.
+        settings: of the run.
+        processes: that the gradients are added up over.
+    """
+
+    def __init__(
+        self,
+        method: AnyMethod,
+        streams: Streams,
+        objective: Objective,
+        settings: TrainConfig,
+        processes: Processes | None = None,
+    ) -> None:
+        if method.learned is None:
+            raise UserError(
+                f"{type(method).__name__} has nothing to learn: train a method that `contextlab ls methods "
+                "--verbose` says needs training."
+            )
+        self.method, self.streams, self.objective, self.settings = method, streams, objective, settings
+        self.processes = processes or Processes()
+        self.learned: nn.Module = method.learned
+        self.parameters = [one for one in self.learned.parameters() if one.requires_grad]
+        self.optimiser = torch.optim.AdamW(
+            self.parameters,
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+        self.state: State = method.start(len(streams.rows))
+        self.progress = Progress()
+
+    def step(self) -> Step:
+        """Learn from `accumulate` batches and take one step.
+
+        Raises:
+            UserError: when the loss or its gradient is not finite; nothing has been changed by then.
+        """
+        started, apart = time.perf_counter(), 0.0
+        sums = torch.zeros(3, dtype=torch.float64)
+        self.learned.train()
+        for number in range(self.settings.accumulate):
+            batch = self.streams.next()
+            self.state = self._restarted(batch)
+            with ProductCounter() as prepared:
+                self.objective.prepare(batch)
+            flops, seconds = self._watched(batch) if number == 0 and self._watch_is_due else (0, 0.0)
+            apart += seconds
+            with ProductCounter() as products:
+                outcome = self._learn(batch)
+                (outcome.loss / self._scale).backward()
+            if flops:
+                self.progress.missed = flops / max(products.flops, 1)
+            counted = prepared.flops + round(products.flops * self.progress.missed)
+            self.progress.flops += counted * self.processes.count
+            self.state = outcome.state.detach()
+            sums += torch.tensor(
+                [float(outcome.loss.detach()), float(outcome.nats), float(batch.lengths_B.sum())], dtype=torch.float64
+            )
+        self.learned.eval()
+        step = self._apply(sums)
+        taken = time.perf_counter() - started - apart
+        self.progress.seconds += taken
+        return dataclasses.replace(step, seconds=taken)
+
+    @property
+    def _scale(self) -> int:
+        """Tokens of a full batch; losses are divided by it on the way, and gradients by the true count in the end."""
+        return self.streams.segment * len(self.streams.rows)
+
+    def _restarted(self, batch: Batch) -> State:
+        """The state with the rows empty whose documents begin."""
+        if not bool(batch.fresh_B.any()):
+            return self.state
+        restarted: State = self.method.restart(self.state, batch.fresh_B).detach()
+        return restarted
+
+    def _learn(self, batch: Batch) -> Outcome:
+        device = self.method.backbone.device.type
+        narrow = self.settings.dtype == "bfloat16" or (self.settings.dtype == "auto" and device == "cuda")
+        with torch.autocast(device, torch.bfloat16) if narrow else contextlib.nullcontext():
+            return self.objective(self.state, batch)
+
+    @property
+    def _watch_is_due(self) -> bool:
+        number = self.progress.steps + 1
+        while number % WATCHED == 0:
+            number //= WATCHED
+        return number == 1
+
+    def _watched(self, batch: Batch) -> tuple[int, float]:
+        """FLOPs of learning from a batch as the watch counts them, and the seconds that takes; its results are dropped,
+        for what runs under the watch may round differently.
+        """
+        started = time.perf_counter()
+        devices = [self.method.backbone.device] if self.method.backbone.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), FlopCounter() as counter:
+            torch.autograd.grad(self._learn(batch).loss, self.parameters, allow_unused=True)
+        return counter.flops, time.perf_counter() - started
+
+    def _apply(self, sums: Tensor) -> Step:
+        """One step of the optimiser with the gradients of all processes.
+
+        Args:
+            sums: of the objective, of - log P and of the tokens, of this process.
+        """
+        held = [one for one in self.parameters if one.grad is not None or self.processes.count > 1]
+        for one in held:
+            one.grad = torch.zeros_like(one) if one.grad is None else one.grad
+        sums, *gradients = self.processes.add([sums, *(one.grad for one in held if one.grad is not None)])
+        loss, nats, tokens = sums.tolist()
+        for one, gradient in zip(held, gradients, strict=True):
+            one.grad = gradient.mul_(self._scale / tokens)
+        norm = float(nn.utils.clip_grad_norm_(held, self.settings.clip or math.inf))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self.optimiser.zero_grad()
+            raise UserError(
+                f"The loss or its gradient is not finite after {self.progress.tokens:,} tokens: use a smaller --lr, or "
+                "--set dtype=float32; the last checkpoint is kept."
+            )
+        rate = self.settings.rate(self.progress.tokens)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        self.progress.tokens += round(tokens)
+        self.progress.steps += 1
+        return Step(self.progress.tokens, loss / tokens, nats / tokens, rate, norm, 0.0)

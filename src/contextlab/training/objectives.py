@@ -1,0 +1,70 @@
+"""What training minimises: an objective learns from one batch and gives a loss for every token of it.
+
+Legend: B rows, T tokens of a segment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import pydantic
+from torch import Tensor
+
+from contextlab.config import Config
+from contextlab.method import AnyMethod, State
+from contextlab.training.corpus import Corpus
+from contextlab.training.streams import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What learning from a batch leaves.
+
+    Attributes:
+        state: after it, with its graph.
+        loss: the sum over the tokens, with a graph to what is learned.
+        nats: - log P summed over the tokens, the same measure for every objective.
+    """
+
+    state: State
+    loss: Tensor
+    nats: Tensor
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class ObjectiveConfig(Config):
+    """Settings of an objective."""
+
+
+class Objective(ABC):
+    """Learns from batches with one loss; a further one is a class, and a name in `registered`.
+
+    Args:
+        method: that learns.
+        corpus: that the batches come from.
+        config: of the objective.
+    """
+
+    Config: ClassVar[type[Config]] = ObjectiveConfig
+
+    def __init__(self, method: AnyMethod, corpus: Corpus, config: Any) -> None:
+        self.method, self.corpus, self.config = method, corpus, config
+
+    def prepare(self, batch: Batch) -> None:  # noqa: B027
+        """Have ready what the loss of a batch needs beside it; called once in front of every batch."""
+
+    @abstractmethod
+    def __call__(self, state: State, batch: Batch) -> Outcome:
+        """Learn from a batch behind a state; rows that begin a document have been restarted."""
+
+
+class LanguageModel(Objective):
+    """The papers' objective: - log P of every token given all before it."""
+
+    def __call__(self, state: State, batch: Batch) -> Outcome:
+        """The negative log-probabilities that `learn` gives, padding left out."""
+        state, predicted = self.method.learn(state, batch.tokens_BT, batch.lengths_B)
+        loss = -predicted.logprobs_BT.sum()
+        return Outcome(state, loss, loss.detach())

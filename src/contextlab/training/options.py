@@ -1,0 +1,109 @@
+"""What a training run can be told, and the learning rate over its course."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+from pydantic import Field
+
+from contextlab.config import Config, MethodConfig
+
+LOCAL = 1024
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class TrainConfig(Config):
+    """Length, optimiser, and what is looked at on the way; methods have defaults of their own for the optimiser.
+
+    Attributes:
+        tokens: tokens to train on, padding left out.
+        rows: documents side by side, in every process.
+        segment: tokens of one row in one batch, through which gradients reach; `segments` of the method's own, or of
+            1,024, when not given.
+        segments: what a method writes into its memory in one of its segments and reads in the next gets a gradient only
+            where both are in one batch; not used with `segment`.
+        lr: the highest learning rate.
+        schedule: how it falls from there to zero: `linear`, `polynomial`, `cosine`; or `constant`.
+        power: of the polynomial schedule.
+        warmup: share of the tokens over which it rises from zero.
+        betas: of AdamW.
+        eps: of AdamW.
+        weight_decay: of AdamW, decoupled from the gradient.
+        clip: norm to which gradients are cut back; 0 leaves them.
+        accumulate: batches per step of the optimiser.
+        objective: what is minimised, as `lm` or `teacher(k=64)`.
+        seed: of the order of documents, the initial weights and all draws.
+        evaluate_every: tokens between validations; so many that these cost a twentieth of the training when not given.
+        checkpoint_every: seconds between checkpoints; 0 writes one after every step.
+        documents: held-back documents that validation reads.
+        history: tokens that validation reads before those it scores; two segments when not given.
+        dtype: `auto` computes in bfloat16 on a GPU, under autocast, and in float32 elsewhere.
+        storage: type of the weights that are written at the end.
+    """
+
+    tokens: pydantic.PositiveInt
+    rows: pydantic.PositiveInt = 2
+    segment: pydantic.PositiveInt | None = None
+    segments: pydantic.PositiveInt = 1
+    lr: pydantic.PositiveFloat = 1e-3
+    schedule: Literal["linear", "polynomial", "cosine", "constant"] = "cosine"
+    power: pydantic.PositiveFloat = 1.0
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    eps: pydantic.PositiveFloat = 1e-8
+    weight_decay: pydantic.NonNegativeFloat = 0.01
+    clip: pydantic.NonNegativeFloat = 1.0
+    accumulate: pydantic.PositiveInt = 1
+    objective: str = "lm"
+    seed: int = 0
+    evaluate_every: pydantic.PositiveInt | None = None
+    checkpoint_every: pydantic.NonNegativeFloat = 300.0
+    documents: Annotated[int, Field(ge=2)] = 4
+    history: pydantic.PositiveInt | None = None
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    storage: Literal["float16", "float32"] = "float16"
+
+    @classmethod
+    def of(cls, method: type[MethodConfig], options: Mapping[str, Any]) -> Self:
+        """The options, the method's own defaults where they are silent, and the general ones where both are.
+
+        Raises:
+            UserError: for an unknown option or a wrong value.
+        """
+        return cls.parse({**method.training_defaults, **options}, "train")
+
+    def length(self, local: int | None, positions: int) -> int:
+        """Tokens of a segment.
+
+        Args:
+            local: the method's own segment.
+            positions: of the backbone.
+        """
+        return self.segment or self.segments * (local or min(LOCAL, positions))
+
+    def rate(self, tokens: int) -> float:
+        """The learning rate of a step in front of which so many tokens were learned from."""
+        progress = min(tokens / self.tokens, 1.0)
+        if progress < self.warmup:
+            # The first step, in front of which nothing was learned, is not lost.
+            return self.lr * max(progress, self.warmup / 20) / self.warmup
+        left = (1 - progress) / (1 - self.warmup)
+        shapes = {"linear": left, "polynomial": math.pow(left, self.power), "constant": 1.0}
+        return self.lr * shapes.get(self.schedule, (1 - math.cos(math.pi * left)) / 2)
+
+    def same_course(self, earlier: Mapping[str, Any]) -> str | None:
+        """The first option in which a run would take another course than one begun with `earlier`; None if in none.
+
+        An option that is newer than that run has its default there. What is looked at on the way may change, and the length where the learning rate does not depend on it.
+        """
+        free = {"evaluate_every", "checkpoint_every", "documents", "history", "storage"}
+        free |= {"tokens"} if self.schedule == "constant" and not self.warmup else set()
+        earlier = {**type(self)(tokens=self.tokens).as_dict(), **earlier}
+        for name, value in self.as_dict().items():
+            other = earlier[name]
+            if name not in free and value != (tuple(other) if isinstance(other, list) else other):
+                return name
+        return None

@@ -1,0 +1,26 @@
+"""Objectives by name."""
+
+from __future__ import annotations
+
+from contextlab import grammar
+from contextlab.errors import unknown
+from contextlab.method import AnyMethod
+from contextlab.training.contrast import Contrast
+from contextlab.training.corpus import Corpus
+from contextlab.training.objectives import LanguageModel, Objective
+from contextlab.training.teacher import Teacher
+
+OBJECTIVES: dict[str, type[Objective]] = {"lm": LanguageModel, "teacher": Teacher, "contrast": Contrast}
+
+
+def build(text: str, method: AnyMethod, corpus: Corpus) -> Objective:
+    """The objective that a text names, as `lm` or `teacher(k=64)`.
+
+    Raises:
+        UserError: when there is none of that name, or it has no such setting.
+    """
+    item = grammar.single(text, "objective")
+    if item.name not in OBJECTIVES:
+        raise unknown("objective", item.name, OBJECTIVES)
+    kind = OBJECTIVES[item.name]
+    return kind(method, corpus, kind.Config.parse(item.settings, item.name))

@@ -1,0 +1,275 @@
+"""A whole training run: from its names to its weights and their card, resumable at every moment."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contextlab import backbone as backbones
+from contextlab import cards, grammar, registry
+from contextlab.backbone.embedded import EMBEDDED
+from contextlab.config import MethodConfig
+from contextlab.errors import UserError
+from contextlab.method import AnyMethod, build
+from contextlab.training import card, checkpoint, records, registered
+from contextlab.training.checkpoint import Extra
+from contextlab.training.corpus import Corpus, prepare
+from contextlab.training.loop import Trainer
+from contextlab.training.options import TrainConfig
+from contextlab.training.processes import Processes
+from contextlab.training.records import Curve
+from contextlab.training.streams import Streams
+from contextlab.training.validation import Validation, Validator
+
+RUN, CURVE = "run.json", "curve.jsonl"
+
+Line = dict[str, Any]
+
+
+def train(
+    method: str,
+    corpus: str | Path,
+    *,
+    out: str | Path,
+    backbone: str = EMBEDDED,
+    device: str | None = None,
+    on_line: Callable[[Line], None] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train what a method learns on the documents of a corpus, and write its weights and their card.
+
+    Called again with the same folder it goes on from the last checkpoint, with exactly the losses of a run that was
+    never interrupted.
+
+    Args:
+        method: a registered name or `path.py:Class`, perhaps with settings, as `longmem(K=32)`.
+        corpus: folder, file or `hub:NAME`; see `sources.open_source`.
+        out: folder of checkpoints, curve, weights and card.
+        backbone: name, hub id, folder or GGUF file.
+        device: torch device; chosen by the machine when None.
+        on_line: called with every line of the curve.
+        **options: fields of `options.TrainConfig`, `tokens` at least.
+
+    Returns:
+        The card.
+
+    Raises:
+        UserError: for a wrong name, setting, corpus or folder, a checkpoint that does not fit, or a loss that is not
+            finite.
+    """
+    item = grammar.single(method, "method")
+    kind = registry.method_class(item.name)
+    config = _untrained(kind.Config, item)
+    settings = TrainConfig.of(kind.Config, options)
+    folder, processes = _folder(out), Processes()
+    with contextlib.ExitStack() as stack:
+        if processes.first:
+            stack.enter_context(records.held(folder))
+        model = backbones.load(backbone, device=device or processes.device, dtype="float32")
+        torch.manual_seed(settings.seed)
+        built = build(kind, model, config)
+        room = _Room(registry.without_folder(item.name), built, prepare(corpus, model), settings, folder, processes)
+        return room.run(on_line or (lambda _: None))
+
+
+def _untrained(kind: type[MethodConfig], item: grammar.Item) -> MethodConfig:
+    """The method's settings; training begins with weights only where they are named."""
+    config = kind.parse(item.settings, item.name)
+    listed = config.as_dict().get("weights") == "auto"
+    return kind.parse({**item.settings, "weights": "none"}, item.name) if listed else config
+
+
+def _folder(out: str | Path) -> Path:
+    folder = Path(out).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: name a folder with --out.")
+    return folder
+
+
+class _Room:
+    """One run: what it trains, on what, and where it is kept."""
+
+    def __init__(
+        self, name: str, method: AnyMethod, corpus: Corpus, settings: TrainConfig, out: Path, processes: Processes
+    ) -> None:
+        self.name, self.method, self.corpus, self.settings, self.out = name, method, corpus, settings, out
+        self.processes = processes
+        self.segment = settings.length(method.capabilities.segment, method.backbone.max_positions)
+        corpus.check(self.segment)
+        rows, rank = settings.rows, processes.rank
+        streams = Streams(
+            corpus,
+            corpus.training,
+            rows * processes.count,
+            self.segment,
+            settings.seed,
+            mine=range(rank * rows, (rank + 1) * rows),
+            device=method.backbone.device,
+        )
+        objective = registered.build(settings.objective, method, corpus)
+        self.trainer = Trainer(method, streams, objective, settings, processes)
+        self.validator = Validator(method, corpus, settings, self.segment)
+
+    def run(self, on_line: Callable[[Line], None]) -> dict[str, Any]:
+        """All steps that are left, and what stands at the end."""
+        found = self._matched()
+        finished = records.read(self.out / cards.CARD)
+        if finished is not None and finished["cost"]["tokens"] >= self.settings.tokens:
+            return finished
+        extra = Extra()
+        torch.manual_seed(self.settings.seed + self.processes.rank)
+        if kept := checkpoint.stored(self.out):
+            extra = checkpoint.load(kept[0], self.trainer)
+        elif found is None and self.processes.first:
+            records.write(self.out / RUN, self._about())
+        self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve)
+        self.validations: list[Line] = list(extra.validations)
+        if self.validations:
+            last = self.validations[-1]["validation"]
+            self.validator.references = last["window"], last["full"]
+        self.on_line = on_line
+        try:
+            with _signals() as stop:
+                self._train(stop)
+            return self._finish()
+        finally:
+            self.curve.close()
+
+    def _train(self, stop: threading.Event) -> None:
+        """Steps, validations and checkpoints until all tokens are learned from, or the user stops it."""
+        trainer, every = self.trainer, self.validator.every(self.settings)
+        saved, started, begun = time.monotonic(), time.monotonic(), dataclasses.replace(trainer.progress)
+        if not self.validations:
+            self._validate()
+        while trainer.progress.tokens < self.settings.tokens:
+            before = trainer.progress.tokens
+            step = trainer.step()
+            learned = step.tokens - begun.tokens
+            # Validation and checkpoints take time too.
+            left = (time.monotonic() - started) / learned * max(self.settings.tokens - step.tokens, 0)
+            speed = learned / (trainer.progress.seconds - begun.seconds)
+            self._say({**step.line(), "tokens_per_second": speed, "seconds_left": left})
+            if before // every < step.tokens // every and step.tokens < self.settings.tokens:
+                self._validate()
+            stopped, due = self._agreed(stop.is_set(), time.monotonic() - saved >= self.settings.checkpoint_every)
+            if stopped or due:
+                self._save()
+                saved = time.monotonic()
+            if stopped and trainer.progress.tokens < self.settings.tokens:
+                raise KeyboardInterrupt
+
+    def _agreed(self, *wishes: bool) -> list[bool]:
+        """What any of the processes wishes, for all of them do the same."""
+        return [bool(sum_) for sum_ in self.processes.add([torch.tensor(wishes, dtype=torch.float64)])[0].tolist()]
+
+    def _validate(self) -> None:
+        if not self.processes.first:
+            return
+        device = self.method.backbone.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            validation = self.validator()
+        line = {"tokens": self.trainer.progress.tokens, "validation": validation.line()}
+        self.validations.append(line)
+        self._say(line)
+
+    def _say(self, line: Line) -> None:
+        if self.processes.first:
+            self.curve.append(line)
+            self.on_line(line)
+
+    def _save(self) -> None:
+        checkpoint.save(self.out, self.trainer, Extra(curve=self.curve.length, validations=self.validations))
+
+    def _finish(self) -> dict[str, Any]:
+        """Keep the last checkpoint, write the weights, and measure what was written."""
+        self._save()
+        if self.processes.first:
+            path = self.out / cards.FILE
+            self.method.save_weights(path, dtype=_narrow(self.settings.storage))
+            self.method.load_weights(path)
+            self._validate()
+            written = card.of(
+                self.name,
+                self.method,
+                self.corpus,
+                self.settings,
+                self.trainer,
+                [(line["tokens"], Validation(**line["validation"])) for line in self.validations],
+                self.curve.lines(),
+                path,
+            )
+            records.write(self.out / cards.CARD, written)
+        self.processes.wait()
+        return records.read(self.out / cards.CARD) or {}
+
+    def _about(self) -> dict[str, Any]:
+        """What a run is: the same in every command that goes on with it."""
+        return {
+            "schema": 1,
+            "method": self.name,
+            "settings": {name: _plain(value) for name, value in self.method.config.as_dict().items()},
+            "backbone": self.method.backbone.digest,
+            "corpus": self.corpus.key,
+            "training": self.settings.as_dict(),
+        }
+
+    def _matched(self) -> dict[str, Any] | None:
+        """What the folder says it holds, None when it holds nothing yet.
+
+        Raises:
+            UserError: when it holds another run.
+        """
+        stored = records.read(self.out / RUN)
+        if stored is None:
+            return None
+        about = self._about()
+        for part in ("method", "settings", "backbone", "corpus"):
+            if stored.get(part) != about[part]:
+                raise UserError(
+                    f"{self.out} holds a run with another {part}: choose another --out, or the same {part}."
+                )
+        other = self.settings.same_course(stored.get("training", {}))
+        if other is not None:
+            raise UserError(
+                f"{self.out} holds a run with {other}={stored['training'].get(other)}: choose another --out, or the "
+                f"same {other}."
+            )
+        return stored
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+
+
+def _narrow(storage: str) -> torch.dtype:
+    return {"float16": torch.float16, "float32": torch.float32}[storage]
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """Set when the user asks to stop; a second time ends the process as always."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(number: int, _frame: Any) -> None:
+        asked.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for one in before:
+        signal.signal(one, stop)
+    try:
+        yield asked
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -1,0 +1,179 @@
+"""Texts to train on: the documents of a folder, of one file, or of a data set on the hub."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import lzma
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+
+from contextlab.errors import UserError, short
+
+HUB = "hub:"
+END = "\f\n"
+"""Ends a document inside a text file."""
+INDEX = "index.jsonl"
+"""What a folder says about its documents, found again by the sha256 of their texts; no documents itself."""
+FORMS = tuple(form + packing for form in (".txt", ".jsonl") for packing in ("", ".gz", ".xz"))
+TOLD = ("id", "title", "author", "source", "licence", "license")
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A text, and what is known about it.
+
+    Attributes:
+        name: its file and number there.
+        text: as it stands in the file.
+        sha256: of the text in UTF-8.
+        about: what the folder's index or the line of a jsonl file tells.
+    """
+
+    name: str
+    text: str
+    sha256: str
+    about: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Files of documents.
+
+    Attributes:
+        name: of the folder, the file, or the data set.
+        files: by their path below the folder.
+        index: what the folder says about its documents, by the sha256 of their texts.
+        digests: sha256 of every file, the index included.
+    """
+
+    name: str
+    files: Mapping[str, Path]
+    index: Mapping[str, Mapping[str, Any]]
+    digests: Mapping[str, str]
+
+    def documents(self) -> Iterator[Document]:
+        """Every document that is not empty, in the order of the files.
+
+        Raises:
+            UserError: when a file is broken, not UTF-8, or holds lines of another form.
+        """
+        for name, path in self.files.items():
+            lines = ".jsonl" in path.suffixes
+            texts = _lines(path) if lines else ((text, {}) for text in _text(path).split(END))
+            for number, (text, about) in enumerate(texts):
+                if text.strip():
+                    sha256 = hashlib.sha256(text.encode()).hexdigest()
+                    yield Document(f"{name}#{number}", text, sha256, {**about, **self.index.get(sha256, {})})
+
+
+def open_source(place: str | Path) -> Source:
+    """The files of documents behind a name.
+
+    Args:
+        place: a folder, in which every file of a known form counts at any depth; one file; or `hub:NAME`, perhaps
+            `hub:NAME@REVISION`.
+
+    Raises:
+        UserError: when there is no such place, it holds no such file, or the data set cannot be had.
+    """
+    hub = str(place).startswith(HUB)
+    path = _fetched(str(place).removeprefix(HUB)) if hub else Path(place).expanduser()
+    if not path.exists():
+        raise UserError(f"There is no corpus {path}: name a folder or file of texts, or hub:NAME.")
+    below = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    texts = [one for one in below if one.name.endswith(FORMS) and one.name != INDEX]
+    if not texts:
+        raise UserError(f"{path} holds no text files: give files that end in {', '.join(FORMS)}.")
+    folder = path if path.is_dir() else path.parent
+    files = {one.relative_to(folder).as_posix(): one for one in texts}
+    told = folder / INDEX
+    listed = {**files, **({INDEX: told} if told.is_file() else {})}
+    name = str(place) if hub else path.resolve().name
+    return Source(name, files, _index(told), {name: _digest(one) for name, one in listed.items()})
+
+
+def _fetched(name: str) -> Path:
+    repository, _, revision = name.partition("@")
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                repository,
+                repo_type="dataset",
+                revision=revision or None,
+                allow_patterns=[f"*{form}" for form in FORMS],
+            )
+        )
+    except Exception as error:  # the hub, the network and the name may fail in many ways
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"The data set {short(name)} cannot be fetched from the hub ({short(reason)}): check the name, or name a "
+            "folder."
+        ) from error
+
+
+def _bytes(path: Path) -> bytes:
+    """What a file holds, unpacked.
+
+    Raises:
+        UserError: when it cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            return gzip.decompress(content)
+        return lzma.decompress(content) if path.suffix == ".xz" else content
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{path} cannot be read ({reason}): give an intact file, or take it out.") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return _bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 (byte {error.start}): convert it, or take it out of the corpus."
+        ) from None
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The texts of a jsonl file, each with what else its line tells."""
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+            text = value["text"]
+        except (ValueError, RecursionError, KeyError, TypeError):
+            text = None
+        if not isinstance(text, str):
+            raise UserError(f'Line {number} of {path} holds no text: write {{"text": "..."}} on every line.')
+        yield text, {key: value[key] for key in TOLD if isinstance(value.get(key), str)}
+
+
+def _index(path: Path) -> dict[str, dict[str, Any]]:
+    """What an index tells, by sha256; lines that tell of none are left out, for the index belongs to somebody else."""
+    told: dict[str, dict[str, Any]] = {}
+    for line in _text(path).splitlines() if path.is_file() else ():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and isinstance(value.get("sha256"), str):
+            told[value["sha256"]] = {key: value[key] for key in TOLD if isinstance(value.get(key), str)}
+    return told
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): give an intact file, or take it out.") from error

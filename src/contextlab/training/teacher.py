@@ -1,0 +1,153 @@
+"""The teacher objective: predict what full attention predicts over the same text.
+
+Full attention is computed once per block of the model's positions, as the method `full` reads a document; the most
+probable tokens of every place are kept on the disk.
+
+Legend: B rows, T tokens of a segment, N places of many segments, C width of the model, V vocabulary, k tokens kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import OrderedDict
+from typing import Any, ClassVar
+
+import pydantic
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from contextlab import tensors
+from contextlab.config import Config
+from contextlab.errors import UserError
+from contextlab.method import AnyMethod, State
+from contextlab.methods.full import Full
+from contextlab.paths import cache_dir
+from contextlab.training.corpus import Corpus
+from contextlab.training.objectives import Objective, ObjectiveConfig, Outcome
+from contextlab.training.streams import Batch
+
+PLACES = 128
+"""Places whose whole distributions are in memory at one time."""
+NEAR = 16
+"""Blocks that are kept in memory."""
+LEAST = 1e-6
+"""What the student leaves for all other tokens together counts at least as much."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class TeacherConfig(ObjectiveConfig):
+    """Settings of the teacher objective.
+
+    Attributes:
+        k: most probable tokens of every place that are kept.
+    """
+
+    k: pydantic.PositiveInt = 64
+
+
+class Teacher(Objective):
+    """Cross-entropy to full attention's most probable tokens, all others together being one more outcome."""
+
+    Config: ClassVar[type[Config]] = TeacherConfig
+
+    def __init__(self, method: AnyMethod, corpus: Corpus, config: Any) -> None:
+        super().__init__(method, corpus, config)
+        backbone = method.backbone
+        self.full, self.block = Full(backbone), backbone.max_positions
+        self.k = min(config.k, backbone.vocab_size)
+        parts = (corpus.key, backbone.digest, str(self.k), str(self.block), str(backbone.dtype))
+        self.folder = cache_dir() / "teachers" / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+        self._near: OrderedDict[tuple[int, int], dict[str, Tensor]] = OrderedDict()
+
+    def prepare(self, batch: Batch) -> None:
+        """Compute the blocks of the batch that nobody has computed yet."""
+        self._targets(batch)
+
+    def __call__(self, state: State, batch: Batch) -> Outcome:
+        """The cross-entropy to the teacher, padding left out."""
+        state, predicted = self.method.learn(state, batch.tokens_BT, batch.lengths_B)
+        real_BT = torch.arange(batch.tokens_BT.shape[1], device=batch.lengths_B.device) < batch.lengths_B[:, None]
+        hidden_NC = predicted.hidden_BTC[real_BT]
+        ids_Nk, logprobs_Nk = self._targets(batch)
+        pieces = zip(hidden_NC.split(PLACES), ids_Nk.split(PLACES), logprobs_Nk.split(PLACES), strict=True)
+        losses = [checkpoint(self._loss, *piece, use_reentrant=False) for piece in pieces]
+        return Outcome(state, torch.stack(losses).sum(), -predicted.logprobs_BT.detach().sum())
+
+    def _loss(self, hidden_NC: Tensor, ids_Nk: Tensor, logprobs_Nk: Tensor) -> Tensor:
+        student_NV = self.method.backbone.logits(hidden_NC).log_softmax(-1)
+        return cross_entropy(student_NV.gather(1, ids_Nk), logprobs_Nk)
+
+    def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """`ids_Nk` and `logprobs_Nk` of the batch's real tokens, row after row."""
+        device = self.method.backbone.device
+        parts = [
+            self._of_piece(document, begin, begin + length)
+            for document, begin, length in zip(batch.documents, batch.begins, batch.lengths_B.tolist(), strict=True)
+        ]
+        ids_Nk, logprobs_Nk = (torch.cat(part) for part in zip(*parts, strict=True))
+        return ids_Nk.to(device, torch.int64), logprobs_Nk.to(device, torch.float32)
+
+    def _of_piece(self, document: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        parts = []
+        for number in range(begin // self.block, (end - 1) // self.block + 1):
+            start = number * self.block
+            parts.append([part[max(begin - start, 0) : end - start] for part in self._of_block(document, number)])
+        ids, logprobs = (torch.cat(part) for part in zip(*parts, strict=True))
+        return ids, logprobs
+
+    def _of_block(self, document: int, number: int) -> tuple[Tensor, Tensor]:
+        """`ids_Nk` and `logprobs_Nk` of a whole block."""
+        stored = self._stored(document, number)
+        return stored["ids"], stored["logprobs"]
+
+    def _stored(self, document: int, number: int) -> dict[str, Tensor]:
+        """What is kept of a block: from memory, else from the disk, else computed."""
+        key = document, number
+        if key not in self._near:
+            path = self.folder / f"{document:06d}-{number:06d}.safetensors"
+            if not path.is_file():
+                self._compute(document, number, path)
+            self._near[key], _ = tensors.read(path)
+            while len(self._near) > NEAR:
+                self._near.popitem(last=False)
+        return self._near[key]
+
+    @torch.no_grad()
+    def _compute(self, document: int, number: int, path: Any) -> None:
+        text_T = self.corpus.piece(document, number * self.block, (number + 1) * self.block)
+        tokens_BT = text_T[None].to(self.method.backbone.device)
+        state = self.full.start()
+        if number:
+            # A block's first token is predicted from the end of the block before it.
+            before_C = self._stored(document, number - 1)["pending"].to(state.pending_BC)
+            state = dataclasses.replace(state, pending_BC=before_C[None])
+        state, predicted = self.full.predict(state, tokens_BT)
+        best = [
+            self.method.backbone.logprobs_of_all(hidden_NC).topk(self.k)
+            for hidden_NC in predicted.hidden_BTC[0].split(PLACES)
+        ]
+        ids_Nk = torch.cat([one.indices for one in best]).int().cpu()
+        logprobs_Nk = torch.cat([one.values for one in best]).half().cpu()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"The cache folder {path.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
+            ) from error
+        kept = {"ids": ids_Nk, "logprobs": logprobs_Nk, "pending": state.pending_BC[0].cpu()}
+        tensors.write(path, kept)
+
+
+def cross_entropy(student_Nk: Tensor, teacher_Nk: Tensor) -> Tensor:
+    """Cross-entropy between two distributions over k named tokens and all others as one outcome, summed over places.
+
+    Args:
+        student_Nk: log-probabilities of the named tokens.
+        teacher_Nk: those of the teacher.
+    """
+    teacher_p_Nk = teacher_Nk.exp()
+    others_N = (1 - teacher_p_Nk.sum(-1)).clamp(min=0)
+    left_N = (1 - student_Nk.exp().sum(-1)).clamp(min=LEAST)
+    return -((teacher_p_Nk * student_Nk).sum(-1) + others_N * left_N.log()).sum()

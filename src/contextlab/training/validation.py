@@ -1,0 +1,158 @@
+"""Validation on held-back documents: loss, what the own history gives above another's, and the share of full attention.
+
+Every text is a history and a segment that is scored behind it. Behind its own history the loss is that of the method;
+behind another document's it is what the method has learned of the domain; the difference is what it got from this
+document. The windows of equal length that the share is measured from start cold at the scored segment.
+
+Legend: B rows, H tokens of the histories, S tokens that are scored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contextlab.errors import UserError
+from contextlab.method import AnyMethod
+from contextlab.methods.full import Full
+from contextlab.methods.window import Window, WindowConfig
+from contextlab.training.corpus import Corpus
+from contextlab.training.options import TrainConfig
+
+SEGMENTS = 2
+"""Segments of the histories."""
+SHARE_OF_TRAINING, READS_PER_TOKEN = 0.05, 3
+"""Of a run's cost what validations may take; training on a token costs about as much as reading it three times."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """What a method is worth on held-back texts, in nats per token.
+
+    Attributes:
+        loss: behind the own history.
+        wrong: behind another document's history.
+        content_gain: wrong - loss.
+        content_error: standard error of the content gain over the documents.
+        share: (window - loss) / (window - full); None where full attention gains nothing.
+        window: loss of the backbone's window of equal length.
+        full: loss of full attention.
+        seconds: it took.
+    """
+
+    loss: float
+    wrong: float
+    content_gain: float
+    content_error: float
+    share: float | None
+    window: float
+    full: float
+    seconds: float
+
+    def line(self) -> dict[str, Any]:
+        """As it stands in the curve."""
+        return dataclasses.asdict(self)
+
+
+class Validator:
+    """The same few texts for every validation of a run.
+
+    Args:
+        method: that is trained.
+        corpus: with held-back documents.
+        settings: of the run.
+        segment: tokens of a segment.
+
+    Raises:
+        UserError: when the held-back documents are too short to be cut in two.
+    """
+
+    def __init__(self, method: AnyMethod, corpus: Corpus, settings: TrainConfig, segment: int) -> None:
+        self.method = method
+        backbone = method.backbone
+        lengths = {n: corpus.documents[n].tokens for n in corpus.held_back}
+        wanted = settings.history or SEGMENTS * segment
+        second = sorted(lengths.values())[-2]
+        scored = min(segment, second // 2)
+        if not scored:
+            raise UserError(f"The documents held back of {corpus.name} have one token: give longer texts.")
+        # Full attention reaches no farther than the model's positions.
+        reach = max(min(wanted, second - scored, backbone.max_positions - scored), 1)
+        history = reach // segment * segment or reach
+        self.documents = [n for n, length in lengths.items() if length >= history + scored][: settings.documents]
+        begins = [(lengths[n] - history - scored) // 2 for n in self.documents]
+        pieces = [
+            corpus.piece(n, begin, begin + history + scored) for n, begin in zip(self.documents, begins, strict=True)
+        ]
+        texts_BT = torch.stack(pieces).to(backbone.device)
+        self.history_BH, self.scored_BS = texts_BT[:, :history], texts_BT[:, history:]
+        self._local = min(method.capabilities.segment or segment, backbone.max_positions)
+        self._references: tuple[float, float] | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that one validation reads."""
+        return self.history_BH.numel() + 2 * self.scored_BS.numel()
+
+    def every(self, settings: TrainConfig) -> int:
+        """Tokens between two validations."""
+        least = math.ceil(self.tokens / (SHARE_OF_TRAINING * READS_PER_TOKEN))
+        return settings.evaluate_every or max(least, settings.tokens // 20)
+
+    @property
+    def references(self) -> tuple[float, float]:
+        """Losses of the window and of full attention; may be set to what an earlier run has measured."""
+        if self._references is None:
+            backbone = self.method.backbone
+            window, full = Window(backbone, WindowConfig(N=self._local)), Full(backbone)
+            self._references = tuple(float(_nats(self._behind_own(one)[1])) for one in (window, full))  # type: ignore[assignment]
+        assert self._references is not None
+        return self._references
+
+    @references.setter
+    def references(self, losses: tuple[float, float]) -> None:
+        self._references = losses
+
+    def __call__(self) -> Validation:
+        """Read and score all texts; draws nothing."""
+        started = time.perf_counter()
+        window, full = self.references
+        before = time.perf_counter() - started
+        state, own_BS = self._behind_own(self.method)
+        rows = len(self.documents)
+        others = state.index([(row + 1) % rows for row in range(rows)])
+        wrong_BS = self._scored(self.method, others)
+        own_B, wrong_B = own_BS.mean(1).double(), wrong_BS.mean(1).double()
+        gains = (own_B - wrong_B).tolist()
+        loss = float(-own_B.mean())
+        return Validation(
+            loss=loss,
+            wrong=float(-wrong_B.mean()),
+            content_gain=statistics.fmean(gains),
+            content_error=statistics.stdev(gains) / math.sqrt(rows),
+            share=(window - loss) / (window - full) if window > full else None,
+            window=window,
+            full=full,
+            seconds=time.perf_counter() - started - before,
+        )
+
+    def _behind_own(self, method: AnyMethod) -> tuple[Any, Tensor]:
+        """The state behind the histories, and `logprobs_BS` behind it."""
+        state, _ = method.read(method.start(len(self.documents)), self.history_BH, logprobs=False)
+        return state, self._scored(method, state)
+
+    def _scored(self, method: AnyMethod, state: Any) -> Tensor:
+        _, logprobs_BS = method.read(state, self.scored_BS)
+        assert logprobs_BS is not None
+        # The first token is predicted from the end of the history, whatever the memory.
+        return logprobs_BS[:, 1:] if logprobs_BS.shape[1] > 1 else logprobs_BS
+
+
+def _nats(logprobs_BS: Tensor) -> Tensor:
+    return -logprobs_BS.double().mean()

@@ -1,0 +1,45 @@
+"""What a card tells of its corpus and its curve."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from toy_corpus import text, tiny
+
+from contextlab.training import card
+from contextlab.training.corpus import prepare
+
+
+def test_a_card_names_works_licences_and_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "books"
+    folder.mkdir()
+    texts = [text(n, 50) for n in range(6)]
+    (folder / "a.txt").write_text("".join(f"{one}\f\n" for one in texts))
+    about = [
+        {
+            "title": f"T{n}",
+            "licence": "CC0" if n < 4 else "public domain",
+            "sha256": hashlib.sha256(one.encode()).hexdigest(),
+        }
+        for n, one in enumerate(texts)
+    ]
+    (folder / "index.jsonl").write_text("\n".join(map(json.dumps, about)))
+    told = card._corpus(prepare(folder, tiny()))
+    assert told["licences"] == ["CC0", "public domain"]
+    assert [work["title"] for work in told["works"]] == [f"T{n}" for n in range(6)]
+    assert sum(work["held_back"] for work in told["works"]) == len(told["held_back"]) == 2
+    assert told["files"].keys() == {"a.txt", "index.jsonl"}
+    assert told["tokens"] == sum(map(len, map(str.encode, texts)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 39, 40, 41, 1000])
+def test_a_curve_is_thinned_to_a_few_points(count: int) -> None:
+    steps = [{"tokens": n, "loss": float(n)} for n in range(count)]
+    parts = card._parts(steps)
+    assert [step for part in parts for step in part] == steps
+    assert len(parts) <= card.POINTS
+    assert not count or card._mean(parts[0], "loss") == pytest.approx((len(parts[0]) - 1) / 2)

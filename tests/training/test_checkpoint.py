@@ -1,0 +1,146 @@
+"""Checkpoints: a run that goes on from one is the run that never stopped, and damage is one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from damage import damaged, rounds
+from test_loop import trainer, weights
+from toy_corpus import corpus, learner, tiny
+
+from contextlab.errors import UserError
+from contextlab.methods.evalm import EVALM, EVALMConfig
+from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
+from contextlab.training import checkpoint
+from contextlab.training.checkpoint import Extra
+from contextlab.training.corpus import Corpus
+
+METHODS: dict[str, Any] = {
+    "longmem": lambda: learner(),
+    "evalm": lambda: EVALM(tiny("tiny-gpt2"), EVALMConfig(W=32, c=8, remote_bias=-1.0, weights="none")),
+    "generative-adapter": lambda: GenerativeAdapter(
+        tiny("tiny-gpt2"), GenerativeAdapterConfig(chunk=24, d_r=8, r=4, weights="none")
+    ),
+}
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    return corpus(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("before", [0, 1, 6])
+def test_a_resumed_run_is_bitwise_the_uninterrupted_one(name: str, before: int, built: Corpus, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    whole = trainer(built, METHODS[name](), accumulate=2)
+    for _ in range(before):
+        whole.step()
+    folder = checkpoint.save(tmp_path / "out", whole, Extra(curve=7))
+    expected = [whole.step() for _ in range(4)]
+    torch.manual_seed(99)
+    resumed = trainer(built, METHODS[name](), accumulate=2)
+    resumed.step()
+    assert checkpoint.load(folder, resumed) == Extra(curve=7)
+    found = [resumed.step() for _ in range(4)]
+    assert [(one.tokens, one.loss, one.rate, one.norm) for one in found] == [
+        (one.tokens, one.loss, one.rate, one.norm) for one in expected
+    ]
+    assert torch.equal(weights(resumed), weights(whole))
+    assert resumed.progress.flops == whole.progress.flops
+
+
+def test_draws_go_on_where_they_were(built: Corpus, tmp_path: Path) -> None:
+    one = trainer(built)
+    torch.manual_seed(3)
+    folder = checkpoint.save(tmp_path / "out", one, Extra())
+    drawn = torch.rand(5)
+    torch.manual_seed(4)
+    checkpoint.load(folder, one)
+    assert torch.equal(torch.rand(5), drawn)
+
+
+def test_the_one_before_is_kept_until_the_new_one_is_whole(
+    built: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, out = trainer(built), tmp_path / "out"
+    first = checkpoint.save(out, one, Extra())
+    one.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_save_shared", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        with pytest.raises(UserError, match=r"no space left.*run the same command again"):
+            checkpoint.save(out, one, Extra())
+    assert checkpoint.stored(out) == [first]
+    second = checkpoint.save(out, one, Extra())
+    assert checkpoint.stored(out) == [second]
+    assert [path.name for path in out.iterdir()] == [second.name]
+    assert checkpoint.save(out, one, Extra()) == second
+
+
+@pytest.mark.parametrize(
+    "name", ["learned.safetensors", "optimiser.safetensors", "state-0.safetensors", "random-0.safetensors", "run.json"]
+)
+@pytest.mark.parametrize("how", ["cut", "gone"])
+def test_what_is_not_whole_is_one_sentence(name: str, how: str, built: Corpus, tmp_path: Path) -> None:
+    one = trainer(built)
+    one.step()
+    folder = checkpoint.save(tmp_path / "out", one, Extra())
+    path = folder / name
+    path.unlink() if how == "gone" else path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(UserError, match=r"checkpoint .* is broken .*: delete it"):
+        checkpoint.load(folder, trainer(built))
+
+
+def test_a_checkpoint_of_another_backbone_is_one_sentence(built: Corpus, tmp_path: Path) -> None:
+    folder = checkpoint.save(tmp_path / "out", trainer(built), Extra())
+    backbone = tiny()
+    with torch.no_grad():
+        next(backbone.model.parameters()).add_(0.1)
+    with pytest.raises(UserError, match="trained beside another backbone"):
+        checkpoint.load(folder, trainer(built, learner(backbone)))
+
+
+def test_a_checkpoint_of_other_processes_is_one_sentence(built: Corpus, tmp_path: Path) -> None:
+    folder = checkpoint.save(tmp_path / "out", trainer(built), Extra())
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "processes": 2}))
+    with pytest.raises(UserError, match="written by 2 processes and this run has 1: start as many"):
+        checkpoint.load(folder, trainer(built))
+
+
+@pytest.mark.parametrize("position", [[0, 99, 0], [0, 0, 10**6], [0, 0, -1], [0, 0], "x"])
+def test_positions_that_are_none_are_one_sentence(position: Any, built: Corpus, tmp_path: Path) -> None:
+    folder = checkpoint.save(tmp_path / "out", trainer(built), Extra())
+    path = folder / "streams-0.json"
+    text = json.dumps([position, [0, 0, 0]])
+    path.write_text(text)
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "sizes": {**run["sizes"], path.name: len(text)}}))
+    with pytest.raises(UserError, match="is broken"):
+        checkpoint.load(folder, trainer(built))
+
+
+def test_damage_is_seen_or_harmless(built: Corpus, tmp_path: Path) -> None:
+    one = trainer(built)
+    one.step()
+    folder = checkpoint.save(tmp_path / "out", one, Extra())
+    whole = tmp_path / "whole"
+    shutil.copytree(folder, whole)
+    sentences = list[str]()
+    other = trainer(built)
+    for draw in rounds(25, salt="checkpoint"):
+        shutil.rmtree(folder)
+        shutil.copytree(whole, folder)
+        path = draw.choice([*folder.glob("*.json")])
+        path.write_bytes(damaged(path.read_bytes(), draw))
+        try:
+            checkpoint.load(folder, other)
+        except UserError as error:
+            sentences.append(str(error))
+    assert len(sentences) > 5
+    assert not [one for one in sentences if "\n" in one]

@@ -1,0 +1,83 @@
+"""The contrast objective: what it computes, and that following it makes the own memory worth more than another's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from toy_corpus import made, tiny
+
+from contextlab.errors import UserError
+from contextlab.method import AnyMethod
+from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
+from contextlab.training import registered
+from contextlab.training.streams import Batch
+
+BUILT = made([90] * 9)
+
+
+def adapter() -> AnyMethod:
+    config = GenerativeAdapterConfig(chunk=16, d_r=16, r=8, modules="*attn.c_proj|*mlp.c_proj", weights="none")
+    return GenerativeAdapter(tiny("tiny-gpt2"), config)
+
+
+def batch(rows: int, length: int = 16, fresh: bool = False) -> Batch:
+    tokens_BT = torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(7))
+    lengths_B = torch.full((rows,), length)
+    return Batch(tokens_BT, lengths_B, torch.full((rows,), fresh), (0,) * rows, (16,) * rows)
+
+
+def losses(method: AnyMethod, state: Any, one: Batch) -> torch.Tensor:
+    """Mean loss per row behind a state."""
+    return -method.learn(state, one.tokens_BT, one.lengths_B)[1].logprobs_BT.mean(1).detach()
+
+
+@pytest.mark.parametrize("weight", [1.0, 20.0])
+def test_it_is_own_plus_softplus_of_the_difference(weight: float) -> None:
+    method, one = adapter(), batch(3)
+    history = torch.randint(0, 256, (3, 16), generator=torch.Generator().manual_seed(8))
+    with torch.no_grad():
+        for parameter in method.learned.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape))
+    state, _ = method.read(method.start(3), history)
+    own, other = losses(method, state, one), losses(method, state.index([1, 2, 0]), one)
+    assert float((own - other).abs().max()) > 1e-4
+    expected = sum(
+        16 * (a + math.log1p(math.exp(weight * (a - b)))) for a, b in zip(own.tolist(), other.tolist(), strict=True)
+    )
+    outcome = registered.build(f"contrast(weight={weight})", method, BUILT)(state, one)
+    assert float(outcome.loss.detach()) == pytest.approx(expected, rel=1e-4)
+    assert float(outcome.nats) == pytest.approx(float(16 * own.sum()), rel=1e-5)
+
+
+def test_rows_that_begin_a_document_have_nothing_to_contrast() -> None:
+    method, one = adapter(), batch(2, fresh=True)
+    outcome = registered.build("contrast", method, BUILT)(method.start(2), one)
+    assert float(outcome.loss.detach()) == pytest.approx(float(outcome.nats), rel=1e-5)
+
+
+def test_following_it_makes_the_own_memory_worth_more() -> None:
+    method = adapter()
+    repeated = batch(2, 16)
+    objective = registered.build("contrast", method, BUILT)
+    optimiser = torch.optim.Adam(method.learned.parameters(), lr=1e-2)
+    history, _ = method.read(method.start(2), repeated.tokens_BT)
+    before = (losses(method, history.index([1, 0]), repeated) - losses(method, history, repeated)).mean()
+    for _ in range(40):
+        state, _ = method.learn(method.start(2), repeated.tokens_BT)
+        outcome = objective(state, repeated)
+        optimiser.zero_grad()
+        outcome.loss.backward()
+        optimiser.step()
+    history, _ = method.read(method.start(2), repeated.tokens_BT)
+    after = (losses(method, history.index([1, 0]), repeated) - losses(method, history, repeated)).mean()
+    assert float(after) > float(before) + 0.1
+    assert float(after) > 0.05
+
+
+def test_one_row_is_one_sentence() -> None:
+    method, one = adapter(), batch(1)
+    with pytest.raises(UserError, match="needs another row's memory: use --rows 2 or more"):
+        registered.build("contrast", method, BUILT)(method.start(1), one)

@@ -1,0 +1,129 @@
+"""A corpus as tokens: those of direct tokenisation, kept once, with stable documents held back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toy_corpus import corpus, folder, made, text, tiny
+
+from contextlab.backbone import Backbone
+from contextlab.errors import UserError
+from contextlab.training.corpus import ABOUT, TOKENS, prepare
+
+
+@pytest.mark.parametrize("vocabulary", [257, 2**17])
+def test_the_stored_tokens_are_those_of_direct_tokenisation(
+    vocabulary: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = tiny()
+    backbone.vocab_size = vocabulary
+    built = corpus(tmp_path, monkeypatch, backbone)
+    for n, entry in enumerate(built.documents):
+        assert built.piece(n).tolist() == backbone.encode(text(n, 120 + 7 * n)) != []
+        assert entry.name == f"books.txt#{n}"
+    assert built.piece(2, 5, 9).tolist() == built.piece(2).tolist()[5:9]
+    assert built.piece(2, 5, 10**6).tolist() == built.piece(2).tolist()[5:]
+
+
+def test_a_corpus_is_tokenised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = corpus(tmp_path, monkeypatch)
+    monkeypatch.setattr(Backbone, "encode", lambda *_: pytest.fail("tokenised again"))
+    again = prepare(tmp_path / "texts", tiny())
+    assert (again.key, again.documents) == (first.key, first.documents)
+    assert np.array_equal(again.ids, first.ids)
+
+
+def test_another_text_file_or_tokenizer_is_another_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = corpus(tmp_path, monkeypatch)
+    (tmp_path / "texts" / "more.txt").write_text("more")
+    second = prepare(tmp_path / "texts", tiny())
+    assert second.key != first.key
+    assert len(second.documents) == len(first.documents) + 1
+    backbone = tiny()
+    backbone.__dict__["tokenizer_digest"] = "other"
+    assert prepare(tmp_path / "texts", backbone).key not in (first.key, second.key)
+
+
+@pytest.mark.parametrize("damage", ["tokens", "about", "gone"])
+def test_a_file_in_the_cache_that_is_not_whole_is_made_again(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = corpus(tmp_path, monkeypatch)
+    (kept,) = (tmp_path / "cache" / "corpora").glob("*")
+    before = first.ids.tolist()
+    if damage == "tokens":
+        (kept / TOKENS).write_bytes((kept / TOKENS).read_bytes()[:-3])
+    else:
+        (kept / ABOUT).write_text('{"documents": 3') if damage == "about" else (kept / ABOUT).unlink()
+    (tmp_path / "cache" / "corpora" / ".partial-x").mkdir()
+    assert prepare(tmp_path / "texts", tiny()).ids.tolist() == before
+    assert [one.name for one in (tmp_path / "cache" / "corpora").glob("*")] == [kept.name]
+
+
+def test_what_fails_leaves_nothing_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.txt").write_bytes(b"fine\f\n")
+    (tmp_path / "bad" / "b.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"b\.txt is not UTF-8"):
+        prepare(tmp_path / "bad", tiny())
+    assert list((tmp_path / "cache" / "corpora").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\f\n\f\n"])
+def test_a_corpus_without_text_is_one_sentence(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.txt holds no text"):
+        prepare(tmp_path / "a.txt", tiny())
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="set CONTEXTLAB_CACHE"):
+        prepare(folder(tmp_path / "texts"), tiny())
+
+
+def test_tokens_that_the_model_does_not_know_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone: Any = tiny()
+    backbone.vocab_size = 20
+    with pytest.raises(UserError, match="the model knows 20"):
+        corpus(tmp_path, monkeypatch, backbone)
+
+
+@pytest.mark.parametrize("count", [3, 9, 60, 400])
+def test_about_a_twentieth_is_held_back_and_at_least_two(count: int) -> None:
+    built = made([10] * count)
+    assert set(built.held_back) | set(built.training) == set(range(count))
+    assert not set(built.held_back) & set(built.training)
+    assert max(2, 0.02 * count) <= len(built.held_back) <= max(2, 0.1 * count)
+
+
+def test_documents_that_are_added_change_little_of_what_is_held_back() -> None:
+    small, large = made([10] * 200), made([10] * 220)
+    assert set(small.held_back) <= set(large.held_back)
+
+
+def test_copies_of_a_held_back_text_are_not_trained_on() -> None:
+    shas = [f"{n % 5:064x}" for n in range(10)]
+    built = made([10] * 10, shas)
+    held = {shas[n] for n in built.held_back}
+    assert len(built.held_back) == len(held) == 2
+    assert not held & {shas[n] for n in built.training}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_documents_are_one_sentence(count: int) -> None:
+    with pytest.raises(UserError, match=f"has {count} documents, and 2 are held back.*give at least 3"):
+        made([10] * count).training  # noqa: B018
+
+
+def test_texts_shorter_than_a_segment_are_one_sentence() -> None:
+    built = made([9] * 8)
+    built.check(9)
+    with pytest.raises(UserError, match="has 9 tokens, fewer than a segment of 10: give longer texts, or --segment 9"):
+        built.check(10)

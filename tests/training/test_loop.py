@@ -1,0 +1,206 @@
+"""The loop: rows that do not mix, restarts without trace, sums that are means, and numbers that must be finite."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy_corpus import corpus, learner, made, options, tiny
+
+from contextlab.accounting.flops import FlopCounter
+from contextlab.errors import UserError
+from contextlab.methods.evalm import EVALM, EVALMConfig
+from contextlab.methods.full import Full
+from contextlab.training import registered
+from contextlab.training.corpus import Corpus
+from contextlab.training.loop import Trainer
+from contextlab.training.streams import Batch, Streams
+
+
+def trainer(built: Corpus, method: Any = None, **changed: Any) -> Trainer:
+    settings = options(**changed)
+    method = method or learner()
+    streams = Streams(built, built.training, settings.rows, settings.segment or 32, settings.seed)
+    return Trainer(method, streams, registered.build("lm", method, built), settings)
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    return corpus(tmp_path, monkeypatch)
+
+
+def weights(one: Trainer) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in one.parameters])
+
+
+def test_the_first_step_follows_the_mean_over_the_tokens(built: Corpus) -> None:
+    one = trainer(built, clip=0.0)
+    expected = learner()
+    batch = Streams(built, built.training, 2, 32).next()
+    loss = -expected.learn(expected.start(2), batch.tokens_BT, batch.lengths_B)[1].logprobs_BT.sum()
+    loss = loss / batch.lengths_B.sum()
+    norm = torch.stack(
+        [
+            g.norm()
+            for g in torch.autograd.grad(loss, list(expected.learned.parameters()), allow_unused=True)
+            if g is not None
+        ]
+    ).norm()
+    step = one.step()
+    assert step.loss == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert step.nats == step.loss
+    assert step.norm == pytest.approx(float(norm), rel=1e-4)
+    assert step.tokens == int(batch.lengths_B.sum()) == one.progress.tokens
+
+
+def test_it_learns_a_few_texts_by_heart(built: Corpus) -> None:
+    small = dataclasses.replace(built, documents=tuple(dataclasses.replace(one, tokens=60) for one in built.documents))
+    one = trainer(small, tokens=10**6, lr=5e-3, schedule="constant", warmup=0.0)
+    losses = [one.step().loss for _ in range(60)]
+    assert sum(losses[-6:]) / 6 < sum(losses[:6]) / 6 - 1
+
+
+def test_batches_are_accumulated_to_one_mean(built: Corpus) -> None:
+    once, twice = trainer(built, clip=0.0, rows=4), trainer(built, clip=0.0, rows=2, accumulate=2)
+    first, second = (one.streams.next() for one in (once, once))
+    halves = iter([_half(first, 0), _half(first, 2), _half(second, 0), _half(second, 2)])
+    twice.streams.next = lambda: next(halves)  # type: ignore[method-assign]
+    wholes = iter([first, second])
+    once.streams.next = lambda: next(wholes)  # type: ignore[method-assign]
+    # The halves are other rows, so that each begins from an empty state.
+    twice._restarted = lambda batch: twice.method.start(2)  # type: ignore[method-assign]
+    one, other = once.step(), twice.step()
+    assert other.loss == pytest.approx(one.loss, rel=1e-5)
+    assert other.norm == pytest.approx(one.norm, rel=1e-4)
+    torch.testing.assert_close(weights(once), weights(twice), atol=1e-5, rtol=1e-4)
+
+
+def _half(batch: Batch, first: int) -> Batch:
+    rows = slice(first, first + 2)
+    return Batch(
+        batch.tokens_BT[rows], batch.lengths_B[rows], batch.fresh_B[rows], batch.documents[rows], batch.begins[rows]
+    )
+
+
+def test_rows_do_not_mix(built: Corpus) -> None:
+    """What one row reads leaves the state of the other as it is."""
+    states = []
+    for other in (False, True):
+        one = trainer(built, lr=1e-12)
+        following = one.streams.next
+
+        def next_batch(following: Any = following, other: bool = other) -> Batch:
+            batch = following()
+            changed = batch.tokens_BT.clone()
+            changed[1] = (changed[1] + 5 * other) % 256
+            return dataclasses.replace(batch, tokens_BT=changed)
+
+        one.streams.next = next_batch  # type: ignore[method-assign]
+        for _ in range(5):
+            one.step()
+        states.append(one.state.index([0]).tensors())
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(tensor, states[1][name], atol=1e-5, rtol=1e-5, msg=name)
+
+
+def test_a_row_that_begins_a_document_carries_nothing_on(built: Corpus) -> None:
+    one = trainer(built, lr=1e-12)
+    while True:
+        one.step()
+        _, place, begin = one.streams.position[0]
+        if place and begin > 0:
+            break
+    document = one.streams.order(0, 0)[place]
+    alone, _ = one.method.read(one.method.start(), built.piece(document, 0, begin)[None])
+    row = one.state.index([0])
+    assert row.length_B.tolist() == [begin]
+    future = built.piece(document, begin, begin + 20)[None]
+    torch.testing.assert_close(one.method.read(row, future)[1], one.method.read(alone, future)[1], atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_end_at_the_segment(built: Corpus) -> None:
+    one = trainer(built)
+    one.step()
+    assert not any(tensor.requires_grad for tensor in one.state.tensors().values())
+
+
+def test_the_backbone_is_left_alone(built: Corpus) -> None:
+    method = learner()
+    digest = method.backbone.digest
+    one = trainer(built, method)
+    for _ in range(3):
+        one.step()
+    assert method.backbone.digest == digest
+    assert all(parameter.grad is None for parameter in method.backbone.model.parameters())
+    assert not method.untrained
+
+
+def test_learning_is_training_mode_and_what_follows_is_not(built: Corpus) -> None:
+    method: Any = EVALM(tiny("tiny-gpt2"), EVALMConfig(W=32, c=8, remote_bias=-1.0, weights="none"))
+    one, modes = trainer(built, method), []
+    objective = one.objective
+
+    def watched(state: Any, batch: Batch) -> Any:
+        modes.append(method.learned.training)
+        return type(objective).__call__(objective, state, batch)
+
+    one.objective = watched  # type: ignore[assignment]
+    watched.prepare = lambda batch: None  # type: ignore[attr-defined]
+    one.step()
+    assert set(modes) == {True}
+    assert not method.learned.training
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_refused_and_changes_no_weight(built: Corpus, number: float) -> None:
+    one = trainer(built)
+    one.step()
+    before = weights(one)
+    learn = one.method.learn
+
+    def spoilt(*args: Any) -> Any:
+        state, predicted = learn(*args)
+        return state, dataclasses.replace(predicted, logprobs_BT=predicted.logprobs_BT * number)
+
+    one.method.learn = spoilt  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="not finite after 64 tokens: use a smaller --lr"):
+        one.step()
+    assert torch.equal(weights(one), before)
+    assert one.progress.steps == 1
+
+
+def test_a_method_without_anything_to_learn_is_one_sentence() -> None:
+    built = made([40] * 9)
+    with pytest.raises(UserError, match="Full has nothing to learn: train a method that"):
+        trainer(built, Full(tiny()))
+
+
+def test_flops_are_those_that_the_watch_sees(built: Corpus) -> None:
+    one = trainer(built)
+    batch = Streams(built, built.training, 2, 32).next()
+    with FlopCounter() as counter:
+        (one.objective(one.method.start(2), batch).loss).backward()
+    one.optimiser.zero_grad()
+    one.step()
+    assert one.progress.flops == pytest.approx(counter.flops, rel=1e-6)
+    assert one.progress.seconds > 0
+
+
+def test_the_watch_changes_no_number(built: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = trainer(built)
+    losses = [watched.step().loss for _ in range(5)]
+    monkeypatch.setattr(Trainer, "_watch_is_due", False)
+    unwatched = trainer(built)
+    assert [unwatched.step().loss for _ in range(5)] == losses
+    assert torch.equal(weights(watched), weights(unwatched))
+
+
+def test_the_rate_follows_the_schedule(built: Corpus) -> None:
+    one = trainer(built, schedule="linear", warmup=0.0, tokens=320)
+    rates = [one.step().rate for _ in range(3)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 3e-3
+    assert rates[1] == pytest.approx(3e-3 * (1 - 64 / 320))

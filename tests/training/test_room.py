@@ -1,0 +1,260 @@
+"""Whole runs: from names to weights and a card, killed at any moment and resumed with the same losses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_corpus import folder
+
+import contextlab
+from contextlab import cards, registry
+from contextlab.errors import UserError
+from contextlab.training import checkpoint, room
+from contextlab.training.loop import Trainer
+
+METHOD = "longmem(N=32,K=8)"
+SETTINGS: dict[str, Any] = {
+    "backbone": "tiny-llama",
+    "device": "cpu",
+    "tokens": 900,
+    "segment": 32,
+    "lr": 3e-3,
+    "checkpoint_every": 0,
+    "evaluate_every": 300,
+}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return folder(tmp_path / "texts")
+
+
+def run(texts: Path, out: Path, **changed: Any) -> dict[str, Any]:
+    options = {**SETTINGS, **changed}
+    return contextlab.train(options.pop("method", METHOD), texts, out=out, **options)
+
+
+def losses(out: Path) -> list[tuple[int, float]]:
+    lines = map(json.loads, (out / "curve.jsonl").read_text().splitlines())
+    return [(line["tokens"], line["loss"]) for line in lines if "loss" in line]
+
+
+def validations(out: Path) -> list[tuple[int, float]]:
+    lines = map(json.loads, (out / "curve.jsonl").read_text().splitlines())
+    return [(line["tokens"], line["validation"]["loss"]) for line in lines if "validation" in line]
+
+
+def test_a_run_leaves_weights_a_card_and_a_curve(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    seen: list[dict[str, Any]] = []
+    card = run(texts, out, on_line=seen.append)
+    assert card == json.loads((out / "card.json").read_text())
+    assert (card["method"], card["kind"], card["label"]) == ("longmem", "LongMem", "longmem(N=32,K=8)")
+    assert card["cost"]["tokens"] >= 900 > card["cost"]["tokens"] - 64
+    assert card["cost"]["flops"] > 0
+    assert card["training"]["lr"] == 3e-3
+    assert card["training"]["betas"] == [0.9, 0.98]
+    assert card["corpus"]["documents"] == 9
+    assert len(card["corpus"]["held_back"]) == 2
+    assert seen == [json.loads(line) for line in (out / "curve.jsonl").read_text().splitlines()]
+    counts = [tokens for tokens, _ in validations(out)]
+    assert counts[0] == 0
+    assert counts[-1] == card["cost"]["tokens"]
+    assert len(counts) >= 4
+    assert [one["tokens"] for one in card["curve"]] == counts
+    assert card["gains"]["loss"] == validations(out)[-1][1]
+    assert losses(out)[-1][1] < losses(out)[0][1]
+
+
+def test_what_was_trained_is_loaded_with_its_card(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    card = run(texts, out)
+    for place in (out, out / "weights.safetensors"):
+        method = registry.load(METHOD, backbone="tiny-llama", device="cpu", weights=place)
+        assert not method.untrained
+        assert method.card.cost.tokens == card["cost"]["tokens"]
+    assert (out / "weights.safetensors").stat().st_size < checkpoint.stored(out)[0].joinpath(
+        "learned.safetensors"
+    ).stat().st_size
+
+
+def test_the_same_command_again_trains_nothing(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = run(texts, tmp_path / "out")
+    monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("trained again"))
+    assert run(texts, tmp_path / "out") == card
+
+
+@pytest.mark.parametrize("after", [1, 7])
+def test_an_interrupted_run_goes_on_with_the_same_losses(
+    after: int, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(texts, tmp_path / "whole")
+    step, count = Trainer.step, 0
+
+    def interrupted(self: Trainer) -> Any:
+        nonlocal count
+        count += 1
+        if count == after + 1:
+            signal.raise_signal(signal.SIGINT)
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(texts, tmp_path / "cut", checkpoint_every=1e6)
+    assert len(losses(tmp_path / "cut")) == after + 1
+    assert not (tmp_path / "cut" / "card.json").exists()
+    card = run(texts, tmp_path / "cut")
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    assert validations(tmp_path / "cut") == validations(tmp_path / "whole")
+    assert card["weights"]["digest"] == whole["weights"]["digest"]
+
+
+def test_a_run_that_fails_between_two_checkpoints_loses_what_came_after_the_first(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(texts, tmp_path / "whole")
+    step, count = Trainer.step, 0
+
+    def failing(self: Trainer) -> Any:
+        nonlocal count
+        count += 1
+        if count == 6:
+            raise UserError("The loss is not finite.")
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", failing)
+        with pytest.raises(UserError, match="not finite"):
+            run(texts, tmp_path / "cut")
+    assert len(checkpoint.stored(tmp_path / "cut")) == 1
+    run(texts, tmp_path / "cut")
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_a_killed_run_goes_on_with_the_same_losses(texts: Path, tmp_path: Path) -> None:
+    run(texts, tmp_path / "whole", tokens=4000)
+    out = tmp_path / "cut"
+    options = [
+        f"--{name}={value}" for name, value in {**SETTINGS, "tokens": 4000}.items() if not name.endswith("every")
+    ]
+    options += ["--set", "checkpoint_every=0", "--set", "evaluate_every=300", "--corpus", str(texts), "--out", str(out)]
+    code = "import sys, torch; torch.set_num_threads(1); from contextlab.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "train", METHOD, *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and process.poll() is None:
+            if (out / "curve.jsonl").exists() and len(losses_of_whole_lines(out)) >= 5:
+                break
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL, process.communicate()
+    assert not (out / "card.json").exists()
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert losses(out) == losses(tmp_path / "whole")
+    assert validations(out) == validations(tmp_path / "whole")
+    stored = [json.loads((tmp_path / name / "card.json").read_text()) for name in ("whole", "cut")]
+    assert stored[0]["weights"]["digest"] == stored[1]["weights"]["digest"]
+
+
+def losses_of_whole_lines(out: Path) -> list[str]:
+    return [line for line in (out / "curve.jsonl").read_text().split("\n")[:-1] if '"loss"' in line]
+
+
+def test_a_longer_run_goes_on_where_the_rate_is_constant(texts: Path, tmp_path: Path) -> None:
+    course = {"schedule": "constant", "warmup": 0.0, "evaluate_every": 10**6}
+    run(texts, tmp_path / "whole", tokens=900, **course)
+    run(texts, tmp_path / "cut", tokens=400, **course)
+    card = run(texts, tmp_path / "cut", tokens=900, **course)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    assert card["cost"]["tokens"] >= 900
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"method": "longmem(N=32,K=16)"}, "with another settings"),
+        ({"method": "evalm(W=32,c=8)"}, "with another method"),
+        ({"backbone": "tiny-gpt2"}, "with another backbone"),
+        ({"lr": 1e-3}, "with lr=0.003"),
+        ({"tokens": 1000}, "with tokens=900"),
+    ],
+)
+def test_a_folder_of_another_run_is_one_sentence(
+    changed: dict[str, Any], message: str, texts: Path, tmp_path: Path
+) -> None:
+    run(texts, tmp_path / "out")
+    with pytest.raises(UserError, match=f"out holds a run {message}: choose another --out"):
+        run(texts, tmp_path / "out", **changed)
+
+
+def test_a_folder_of_another_corpus_is_one_sentence(texts: Path, tmp_path: Path) -> None:
+    run(texts, tmp_path / "out")
+    with pytest.raises(UserError, match="with another corpus"):
+        run(folder(tmp_path / "others", words=150), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"method": "full"}, "Full has nothing to learn"),
+        ({"method": "lngmem"}, "There is no method 'lngmem'"),
+        ({"method": "longmem(Q=3)"}, "There is no setting of longmem 'Q'"),
+        ({"segment": 10**6}, "fewer than a segment of 1000000"),
+        ({"rows": 8}, "fewer than 8 rows: use --rows 7"),
+        ({"objective": "lmm"}, "There is no objective 'lmm'"),
+        ({"backbone": "tiny-lama"}, "did you mean 'tiny-llama'"),
+        ({"device": "nowhere"}, "'nowhere' is not available"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence_and_leaves_nothing_behind(
+    changed: dict[str, Any], message: str, texts: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run(texts, tmp_path / "out", **changed)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_a_file_is_one_sentence(texts: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(UserError, match="out is a file: name a folder with --out"):
+        run(texts, tmp_path / "out")
+
+
+def test_weights_that_are_named_are_where_a_run_begins(texts: Path, tmp_path: Path) -> None:
+    first = run(texts, tmp_path / "first")
+    second = run(texts, tmp_path / "second", method=f"longmem(N=32,K=8,weights={tmp_path / 'first'})")
+    assert second["curve"][0]["loss"] == pytest.approx(first["gains"]["loss"], abs=1e-6)
+    assert first["curve"][0]["loss"] != pytest.approx(first["gains"]["loss"], abs=1e-6)
+
+
+def test_weights_that_fit_by_themselves_are_not_where_a_run_begins(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(texts, tmp_path / "first")
+    monkeypatch.setenv(cards.FOLDERS, str(tmp_path))
+    second = run(texts, tmp_path / "second")
+    assert second["curve"][0]["loss"] == first["curve"][0]["loss"]
+    assert second["weights"]["digest"] == first["weights"]["digest"]
+
+
+def test_a_second_wish_to_stop_ends_the_process_as_always() -> None:
+    with room._signals() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

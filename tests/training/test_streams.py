@@ -1,0 +1,100 @@
+"""Document streams: every document once a pass, in order, row beside row, and resumable at every segment."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies
+from toy_corpus import made
+
+from contextlab.errors import UserError
+from contextlab.training.corpus import Corpus
+from contextlab.training.streams import Streams, balanced
+
+lengths_of_documents = strategies.lists(strategies.integers(1, 40), min_size=4, max_size=12)
+
+
+def read(streams: Streams, batches: int) -> list[list[int]]:
+    """What every row has read, padding left out."""
+    rows: list[list[int]] = [[] for _ in streams.rows]
+    for _ in range(batches):
+        batch = streams.next()
+        for row, length in enumerate(batch.lengths_B.tolist()):
+            rows[row] += batch.tokens_BT[row, :length].tolist()
+    return rows
+
+
+@hypothesis.given(lengths_of_documents, strategies.integers(1, 4), strategies.integers(1, 9))
+def test_every_document_is_read_once_a_pass_and_in_order(lengths: list[int], rows: int, segment: int) -> None:
+    corpus = made(lengths)
+    streams = Streams(corpus, range(len(lengths)), rows, segment, seed=3)
+    seen: list[dict[int, list[int]]] = [{} for _ in range(rows)]
+    while any(epoch == 0 for epoch, _, _ in streams.position):
+        epochs = [epoch for epoch, _, _ in streams.position]
+        batch = streams.next()
+        for row in range(rows):
+            piece = batch.tokens_BT[row, : batch.lengths_B[row]].tolist()
+            assert 1 <= len(piece) <= segment
+            if epochs[row] == 0:
+                document = seen[row].setdefault(batch.documents[row], [])
+                assert batch.begins[row] == len(document)
+                assert bool(batch.fresh_B[row]) == (len(document) == 0)
+                document += piece
+    for document in range(len(lengths)):
+        holders = [of_row[document] for of_row in seen if document in of_row]
+        assert holders == [corpus.piece(document).tolist()]
+
+
+@hypothesis.given(lengths_of_documents, strategies.integers(1, 4))
+def test_groups_are_about_equally_long(lengths: list[int], groups: int) -> None:
+    dealt = balanced(dict(enumerate(lengths)), groups)
+    assert Counter(n for group in dealt for n in group) == Counter(range(len(lengths)))
+    totals = [sum(lengths[n] for n in group) for group in dealt]
+    assert max(totals) - min(totals) <= max(lengths)
+
+
+@pytest.mark.parametrize("before", [0, 1, 7, 40])
+def test_a_position_is_all_that_is_needed_to_go_on(before: int) -> None:
+    corpus = made([13, 7, 30, 5, 22, 9])
+    whole, cut = (Streams(corpus, range(6), 3, 4, seed=1) for _ in range(2))
+    read(whole, before)
+    cut.position = [(int(epoch), int(place), int(begin)) for epoch, place, begin in whole.position]
+    for _ in range(30):
+        one, other = whole.next(), cut.next()
+        assert torch.equal(one.tokens_BT, other.tokens_BT)
+        assert torch.equal(one.lengths_B, other.lengths_B)
+        assert torch.equal(one.fresh_B, other.fresh_B)
+        assert (one.documents, one.begins) == (other.documents, other.begins)
+
+
+def test_the_order_is_the_seeds_and_changes_from_pass_to_pass() -> None:
+    corpus = made([8] * 12)
+
+    def orders(seed: int) -> list[list[int]]:
+        return [Streams(corpus, range(12), 2, 4, seed).order(0, epoch) for epoch in range(3)]
+
+    assert orders(0) == orders(0)
+    assert orders(0) != orders(1)
+    assert len({tuple(order) for order in orders(0)}) > 1
+    assert all(sorted(order) == sorted(orders(0)[0]) for order in orders(0))
+
+
+def test_processes_read_what_one_would_read_in_all_rows() -> None:
+    corpus = made([13, 7, 30, 5, 22, 9, 4, 18])
+    whole = read(Streams(corpus, range(8), 4, 5), 12)
+    parts = [read(Streams(corpus, range(8), 4, 5, mine=range(first, first + 2)), 12) for first in (0, 2)]
+    assert parts[0] + parts[1] == whole
+
+
+def test_only_the_documents_that_are_named_are_read() -> None:
+    streams = Streams(made([5] * 9), [1, 4, 6], 2, 3)
+    assert {document for _ in range(40) for document in streams.next().documents} == {1, 4, 6}
+
+
+def test_more_rows_than_documents_are_one_sentence() -> None:
+    corpus: Corpus = made([5] * 9)
+    with pytest.raises(UserError, match="has 3 documents to train on, fewer than 4 rows: use --rows 3 or fewer"):
+        Streams(corpus, [1, 4, 6], 4, 3)

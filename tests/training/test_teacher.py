@@ -1,0 +1,91 @@
+"""The teacher objective: full attention's predictions, kept on the disk, and a cross-entropy that is one.
+
+Legend: N places, V vocabulary, k tokens kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy_corpus import corpus, learner, tiny
+
+from contextlab.methods.full import Full
+from contextlab.training import registered
+from contextlab.training.streams import Streams
+from contextlab.training.teacher import cross_entropy
+
+Teaching = tuple[Any, Any, Streams]
+
+
+@pytest.fixture
+def teaching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Teaching:
+    """An objective, its method, and streams whose documents are longer than the model's positions."""
+    built, method = corpus(tmp_path, monkeypatch), learner()
+    assert all(entry.tokens > 2 * method.backbone.max_positions for entry in built.documents)
+    return registered.build("teacher(k=6)", method, built), method, Streams(built, built.training, 2, 50)
+
+
+def test_targets_are_full_attentions_most_probable_tokens(teaching: Teaching) -> None:
+    objective, method, streams = teaching
+    full = Full(method.backbone)
+    state = full.start(2)
+    for _ in range(6):
+        batch = streams.next()
+        expected = []
+        for row, length in enumerate(batch.lengths_B.tolist()):
+            alone = state.index([row])
+            for place in range(length):
+                expected.append(full.next_logprobs(alone)[0])
+                alone, _ = full.read(alone, batch.tokens_BT[row : row + 1, place : place + 1])
+        state, _ = full.read(state, batch.tokens_BT, batch.lengths_B)
+        ids_Nk, logprobs_Nk = objective._targets(batch)
+        top = torch.stack(expected).topk(6)
+        torch.testing.assert_close(logprobs_Nk, top.values, atol=3e-3, rtol=2e-3)
+        torch.testing.assert_close(torch.stack(expected).gather(1, ids_Nk), top.values, atol=1e-4, rtol=1e-4)
+
+
+def test_full_attention_is_computed_once(teaching: Teaching, monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, method, streams = teaching
+    batches = [streams.next() for _ in range(4)]
+    first = [objective._targets(batch)[0] for batch in batches]
+    monkeypatch.setattr(Full, "predict", lambda *_: pytest.fail("computed again"))
+    again = registered.build("teacher(k=6)", method, streams.corpus)
+    again.prepare(batches[0])
+    assert all(torch.equal(a, again._targets(batch)[0]) for a, batch in zip(first, batches, strict=True))  # type: ignore[attr-defined]
+
+
+def test_the_loss_has_a_gradient_and_falls_when_it_is_followed(teaching: Teaching) -> None:
+    objective, method, streams = teaching
+    batch = streams.next()
+    optimiser = torch.optim.Adam(method.learned.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(12):
+        outcome = objective(method.start(2), batch)
+        optimiser.zero_grad()
+        outcome.loss.backward()
+        optimiser.step()
+        losses.append(float(outcome.loss.detach()))
+    assert losses[-1] < losses[0]
+    _, logprobs_BT = method.read(method.start(2), batch.tokens_BT, batch.lengths_B)
+    assert float(objective(method.start(2), batch).nats) == pytest.approx(-float(logprobs_BT.sum()), rel=1e-4)
+
+
+@pytest.mark.parametrize("k", [1, 5, 40])
+def test_the_cross_entropy_is_least_where_the_distributions_agree(k: int) -> None:
+    random = torch.Generator().manual_seed(k)
+    teacher_NV = torch.randn(7, 40, generator=random, dtype=torch.float64).log_softmax(-1)
+    top = teacher_NV.topk(k)
+    least = cross_entropy(top.values, top.values)
+    for scale in (0.01, 0.3, 2.0):
+        moved = (teacher_NV + scale * torch.randn(7, 40, generator=random, dtype=torch.float64)).log_softmax(-1)
+        assert cross_entropy(moved.gather(1, top.indices), top.values) > least
+
+
+def test_with_all_tokens_kept_it_is_the_cross_entropy_of_the_distributions() -> None:
+    backbone = tiny()
+    teacher, student = (torch.randn(3, backbone.vocab_size).log_softmax(-1) for _ in range(2))
+    expected = -(teacher.exp() * student).sum()
+    torch.testing.assert_close(cross_entropy(student, teacher), expected, atol=1e-3, rtol=1e-4)

@@ -1,0 +1,116 @@
+"""Validation: fixed texts, a gain that a window does not have, and a share that is 0 and 1 where it must be."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy_corpus import corpus, learner, made, options, tiny
+
+from contextlab.errors import UserError
+from contextlab.methods.full import Full
+from contextlab.methods.sliding import Sliding
+from contextlab.methods.window import Window, WindowConfig
+from contextlab.training.corpus import Corpus
+from contextlab.training.validation import Validator
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    return corpus(tmp_path, monkeypatch, documents=60)
+
+
+def validator(method: Any, built: Corpus, **changed: Any) -> Validator:
+    return Validator(method, built, options(**changed), 32)
+
+
+def test_a_window_gains_nothing_and_is_where_the_share_begins(built: Corpus) -> None:
+    found = validator(Window(tiny(), WindowConfig(N=32)), built)()
+    assert (found.content_gain, found.content_error) == (0.0, 0.0)
+    assert found.loss == found.wrong == pytest.approx(found.window)
+    assert found.share is None or found.share == pytest.approx(0.0, abs=1e-6)
+
+
+def test_full_attention_is_where_the_share_ends(built: Corpus) -> None:
+    found = validator(Full(tiny()), built)()
+    assert found.loss == pytest.approx(found.full)
+    assert found.share is None or found.share == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_gain_is_what_the_own_history_gives(built: Corpus) -> None:
+    method = Sliding(tiny())
+    one = validator(method, built)
+    gains = []
+    rows = len(one.documents)
+    for row in range(rows):
+        losses = []
+        for history in (row, (row + 1) % rows):
+            state, _ = method.read(method.start(), one.history_BH[history][None], logprobs=False)
+            losses.append(-float(method.read(state, one.scored_BS[row][None])[1][:, 1:].double().mean()))
+        gains.append(losses[1] - losses[0])
+    found = one()
+    assert found.content_gain == pytest.approx(statistics.fmean(gains), abs=1e-5)
+    assert found.content_error == pytest.approx(statistics.stdev(gains) / rows**0.5, abs=1e-5)
+    assert found.wrong - found.loss == pytest.approx(found.content_gain, abs=1e-9)
+
+
+def test_texts_are_those_of_held_back_documents(built: Corpus) -> None:
+    one = validator(learner(), built, documents=3)
+    assert len(one.documents) == 3
+    assert set(one.documents) <= set(built.held_back)
+    assert one.history_BH.shape == (3, 64)
+    assert one.scored_BS.shape == (3, 32)
+    for row, document in enumerate(one.documents):
+        whole = built.piece(document).tolist()
+        text = torch.cat((one.history_BH[row], one.scored_BS[row])).tolist()
+        assert any(whole[n : n + len(text)] == text for n in range(len(whole)))
+
+
+def test_it_is_the_same_every_time_and_draws_nothing(built: Corpus) -> None:
+    method = learner(init="paper")
+    one = validator(method, built)
+    before = torch.get_rng_state()
+    first, second = one(), validator(method, built)()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (first.loss, first.wrong, first.window, first.full) == (
+        second.loss,
+        second.wrong,
+        second.window,
+        second.full,
+    )
+
+
+def test_references_are_measured_once(built: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = validator(learner(), built)
+    one()
+    monkeypatch.setattr(Full, "read", lambda *_, **__: pytest.fail("measured again"))
+    one()
+    other = validator(learner(), built)
+    other.references = one.references
+    assert other().full == one.references[1]
+
+
+def test_validations_cost_about_a_twentieth(built: Corpus) -> None:
+    one = validator(learner(), built)
+    every = one.every(options(tokens=10**6))
+    assert one.tokens / (3 * every) <= 0.05
+    assert one.every(options(tokens=10**6, evaluate_every=77)) == 77
+
+
+@pytest.mark.parametrize(("length", "history", "scored"), [(200, 64, 32), (80, 32, 32), (40, 20, 20), (2, 1, 1)])
+def test_short_documents_have_short_texts(length: int, history: int, scored: int) -> None:
+    one = validator(learner(), made([length] * 9))
+    assert (one.history_BH.shape[1], one.scored_BS.shape[1]) == (history, scored)
+
+
+def test_histories_stay_within_the_models_positions() -> None:
+    one = Validator(learner(), made([2000] * 9), options(history=1900), 32)
+    assert one.history_BH.shape[1] + one.scored_BS.shape[1] <= 128
+
+
+def test_documents_of_one_token_are_one_sentence() -> None:
+    with pytest.raises(UserError, match="held back of made have one token: give longer texts"):
+        validator(learner(), made([1] * 9))
