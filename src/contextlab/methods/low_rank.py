@@ -13,8 +13,8 @@ from typing import Any, Literal, Self, TypeVar
 import pydantic
 
 from contextlab.backbone import Backbone, Linear, UpdatedBackbone, linear_layers
+from contextlab.config import MethodConfig, Weights
 from contextlab.errors import UserError
-from contextlab.method import MethodConfig
 from contextlab.methods.segments import SegmentMethod
 
 
@@ -26,12 +26,13 @@ class LowRankConfig(MethodConfig):
         rank: of the low-rank update of the backbone's weights, 0 for none.
         targets: what the low-rank update changes; `attention`, the projections of queries, keys, values and outputs,
             or `all`, those of the MLP too.
-        weights: safetensors file with trained weights; None leaves them as initialised.
+        weights: the trained update: `auto`, one that comes with the package, where one fits; `none`, as initialised;
+            or a file, or the folder of a training run.
     """
 
     rank: pydantic.NonNegativeInt = 0
     targets: Literal["attention", "all"] = "attention"
-    weights: Path | None = None
+    weights: Weights = "auto"
 
     def targeted(self, backbone: Backbone) -> list[Linear]:
         """The layers of a backbone that are updated."""
@@ -51,12 +52,12 @@ class LowRankMethod(SegmentMethod[C]):
             updated = UpdatedBackbone(backbone, self.config.targeted(backbone), self.config.rank)
             self.network = updated
             self.learns(updated.updates, self.config.weights)
-        elif self.config.weights is not None:
+        elif isinstance(self.config.weights, Path):
             raise UserError(f"weights={self.config.weights} holds an update of some rank: give it, as in rank=16.")
 
     def baseline(self) -> Self | None:
         """The method without an update, which an untrained one equals exactly."""
         if not self.config.rank or not self.untrained:
             return None
-        plain: dict[str, Any] = {"rank": 0, "weights": None}
+        plain: dict[str, Any] = {"rank": 0, "weights": "auto"}
         return type(self)(self.backbone, dataclasses.replace(self.config, **plain))

@@ -97,7 +97,8 @@ class TrainConfig(Config):
     def same_course(self, earlier: Mapping[str, Any]) -> str | None:
         """The first option in which a run would take another course than one begun with `earlier`; None if in none.
 
-        An option that is newer than that run has its default there. What is looked at on the way may change, and the length where the learning rate does not depend on it.
+        An option that is newer than that run has its default there. What is looked at on the way may change, and the
+        length where the learning rate does not depend on it.
         """
         free = {"evaluate_every", "checkpoint_every", "documents", "history", "storage"}
         free |= {"tokens"} if self.schedule == "constant" and not self.warmup else set()

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from contextlab import tensors
 from contextlab.config import Config
 from contextlab.errors import UserError
-from contextlab.method import AnyMethod, State
+from contextlab.method import AnyMethod, Prediction, State
 from contextlab.methods.full import Full
 from contextlab.paths import cache_dir
 from contextlab.training.corpus import Corpus
@@ -69,7 +69,7 @@ class Teacher(Objective):
         """The cross-entropy to the teacher, padding left out."""
         state, predicted = self.method.learn(state, batch.tokens_BT, batch.lengths_B)
         real_BT = torch.arange(batch.tokens_BT.shape[1], device=batch.lengths_B.device) < batch.lengths_B[:, None]
-        hidden_NC = predicted.hidden_BTC[real_BT]
+        hidden_NC = _hidden(predicted, self.method)[real_BT]
         ids_Nk, logprobs_Nk = self._targets(batch)
         pieces = zip(hidden_NC.split(PLACES), ids_Nk.split(PLACES), logprobs_Nk.split(PLACES), strict=True)
         losses = [checkpoint(self._loss, *piece, use_reentrant=False) for piece in pieces]
@@ -126,7 +126,7 @@ class Teacher(Objective):
         state, predicted = self.full.predict(state, tokens_BT)
         best = [
             self.method.backbone.logprobs_of_all(hidden_NC).topk(self.k)
-            for hidden_NC in predicted.hidden_BTC[0].split(PLACES)
+            for hidden_NC in _hidden(predicted, self.full)[0].split(PLACES)
         ]
         ids_Nk = torch.cat([one.indices for one in best]).int().cpu()
         logprobs_Nk = torch.cat([one.values for one in best]).half().cpu()
@@ -151,3 +151,13 @@ def cross_entropy(student_Nk: Tensor, teacher_Nk: Tensor) -> Tensor:
     others_N = (1 - teacher_p_Nk.sum(-1)).clamp(min=0)
     left_N = (1 - student_Nk.exp().sum(-1)).clamp(min=LEAST)
     return -((teacher_p_Nk * student_Nk).sum(-1) + others_N * left_N.log()).sum()
+
+
+def _hidden(predicted: Prediction, method: AnyMethod) -> Tensor:
+    """`hidden_BTC` of a prediction."""
+    if predicted.hidden_BTC is None:
+        raise UserError(
+            f"{type(method).__name__} has a distribution that is not its head's alone, which no teacher can be "
+            "compared with: use --objective lm."
+        )
+    return predicted.hidden_BTC

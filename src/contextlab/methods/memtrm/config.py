@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 
@@ -27,6 +27,8 @@ class MemTRMConfig(LocalConfig, LowRankConfig):
         storage_dtype: type of the stored keys and values.
         rank: of the low-rank update of the memory layer and of those above it, 0 to train the gate alone.
     """
+
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K"})
 
     M: pydantic.PositiveInt = 65536
     K: pydantic.PositiveInt = 32

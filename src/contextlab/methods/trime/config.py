@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pydantic
 
 from contextlab.methods.low_rank import LowRankConfig
@@ -18,6 +20,8 @@ class TRIMEConfig(LocalConfig, LowRankConfig):
         temperature: what memory logits are divided by; 1 in training, and tuned (1.03 to 1.25) in the paper's tests.
         rank: of the low-rank update of all layers, 0 to train nothing.
     """
+
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "temperature"})
 
     M: pydantic.NonNegativeInt = 12288
     temperature: pydantic.PositiveFloat = 1.0
