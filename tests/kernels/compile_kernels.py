@@ -66,8 +66,8 @@ def compiled(tuner: Any, constants: dict[str, Any], config: Any, wide: bool) -> 
     signature = {name: kind(name, constants) for name in tuner.fn.arg_names}
     if wide:
         signature = {name: "*fp32" if value == "*bf16" else value for name, value in signature.items()}
-    places = [i for i, name in enumerate(signature) if "_" in name and name not in constants]
-    aligned = {(i,): [["tt.divisibility", 16]] for i in places}
+    pointers = [i for i, name in enumerate(signature) if "_" in name and name not in constants]
+    aligned = {(i,): [["tt.divisibility", 16]] for i in pointers}
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
@@ -80,8 +80,8 @@ def compiled(tuner: Any, constants: dict[str, Any], config: Any, wide: bool) -> 
 def main(widths: Sequence[int], every: bool) -> None:
     """One line of JSON for every kernel, width and type, and for the last tile that fits them or every one."""
     triton.knobs.nvidia.dump_ptxas_log = True
-    for (tuner, given), width, wide in itertools.product(KERNELS, widths, (False, True)):
-        constants = {"WIDTH": width, "BLOCK_D": width, **given}
+    for (tuner, constexprs), width, wide in itertools.product(KERNELS, widths, (False, True)):
+        constants = {"WIDTH": width, "BLOCK_D": width, **constexprs}
         matrix = torch.empty(1, 1, 1, 1, dtype=torch.float32 if wide else torch.bfloat16)
         fitting = tuner.early_config_prune(tuner.configs, {"matrix": matrix}, **constants)
         for config in fitting if every else fitting[-1:]:

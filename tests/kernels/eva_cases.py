@@ -20,7 +20,7 @@ LEAVES = ("q", "k", "v", "chunk_k", "chunk_v", "chunk_bias", "bias")
 class Attention:
     """Leaves by name, and what has no gradient."""
 
-    given: dict[str, Tensor]
+    tensors: dict[str, Tensor]
     counts: Tensor | None
     window: int | None
     overlap: bool
@@ -28,20 +28,22 @@ class Attention:
 
     @property
     def leaves(self) -> list[Tensor]:
-        return list(self.given.values())
+        return list(self.tensors.values())
 
     def run(self) -> Tensor:
         q, k, v, chunk_k, chunk_v = self.leaves[:5]
         options: dict[str, Any] = {"window": self.window, "overlap": self.overlap, "counts_BT": self.counts}
-        biases = {"bias": self.given.get("bias"), "chunk_bias_H": self.given.get("chunk_bias")}
+        biases = {"bias": self.tensors.get("bias"), "chunk_bias_H": self.tensors.get("chunk_bias")}
         return eva_attention(q, k, v, chunk_k, chunk_v, scale=self.scale, **options, **biases)
 
     def truth(self) -> Attention:
-        return dataclasses.replace(self, given={n: x.detach().double().requires_grad_() for n, x in self.given.items()})
+        return dataclasses.replace(
+            self, tensors={n: x.detach().double().requires_grad_() for n, x in self.tensors.items()}
+        )
 
     def expected(self) -> Tensor:
-        biases = self.given.get("bias"), self.counts, self.given.get("chunk_bias")
-        window = self.window or self.given["k"].shape[2]
+        biases = self.tensors.get("bias"), self.counts, self.tensors.get("chunk_bias")
+        window = self.window or self.tensors["k"].shape[2]
         overlap = window if self.overlap else 0
         return plain_attention.eva_attention(*self.leaves[:5], *biases, self.scale, window, overlap)
 
@@ -64,25 +66,25 @@ def attention(
     device: str = "cpu",
     seed: int = 0,
 ) -> Attention:
-    """Counts in no order, the first head heeding no chunk, and a bias with keys that are not seen."""
+    """Counts in no order, the first head seeing no chunk, and a bias with keys that are not seen."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator).to(device, dtype)
 
     keys = queries if keys is None else keys
-    given = {"q": normal(rows, heads, queries, width)}
-    given |= {name: normal(rows, kv_heads, keys, width) for name in ("k", "v")}
-    given |= {name: normal(rows, kv_heads, chunks, width) for name in ("chunk_k", "chunk_v")}
+    tensors = {"q": normal(rows, heads, queries, width)}
+    tensors |= {name: normal(rows, kv_heads, keys, width) for name in ("k", "v")}
+    tensors |= {name: normal(rows, kv_heads, chunks, width) for name in ("chunk_k", "chunk_v")}
     if chunk_bias:
-        given["chunk_bias"] = normal(heads)
-        given["chunk_bias"][0] = float("-inf") if heads > 1 else 0.5
+        tensors["chunk_bias"] = normal(heads)
+        tensors["chunk_bias"][0] = float("-inf") if heads > 1 else 0.5
     if bias:
         hidden = torch.rand(1, 1, queries, keys, generator=generator) > 0.6
         hidden[..., 0] = False
-        given["bias"] = normal(1, 1, queries, keys).masked_fill(hidden.to(device), float("-inf"))
+        tensors["bias"] = normal(1, 1, queries, keys).masked_fill(hidden.to(device), float("-inf"))
     seen = torch.randint(chunks + 2, (rows, queries), generator=generator).to(device) if counts else None
-    return Attention({n: x.requires_grad_() for n, x in given.items()}, seen, window, overlap)
+    return Attention({n: x.requires_grad_() for n, x in tensors.items()}, seen, window, overlap)
 
 
 @dataclasses.dataclass

@@ -19,13 +19,13 @@ class Case:
 
     leaves: list[Tensor]
     ids: Tensor
-    found: Tensor
+    retrieved: Tensor
     slopes: Tensor | None
     scale: float
 
     def run(self) -> Tensor:
         *tensors, gate = self.leaves
-        return joint_memory_attention(*tensors, self.ids, self.found, gate, scale=self.scale, slopes_H=self.slopes)
+        return joint_memory_attention(*tensors, self.ids, self.retrieved, gate, scale=self.scale, slopes_H=self.slopes)
 
     def truth(self) -> Case:
         leaves = [leaf.detach().double().requires_grad_() for leaf in self.leaves]
@@ -35,7 +35,7 @@ class Case:
     def expected(self) -> Tensor:
         q, k, v, q_memory, bank_k, bank_v, gate = self.leaves
         local = reference.local_attention(q, k, v, self.slopes, self.scale)
-        return reference.fuse_memory(local, q_memory, bank_k, bank_v, self.ids, self.found, gate, self.scale)
+        return reference.fuse_memory(local, q_memory, bank_k, bank_v, self.ids, self.retrieved, gate, self.scale)
 
 
 def case(
@@ -65,13 +65,13 @@ def case(
     k, v = normal(rows, kv_heads, keys, width), normal(rows, kv_heads, keys, width)
     bank = [normal(rows, chunks, kv_heads, chunk, width).transpose(1, 2) for _ in range(2)]
     ids = torch.randint(chunks, (rows, heads, queries, take), generator=generator).to(device)
-    found = (torch.rand(ids.shape, generator=generator) > 0.3).to(device)
-    found[0, :, ::5] = False
+    retrieved = (torch.rand(ids.shape, generator=generator) > 0.3).to(device)
+    retrieved[0, :, ::5] = False
     leaves = [q, k, v, q_memory, *bank, normal(heads)]
     return Case(
         [leaf.requires_grad_() for leaf in leaves],
-        ids.masked_fill(~found, NOWHERE),
-        found,
+        ids.masked_fill(~retrieved, NOWHERE),
+        retrieved,
         torch.rand(heads, generator=generator).to(device) if slopes else None,
         width**-0.5,
     )
@@ -83,11 +83,11 @@ def gradients(out: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
     return torch.autograd.grad((out * weights.to(out.dtype)).sum(), leaves)
 
 
-def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype, what: str) -> None:
+def assert_close(result: Tensor, expected: Tensor, dtype: torch.dtype, what: str) -> None:
     """Close in root mean square, relative to the expected."""
-    assert found.shape == expected.shape, what
-    assert found.isfinite().all(), what
-    if found.numel() == 0:
+    assert result.shape == expected.shape, what
+    assert result.isfinite().all(), what
+    if result.numel() == 0:
         return
-    error = (found.double() - expected.double()).pow(2).mean().sqrt()
+    error = (result.double() - expected.double()).pow(2).mean().sqrt()
     assert error <= TOLERANCE[dtype] * expected.double().pow(2).mean().sqrt().clamp(min=0.1), what

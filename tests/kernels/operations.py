@@ -178,37 +178,37 @@ def _local(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
 
 def _memory(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
     q, bank = (s.B, s.H, s.T, s.D), (s.B, s.K, s.n, s.c, s.D)
-    given = _normal(g, local=q, q=q, bank_k=bank, bank_v=bank)
+    inputs = _normal(g, local=q, q=q, bank_k=bank, bank_v=bank)
     if options:
-        given |= {name: given[name].half() for name in ("bank_k", "bank_v")}
+        inputs |= {name: inputs[name].half() for name in ("bank_k", "bank_v")}
     ids = torch.randint(max(s.n, 1), (*q[:3], s.m), generator=g)
     retrieved = torch.rand(ids.shape, generator=g) > (0.3 if s.n else 1.0)
     nowhere = torch.tensor(NOWHERE)[torch.randint(3, ids.shape, generator=g)]
-    return {**given, "ids": ids.where(retrieved, nowhere), "retrieved": retrieved, **_normal(g, gate=(s.H,))}
+    return {**inputs, "ids": ids.where(retrieved, nowhere), "retrieved": retrieved, **_normal(g, gate=(s.H,))}
 
 
 def _search(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
     """Small whole numbers: exact in every type, with many ties."""
     shapes = {"q": (s.B, s.H, s.T, s.D), "mean": (s.B, s.K, s.n, s.D)}
-    given = {name: torch.randint(-1, 2, shape, generator=g).float() for name, shape in shapes.items()}
-    return {**given, "count": torch.randint(s.n + 1, (s.B,), generator=g), "take": s.m}
+    inputs = {name: torch.randint(-1, 2, shape, generator=g).float() for name, shape in shapes.items()}
+    return {**inputs, "count": torch.randint(s.n + 1, (s.B,), generator=g), "take": s.m}
 
 
 def _eva(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
     local, chunks = (s.B, s.K, s.T + s.older, s.D), (s.B, s.K, s.n, s.D)
-    given = _normal(g, q=(s.B, s.H, s.T, s.D), k=local, v=local, chunk_k=chunks, chunk_v=chunks, chunk_bias=(s.H,))
+    inputs = _normal(g, q=(s.B, s.H, s.T, s.D), k=local, v=local, chunk_k=chunks, chunk_v=chunks, chunk_bias=(s.H,))
     counts = torch.randint(-1, s.n + 2, (s.B, s.T), generator=g)
-    return {**given, "counts": counts, "bias": None, "window": s.c if options else None, "overlap": options}
+    return {**inputs, "counts": counts, "bias": None, "window": s.c if options else None, "overlap": options}
 
 
 def _eva_biased(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
     """A bias in which every query sees the first key, for all of them or one for each."""
-    given = _eva(s, g, False)
+    inputs = _eva(s, g, False)
     shape = (s.B, 1, s.T, s.T + s.older) if options else (1, s.H, 1, s.T + s.older)
     hidden = torch.rand(shape, generator=g) > 0.6
     hidden[..., :1] = False
     bias = torch.randn(shape, generator=g).masked_fill(hidden, float("-inf"))
-    return {**given, "counts": None if options else given["counts"], "bias": bias}
+    return {**inputs, "counts": None if options else inputs["counts"], "bias": bias}
 
 
 def _pooling(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
@@ -223,14 +223,14 @@ def _sinks(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
     return {**_normal(g, q=q, q_sink=q, k=k, v=k), "seen": seen, "sinks": s.m}
 
 
-def _run_eva(*given: Any) -> Tensor:
-    *tensors, chunk_bias, counts, bias, window, overlap = given
+def _run_eva(*arguments: Any) -> Tensor:
+    *tensors, chunk_bias, counts, bias, window, overlap = arguments
     options = {"counts_BT": counts, "chunk_bias_H": chunk_bias, "bias": bias, "window": window, "overlap": overlap}
     return eva_attention(*tensors, scale=SCALE, **options)
 
 
-def _true_eva(*given: Any) -> Tensor:
-    *tensors, chunk_bias, counts, bias, window, overlap = given
+def _true_eva(*arguments: Any) -> Tensor:
+    *tensors, chunk_bias, counts, bias, window, overlap = arguments
     window = window or max(tensors[1].shape[2], 1)
     return plain_eva.eva_attention(*tensors, bias, counts, chunk_bias, SCALE, window, window if overlap else 0)
 
@@ -273,5 +273,5 @@ OPERATIONS = {
         lambda w, k, v, chunk: torch.cat(plain_pooling.pool_chunks(w, k, v, chunk, SCALE, False), -1),
         ("w", "k", "v"),
     ),
-    "sink_attention": Operation(_sinks, lambda *given: sink_attention(*given, SCALE), _true_sinks),
+    "sink_attention": Operation(_sinks, lambda *arguments: sink_attention(*arguments, SCALE), _true_sinks),
 }

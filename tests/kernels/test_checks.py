@@ -9,16 +9,16 @@ from contextlab.kernels.eva_attention import eva_attention
 from contextlab.kernels.eva_chunk_compress import chunk_means, eva_chunk_compress, pool_chunks
 from contextlab.kernels.joint_memory_attention import joint_memory_attention, local_attention
 
-NAMES = ("q_BHTD", "k_BKSD", "v_BKSD", "q_memory", "k_BKncD", "v_BKncD", "gate_H", "ids_BHTm", "found_BHTm")
+NAMES = ("q_BHTD", "k_BKSD", "v_BKSD", "q_memory", "k_BKncD", "v_BKncD", "gate_H", "ids_BHTm", "retrieved_BHTm")
 
 
 def call(**changed):
-    given = case(3, 5, heads=4, kv_heads=2)
-    arguments = dict(zip(NAMES, (*given.leaves, given.ids, given.found), strict=True))
+    example = case(3, 5, heads=4, kv_heads=2)
+    arguments = dict(zip(NAMES, (*example.leaves, example.ids, example.retrieved), strict=True))
     for name, change in changed.items():
         arguments[name] = change(arguments[name])
-    *tensors, gate, ids, found = arguments.values()
-    return joint_memory_attention(*tensors, ids, found, gate, scale=1.0)
+    *tensors, gate, ids, retrieved = arguments.values()
+    return joint_memory_attention(*tensors, ids, retrieved, gate, scale=1.0)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def call(**changed):
         ("gate_H", lambda x: x[:3], ValueError, "gate_H has H = 3 where H = 4 before: make them equal."),
         ("gate_H", lambda x: x.long(), TypeError, "gate_H is torch.int64 .* use one float type."),
         ("ids_BHTm", lambda x: x.int(), TypeError, "ids_BHTm is torch.int32: give it as torch.int64."),
-        ("found_BHTm", lambda x: x.long(), TypeError, "found_BHTm is torch.int64: give it as torch.bool."),
+        ("retrieved_BHTm", lambda x: x.long(), TypeError, "retrieved_BHTm is torch.int64: give it as torch.bool."),
         ("gate_H", lambda x: x.to("meta"), ValueError, "gate_H is on meta and local_BHTD on cpu: move one of them."),
     ],
 )
@@ -50,16 +50,16 @@ def test_heads_and_lengths_must_fit():
         local_attention(q, *[torch.randn(1, 2, 4, 8)] * 2, scale=1.0)
     with pytest.raises(ValueError, match=r"There are 4 queries but 3 keys: give every query its own key."):
         local_attention(q, *[torch.randn(1, 1, 3, 8)] * 2, scale=1.0)
-    with pytest.raises(ValueError, match=r"take = -1 chunks cannot be found: give 0 or more."):
+    with pytest.raises(ValueError, match=r"take = -1 chunks cannot be retrieved: give 0 or more."):
         chunk_topk(q, torch.randn(1, 3, 4, 8), torch.tensor([1]), -1)
     with pytest.raises(TypeError, match=r"count_B is torch.float32: give it as torch.int64."):
         chunk_topk(q, torch.randn(1, 3, 4, 8), torch.tensor([1.0]), 1)
 
 
 def attend(**changed):
-    given = {"q_BHTD": (1, 4, 3, 8), "k_BKSD": (1, 2, 5, 8), "v_BKSD": (1, 2, 5, 8)}
-    given |= {"chunk_k_BKnD": (1, 2, 6, 8), "chunk_v_BKnD": (1, 2, 6, 8)}
-    arguments = {name: torch.zeros(shape) for name, shape in given.items()}
+    shapes = {"q_BHTD": (1, 4, 3, 8), "k_BKSD": (1, 2, 5, 8), "v_BKSD": (1, 2, 5, 8)}
+    shapes |= {"chunk_k_BKnD": (1, 2, 6, 8), "chunk_v_BKnD": (1, 2, 6, 8)}
+    arguments = {name: torch.zeros(shape) for name, shape in shapes.items()}
     return eva_attention(**{**arguments, "scale": 1.0, **changed})
 
 
@@ -74,8 +74,8 @@ def attend(**changed):
         ({"counts_BT": torch.zeros(1, 2).long()}, ValueError, "counts_BT has T = 2 where T = 3 before"),
         ({"chunk_bias_H": torch.zeros(2)}, ValueError, "chunk_bias_H has H = 2 where H = 4 before"),
         ({"chunk_bias_H": torch.zeros(4).long()}, TypeError, "chunk_bias_H is torch.int64 .* use one float type."),
-        ({"bias": torch.zeros(2, 5)}, ValueError, r"A bias of \[2, 5\] does not spread over BHTS = \[1, 4, 3, 5\]"),
-        ({"bias": torch.zeros(1, 1, 1, 3, 5)}, ValueError, "does not spread over BHTS"),
+        ({"bias": torch.zeros(2, 5)}, ValueError, r"A bias of \[2, 5\] does not broadcast to BHTS = \[1, 4, 3, 5\]"),
+        ({"bias": torch.zeros(1, 1, 1, 3, 5)}, ValueError, "does not broadcast to BHTS"),
         ({"bias": torch.zeros(3, 5).bool()}, TypeError, "bias is torch.bool .* use one float type."),
         ({"bias": torch.zeros(3, 5), "window": 2}, ValueError, "give either bias or window."),
         ({"window": 0}, ValueError, "A window of 0 tokens holds no query: give 1 or more."),
@@ -99,14 +99,14 @@ def test_a_mistake_in_eva_attention_is_one_sentence(changed, error, sentence):
     ],
 )
 def test_a_mistake_in_pooling_is_one_sentence(changed, error, sentence):
-    given = {"k_BKTD": torch.zeros(1, 2, 10, 8), "v_BKTD": torch.zeros(1, 2, 10, 8), "chunk": 4, "scale": 1.0}
+    inputs = {"k_BKTD": torch.zeros(1, 2, 10, 8), "v_BKTD": torch.zeros(1, 2, 10, 8), "chunk": 4, "scale": 1.0}
     w = torch.zeros(1, 2, 3, 8)
-    pool_chunks(w, **given)
+    pool_chunks(w, **inputs)
     with pytest.raises(error, match=sentence) as raised:
-        pool_chunks(**{"w_BKnD": w, **given, **changed})
+        pool_chunks(**{"w_BKnD": w, **inputs, **changed})
     assert str(raised.value).endswith(".")
     with pytest.raises(ValueError, match="noise_BKnD has n = 4 where n = 3 before"):
-        eva_chunk_compress(w, w, **given, noise_BKnD=torch.zeros(1, 2, 4, 8))
+        eva_chunk_compress(w, w, **inputs, noise_BKnD=torch.zeros(1, 2, 4, 8))
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_scale_of_the_query_changes_no_rank(form, device):
     assert torch.equal(chunk_topk(q, mean, count, 4)[0], chunk_topk(q * 8, mean, count, 4)[0])
 
 
-def test_what_lies_behind_the_count_is_never_found(form, device):
+def test_chunks_beyond_the_count_are_never_retrieved(form, device):
     mean = torch.zeros(1, 1, 6, 4, device=device)
     mean[:, :, 3:] = float("nan")
     ids, score = chunk_topk(torch.ones(1, 1, 2, 4, device=device), mean, torch.tensor([3], device=device), 5)
@@ -186,11 +186,11 @@ def test_blocks_of_queries_do_not_matter(monkeypatch):
     whole = blocked.search(q, mean, count, 8)
     monkeypatch.setattr(blocked, "SCORES", 3000)
     monkeypatch.setattr(blocked, "GROUP", 7)
-    for found, expected in zip(blocked.search(q, mean, count, 8), whole, strict=True):
-        torch.testing.assert_close(found, expected)
+    for result, expected in zip(blocked.search(q, mean, count, 8), whole, strict=True):
+        torch.testing.assert_close(result, expected)
 
 
-def test_no_gradient_is_asked_of_the_search(form, device):
+def test_the_search_has_no_gradient(form, device):
     q = torch.randn(1, 1, 2, 4, device=device, requires_grad=True)
     _, score = chunk_topk(q, torch.randn(1, 1, 5, 4, device=device), torch.tensor([5], device=device), 2)
     assert not score.requires_grad
@@ -199,8 +199,8 @@ def test_no_gradient_is_asked_of_the_search(form, device):
 def test_shapes_are_known_and_it_compiles():
     q, mean, count = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8), torch.tensor([9, 4])
     compiled = torch.compile(lambda *x: chunk_topk(*x, 3), fullgraph=True, backend="aot_eager")
-    for found, expected in zip(compiled(q, mean, count), chunk_topk(q, mean, count, 3), strict=True):
-        assert torch.equal(found, expected)
+    for result, expected in zip(compiled(q, mean, count), chunk_topk(q, mean, count, 3), strict=True):
+        assert torch.equal(result, expected)
     with FakeTensorMode():
         ids, _ = chunk_topk(torch.empty(2, 4, 5, 8), torch.empty(2, 2, 9, 8), torch.zeros(2).long(), 3)
         assert (ids.shape, ids.dtype) == ((2, 4, 5, 3), torch.int64)

@@ -18,20 +18,20 @@ def attend(dtype=torch.float32):
     return local_attention(x, x, x, scale=1.0)
 
 
-def test_a_processor_takes_blocks_unless_asked(monkeypatch):
+def test_a_cpu_runs_blocks_unless_a_form_is_forced(monkeypatch):
     monkeypatch.delenv(dispatch.VARIABLE, raising=False)
     assert not dispatch.use_triton(torch.zeros(1))
     with dispatch.forced("torch"):
-        assert dispatch.asked() == "torch"
+        assert dispatch.forced_form() == "torch"
         assert not dispatch.use_triton(torch.zeros(1))
-    assert dispatch.asked() is None
+    assert dispatch.forced_form() is None
 
 
 def test_forcing_ends_with_the_block_and_nests(monkeypatch):
     monkeypatch.setenv(dispatch.VARIABLE, "torch")
     with dispatch.forced("reference"), pytest.raises(KeyError), dispatch.forced("triton"):
         raise KeyError
-    assert dispatch.asked() == "torch"
+    assert dispatch.forced_form() == "torch"
 
 
 def test_an_unknown_form_is_one_sentence(monkeypatch):
@@ -44,7 +44,7 @@ def test_an_unknown_form_is_one_sentence(monkeypatch):
     ("interpret", "dtype", "sentence"),
     [
         ("0", torch.float32, "not on a CUDA device, and TRITON_INTERPRET=1 is not set"),
-        ("1", torch.bfloat16, "interpreter computes nonsense in bfloat16"),
+        ("1", torch.bfloat16, "interpreter computes wrong numbers in bfloat16"),
         ("1", torch.float64, "it takes float32, float16 and bfloat16 only"),
     ],
 )
@@ -67,7 +67,7 @@ def test_what_cannot_run_is_known_before_it_runs(monkeypatch):
     dispatch.check(cpu, torch.float32)
     with pytest.raises(UserError, match="it takes float32, float16 and bfloat16 only"):
         dispatch.check(cpu, torch.float64)
-    with pytest.raises(UserError, match="computes nonsense in bfloat16"):
+    with pytest.raises(UserError, match="computes wrong numbers in bfloat16"):
         load("tiny-llama", device="cpu", dtype="bfloat16")
 
 

@@ -32,12 +32,12 @@ SIZES = {
 def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
     if form == "reference" and dtype == torch.float16:
         pytest.skip("the reference computes in the type it is given")
-    given_ = attention(**SIZES[size], dtype=dtype, device=device)
-    truth = given_.truth()
-    out, expected = given_.run(), truth.expected()
+    example = attention(**SIZES[size], dtype=dtype, device=device)
+    truth = example.truth()
+    out, expected = example.run(), truth.expected()
     assert out.dtype == dtype
     assert_close(out, expected, dtype, "out")
-    pairs = zip(gradients(out, given_.leaves), gradients(expected, truth.leaves), LEAVES, strict=False)
+    pairs = zip(gradients(out, example.leaves), gradients(expected, truth.leaves), LEAVES, strict=False)
     for gradient, expected, name in pairs:
         assert gradient.dtype == dtype
         assert_close(gradient, expected, dtype, name)
@@ -55,30 +55,30 @@ def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
 )
 def test_blocks_equal_float64_in_any_shape(queries, older, heads, chunks, window, flag, seed):
     shape = {"heads": heads[0], "kv_heads": heads[1], "chunks": chunks, "window": window}
-    given_ = attention(
+    example = attention(
         queries, queries + older, **shape, counts=flag, overlap=flag and window is not None, seed=seed
     ).truth()
     blocked.QUERIES_AT_ONCE, saved = 7, blocked.QUERIES_AT_ONCE
     try:
         with forced("torch"):
-            out = given_.run()
-            found = gradients(out, given_.leaves)
+            out = example.run()
+            grads = gradients(out, example.leaves)
     finally:
         blocked.QUERIES_AT_ONCE = saved
-    expected = given_.expected()
+    expected = example.expected()
     assert_close(out, expected, torch.float64, "out")
-    for gradient, want, name in zip(found, gradients(expected, given_.leaves), LEAVES, strict=False):
+    for gradient, want, name in zip(grads, gradients(expected, example.leaves), LEAVES, strict=False):
         assert_close(gradient, want, torch.float64, name)
 
 
 def test_the_reference_is_one_softmax_over_what_is_seen():
-    given_ = attention(30, 37, rows=2, heads=4, kv_heads=2, window=8, overlap=True).truth()
-    q, k, v, chunk_k, chunk_v, heed = given_.leaves
-    out = given_.expected()
+    example = attention(30, 37, rows=2, heads=4, kv_heads=2, window=8, overlap=True).truth()
+    q, k, v, chunk_k, chunk_v, chunk_bias = example.leaves
+    out = example.expected()
     for b, h, t in ((0, 0, 0), (1, 3, 0), (0, 1, 7), (1, 2, 29), (0, 3, 9)):
-        place, seen = t + 7, int(given_.counts[b, t])
-        local, chunks = slice(max(place // 8 * 8 - 8, 0), place + 1), slice(0, seen)
-        logits = [k[b, h // 2, local] @ q[b, h, t] * 0.3, chunk_k[b, h // 2, chunks] @ q[b, h, t] * 0.3 + heed[h]]
+        position, seen = t + 7, int(example.counts[b, t])
+        local, chunks = slice(max(position // 8 * 8 - 8, 0), position + 1), slice(0, seen)
+        logits = [k[b, h // 2, local] @ q[b, h, t] * 0.3, chunk_k[b, h // 2, chunks] @ q[b, h, t] * 0.3 + chunk_bias[h]]
         values = torch.cat((v[b, h // 2, local], chunk_v[b, h // 2, chunks]))
         torch.testing.assert_close(out[b, h, t], torch.cat(logits).softmax(0) @ values)
 
@@ -86,14 +86,14 @@ def test_the_reference_is_one_softmax_over_what_is_seen():
 @pytest.mark.parametrize("size", ["continued", "late", "biased"])
 def test_gradcheck(size):
     shape = {**SIZES[size], "queries": 5, "keys": 9, "width": 2, "chunks": 3, "kv_heads": 1, "heads": 2}
-    given_ = attention(**{**shape, "window": 4 if "window" in shape else None}).truth()
-    leaves = given_.leaves
+    example = attention(**{**shape, "window": 4 if "window" in shape else None}).truth()
+    leaves = example.leaves
     # Around minus infinity there is no difference to take.
     leaves[5] = torch.tensor([0.5, -0.3], dtype=torch.float64, requires_grad=True)
 
     def run(*tensors):
-        given_.given = dict(zip(LEAVES, tensors, strict=False))
-        return given_.expected()
+        example.tensors = dict(zip(LEAVES, tensors, strict=False))
+        return example.expected()
 
     finite = [x.detach().nan_to_num(neginf=-3.0).requires_grad_() for x in leaves]
     assert torch.autograd.gradcheck(run, finite)
@@ -109,9 +109,9 @@ def test_a_part_written_out_equals_the_fused_one():
         out, lse = part.forward(q, k, v, mask, 0.3, causal=causal)
         for one, other in zip((out, lse), part.tiled_forward(q, k, v, mask, 0.3, causal=causal), strict=True):
             torch.testing.assert_close(one, other)
-        given_ = (torch.cos(out), out, lse, q, k, v, mask, 0.3)
-        fused = part.backward(*given_, causal, into_bias=False)
-        written = part.tiled_backward(*given_, causal=causal, into_bias=False)
+        inputs = (torch.cos(out), out, lse, q, k, v, mask, 0.3)
+        fused = part.backward(*inputs, causal, into_bias=False)
+        written = part.tiled_backward(*inputs, causal=causal, into_bias=False)
         for one, other in zip(fused, written, strict=True):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
@@ -135,9 +135,9 @@ def test_the_fused_kernel_gets_rows_in_one_piece(name, stored):
     for one, other in zip(part.forward(q, k, v, mask, 0.3, causal=False), (out, lse), strict=True):
         torch.testing.assert_close(one, other)
     out = store(out) if name == "out" else out
-    given_ = (dout, out, lse, q, k, v, mask, 0.3)
-    written = part.tiled_backward(*given_, causal=False, into_bias=False)
-    for one, other in zip(part.backward(*given_, False, into_bias=False), written, strict=True):
+    inputs = (dout, out, lse, q, k, v, mask, 0.3)
+    written = part.tiled_backward(*inputs, causal=False, into_bias=False)
+    for one, other in zip(part.backward(*inputs, False, into_bias=False), written, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
@@ -163,10 +163,10 @@ def test_queries_that_repeat_do_not_order_the_output_wrongly():
 @pytest.mark.parametrize("shape", [(1, 1, 6, 9), (2, 4, 6, 9), (1, 4, 1, 9), (6, 9), (2, 1, 6, 1)])
 def test_a_bias_spreads_over_blocks_and_its_gradient_gathers(shape, monkeypatch):
     monkeypatch.setattr(blocked, "QUERIES_AT_ONCE", 4)
-    given_ = attention(6, 9, rows=2, heads=4, bias=True).truth()
-    given_.given["bias"] = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    expected = gradients(given_.expected(), given_.leaves)
-    for one, want in zip(gradients(given_.run(), given_.leaves), expected, strict=True):
+    example = attention(6, 9, rows=2, heads=4, bias=True).truth()
+    example.tensors["bias"] = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    expected = gradients(example.expected(), example.leaves)
+    for one, want in zip(gradients(example.run(), example.leaves), expected, strict=True):
         torch.testing.assert_close(one, want)
 
 
@@ -191,48 +191,51 @@ def test_forward_and_gradients_equal_the_released_module(fixture, form, name):
     out = module(x.transpose(0, 1)).transpose(0, 1)
     assert (out - arrays["out"]).abs().max() <= tolerance * arrays["out"].abs().max()
     (out * arrays["grad_out"]).sum().backward()
-    for key, found in {"grad_x": x.grad, **{f"grad.{name}": p.grad for name, p in module.named_parameters()}}.items():
-        assert (found - arrays[key]).abs().max() <= tolerance * arrays[key].abs().max().clamp(min=1), key
+    for key, gradient in {
+        "grad_x": x.grad,
+        **{f"grad.{name}": p.grad for name, p in module.named_parameters()},
+    }.items():
+        assert (gradient - arrays[key]).abs().max() <= tolerance * arrays[key].abs().max().clamp(min=1), key
 
 
 def test_windows_are_calls_of_their_own(form, device):
-    given_ = attention(100, window=16, overlap=True, device=device)
-    q, k, v, chunk_k, chunk_v, heed = given_.leaves
+    example = attention(100, window=16, overlap=True, device=device)
+    q, k, v, chunk_k, chunk_v, chunk_bias = example.leaves
     parts = []
     for begin in range(0, 100, 16):
         local = slice(max(begin - 16, 0), begin + 16)
-        options = {"counts_BT": given_.counts[:, begin : begin + 16], "chunk_bias_H": heed, "scale": 0.3}
+        options = {"counts_BT": example.counts[:, begin : begin + 16], "chunk_bias_H": chunk_bias, "scale": 0.3}
         part_q = q[:, :, begin : begin + 16]
         parts.append(eva_attention(part_q, k[:, :, local], v[:, :, local], chunk_k, chunk_v, **options))
-    torch.testing.assert_close(given_.run(), torch.cat(parts, 2), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(example.run(), torch.cat(parts, 2), atol=1e-6, rtol=1e-5)
 
 
-def test_heads_that_heed_no_chunk_are_local_attention(form, device):
-    given_ = attention(20, 30, device=device)
+def test_heads_that_see_no_chunk_are_local_attention(form, device):
+    example = attention(20, 30, device=device)
     without = attention(20, 30, chunks=0, chunk_bias=False, device=device)
-    without.given |= {name: given_.given[name] for name in ("q", "k", "v")}
-    torch.testing.assert_close(given_.run()[:, 0], without.run()[:, 0])
-    assert not torch.allclose(given_.run()[:, 1], without.run()[:, 1])
+    without.tensors |= {name: example.tensors[name] for name in ("q", "k", "v")}
+    torch.testing.assert_close(example.run()[:, 0], without.run()[:, 0])
+    assert not torch.allclose(example.run()[:, 1], without.run()[:, 1])
 
 
-def test_a_bias_takes_blocks_whatever_is_asked():
-    given_ = attention(6, 9, bias=True)
+def test_a_bias_runs_blocks_whatever_form_is_forced():
+    example = attention(6, 9, bias=True)
     with forced("triton"):
-        out = given_.run()
+        out = example.run()
     with forced("torch"):
-        assert torch.equal(out, given_.run())
+        assert torch.equal(out, example.run())
 
 
 def test_flops_count_what_is_visible_with_gradients_too():
-    given_ = attention(21, 30, heads=4, kv_heads=2, width=8, window=8, overlap=True, rows=2)
+    example = attention(21, 30, heads=4, kv_heads=2, width=8, window=8, overlap=True, rows=2)
     local = sum(p + 1 - max(p // 8 * 8 - 8, 0) for p in range(9, 30)) * 2 * 4
-    visible = local + 4 * int(given_.counts.clamp(max=5).sum())
+    visible = local + 4 * int(example.counts.clamp(max=5).sum())
     with torch.no_grad():
-        assert count(given_.run)[1] == visible * 4 * 8
-    assert count(lambda: gradients(given_.run(), given_.leaves))[1] == 3 * visible * 4 * 8
-    given_ = attention(6, 9, bias=True, counts=False, width=8)
-    visible = 2 * int((given_.given["bias"] > float("-inf")).sum()) + 2 * 6 * 5
-    assert count(given_.run)[1] == visible * 4 * 8
+        assert count(example.run)[1] == visible * 4 * 8
+    assert count(lambda: gradients(example.run(), example.leaves))[1] == 3 * visible * 4 * 8
+    example = attention(6, 9, bias=True, counts=False, width=8)
+    visible = 2 * int((example.tensors["bias"] > float("-inf")).sum()) + 2 * 6 * 5
+    assert count(example.run)[1] == visible * 4 * 8
 
 
 def test_no_score_matrix_of_all_heads_is_ever_held():
@@ -246,10 +249,10 @@ def test_no_score_matrix_of_all_heads_is_ever_held():
             largest = max([largest, *(x.numel() for x in torch.utils._pytree.tree_leaves(out) if hasattr(x, "numel"))])
             return out
 
-    given_ = attention(4096, width=2, chunks=4096, window=64, counts=False)
+    example = attention(4096, width=2, chunks=4096, window=64, counts=False)
     out, lse = torch.zeros(1, 2, 4096, 2), torch.zeros(1, 2, 4096)
     with torch.no_grad(), Largest():
-        inputs = (*given_.leaves[:5], None, given_.counts, given_.given["chunk_bias"])
+        inputs = (*example.leaves[:5], None, example.counts, example.tensors["chunk_bias"])
         blocked.forward(*inputs, 0.3, 64, 0)
         blocked.backward(out, *inputs, out, lse, 0.3, 64, 0, False, True)
     assert largest <= 4096 * 4
@@ -258,23 +261,23 @@ def test_no_score_matrix_of_all_heads_is_ever_held():
 @pytest.mark.parametrize("size", ["continued", "late", "biased"])
 def test_shapes_are_known_without_data(size):
     with FakeTensorMode():
-        given_ = attention(**SIZES[size])
-        out = given_.run()
-        assert out.shape == given_.given["q"].shape
-        assert [x.shape for x in gradients(out, given_.leaves)] == [x.shape for x in given_.leaves]
+        example = attention(**SIZES[size])
+        out = example.run()
+        assert out.shape == example.tensors["q"].shape
+        assert [x.shape for x in gradients(out, example.leaves)] == [x.shape for x in example.leaves]
 
 
 def test_it_compiles_without_breaks():
-    given_ = attention(20, 30, window=8)
-    compiled = torch.compile(lambda: given_.run() * 2, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(), given_.run() * 2)
-    found = gradients(compiled(), given_.leaves)
-    for one, other in zip(found, gradients(given_.run() * 2, given_.leaves), strict=True):
+    example = attention(20, 30, window=8)
+    compiled = torch.compile(lambda: example.run() * 2, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(), example.run() * 2)
+    grads = gradients(compiled(), example.leaves)
+    for one, other in zip(grads, gradients(example.run() * 2, example.leaves), strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_nothing_in_is_nothing_out(form, device):
-    given_ = attention(3, device=device)
-    q, *rest = given_.leaves[:5]
+    example = attention(3, device=device)
+    q, *rest = example.leaves[:5]
     assert eva_attention(q[:, :, :0], *rest, scale=1.0).shape == (1, 2, 0, 16)
     assert eva_attention(q[:, :0], *rest, scale=1.0).shape == (1, 0, 3, 16)

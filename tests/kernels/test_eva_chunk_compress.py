@@ -27,12 +27,12 @@ SIZES = {
 def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
     if form == "reference" and dtype == torch.float16:
         pytest.skip("the reference computes in the type it is given")
-    given_ = pooling(**SIZES[size], dtype=dtype, device=device)
-    truth = given_.truth()
-    out, expected = given_.run(), truth.expected()
+    example = pooling(**SIZES[size], dtype=dtype, device=device)
+    truth = example.truth()
+    out, expected = example.run(), truth.expected()
     assert out.dtype == dtype
     assert_close(out, expected, dtype, "out")
-    pairs = zip(gradients(out, given_.leaves), gradients(expected, truth.leaves), LEAVES, strict=True)
+    pairs = zip(gradients(out, example.leaves), gradients(expected, truth.leaves), LEAVES, strict=True)
     for gradient, expected, name in pairs:
         assert gradient.dtype == dtype
         assert_close(gradient, expected, dtype, name)
@@ -41,17 +41,17 @@ def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 2), st.integers(1, 9), st.booleans(), st.integers(0, 99))
 def test_blocks_equal_float64_in_any_shape(tokens, chunk, rows, width, features, seed):
-    given_ = pooling(tokens, chunk, rows=rows, width=width, features=features, seed=seed).truth()
+    example = pooling(tokens, chunk, rows=rows, width=width, features=features, seed=seed).truth()
     blocked.ELEMENTS, saved = 64, blocked.ELEMENTS
     try:
         with forced("torch"):
-            out = given_.run()
-            found = gradients(out, given_.leaves)
+            out = example.run()
+            grads = gradients(out, example.leaves)
     finally:
         blocked.ELEMENTS = saved
-    expected = given_.expected()
+    expected = example.expected()
     assert_close(out, expected, torch.float64, "out")
-    for one, want, name in zip(found, gradients(expected, given_.leaves), LEAVES, strict=True):
+    for one, want, name in zip(grads, gradients(expected, example.leaves), LEAVES, strict=True):
         assert_close(one, want, torch.float64, name)
 
 
@@ -59,10 +59,10 @@ def test_blocks_equal_float64_in_any_shape(tokens, chunk, rows, width, features,
 @given(st.integers(1, 30), st.integers(1, 9))
 def test_by_hand_for_all_lengths(length, chunk):
     """Means are over the chunk size, weights over the tokens that are there."""
-    given_ = pooling(length, chunk).truth()
-    w, k, v = given_.leaves
+    example = pooling(length, chunk).truth()
+    w, k, v = example.leaves
     q = torch.randn(1, 4, length, 16, dtype=torch.float64)
-    means, pooled = chunk_means(q, chunk, 2), given_.expected()
+    means, pooled = chunk_means(q, chunk, 2), example.expected()
     for n, begin in enumerate(range(0, length, chunk)):
         piece = slice(begin, begin + chunk)
         expected = q[:, :, piece].unflatten(1, (2, 2)).mean(2).sum(2) / chunk
@@ -100,35 +100,35 @@ def test_noise_moves_the_feature():
 @pytest.mark.parametrize("features", [True, False])
 @pytest.mark.parametrize("tokens", [8, 7])
 def test_gradcheck(tokens, features):
-    given_ = pooling(tokens, kv_heads=1, width=2, features=features).truth()
+    example = pooling(tokens, kv_heads=1, width=2, features=features).truth()
 
     def run(*leaves):
-        given_.leaves = list(leaves)
-        return given_.expected()
+        example.leaves = list(leaves)
+        return example.expected()
 
-    assert torch.autograd.gradcheck(run, given_.leaves)
+    assert torch.autograd.gradcheck(run, example.leaves)
 
 
 @pytest.mark.parametrize("features", [True, False])
 def test_flops_count_every_token_once_a_product(features):
-    given_ = pooling(10, features=features, width=8)
+    example = pooling(10, features=features, width=8)
     once = (4 if features else 6) * 2 * 10 * 8
     with torch.no_grad():
-        assert count(given_.run)[1] == once
-    assert count(lambda: gradients(given_.run(), given_.leaves))[1] == 3 * once
+        assert count(example.run)[1] == once
+    assert count(lambda: gradients(example.run(), example.leaves))[1] == 3 * once
 
 
 @pytest.mark.parametrize("features", [True, False])
 def test_shapes_are_known_and_it_compiles(features):
     with FakeTensorMode():
-        given_ = pooling(10, features=features)
-        out = given_.run()
-        assert [x.shape for x in gradients(out, given_.leaves)] == [x.shape for x in given_.leaves]
-    given_ = pooling(10, features=features)
-    compiled = torch.compile(lambda: given_.run() * 2, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(), given_.run() * 2)
-    found = gradients(compiled(), given_.leaves)
-    for one, other in zip(found, gradients(given_.run() * 2, given_.leaves), strict=True):
+        example = pooling(10, features=features)
+        out = example.run()
+        assert [x.shape for x in gradients(out, example.leaves)] == [x.shape for x in example.leaves]
+    example = pooling(10, features=features)
+    compiled = torch.compile(lambda: example.run() * 2, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(), example.run() * 2)
+    grads = gradients(compiled(), example.leaves)
+    for one, other in zip(grads, gradients(example.run() * 2, example.leaves), strict=True):
         torch.testing.assert_close(one, other)
 
 

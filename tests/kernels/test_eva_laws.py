@@ -34,16 +34,16 @@ needs_triton = pytest.mark.skipif(util.find_spec("triton") is None, reason="trit
 def test_triton_equals_float64_in_any_shape(queries, older, heads, chunks, window, flag, width):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     shape = {"heads": heads[0], "kv_heads": heads[1], "chunks": chunks, "window": window, "width": width}
-    given_ = attention(
+    example = attention(
         queries, queries + older, **shape, counts=flag, overlap=flag and window is not None, device=device
     )
-    truth = given_.truth()
+    truth = example.truth()
     with forced("triton"):
-        out = given_.run()
-        found = gradients(out, given_.leaves)
+        out = example.run()
+        grads = gradients(out, example.leaves)
     expected = truth.expected()
     assert_close(out, expected, torch.float32, "out")
-    for one, want, name in zip(found, gradients(expected, truth.leaves), LEAVES, strict=False):
+    for one, want, name in zip(grads, gradients(expected, truth.leaves), LEAVES, strict=False):
         if name != "chunk_bias":  # a sum over all queries that may cancel
             assert_close(one, want, torch.float32, name)
 
@@ -53,14 +53,14 @@ def test_triton_equals_float64_in_any_shape(queries, older, heads, chunks, windo
 @given(st.integers(1, 150), st.integers(1, 90), st.integers(1, 2), st.integers(1, 40), st.booleans())
 def test_triton_pools_like_float64_in_any_shape(tokens, chunk, rows, width, features):
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    given_ = pooling(tokens, chunk, rows=rows, width=width, features=features, device=device)
-    truth = given_.truth()
+    example = pooling(tokens, chunk, rows=rows, width=width, features=features, device=device)
+    truth = example.truth()
     with forced("triton"):
-        out = given_.run()
-        found = gradients(out, given_.leaves)
+        out = example.run()
+        grads = gradients(out, example.leaves)
     expected = truth.expected()
     assert_close(out, expected, torch.float32, "out")
-    for one, want, name in zip(found, gradients(expected, truth.leaves), "wkv", strict=True):
+    for one, want, name in zip(grads, gradients(expected, truth.leaves), "wkv", strict=True):
         assert_close(one, want, torch.float32, name)
 
 
@@ -71,56 +71,56 @@ def test_tiles_written_out_are_the_same_operation(size, monkeypatch):
     def tiled_backward(dout, out, lse, q, k, v, bias, scale, causal, *, into_bias):
         return part.tiled_backward(dout, out, lse, q, k, v, bias, scale, causal=causal, into_bias=into_bias)
 
-    given_ = attention(300, **{"heads": 4, "kv_heads": 2, **size}).truth()
-    out = given_.run()
-    found = gradients(out, given_.leaves)
+    example = attention(300, **{"heads": 4, "kv_heads": 2, **size}).truth()
+    out = example.run()
+    grads = gradients(out, example.leaves)
     monkeypatch.setattr(part, "forward", part.tiled_forward)
     monkeypatch.setattr(part, "backward", tiled_backward)
-    again = given_.run()
+    again = example.run()
     torch.testing.assert_close(again, out)
-    for one, other in zip(gradients(again, given_.leaves), found, strict=True):
+    for one, other in zip(gradients(again, example.leaves), grads, strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_what_is_not_seen_has_no_influence_and_no_gradient(form, device):
-    given_ = attention(30, 40, window=8, counts=False, device=device)
-    given_.counts = torch.full((1, 30), 3, device=device)
-    out = given_.run()
+    example = attention(30, 40, window=8, counts=False, device=device)
+    example.counts = torch.full((1, 30), 3, device=device)
+    out = example.run()
     changed = attention(30, 40, window=8, counts=False, device=device)
-    changed.counts = given_.counts
+    changed.counts = example.counts
     with torch.no_grad():
         # Queries begin with token 10, whose window begins with token 8.
         for name in ("k", "v"):
-            changed.given[name][:, :, :8] = 7.0
+            changed.tensors[name][:, :, :8] = 7.0
         for name in ("chunk_k", "chunk_v"):
-            changed.given[name][:, :, 3:] = -9.0
+            changed.tensors[name][:, :, 3:] = -9.0
     assert torch.equal(changed.run(), out)
-    _, dk, dv, dchunk_k, dchunk_v, _ = gradients(out, given_.leaves)
+    _, dk, dv, dchunk_k, dchunk_v, _ = gradients(out, example.leaves)
     for gradient in (dk[:, :, :8], dv[:, :, :8], dchunk_k[:, :, 3:], dchunk_v[:, :, 3:]):
         assert torch.equal(gradient, torch.zeros_like(gradient))
     assert all(gradient.abs().max() > 0 for gradient in (dk, dv, dchunk_k, dchunk_v))
 
 
 def test_a_window_of_all_keys_is_none_and_counts_of_all_chunks_too(form, device):
-    given_ = attention(50, 70, counts=False, device=device)
-    out = given_.run()
+    example = attention(50, 70, counts=False, device=device)
+    out = example.run()
     for window in (70, 71, 1000):
-        given_.window = window
-        assert torch.equal(given_.run(), out)
-    given_.counts = torch.full((1, 50), 10**6, device=device)
-    torch.testing.assert_close(given_.run(), out)
+        example.window = window
+        assert torch.equal(example.run(), out)
+    example.counts = torch.full((1, 50), 10**6, device=device)
+    torch.testing.assert_close(example.run(), out)
 
 
 @pytest.mark.parametrize(("wrong", "nearest"), [(6, 5), (2**32 + 3, 5), (-1, 0), (-(2**32) + 3, 0)])
 def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(form, wrong, nearest, device):
     """Forward and backward, without reading behind the chunks."""
-    given_ = attention(9, device=device)
-    q, k, v, chunk_k, chunk_v, heed = (x.detach() for x in given_.leaves)
+    example = attention(9, device=device)
+    q, k, v, chunk_k, chunk_v, chunk_bias = (x.detach() for x in example.leaves)
 
     def run(count):
         counts = torch.full((1, 9), 3, device=device)
         counts[0, 2:5] = count
-        inputs = (q, k, v, chunk_k, chunk_v, None, counts, heed)
+        inputs = (q, k, v, chunk_k, chunk_v, None, counts, chunk_bias)
         if form == "reference":
             return (plain.eva_attention(*inputs, 0.3, 9, 0),)
         module = ops._form(q, None)
@@ -133,21 +133,21 @@ def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(form, wron
 
 def test_a_chunk_of_one_token_counts_as_that_token(form, device):
     """Local keys handed over as chunks, the rest local: one softmax over all."""
-    given_ = attention(20, 60, counts=False, chunks=0, chunk_bias=False, device=device)
-    out = given_.run()
-    k, v = given_.given["k"], given_.given["v"]
+    example = attention(20, 60, counts=False, chunks=0, chunk_bias=False, device=device)
+    out = example.run()
+    k, v = example.tensors["k"], example.tensors["v"]
     moved = {"chunk_k": k[:, :, :40], "chunk_v": v[:, :, :40], "k": k[:, :, 40:], "v": v[:, :, 40:]}
-    given_.given = {name: moved.get(name, x) for name, x in given_.given.items()}
-    torch.testing.assert_close(given_.run(), out)
+    example.tensors = {name: moved.get(name, x) for name, x in example.tensors.items()}
+    torch.testing.assert_close(example.run(), out)
 
 
 def test_how_tensors_lie_in_memory_does_not_matter(form, device):
-    given_ = attention(20, 30, heads=4, kv_heads=2, rows=2, device=device)
-    out = given_.run()
-    given_.given |= {
-        name: given_.given[name].transpose(1, 2).contiguous().transpose(1, 2) for name in ("q", "k", "v", "chunk_k")
+    example = attention(20, 30, heads=4, kv_heads=2, rows=2, device=device)
+    out = example.run()
+    example.tensors |= {
+        name: example.tensors[name].transpose(1, 2).contiguous().transpose(1, 2) for name in ("q", "k", "v", "chunk_k")
     }
-    torch.testing.assert_close(given_.run(), out)
+    torch.testing.assert_close(example.run(), out)
     pool = pooling(30, rows=2, device=device)
     out = pool.run()
     pool.leaves[1] = pool.leaves[1].contiguous()
@@ -157,13 +157,13 @@ def test_how_tensors_lie_in_memory_does_not_matter(form, device):
 
 def test_heads_of_one_group_share_their_gradient(form, device):
     """Grouped heads are repeated key heads."""
-    given_ = attention(20, heads=4, kv_heads=2, window=8, device=device)
+    example = attention(20, heads=4, kv_heads=2, window=8, device=device)
     names = ("k", "v", "chunk_k", "chunk_v")
-    found = dict(zip(given_.given, gradients(given_.run(), given_.leaves), strict=True))
-    given_.given |= {name: given_.given[name].detach().repeat_interleave(2, 1).requires_grad_() for name in names}
-    repeated = dict(zip(given_.given, gradients(given_.run(), given_.leaves), strict=True))
+    grads = dict(zip(example.tensors, gradients(example.run(), example.leaves), strict=True))
+    example.tensors |= {name: example.tensors[name].detach().repeat_interleave(2, 1).requires_grad_() for name in names}
+    repeated = dict(zip(example.tensors, gradients(example.run(), example.leaves), strict=True))
     for name in names:
-        torch.testing.assert_close(repeated[name].unflatten(1, (2, 2)).sum(2), found[name], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(repeated[name].unflatten(1, (2, 2)).sum(2), grads[name], atol=1e-5, rtol=1e-4)
 
 
 @settings(max_examples=20, deadline=None)

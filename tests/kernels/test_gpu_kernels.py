@@ -30,25 +30,25 @@ def _needs_a_gpu() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("size", SIZES)
 def test_forward_and_every_gradient_equal_float64(size, dtype):
-    given = case(**SIZES[size], dtype=dtype, device="cuda")
-    truth = given.truth()
+    example = case(**SIZES[size], dtype=dtype, device="cuda")
+    truth = example.truth()
     with forced("triton"):
-        out = given.run()
-        found = gradients(out, given.leaves)
+        out = example.run()
+        grads = gradients(out, example.leaves)
     expected = truth.expected()
     assert_close(out, expected, dtype, "out")
-    for i, (gradient, want) in enumerate(zip(found, gradients(expected, truth.leaves), strict=True)):
+    for i, (gradient, want) in enumerate(zip(grads, gradients(expected, truth.leaves), strict=True)):
         assert_close(gradient, want, dtype, str(i))
 
 
 def test_no_two_runs_differ():
-    given = case(**SIZES["paper"], dtype=torch.bfloat16, device="cuda")
-    first = given.run()
-    first_gradients = gradients(first, given.leaves[:4])
+    example = case(**SIZES["paper"], dtype=torch.bfloat16, device="cuda")
+    first = example.run()
+    first_gradients = gradients(first, example.leaves[:4])
     for _ in range(30):
-        again = given.run()
+        again = example.run()
         assert torch.equal(again, first)
-        for one, other in zip(gradients(again, given.leaves[:4]), first_gradients, strict=True):
+        for one, other in zip(gradients(again, example.leaves[:4]), first_gradients, strict=True):
             assert torch.equal(one, other)
 
 
@@ -62,22 +62,22 @@ def test_search_of_a_large_bank_has_one_answer(queries, chunks, dtype):
     with forced("reference"):
         expected = chunk_topk(q, mean, count, 16)
     for _ in range(5):
-        found = chunk_topk(q, mean, count, 16)
-        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        matches = chunk_topk(q, mean, count, 16)
+        assert all(torch.equal(one, other) for one, other in zip(matches, expected, strict=True))
 
 
 def test_a_bank_beyond_four_gigabytes_is_addressed():
-    given = case(64, heads=2, kv_heads=1, width=128, chunks=16, dtype=torch.bfloat16, device="cuda")
+    example = case(64, heads=2, kv_heads=1, width=128, chunks=16, dtype=torch.bfloat16, device="cuda")
     far = 5 * 2**20
     bank_k, bank_v = (torch.zeros(1, 1, far + 16, 4, 128, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    near = [x.detach() for x in given.leaves[4:6]]
+    near = [x.detach() for x in example.leaves[4:6]]
     for bank, x in zip((bank_k, bank_v), near, strict=True):
         bank[:, :, far:] = x
-    given.leaves[4:6] = near
-    expected = given.run()
-    given.leaves[4:6] = [bank_k, bank_v]
-    given.ids = given.ids + far
-    assert torch.equal(given.run(), expected)
+    example.leaves[4:6] = near
+    expected = example.run()
+    example.leaves[4:6] = [bank_k, bank_v]
+    example.ids = example.ids + far
+    assert torch.equal(example.run(), expected)
 
 
 def test_a_long_local_part():
@@ -87,9 +87,9 @@ def test_a_long_local_part():
 
 
 def test_compiles_around_the_kernels():
-    given = case(**SIZES["paper"], dtype=torch.bfloat16, device="cuda")
-    compiled = torch.compile(lambda: given.run() * 2, fullgraph=True)
-    torch.testing.assert_close(compiled(), given.run() * 2)
+    example = case(**SIZES["paper"], dtype=torch.bfloat16, device="cuda")
+    compiled = torch.compile(lambda: example.run() * 2, fullgraph=True)
+    torch.testing.assert_close(compiled(), example.run() * 2)
 
 
 EVA_SIZES = {
@@ -107,41 +107,41 @@ POOLING_SIZES = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("size", [*EVA_SIZES, *(f"pool {name}" for name in POOLING_SIZES)])
 def test_eva_equals_float64_forward_and_in_every_gradient(size, dtype):
-    given: Attention | Pooling
+    example: Attention | Pooling
     if size in EVA_SIZES:
-        given = attention(**EVA_SIZES[size], dtype=dtype, device="cuda")
+        example = attention(**EVA_SIZES[size], dtype=dtype, device="cuda")
     else:
-        given = pooling(**POOLING_SIZES[size.removeprefix("pool ")], dtype=dtype, device="cuda")
-    truth = given.truth()
+        example = pooling(**POOLING_SIZES[size.removeprefix("pool ")], dtype=dtype, device="cuda")
+    truth = example.truth()
     with forced("triton"):
-        out = given.run()
-        found = gradients(out, given.leaves)
+        out = example.run()
+        grads = gradients(out, example.leaves)
     expected = truth.expected()
     assert_close(out, expected, dtype, "out")
-    for i, (gradient, want) in enumerate(zip(found, gradients(expected, truth.leaves), strict=True)):
+    for i, (gradient, want) in enumerate(zip(grads, gradients(expected, truth.leaves), strict=True)):
         assert_close(gradient, want, dtype, str(i))
 
 
 def test_no_two_runs_of_eva_differ():
-    for given in (
+    for example in (
         attention(**EVA_SIZES["paper"], dtype=torch.bfloat16, device="cuda"),
         pooling(**POOLING_SIZES["paper"], dtype=torch.bfloat16, device="cuda"),
     ):
-        first = given.run()
-        first_gradients = gradients(first, given.leaves)
+        first = example.run()
+        first_gradients = gradients(first, example.leaves)
         for _ in range(20):
-            again = given.run()
+            again = example.run()
             assert torch.equal(again, first)
-            for one, other in zip(gradients(again, given.leaves), first_gradients, strict=True):
+            for one, other in zip(gradients(again, example.leaves), first_gradients, strict=True):
                 assert torch.equal(one, other)
 
 
 def test_torch_forms_of_eva_are_right_on_a_gpu():
     for size in ("grouped", "continued"):
-        given = attention(**EVA_SIZES[size], bias=size == "continued", device="cuda")
-        truth = given.truth()
+        example = attention(**EVA_SIZES[size], bias=size == "continued", device="cuda")
+        truth = example.truth()
         with forced("torch"):
-            out = given.run()
-            found = gradients(out, given.leaves)
-        for one, want in zip(found, gradients(truth.expected(), truth.leaves), strict=True):
+            out = example.run()
+            grads = gradients(out, example.leaves)
+        for one, want in zip(grads, gradients(truth.expected(), truth.leaves), strict=True):
             assert_close(one, want, torch.float32, size)

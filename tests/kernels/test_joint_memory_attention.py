@@ -35,12 +35,12 @@ SIZES = {
 def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
     if form == "reference" and dtype == torch.float16:
         pytest.skip("the reference computes in the type it is given")
-    given_ = case(**SIZES[size], dtype=dtype, device=device)
-    truth = given_.truth()
-    out, expected = given_.run(), truth.expected()
+    example = case(**SIZES[size], dtype=dtype, device=device)
+    truth = example.truth()
+    out, expected = example.run(), truth.expected()
     assert out.dtype == dtype
     assert_close(out, expected, dtype, "out")
-    pairs = zip(gradients(out, given_.leaves), gradients(expected, truth.leaves), LEAVES, strict=True)
+    pairs = zip(gradients(out, example.leaves), gradients(expected, truth.leaves), LEAVES, strict=True)
     for gradient, expected, name in pairs:
         assert_close(gradient, expected, dtype, name)
 
@@ -65,10 +65,10 @@ def test_blocks_equal_float64_in_any_shape(queries, before, rows, heads, width, 
     )
     try:
         shape = {"rows": rows, "heads": heads[0], "kv_heads": heads[1], "width": width, "chunks": chunks}
-        given_ = case(queries, queries + before, chunk=chunk, take=take, slopes=slopes, **shape).truth()
+        example = case(queries, queries + before, chunk=chunk, take=take, slopes=slopes, **shape).truth()
         with forced("torch"):
-            out = given_.run()
-        assert_close(out, given_.expected(), torch.float64, "out")
+            out = example.run()
+        assert_close(out, example.expected(), torch.float64, "out")
     finally:
         blocked.BIAS_ELEMENTS, blocked.GATHERED_ELEMENTS = saved
 
@@ -111,8 +111,8 @@ def run_fixture(hyper, arrays, leaves):
     else:
         bank = [torch.zeros(rows, count, 0, 1, hyper["head_dim"], dtype=q.dtype)] * 2
         gate = torch.full((count,), 3.0, dtype=q.dtype)
-    found, scale = torch.full_like(ids, bool(hyper["K"]), dtype=torch.bool), hyper["head_dim"] ** -0.5
-    out = joint_memory_attention(q, k, v, q, *bank, ids, found, gate, scale=scale, slopes_H=slopes)
+    retrieved, scale = torch.full_like(ids, bool(hyper["K"]), dtype=torch.bool), hyper["head_dim"] ** -0.5
+    out = joint_memory_attention(q, k, v, q, *bank, ids, retrieved, gate, scale=scale, slopes_H=slopes)
     return out.permute(2, 0, 1, 3).flatten(2) @ leaves["wo"].T
 
 
@@ -141,143 +141,146 @@ def test_forward_and_gradients_equal_the_released_module(fixture, form, name):
 
 
 def test_the_joint_form_is_the_local_part_with_the_memory_fused_in(form, device):
-    given_ = case(30, 41, heads=4, kv_heads=2, device=device)
-    q, k, v, q_memory, bank_k, bank_v, gate = given_.leaves
-    local = local_attention(q, k, v, scale=given_.scale, slopes_H=given_.slopes)
-    out = fuse_memory(local, q_memory, bank_k, bank_v, given_.ids, given_.found, gate, scale=given_.scale)
-    assert torch.equal(out, given_.run())
-    nothing = ~given_.found.any(-1)
+    example = case(30, 41, heads=4, kv_heads=2, device=device)
+    q, k, v, q_memory, bank_k, bank_v, gate = example.leaves
+    local = local_attention(q, k, v, scale=example.scale, slopes_H=example.slopes)
+    out = fuse_memory(local, q_memory, bank_k, bank_v, example.ids, example.retrieved, gate, scale=example.scale)
+    assert torch.equal(out, example.run())
+    nothing = ~example.retrieved.any(-1)
     assert nothing.any()
     assert torch.equal(out[nothing], local[nothing])
 
 
 def test_the_gate_mixes_between_both_parts(form, device):
-    given_ = case(9, device=device)
-    q, k, v, *_ = given_.leaves
-    local = local_attention(q, k, v, scale=given_.scale, slopes_H=given_.slopes)
+    example = case(9, device=device)
+    q, k, v, *_ = example.leaves
+    local = local_attention(q, k, v, scale=example.scale, slopes_H=example.slopes)
     outs = []
     for value in (-50.0, 0.0, 50.0):
-        given_.leaves[-1] = torch.full((2,), value, device=device)
-        outs.append(given_.run())
+        example.leaves[-1] = torch.full((2,), value, device=device)
+        outs.append(example.run())
     torch.testing.assert_close(outs[0], local)
     torch.testing.assert_close(outs[1], (outs[0] + outs[2]) / 2)
 
 
 def test_missing_chunks_have_no_influence_and_order_has_none(form, device):
-    given_ = case(13, device=device)
-    out = given_.run()
-    given_.ids, given_.found = given_.ids.flip(-1), given_.found.flip(-1)
-    torch.testing.assert_close(given_.run(), out)
-    missing = torch.zeros_like(given_.found[..., :2])
-    given_.found, given_.ids = torch.cat((missing, given_.found), -1), torch.cat((missing.long() - 7, given_.ids), -1)
-    torch.testing.assert_close(given_.run(), out)
+    example = case(13, device=device)
+    out = example.run()
+    example.ids, example.retrieved = example.ids.flip(-1), example.retrieved.flip(-1)
+    torch.testing.assert_close(example.run(), out)
+    missing = torch.zeros_like(example.retrieved[..., :2])
+    example.retrieved, example.ids = (
+        torch.cat((missing, example.retrieved), -1),
+        torch.cat((missing.long() - 7, example.ids), -1),
+    )
+    torch.testing.assert_close(example.run(), out)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a look at the ids would wait for the GPU")
 @pytest.mark.parametrize("wrong", [9, -1, 10**12, -(10**12)])
-def test_a_chunk_that_the_bank_lacks_is_refused_where_one_was_found(form, wrong):
-    given_ = case(5)
-    given_.ids[0, 1, 2, 0], given_.found[0, 1, 2, 0] = wrong, False
-    given_.run()
-    given_.found[0, 1, 2, 0] = True
-    sentence = f"ids_BHTm has {wrong} where found_BHTm is true, in a bank of 9 chunks: mend one of them."
+def test_a_retrieved_chunk_that_the_bank_lacks_is_refused(form, wrong):
+    example = case(5)
+    example.ids[0, 1, 2, 0], example.retrieved[0, 1, 2, 0] = wrong, False
+    example.run()
+    example.retrieved[0, 1, 2, 0] = True
+    sentence = f"ids_BHTm has {wrong} where retrieved_BHTm is true, in a bank of 9 chunks: correct one of them."
     with pytest.raises(ValueError, match=sentence):
-        given_.run()
-    q, _, _, q_memory, bank_k, bank_v, gate = given_.leaves
+        example.run()
+    q, _, _, q_memory, bank_k, bank_v, gate = example.leaves
     with pytest.raises(ValueError, match="in a bank of 0 chunks"):
-        fuse_memory(q, q_memory, bank_k[:, :, :0], bank_v[:, :, :0], given_.ids, given_.found, gate, scale=1.0)
+        fuse_memory(q, q_memory, bank_k[:, :, :0], bank_v[:, :, :0], example.ids, example.retrieved, gate, scale=1.0)
 
 
 def test_a_compiled_call_refuses_it_too():
-    given_ = case(5)
-    compiled = torch.compile(given_.run, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(), given_.run())
-    given_.ids[0, 0, 1], given_.found[0, 0, 1] = 9, True
+    example = case(5)
+    compiled = torch.compile(example.run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(), example.run())
+    example.ids[0, 0, 1], example.retrieved[0, 0, 1] = 9, True
     with pytest.raises(ValueError, match="in a bank of 9 chunks"):
         compiled()
 
 
 @pytest.mark.parametrize("wrong", [9, -1, 10**12])
-def test_where_it_is_not_looked_at_it_counts_as_not_found(form, wrong, device):
+def test_an_unchecked_id_out_of_range_counts_as_not_retrieved(form, wrong, device):
     """As on a GPU: no form reads outside of the bank, forward or backward."""
-    given_ = case(5, device=device)
-    local, _, _, q, bank_k, bank_v, gate = (x.detach() for x in given_.leaves)
-    ids, found = given_.ids.clone(), given_.found.clone()
-    ids[0, :, 1:, 0], found[0, :, 1:, 0] = 4, True
-    outside = torch.zeros_like(found)
+    example = case(5, device=device)
+    local, _, _, q, bank_k, bank_v, gate = (x.detach() for x in example.leaves)
+    ids, retrieved = example.ids.clone(), example.retrieved.clone()
+    ids[0, :, 1:, 0], retrieved[0, :, 1:, 0] = 4, True
+    outside = torch.zeros_like(retrieved)
     outside[0, :, 2:4, 0] = outside[0, 1, 4] = True
-    wrong_ids, without = ids.masked_fill(outside, wrong), found & ~outside
+    wrong_ids, without = ids.masked_fill(outside, wrong), retrieved & ~outside
 
-    def run(ids, found):
-        given_ = (local, q, bank_k, bank_v, ids, found, gate)
+    def run(ids, retrieved):
+        inputs = (local, q, bank_k, bank_v, ids, retrieved, gate)
         if form == "reference":
-            return (reference.fuse_memory(*given_, 0.3),)
+            return (reference.fuse_memory(*inputs, 0.3),)
         module = ops._form(q, bank_k)
-        out, *made = module.memory_forward(*given_, 0.3)
-        return (out, *made, *module.memory_backward(torch.ones_like(out), *given_, *made, 0.3, True))
+        out, *made = module.memory_forward(*inputs, 0.3)
+        return (out, *made, *module.memory_backward(torch.ones_like(out), *inputs, *made, 0.3, True))
 
-    for one, other in zip(run(wrong_ids, found | outside), run(ids, without), strict=True):
+    for one, other in zip(run(wrong_ids, retrieved | outside), run(ids, without), strict=True):
         assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("empty", ["chunks", "take"])
 def test_an_empty_bank_leaves_the_local_part(form, empty, device):
-    given_ = case(5, device=device, **{"chunks": 1, "take": 1, empty: 1})
-    q, k, v, q_memory, bank_k, bank_v, gate = given_.leaves
+    example = case(5, device=device, **{"chunks": 1, "take": 1, empty: 1})
+    q, k, v, q_memory, bank_k, bank_v, gate = example.leaves
     local = local_attention(q, k, v, scale=1.0)
     if empty == "chunks":
-        bank_k, bank_v, given_.found = bank_k[:, :, :0], bank_v[:, :, :0], torch.zeros_like(given_.found)
+        bank_k, bank_v, example.retrieved = bank_k[:, :, :0], bank_v[:, :, :0], torch.zeros_like(example.retrieved)
     else:
-        given_.ids, given_.found = given_.ids[..., :0], given_.found[..., :0]
-    out = fuse_memory(local, q_memory, bank_k, bank_v, given_.ids, given_.found, gate, scale=1.0)
+        example.ids, example.retrieved = example.ids[..., :0], example.retrieved[..., :0]
+    out = fuse_memory(local, q_memory, bank_k, bank_v, example.ids, example.retrieved, gate, scale=1.0)
     assert torch.equal(out, local)
 
 
 def test_one_token_after_another_equals_all_at_once(form, device):
-    given_ = case(6, width=24, device=device)
-    q, k, v, q_memory, bank_k, bank_v, gate = given_.leaves
-    together = given_.run()
+    example = case(6, width=24, device=device)
+    q, k, v, q_memory, bank_k, bank_v, gate = example.leaves
+    together = example.run()
     for t in range(6):
         one = joint_memory_attention(
             *(q[:, :, t : t + 1], k[:, :, : t + 1], v[:, :, : t + 1], q_memory[:, :, t : t + 1], bank_k, bank_v),
-            *(given_.ids[:, :, t : t + 1], given_.found[:, :, t : t + 1], gate),
-            scale=given_.scale,
-            slopes_H=given_.slopes,
+            *(example.ids[:, :, t : t + 1], example.retrieved[:, :, t : t + 1], gate),
+            scale=example.scale,
+            slopes_H=example.slopes,
         )
         torch.testing.assert_close(one, together[:, :, t : t + 1])
 
 
 def test_a_bank_of_another_type_and_of_any_steps_is_read(form, device):
-    given_ = case(20, width=16, device=device)
+    example = case(20, width=16, device=device)
     wide = [torch.randn(1, 1, 9, 4, 20, device=device).half() for _ in range(2)]
-    given_.leaves[4:6] = [x[..., 2:18] for x in wide]
-    narrow = given_.run()
-    given_.leaves[4:6] = [x[..., 2:18].contiguous().float() for x in wide]
-    torch.testing.assert_close(narrow, given_.run())
-    given_.leaves[4:6] = [x[..., 2:18].contiguous().float().transpose(2, 3).contiguous().transpose(2, 3) for x in wide]
-    torch.testing.assert_close(narrow, given_.run())
+    example.leaves[4:6] = [x[..., 2:18] for x in wide]
+    narrow = example.run()
+    example.leaves[4:6] = [x[..., 2:18].contiguous().float() for x in wide]
+    torch.testing.assert_close(narrow, example.run())
+    example.leaves[4:6] = [x[..., 2:18].contiguous().float().transpose(2, 3).contiguous().transpose(2, 3) for x in wide]
+    torch.testing.assert_close(narrow, example.run())
 
 
 def test_gates_and_slopes_are_read_with_any_step(form, device):
-    given_ = case(9, heads=4, kv_heads=2, device=device)
-    out = given_.run()
-    expected = gradients(out, given_.leaves)
-    wide = torch.stack((given_.leaves[-1].detach(), torch.full((4,), torch.nan, device=device)), 1)
-    given_.leaves[-1] = wide[:, 0].requires_grad_()
-    given_.slopes = torch.stack((given_.slopes, torch.full((4,), torch.nan, device=device)), 1)[:, 0]
-    assert torch.equal(given_.run(), out)
-    for one, other in zip(gradients(given_.run(), given_.leaves), expected, strict=True):
+    example = case(9, heads=4, kv_heads=2, device=device)
+    out = example.run()
+    expected = gradients(out, example.leaves)
+    wide = torch.stack((example.leaves[-1].detach(), torch.full((4,), torch.nan, device=device)), 1)
+    example.leaves[-1] = wide[:, 0].requires_grad_()
+    example.slopes = torch.stack((example.slopes, torch.full((4,), torch.nan, device=device)), 1)[:, 0]
+    assert torch.equal(example.run(), out)
+    for one, other in zip(gradients(example.run(), example.leaves), expected, strict=True):
         torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("steps", [(0, 2, 1, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
 def test_gradients_reach_a_bank_however_the_outputs_is_stored(form, steps, device):
-    given_ = case(5, heads=3, chunk=1, take=1, width=4, device=device)
-    out = given_.run()
+    example = case(5, heads=3, chunk=1, take=1, width=4, device=device)
+    out = example.run()
     dout = torch.randn(out.shape, device=device)
     stored = dout.permute(steps).contiguous().permute([steps.index(i) for i in range(4)])
-    found, expected = (torch.autograd.grad(out, given_.leaves, x, retain_graph=True) for x in (stored, dout))
-    for one, other in zip(found, expected, strict=True):
+    grads, expected = (torch.autograd.grad(out, example.leaves, x, retain_graph=True) for x in (stored, dout))
+    for one, other in zip(grads, expected, strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -296,86 +299,88 @@ def test_a_bank_in_whole_chunks_is_not_copied():
     assert blocked._whole_chunks(bank[..., 1:]).is_contiguous()
 
 
-def test_the_bank_gets_no_gradient_unless_asked(form, device):
-    given_ = case(7, device=device)
-    given_.leaves[4:6] = [x.detach() for x in given_.leaves[4:6]]
-    rest = [leaf for leaf in given_.leaves if leaf.requires_grad]
+def test_the_bank_gets_a_gradient_only_where_it_needs_one(form, device):
+    example = case(7, device=device)
+    example.leaves[4:6] = [x.detach() for x in example.leaves[4:6]]
+    rest = [leaf for leaf in example.leaves if leaf.requires_grad]
     truth = case(7, device=device)
     expected = gradients(truth.run(), truth.leaves)
-    for gradient, want in zip(gradients(given_.run(), rest), (*expected[:4], expected[6]), strict=True):
+    for gradient, want in zip(gradients(example.run(), rest), (*expected[:4], expected[6]), strict=True):
         torch.testing.assert_close(gradient, want)
 
 
 @pytest.mark.parametrize("named", ["reference", "torch"])
 def test_gradcheck(named):
-    given_ = case(3, 5, heads=2, kv_heads=1, width=2, chunks=3, chunk=2, take=2).truth()
+    example = case(3, 5, heads=2, kv_heads=1, width=2, chunks=3, chunk=2, take=2).truth()
 
     def run(*leaves):
-        given_.leaves = list(leaves)
+        example.leaves = list(leaves)
         with forced(named):
-            return given_.run()
+            return example.run()
 
-    assert torch.autograd.gradcheck(run, tuple(given_.leaves))
+    assert torch.autograd.gradcheck(run, tuple(example.leaves))
 
 
 def test_repeated_runs_are_bitwise_equal(form, device):
-    given_ = case(63, rows=2, device=device)
-    first, second = given_.run(), given_.run()
+    example = case(63, rows=2, device=device)
+    first, second = example.run(), example.run()
     assert torch.equal(first, second)
-    for one, other in zip(gradients(first, given_.leaves[:4]), gradients(second, given_.leaves[:4]), strict=True):
+    for one, other in zip(gradients(first, example.leaves[:4]), gradients(second, example.leaves[:4]), strict=True):
         assert torch.equal(one, other)
 
 
 def test_compiles_into_one_graph_with_its_gradients():
-    given_ = case(12, 17)
+    example = case(12, 17)
 
     def run(*leaves):
         *tensors, gate = leaves
-        return joint_memory_attention(*tensors, given_.ids, given_.found, gate, scale=0.25, slopes_H=given_.slopes)
+        return joint_memory_attention(
+            *tensors, example.ids, example.retrieved, gate, scale=0.25, slopes_H=example.slopes
+        )
 
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    eager, out = run(*given_.leaves), compiled(*given_.leaves)
+    eager, out = run(*example.leaves), compiled(*example.leaves)
     torch.testing.assert_close(out, eager)
-    for one, other in zip(gradients(out, given_.leaves), gradients(eager, given_.leaves), strict=True):
+    for one, other in zip(gradients(out, example.leaves), gradients(eager, example.leaves), strict=True):
         torch.testing.assert_close(one, other)
 
 
 def test_shapes_are_known_without_data():
     with FakeTensorMode():
-        given_ = case(1, 6, heads=4, kv_heads=2)
-        out = given_.run()
+        example = case(1, 6, heads=4, kv_heads=2)
+        out = example.run()
         assert out.shape == (1, 4, 1, 16)
-        assert [g.shape for g in torch.autograd.grad(out.sum(), given_.leaves)] == [x.shape for x in given_.leaves]
+        assert [g.shape for g in torch.autograd.grad(out.sum(), example.leaves)] == [x.shape for x in example.leaves]
 
 
 @pytest.mark.parametrize("into_bank", [True, False])
 def test_flops_are_counted_from_what_is_visible(into_bank, monkeypatch):
-    given_ = case(10, 15, rows=2, heads=4, kv_heads=2, width=16, chunk=3)
+    example = case(10, 15, rows=2, heads=4, kv_heads=2, width=16, chunk=3)
     if not into_bank:
-        given_.leaves[4:6] = [x.detach() for x in given_.leaves[4:6]]
+        example.leaves[4:6] = [x.detach() for x in example.leaves[4:6]]
     local = 2 * 4 * sum(5 + t + 1 for t in range(10)) * 4 * 16
-    memory = int(given_.found.sum()) * 3 * 4 * 16
+    memory = int(example.retrieved.sum()) * 3 * 4 * 16
     monkeypatch.setenv("CONTEXTLAB_KERNELS", "torch")
-    out, forward = count(given_.run)
+    out, forward = count(example.run)
     assert forward == local + memory
     _, backward = count(lambda: out.sum().backward())
     assert backward == 2 * local + (2 if into_bank else 1) * memory
 
 
 def test_memory_attention_is_attention_over_the_gathered_tokens():
-    given_ = case(7, rows=2, heads=4, kv_heads=2).truth()
-    _, _, _, q, bank_k, bank_v, _ = given_.leaves
-    found = torch.ones_like(given_.found)
-    ids = given_.ids % 9
-    out = reference.memory_attention(q, bank_k, bank_v, ids, found, 0.5)
+    example = case(7, rows=2, heads=4, kv_heads=2).truth()
+    _, _, _, q, bank_k, bank_v, _ = example.leaves
+    retrieved = torch.ones_like(example.retrieved)
+    ids = example.ids % 9
+    out = reference.memory_attention(q, bank_k, bank_v, ids, retrieved, 0.5)
     for b, h, t in [(0, 0, 0), (1, 3, 6), (0, 2, 3)]:
         keys, values = (bank[b, h // 2, ids[b, h, t]].flatten(0, 1) for bank in (bank_k, bank_v))
         torch.testing.assert_close(out[b, h, t], (keys @ q[b, h, t] * 0.5).softmax(0) @ values)
 
 
 def test_local_attention_is_torchs():
-    given_ = case(20, heads=4, kv_heads=2).truth()
-    q, k, v, *_ = given_.leaves
+    example = case(20, heads=4, kv_heads=2).truth()
+    q, k, v, *_ = example.leaves
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=0.2)
     torch.testing.assert_close(reference.local_attention(q, k, v, None, 0.2), expected)
     with forced("torch"):

@@ -74,9 +74,9 @@ def _compare(name: str, arguments: Arguments, layouts: dict[str, Layout]) -> Non
         _close(result, want, name)
     if operation.leaves:
         dout = layouts["dout"].of(torch.randn_like(expected[0]).to(results[0].dtype))
-        found = _gradients(results[0], operation.leaves_of(stored), dout)
+        grads = _gradients(results[0], operation.leaves_of(stored), dout)
         wanted = _gradients(expected[0], operation.leaves_of(plain), dout.double())
-        for leaf, gradient, want in zip(operation.leaves, found, wanted, strict=True):
+        for leaf, gradient, want in zip(operation.leaves, grads, wanted, strict=True):
             assert gradient.dtype == stored[leaf].dtype
             _close(gradient, want, f"{name}: gradient of {leaf}")
 
@@ -147,10 +147,10 @@ def test_every_operation_follows_torchs_rules(form: str) -> None:
             # arguments that want some.
             wanted = op.name() in DIFFERENTIABLE
             detached = (x.detach() if isinstance(x, Tensor) else x for x in arguments)
-            given_ = [
+            inputs = [
                 x.requires_grad_(wanted) if isinstance(x, Tensor) and x.is_floating_point() else x for x in detached
             ]
-            torch.library.opcheck(op, tuple(given_), test_utils=rules)
+            torch.library.opcheck(op, tuple(inputs), test_utils=rules)
             checked.add(op.name())
     every = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("contextlab::")}
     assert checked == every - ({"contextlab::sink_attention"} if form == "triton" else set())

@@ -45,8 +45,8 @@ def test_a_wrong_output_gets_no_speed(op):
 
     def spoiled(name):
         def run():
-            found = case.runs[name]()
-            return (found[0], found[1] + 1) if isinstance(found, tuple) else found + 1
+            result = case.runs[name]()
+            return (result[0], result[1] + 1) if isinstance(result, tuple) else result + 1
 
         return run
 
@@ -57,7 +57,7 @@ def test_a_wrong_output_gets_no_speed(op):
     assert "seconds" not in by_form["torch"]
 
 
-def test_a_chunk_found_twice_is_wrong():
+def test_a_chunk_retrieved_twice_is_wrong():
     case = cases("chunk_topk")[0]
     ids, score = case.runs["reference"]()
     ids[..., 1] = ids[..., 0]

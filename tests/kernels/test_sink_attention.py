@@ -34,7 +34,7 @@ def test_with_one_query_for_all_keys_it_is_plain_attention(sinks):
     torch.testing.assert_close(sink_attention(q, q, k, v, seen, sinks, 0.3), plain(q, k, v, seen, 0.3))
 
 
-def test_the_sinks_are_met_by_their_own_query():
+def test_sinks_are_attended_to_by_their_own_query():
     (q, q_sink, k, v), seen = case()
     only_sinks = seen.clone()
     only_sinks[..., 3:] = False
@@ -102,10 +102,10 @@ def test_values_may_be_wider_than_keys():
 )
 def test_a_mistake_is_one_sentence(changed, error, sentence):
     (q, q_sink, k, v), seen = case()
-    given = {"q": q, "q_sink": q_sink, "k": k, "v": v, "seen": seen, "sinks": 2, "scale": 0.3}
-    sink_attention(*given.values())
+    inputs = {"q": q, "q_sink": q_sink, "k": k, "v": v, "seen": seen, "sinks": 2, "scale": 0.3}
+    sink_attention(*inputs.values())
     with pytest.raises(error, match=sentence):
-        sink_attention(*{**given, **changed}.values())
+        sink_attention(*{**inputs, **changed}.values())
 
 
 def test_queries_stored_in_another_order_compile():

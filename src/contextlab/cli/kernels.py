@@ -51,7 +51,7 @@ def measured(wanted: list[str], device: str | None, sizes: str | None, repeats: 
     from contextlab.kernels import bench as kernels_bench
     from contextlab.kernels import bench_cases, dispatch
 
-    dispatch.asked()
+    dispatch.forced_form()
     where = compute_device(device)
     if where.type not in ("cpu", "cuda"):
         raise UserError(f"The kernels are measured on cpu or cuda, not on {where.type}: use --device cpu.")

@@ -64,7 +64,7 @@ def identity(
         "seed": seed,
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "device": backbone.device.type,
-        "kernels": dispatch.asked(),
+        "kernels": dispatch.forced_form(),
         "contextlab": __version__,
         "source_sha256": registry.source_digest("contextlab"),
         "torch": torch.__version__,

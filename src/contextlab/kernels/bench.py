@@ -1,7 +1,7 @@
 """Measuring the kernels: time and memory beside the plain-torch twin, beside torch's own, and beside the machine.
 
-A speed is only given for an output that equals the reference in float64. Bytes are those of every argument, retrieved
-token and result, once; FLOPs are those that the accounting counts.
+A speed is reported only for an output that equals the reference in float64. The bytes of every argument, retrieved
+token and result count once. FLOPs are those that the accounting counts.
 
 Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D head width, n chunks of the bank, c tokens
 of a chunk, m chunks retrieved, W tokens of a window.
@@ -46,12 +46,12 @@ class Case:
 
     Attributes:
         op: its name, with the direction.
-        size: what it is run on.
-        runs: what is timed, by name; names of forms run that form.
-        error: how far a result is from the truth, relative; None where it is not to be compared.
-        bytes: least memory traffic.
+        size: sizes of its inputs.
+        runs: functions to time, by name; the name of a form runs that form.
+        error: relative error of a result; None where the result is not compared.
+        bytes: least memory traffic possible.
         flops: multiply-add = 2.
-        beside: other operations to measure it by, with their FLOPs; their results are not compared.
+        beside: other operations for comparison, with their FLOPs; their results are not checked.
     """
 
     op: str
@@ -90,12 +90,12 @@ def measure(
         with torch.no_grad(), dispatch.forced(name if name in dispatch.FORMS else "torch"):
             records.append(_record(case, name, None if name in others else case.error(run())))
             if records[-1]["right"]:
-                taken = seconds(run, device, repeats)
-                middle = statistics.median(taken)
+                times = seconds(run, device, repeats)
+                middle = statistics.median(times)
                 records[-1] |= {
                     "seconds": middle,
-                    "fastest": min(taken),
-                    "slowest": max(taken),
+                    "fastest": min(times),
+                    "slowest": max(times),
                     "peak_bytes": peak_of(run),
                     "share_of_copy": case.bytes / middle / ceiling["copy_bytes_per_second"],
                     "share_of_matmul": records[-1]["flops"] / middle / ceiling["matmul_flops_per_second"],
@@ -129,7 +129,7 @@ def _seconds(run: Run) -> float:
 
 def _seconds_on_gpu(run: Run) -> float:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    # While the GPU sleeps the processor gets ahead, so that no launch is waited for.
+    # While the GPU sleeps, the CPU queues the calls: the time does not include launches.
     torch.cuda._sleep(2_000_000)
     begin.record()
     run()

@@ -1,7 +1,7 @@
-"""What the kernels are measured on: every operation at sizes for a processor, a GPU and a test, with its truth.
+"""The cases that the kernels are measured on: every operation at sizes for a CPU, a GPU and a test, with its reference.
 
 Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D head width, n chunks of the bank, c tokens
-of a chunk, m chunks taken, W tokens of a window or band.
+of a chunk, m chunks retrieved, W tokens of a window or band.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ SINKS = 4
 
 
 def attention_cases(size: Size, device: torch.device) -> Iterator[Case]:
-    """Joint memory attention, forward and backward, with a bank that is full."""
+    """Joint memory attention, forward and backward, with a full bank."""
     q, k, v, q_memory = _local_inputs(size, device)
     bank_k, bank_v = (
         torch.randn(1, size.n, size.K, size.c, size.D, device=device).to(size.bank_dtype).transpose(1, 2)
         for _ in range(2)
     )
     ids = torch.randint(size.n, (1, size.H, size.T, size.m), device=device)
-    found, gate = torch.ones_like(ids, dtype=torch.bool), torch.zeros(size.H, device=device, requires_grad=True)
+    retrieved, gate = torch.ones_like(ids, dtype=torch.bool), torch.zeros(size.H, device=device, requires_grad=True)
     scale = size.D**-0.5
-    memory = (bank_k, bank_v, ids, found, gate)
+    memory = (bank_k, bank_v, ids, retrieved, gate)
 
     def run() -> Tensor:
         return joint_memory_attention(q, k, v, q_memory, *memory, scale=scale)
@@ -53,7 +53,7 @@ def attention_cases(size: Size, device: torch.device) -> Iterator[Case]:
         return _gather_and_sdpa(q, k, v, q_memory, *memory, scale)
 
     retrieved = 2 * ids.numel() * size.c * size.D * bank_k.element_size()
-    flops = ops.local_flops(q, k) + ops.memory_flops(bank_k, found)
+    flops = ops.local_flops(q, k) + ops.memory_flops(bank_k, retrieved)
     traffic = retrieved + 5 * q.nbytes + k.nbytes + v.nbytes
     truth = functools.cache(lambda: _joint_truth(q, k, v, q_memory, *memory, scale))
     runs = {**_forms(run, device), "gather + SDPA": gathered}
@@ -100,8 +100,8 @@ def search_cases(size: Size, device: torch.device) -> Iterator[Case]:
         **_faiss(q, mean, size.m),
     }
 
-    def error(found: tuple[Tensor, Tensor]) -> float:
-        ids, score = found
+    def error(result: tuple[Tensor, Tensor]) -> float:
+        ids, score = result
         own = torch.zeros_like(score, dtype=torch.float64)
         for span in _blocks(size.T):
             heads = torch.arange(size.H, device=device)[:, None, None] // group
@@ -116,14 +116,14 @@ def search_cases(size: Size, device: torch.device) -> Iterator[Case]:
 
 
 def eva_cases(size: Size, device: torch.device) -> Iterator[Case]:
-    """EVA attention over a whole sequence, beside fused attention on as many pairs and over all tokens."""
+    """EVA attention over a whole sequence, beside fused attention over equally many pairs and over all tokens."""
     q, k, v, _ = _local_inputs(size, device)
-    places = torch.arange(size.T, device=device)
+    positions = torch.arange(size.T, device=device)
     chunk_k, chunk_v = (
         torch.randn(1, size.K, size.T // size.c, size.D, device=device).to(size.dtype).requires_grad_()
         for _ in range(2)
     )
-    leaves, counts, scale = (q, k, v, chunk_k, chunk_v), (places // size.c)[None], size.D**-0.5
+    leaves, counts, scale = (q, k, v, chunk_k, chunk_v), (positions // size.c)[None], size.D**-0.5
     flops = eva_ops.flops(q, k, chunk_k, None, counts, size.W, 0)
     mean_pairs = flops // (4 * size.D * size.H * size.T)
     fewer_k, fewer_v = (x.detach()[:, :, :mean_pairs].contiguous() for x in (k, v))
@@ -157,20 +157,20 @@ def eva_cases(size: Size, device: torch.device) -> Iterator[Case]:
 
 
 def compress_cases(size: Size, device: torch.device) -> Iterator[Case]:
-    """Chunk compression behind the means."""
+    """Chunk compression, without the computation of the means."""
     _, k, v, _ = _local_inputs(size, device)
     q_mean, k_mean = (
         torch.randn(1, size.K, -(-size.T // size.c), size.D, device=device).to(size.dtype).requires_grad_()
         for _ in range(2)
     )
-    given, scale = (size.c, size.D**-0.5), size.D**-0.5
+    sizes, scale = (size.c, size.D**-0.5), size.D**-0.5
 
     def run() -> Tensor:
         return eva_chunk_compress(q_mean, k_mean, k, v, chunk=size.c, scale=scale)
 
     def exact(leaves: Sequence[Tensor]) -> Tensor:
         q_mean_, k_, v_ = leaves
-        return plain_pooling.pool_chunks(q_mean_ + k_mean.detach().double(), k_, v_, *given, True)[1]
+        return plain_pooling.pool_chunks(q_mean_ + k_mean.detach().double(), k_, v_, *sizes, True)[1]
 
     def true_gradients(dout: Tensor) -> Tensor:
         leaves = [x.detach().double().requires_grad_() for x in (q_mean, k, v)]
@@ -184,17 +184,17 @@ def compress_cases(size: Size, device: torch.device) -> Iterator[Case]:
 
 
 def sink_cases(size: Size, device: torch.device) -> Iterator[Case]:
-    """The first 4 and W tokens behind them in view of T queries, the last of a full cache."""
+    """Sink attention of the last T queries of a full cache: each sees the first 4 keys and the last W."""
     keys = size.W + size.T
     q, q_sink = (torch.randn(1, size.H, size.T, size.D, device=device).to(size.dtype) for _ in range(2))
     k, v = (torch.randn(1, size.K, keys, size.D, device=device).to(size.dtype) for _ in range(2))
     key = torch.arange(keys, device=device)
     behind = key[-size.T :, None] - key
     seen = (((behind >= 0) & (behind < size.W)) | (key < SINKS))[None]
-    given, scale = (q, q_sink, k, v, seen, SINKS), size.D**-0.5
+    inputs, scale = (q, q_sink, k, v, seen, SINKS), size.D**-0.5
 
     def run() -> Tensor:
-        return sink_attention(*given, scale)
+        return sink_attention(*inputs, scale)
 
     def truth() -> Tensor:
         return plain_sinks.sink_attention(q.double(), q_sink.double(), k.double(), v.double(), seen, SINKS, scale)
@@ -265,26 +265,26 @@ def _sdpa(q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float) -> Tenso
 def _gather_and_sdpa(
     q: Tensor, k: Tensor, v: Tensor, q_memory: Tensor, bank_k: Tensor, bank_v: Tensor, ids: Tensor, *rest: Any
 ) -> Tensor:
-    """The same by what torch has: a copy of the retrieved tokens and two calls of its fused attention."""
+    """The same operation with torch's own parts: a copy of the retrieved tokens and two calls of fused attention."""
     _, gate, scale = rest
-    taken_k, taken_v = (reference.gather(x, ids).to(q.dtype).flatten(0, 2)[:, None] for x in (bank_k, bank_v))
+    retrieved_k, retrieved_v = (reference.gather(x, ids).to(q.dtype).flatten(0, 2)[:, None] for x in (bank_k, bank_v))
     one = q_memory.flatten(0, 2)[:, None, None]
-    memory = F.scaled_dot_product_attention(one, taken_k, taken_v, scale=scale).view_as(q)
+    memory = F.scaled_dot_product_attention(one, retrieved_k, retrieved_v, scale=scale).view_as(q)
     return torch.lerp(_sdpa(q, k, v, scale), memory, torch.sigmoid(gate)[:, None, None].to(q.dtype))
 
 
 def _with_gradients(case: Case, leaves: Sequence[Tensor], truth: Callable[[Tensor], Tensor] | None = None) -> Case:
-    """The same, forward and backward; the result is every gradient, laid end to end.
+    """The same case, forward and backward; the result is the concatenation of all gradients.
 
-    `truth` gives it for the output's gradient; without it the reference does.
+    `truth` computes them from the output's gradient; the reference does when it is None.
     """
     dout = torch.randn_like(leaves[0])
 
     def gradients_of(forward: Run) -> Run:
         @torch.enable_grad()
         def both() -> Tensor:
-            found = torch.autograd.grad(forward(), leaves, dout)
-            return torch.cat([x.flatten().to(dout.dtype) for x in found])
+            gradients = torch.autograd.grad(forward(), leaves, dout)
+            return torch.cat([x.flatten().to(dout.dtype) for x in gradients])
 
         return both
 
@@ -294,11 +294,11 @@ def _with_gradients(case: Case, leaves: Sequence[Tensor], truth: Callable[[Tenso
     @torch.enable_grad()
     def expected() -> Tensor:
         with dispatch.forced("reference"):
-            found: Tensor = runs["reference"]() if truth is None else truth(dout)
-            return found
+            result: Tensor = runs["reference"]() if truth is None else truth(dout)
+            return result
 
-    def error(found: Tensor) -> float:
-        return _relative(found, expected())
+    def error(result: Tensor) -> float:
+        return _relative(result, expected())
 
     return Case(f"{case.op} with gradients", case.size, runs, error, 3 * case.bytes, 3 * case.flops)
 
@@ -309,12 +309,12 @@ def _eva_parts(leaves: Sequence[Tensor], counts: Tensor, size: Size) -> Iterator
     for begin in range(0, size.T, size.W):
         span = slice(begin, min(begin + size.W, size.T))
         seen = int(counts[0, span.stop - 1])
-        given = (q[:, :, span], k[:, :, span], v[:, :, span], chunk_k[:, :, :seen], chunk_v[:, :, :seen])
-        yield span, plain_eva.eva_attention(*given, None, counts[:, span], None, size.D**-0.5, size.W, 0)
+        visible = (q[:, :, span], k[:, :, span], v[:, :, span], chunk_k[:, :, :seen], chunk_v[:, :, :seen])
+        yield span, plain_eva.eva_attention(*visible, None, counts[:, span], None, size.D**-0.5, size.W, 0)
 
 
 def _local_truth(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """The reference in float64, some queries at a time: the last ones of what they see."""
+    """The reference in float64, some queries at a time."""
     q, k, v = (x.detach().double() for x in (q, k, v))
     parts = [
         reference.local_attention(q[:, :, s], k[:, :, : s.stop], v[:, :, : s.stop], None, scale)
@@ -326,12 +326,12 @@ def _local_truth(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 def _joint_truth(
     q: Tensor, k: Tensor, v: Tensor, q_memory: Tensor, bank_k: Tensor, bank_v: Tensor, *rest: Any
 ) -> Tensor:
-    ids, found, gate, scale = rest
+    ids, retrieved, gate, scale = rest
     local = _local_truth(q, k, v, scale)
     q_memory, gate = q_memory.detach().double(), gate.detach().double()
     parts = [
         reference.fuse_memory(
-            local[:, :, s], q_memory[:, :, s], bank_k, bank_v, ids[:, :, s], found[:, :, s], gate, scale
+            local[:, :, s], q_memory[:, :, s], bank_k, bank_v, ids[:, :, s], retrieved[:, :, s], gate, scale
         )
         for s in _blocks(q.shape[2])
     ]
@@ -339,12 +339,12 @@ def _joint_truth(
 
 
 def _relative_to(truth: Callable[[], Tensor]) -> Callable[[Tensor], float]:
-    return lambda found: _relative(found, truth())
+    return lambda result: _relative(result, truth())
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
-    found, expected = found.detach().double(), expected.detach().double()
-    error = (found - expected).pow(2).mean().sqrt() / expected.pow(2).mean().sqrt()
+def _relative(result: Tensor, expected: Tensor) -> float:
+    result, expected = result.detach().double(), expected.detach().double()
+    error = (result - expected).pow(2).mean().sqrt() / expected.pow(2).mean().sqrt()
     return float(error) if error.isfinite() else float("inf")
 
 
@@ -353,7 +353,7 @@ def _blocks(length: int) -> Iterator[slice]:
 
 
 def _faiss(q_BHTD: Tensor, mean_BKnD: Tensor, take: int) -> dict[str, Run]:
-    """Exact search by faiss, one index per head, where it is installed and has a processor to run on."""
+    """Exact search by faiss on a CPU, one index per head; empty where faiss is not installed."""
     if util.find_spec("faiss") is None or q_BHTD.is_cuda:
         return {}
     import faiss
@@ -365,8 +365,8 @@ def _faiss(q_BHTD: Tensor, mean_BKnD: Tensor, take: int) -> dict[str, Run]:
     group = q_BHTD.shape[1] // len(indices)
 
     def run() -> tuple[Tensor, Tensor]:
-        found = [indices[i // group].search(q.float().numpy(), take) for i, q in enumerate(q_BHTD[0])]
-        score, ids = (torch.stack([torch.from_numpy(part[i]) for part in found])[None] for i in range(2))
+        matches = [indices[i // group].search(q.float().numpy(), take) for i, q in enumerate(q_BHTD[0])]
+        score, ids = (torch.stack([torch.from_numpy(part[i]) for part in matches])[None] for i in range(2))
         return ids, score
 
     return {"faiss": run}

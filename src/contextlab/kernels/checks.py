@@ -13,8 +13,8 @@ def shapes(**tensors: Tensor) -> dict[str, int]:
     """The size of every letter.
 
     Raises:
-        ValueError: when a tensor has other dimensions than its name says, when one letter stands for two sizes, or
-            when the tensors are on several devices.
+        ValueError: when a tensor has other dimensions than its name says, when one letter has two sizes, or when the
+            tensors are on several devices.
     """
     sizes: dict[str, int] = {}
     first = next(iter(tensors))
@@ -33,7 +33,7 @@ def shapes(**tensors: Tensor) -> dict[str, int]:
 
 
 def heads(sizes: dict[str, int]) -> None:
-    """Query heads H must share key heads K in groups of one size.
+    """Check that query heads H share key heads K in groups of one size.
 
     Raises:
         ValueError: when they do not.
@@ -43,7 +43,7 @@ def heads(sizes: dict[str, int]) -> None:
 
 
 def one_float_type(**tensors: Tensor) -> None:
-    """All of one floating-point type.
+    """Check that all tensors have one floating-point type.
 
     Raises:
         TypeError: when they are not.
@@ -55,7 +55,7 @@ def one_float_type(**tensors: Tensor) -> None:
 
 
 def of_type(dtype: torch.dtype, **tensors: Tensor) -> None:
-    """All of the given type.
+    """Check that all tensors have the type.
 
     Raises:
         TypeError: when they are not.
@@ -66,32 +66,34 @@ def of_type(dtype: torch.dtype, **tensors: Tensor) -> None:
 
 
 def count(count_B: Tensor, chunks: int) -> None:
-    """Numbers of chunks in use, no more than the bank has.
+    """Check that no row uses more chunks than the bank has.
 
-    They are looked at on a CPU only: on a GPU that would wait for it, and there the nearest number in range holds.
+    Only on a CPU: on a GPU the check would wait for the device. There a number out of range is clamped.
 
     Raises:
         ValueError: when one is out of range.
     """
     if readable(count_B):
-        # Out of sight of modes that count or watch: this is no part of the operation.
+        # Hidden from modes that count or watch, because it is not part of the operation.
         with no_dispatch():
             wrong = count_B[(count_B < 0) | (count_B > chunks)]
             _refuse("count_B", wrong, f"in a bank of {chunks} chunks: give from 0 to {chunks}")
 
 
-def ids(ids_BHTm: Tensor, found_BHTm: Tensor, chunks: int) -> None:
-    """Ids of chunks that the bank has, wherever one was found.
+def ids(ids_BHTm: Tensor, retrieved_BHTm: Tensor, chunks: int) -> None:
+    """Check that the bank has all retrieved chunks.
 
-    They are looked at on a CPU only: on a GPU that would wait for it, and there an id out of range is not found.
+    Only on a CPU: on a GPU the check would wait for the device. There an id out of range counts as not retrieved.
 
     Raises:
         ValueError: when one is out of range.
     """
     if readable(ids_BHTm):
         with no_dispatch():
-            wrong = ids_BHTm[found_BHTm & ((ids_BHTm < 0) | (ids_BHTm >= chunks))]
-            _refuse("ids_BHTm", wrong, f"where found_BHTm is true, in a bank of {chunks} chunks: mend one of them")
+            wrong = ids_BHTm[retrieved_BHTm & ((ids_BHTm < 0) | (ids_BHTm >= chunks))]
+            _refuse(
+                "ids_BHTm", wrong, f"where retrieved_BHTm is true, in a bank of {chunks} chunks: correct one of them"
+            )
 
 
 def _refuse(name: str, wrong: Tensor, where: str) -> None:

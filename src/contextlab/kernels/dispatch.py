@@ -1,4 +1,4 @@
-"""Which form of an operation runs: Triton on CUDA, blocked torch elsewhere, or what `CONTEXTLAB_KERNELS` asks for."""
+"""The form of an operation that runs: Triton on CUDA, blocked torch elsewhere, or what CONTEXTLAB_KERNELS names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FORMS = ("reference", "torch", "triton")
 TRITON_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def asked() -> str | None:
-    """The form that the environment asks for, if any.
+def forced_form() -> str | None:
+    """The form that the environment variable names; None when it is not set.
 
     Raises:
         UserError: for a form that does not exist.
@@ -33,7 +33,7 @@ def asked() -> str | None:
 
 @contextmanager
 def forced(form: str) -> Iterator[None]:
-    """Run one form for the duration of a block."""
+    """Run one form inside a `with` block."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = form
     try:
@@ -46,7 +46,7 @@ def forced(form: str) -> Iterator[None]:
 
 
 def interpreted() -> bool:
-    """Whether Triton runs its kernels in the interpreter; it must be known before Triton is imported."""
+    """Whether Triton runs its kernels in the interpreter; this is decided before Triton is imported."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -54,13 +54,13 @@ def use_triton(*floating: Tensor) -> bool:
     """Whether Triton computes on these tensors.
 
     Raises:
-        UserError: when the environment asks for Triton where it cannot run.
+        UserError: when the environment variable names Triton and it cannot run.
     """
     return _triton_runs(floating[0].device, {tensor.dtype for tensor in floating})
 
 
 def check(device: torch.device, dtype: torch.dtype) -> None:
-    """See that the kernels can run as the environment asks, before there is anything to lose.
+    """Check that the kernels can run in the form that the environment variable names.
 
     Raises:
         UserError: when they cannot.
@@ -69,12 +69,12 @@ def check(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def _triton_runs(device: torch.device, types: set[torch.dtype]) -> bool:
-    form = asked()
+    form = forced_form()
     if form != "triton" and (form is not None or device.type != "cuda"):
         return False
     reason = _obstacle(device, types)
     if reason is not None and form == "triton":
-        raise UserError(f"{VARIABLE}=triton cannot be followed: {reason}.")
+        raise UserError(f"{VARIABLE}=triton is not possible: {reason}.")
     return reason is None
 
 
@@ -84,19 +84,19 @@ def _obstacle(device: torch.device, types: set[torch.dtype]) -> str | None:
     if device.type != "cuda" and not interpreted():
         return "the tensors are not on a CUDA device, and TRITON_INTERPRET=1 is not set"
     if interpreted() and torch.bfloat16 in types:
-        return "Triton's interpreter computes nonsense in bfloat16, use float32 or float16"
+        return "Triton's interpreter computes wrong numbers in bfloat16, use float32 or float16"
     if not types <= set(TRITON_TYPES):
         return "it takes float32, float16 and bfloat16 only"
     return None
 
 
 def readable(x: Tensor) -> bool:
-    """Whether the numbers of a tensor are there to be looked at, without waiting for a device."""
+    """Whether the values of a tensor can be read without waiting for a device."""
     return x.device.type == "cpu" and not isinstance(x, FakeTensor) and not torch.compiler.is_compiling()
 
 
 def total(counts: Tensor, most: int = 1) -> int:
-    """The sum of whole numbers or truths; each counts as `most` where the data is not there to be added."""
+    """The sum of integers or booleans; every element counts as `most` where the tensor holds no data."""
     if isinstance(counts, FakeTensor) or counts.is_meta:
         return counts.numel() * most
     with no_dispatch():

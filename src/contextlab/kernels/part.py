@@ -1,4 +1,4 @@
-"""One part of a softmax, forward and backward: torch's fused kernel on a CPU, tiles written out elsewhere.
+"""One part of a softmax, forward and backward: torch's fused kernel on a CPU, tiles of plain torch elsewhere.
 
 Legend: B rows, H query heads, K key/value heads, R queries of all heads that share a key head, t queries, S keys,
 D head width.
@@ -22,10 +22,10 @@ fused_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 def forward(
     q_BHtD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """`out_BHtD` and `lse_BHt`; causal over equal lengths."""
+    """`out_BHtD` and `lse_BHt`; `causal` needs as many keys as queries."""
     if q_BHtD.device.type == "cpu":
-        given = (_apart(q_BHtD), *_in_rows(k_BKSD, v_BKSD))
-        out_BHtD, lse_BHt = fused(*given, 0.0, causal, **_options(q_BHtD, bias, scale))
+        inputs = (_apart(q_BHtD), *_in_rows(k_BKSD, v_BKSD))
+        out_BHtD, lse_BHt = fused(*inputs, 0.0, causal, **_options(q_BHtD, bias, scale))
         return out_BHtD, lse_BHt
     return tiled_forward(q_BHtD, k_BKSD, v_BKSD, bias, scale, causal=causal)
 
@@ -43,13 +43,13 @@ def backward(
     *,
     into_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys, values and, where asked for, the bias, in its shape.
+    """Gradients of queries, keys, values and, with `into_bias`, the bias, in its shape.
 
     `out_BHtD` and `lse_BHt` are those of the whole softmax.
     """
     if q_BHtD.device.type != "cpu" or into_bias:
-        given = (q_BHtD, k_BKSD, v_BKSD, bias, scale)
-        return tiled_backward(dout_BHtD, out_BHtD, lse_BHt, *given, causal=causal, into_bias=into_bias)
+        inputs = (q_BHtD, k_BKSD, v_BKSD, bias, scale)
+        return tiled_backward(dout_BHtD, out_BHtD, lse_BHt, *inputs, causal=causal, into_bias=into_bias)
     in_rows = _in_rows(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, out_BHtD)
     made = (lse_BHt.contiguous(), 0.0, causal)
     dq, dk, dv = fused_backward(*in_rows, *made, **_options(q_BHtD, bias, scale))
@@ -59,7 +59,7 @@ def backward(
 def tiled_forward(
     q_BHtD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """`forward`, written out."""
+    """`forward` in plain torch."""
     outs, sums = [], []
     for span in _spans(q_BHtD):
         logits_BHtS = _logits(q_BHtD, k_BKSD, bias, scale, span, causal=causal)
@@ -84,7 +84,7 @@ def tiled_backward(
     causal: bool,
     into_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`backward`, written out."""
+    """`backward` in plain torch."""
     kind, dqs = lse_BHt.dtype, []
     dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=kind, device=x.device) for x in (k_BKSD, v_BKSD))
     dbias = torch.zeros(bias.shape if into_bias and bias is not None else (0,), dtype=kind, device=q_BHtD.device)
@@ -106,19 +106,19 @@ def tiled_backward(
 
 
 def _in_rows(*tensors: Tensor) -> Iterator[Tensor]:
-    """The tensors, copied where a row of D numbers is not in one piece: torch's kernels take that for granted."""
+    """The tensors, copied where a row of D numbers is not contiguous: torch's kernels assume that it is."""
     return (x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in tensors)
 
 
 def _apart(q_BHtD: Tensor) -> Tensor:
-    """The queries, copied where rows repeat or overlap too: the kernel allots its output in their order of steps."""
+    """The queries, copied also where rows repeat or overlap: the kernel allocates its output with their strides."""
     *sizes, width = q_BHtD.shape
     apart = all(size == 1 or step >= width for size, step in zip(sizes, q_BHtD.stride(), strict=False))
     return next(_in_rows(q_BHtD)) if apart else q_BHtD.contiguous()
 
 
 def _options(q_BHtD: Tensor, bias: Tensor | None, scale: float) -> dict[str, Any]:
-    # In the type that is summed in: torch reads a mask of another type than float32 or its own as if it were its own.
+    # In the type of the sums: torch reads a mask of any type but float32 as if it had the type of the queries.
     return {"attn_mask": bias if bias is None else bias.to(wide(q_BHtD)), "scale": scale}
 
 
@@ -128,7 +128,7 @@ def _spans(q_BHtD: Tensor) -> Iterator[slice]:
 
 
 def _logits(q_BHtD: Tensor, k_BKSD: Tensor, bias: Tensor | None, scale: float, span: slice, *, causal: bool) -> Tensor:
-    """`logits_BHtS` of some of the queries, in the type that is summed in."""
+    """`logits_BHtS` of some of the queries, in the type of the sums."""
     q = q_BHtD[:, :, span]
     logits = (_grouped(q, k_BKSD) @ k_BKSD.transpose(-1, -2)).view(*q.shape[:3], -1)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) * scale
@@ -141,7 +141,7 @@ def _logits(q_BHtD: Tensor, k_BKSD: Tensor, bias: Tensor | None, scale: float, s
 
 
 def _grouped(x_BHtD: Tensor, like_BKSD: Tensor) -> Tensor:
-    """All queries that share a key head, one behind the other: `x_BKRD`."""
+    """All queries that share a key head, concatenated: `x_BKRD`."""
     rows, heads, length, width = x_BHtD.shape
     kv_heads = like_BKSD.shape[1]
     return x_BHtD.reshape(rows, kv_heads, heads // kv_heads * length, width)

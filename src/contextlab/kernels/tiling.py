@@ -1,4 +1,4 @@
-"""What the Triton kernels share: tiles, tuned on the device and fixed in the interpreter, and how they are moved."""
+"""Parts that Triton kernels share: tile sizes, tuned on the device and fixed in the interpreter; loads and stores."""
 
 # mypy: allow-untyped-decorators
 
@@ -23,16 +23,16 @@ WIDER: dict[int, tuple[Tile, ...]] = {
     1024: ((16, 64, 4, 2), (16, 32, 4, 2)),
     2048: ((16, 32, 8, 2), (16, 16, 4, 2)),
 }
-"""Tiles of attention and search whose rows are wide, by the bytes of a row from which on they are tried."""
+"""Tile sizes for wide rows in attention and search, by the least bytes of a row."""
 WIDER_OF_KEYS: dict[int, tuple[Tile, ...]] = {
     256: ((64, 64, 8, 2), (16, 64, 4, 2)),
     512: ((32, 32, 8, 2), (16, 32, 4, 2)),
     1024: ((16, 32, 8, 2), (16, 16, 4, 2)),
     2048: ((16, 16, 4, 2),),
 }
-"""Those of kernels that hold gradients of keys and values, two sums for every key."""
+"""The same for kernels that accumulate gradients of keys and values, two sums for every key."""
 PRECISION: tl.constexpr = tl.constexpr("tf32x3" if torch.version.hip is None else "ieee")
-"""Products of float32 as three of tf32: matrix units do them, and the error stays near float32's; AMD has no such."""
+"""A float32 product as three tf32 products on matrix units, with an error near float32's; AMD has no tf32."""
 
 
 def tuned(
@@ -42,15 +42,15 @@ def tuned(
     reset: Sequence[str] = (),
     wider: Mapping[int, Sequence[Tile]] | None = None,
 ) -> Callable[[Any], Any]:
-    """Choose a tile once for every value of `key`.
+    """Decorate a kernel that is tuned once for every value of `key`.
 
     Args:
         tile: names of its rows and columns.
         candidates: rows, columns, warps and stages.
         key: arguments that the choice depends on.
         reset: arguments that a kernel adds to.
-        wider: candidates in place of these from so many bytes of a row on, where these need too many registers; a
-            row of float32 counts twice, for its two parts.
+        wider: candidates for wide rows, by the least bytes of a row: the others need too many registers there. A row
+            of float32 counts twice, for its two parts.
     """
     by_bytes = {0: candidates, **(wider or {})}
     chosen = {INTERPRETED} if interpreted() else {one for some in by_bytes.values() for one in some}
@@ -83,18 +83,18 @@ def _numbers(config: Any) -> Tile:
 
 
 def bucket_of(length: int) -> int:
-    """The next power of 16: tiles are chosen once for all lengths up to it."""
+    """The next power of 16: all lengths up to it share one choice of tile."""
     return int(1 << -(-(length - 1).bit_length() // 4) * 4)
 
 
 def padded_width(width: int) -> int:
-    """The next power of two that matrix units take."""
+    """The next power of two that matrix units support."""
     return max(16, int(triton.next_power_of_2(width)))
 
 
 @triton.jit
 def load_rows(x: tl.tensor, row: tl.tensor, rows: tl.tensor, d: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
-    """Rows of a contiguous matrix of `rows` rows; zeros outside of it."""
+    """Load rows of a contiguous matrix of `rows` rows; zeros outside of it."""
     return tl.load(x + row[:, None] * WIDTH + d[None, :], mask=(row < rows)[:, None] & (d < WIDTH)[None, :], other=0.0)
 
 
@@ -103,17 +103,17 @@ def store_rows(
     x: tl.tensor, value: tl.tensor, row: tl.tensor, rows: tl.tensor, d: tl.tensor, WIDTH: tl.constexpr
 ) -> None:
     """Write rows of a contiguous matrix, in its type."""
-    place = x + row[:, None] * WIDTH + d[None, :]
-    tl.store(place, value.to(x.dtype.element_ty), mask=(row < rows)[:, None] & (d < WIDTH)[None, :])
+    pointers = x + row[:, None] * WIDTH + d[None, :]
+    tl.store(pointers, value.to(x.dtype.element_ty), mask=(row < rows)[:, None] & (d < WIDTH)[None, :])
 
 
 @triton.jit
 def fold(
     logits: tl.tensor, v: tl.tensor, top: tl.tensor, total: tl.tensor, out: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Take a tile into the softmax."""
+    """Add a tile to the online softmax."""
     higher = tl.maximum(top, tl.max(logits, 1))
-    # A query that has seen no key so far has no highest logit to subtract.
+    # A query that has seen no key yet has no highest logit to subtract.
     ground = tl.where(higher == NEVER, 0.0, higher)
     shrink = tl.exp2(top - ground)
     weights = tl.exp2(logits - ground[:, None])
@@ -132,7 +132,7 @@ def tile_gradients(
     dk: tl.tensor,
     dv: tl.tensor,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Add what the queries of a tile say about its keys and values."""
+    """Add a tile's gradients of its keys and values."""
     weights = tl.exp2(logits - lse[:, None])
     dv = tl.dot(tl.trans(weights).to(dout.dtype), dout, dv, input_precision=PRECISION)
     dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])

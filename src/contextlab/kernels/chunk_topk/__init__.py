@@ -1,6 +1,6 @@
 """Search of a bank of chunks by the inner product with their mean keys (LongMem, section 2.3).
 
-Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks taken.
+Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks retrieved.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
     Args:
         q_BHTD: queries, unscaled (a scale would not change the ranking).
         mean_BKnD: mean key of every chunk; query heads share key heads in consecutive groups.
-        count_B: chunks in use per row, packed to the left, int64; on a CPU numbers out of range are refused, on a GPU,
-            where a look at them would wait for it, the nearest number in range holds.
-        take: chunks wanted.
+        count_B: chunks in use per row, the first ones, int64. On a CPU a number out of range is an error; on a GPU,
+            where the check would wait for the device, it is clamped.
+        take: chunks to retrieve.
 
     Returns:
-        `ids_BHTm` (int64, best first, 0 where there is no chunk) and `score_BHTm` (float32, -inf where there is none);
-        neither has gradients.
+        `ids_BHTm` (int64, best first, 0 where there is no chunk) and `score_BHTm` (float32, -inf where there is none).
+        Neither has gradients.
 
     Raises:
         ValueError, TypeError: when shapes, devices, types or counts do not fit.
@@ -40,13 +40,13 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
     checks.one_float_type(mean_BKnD=mean_BKnD)
     checks.of_type(torch.int64, count_B=count_B)
     if take < 0:
-        raise ValueError(f"take = {take} chunks cannot be found: give 0 or more.")
+        raise ValueError(f"take = {take} chunks cannot be retrieved: give 0 or more.")
     q_BHTD, mean_BKnD = q_BHTD.detach(), mean_BKnD.detach()
-    if dispatch.asked() == "reference":
+    if dispatch.forced_form() == "reference":
         checks.count(count_B, sizes["n"])
         return reference.chunk_topk(q_BHTD, mean_BKnD, count_B, take)
-    found: tuple[Tensor, Tensor] = _chunk_topk(q_BHTD, mean_BKnD, count_B, take)
-    return found
+    best: tuple[Tensor, Tensor] = _chunk_topk(q_BHTD, mean_BKnD, count_B, take)
+    return best
 
 
 @torch.library.custom_op("contextlab::chunk_topk", mutates_args=())

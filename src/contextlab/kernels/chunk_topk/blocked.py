@@ -1,9 +1,9 @@
-"""Chunk search in torch: few scores are ranked at once, of many only the best groups of chunks are looked into.
+"""Chunk search in torch: few scores are ranked together; of many scores only the best groups of chunks are ranked.
 
-The best m chunks of a query lie in the m groups of the highest maxima: a chunk outside of them has m better ones, the
-maxima of these groups. With ties to the lower group and to the lower chunk that holds for equal scores too.
+The best m chunks of a query lie in the m groups with the highest maxima: for a chunk outside of them, the maxima of
+these groups are m better chunks. This also holds for equal scores, because ties go to the lower group and chunk.
 
-Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks taken,
+Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks retrieved,
 g groups of chunks, Q queries of one key head, x chunks of the best groups.
 """
 
@@ -19,10 +19,10 @@ from contextlab.kernels.chunk_topk.reference import best
 GROUP = 16
 NEVER = float("-inf")
 SCORES = 2**22
-"""Scores that are held at one time."""
+"""Most scores in memory at one time."""
 QUERIES = 64
 CHUNKS = 256
-"""Queries of a head, and chunks for each one taken, from which on groups are faster than a look at every score."""
+"""Queries of a head, and chunks per retrieved one, from which on groups are faster than ranking every score."""
 
 
 def search(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
@@ -71,13 +71,13 @@ def _search_one_head(q_QD: Tensor, mean_nD: Tensor, take: int) -> tuple[Tensor, 
     chunks, groups = len(mean_nD), -(-len(mean_nD) // GROUP)
     if not _in_groups(len(q_QD), chunks, take):
         return best(q_QD @ mean_nD.T, take)
-    # Chunks before queries: the maximum over a group then runs along memory.
+    # Chunks come before queries, so that the maximum over a group reads consecutive memory.
     score_nQ = q_QD.new_full((groups * GROUP, len(q_QD)), NEVER)
     torch.mm(mean_nD, q_QD.T, out=score_nQ[:chunks])
     highest_gQ = score_nQ.view(groups, GROUP, -1).amax(1)
     _, group_Qm = best(highest_gQ.T.contiguous(), min(take, groups))
     within = torch.arange(GROUP, device=q_QD.device)
-    # In the order of their ids, so that ties among them go to the lower one.
+    # Sorted by id, so that ties go to the lower id.
     ids_Qx = (group_Qm.sort(1).values[..., None] * GROUP + within).flatten(1)
-    score_Qm, place_Qm = best(score_nQ.gather(0, ids_Qx.T).T.contiguous(), take)
-    return score_Qm, ids_Qx.gather(1, place_Qm)
+    score_Qm, index_Qm = best(score_nQ.gather(0, ids_Qx.T).T.contiguous(), take)
+    return score_Qm, ids_Qx.gather(1, index_Qm)

@@ -1,6 +1,6 @@
-"""Chunk search in plain torch: the truth that faster forms are compared with.
+"""Chunk search in plain torch: the reference for the faster forms.
 
-Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks taken.
+Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks retrieved.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
 
 
 def best(score: Tensor, take: int) -> tuple[Tensor, Tensor]:
-    """The highest values along the last dimension and their places, highest first, ties to the lower place."""
-    places = score.shape[-1]
-    # One more than is taken shows whether the last one has an equal that was left out.
+    """The highest values along the last dimension and their indices, highest first; ties go to the lower index."""
+    length = score.shape[-1]
+    # One value more than `take` shows whether the last one has an equal that is left out.
     padded = _padded(score, take)
-    highest, ids = padded.topk(min(take + 1, places), dim=-1)
+    highest, ids = padded.topk(min(take + 1, length), dim=-1)
     if padded is not score:
-        ids.clamp_(max=places - 1)  # what was appended counts no more than -inf
+        ids.clamp_(max=length - 1)  # padding has the score -inf
     equal = (highest[..., 1:] == highest[..., :-1]) & (highest[..., 1:] > float("-inf"))
     tied = equal.any(-1)
     highest, ids = highest[..., :take].contiguous(), ids[..., :take].contiguous()
-    # topk promises no order among equals, and repeated text makes equal chunks: then a stable sort decides.
+    # topk promises no order of equal values, and repeated text makes equal chunks. A stable sort orders these.
     if bool(tied.any()):
         ordered = score[tied].sort(dim=-1, descending=True, stable=True)
         highest[tied], ids[tied] = ordered.values[..., :take], ordered.indices[..., :take]
@@ -44,9 +44,9 @@ def best(score: Tensor, take: int) -> tuple[Tensor, Tensor]:
 
 
 def _padded(score: Tensor, take: int) -> Tensor:
-    """The scores, lengthened where one more would make `topk` change to its slower way: on a CPU below 64 of each."""
-    places = score.shape[-1]
-    short = SHARE * (take + 1) - places
+    """The scores, padded where `topk` would otherwise use its slower algorithm: on a CPU below 64 values per result."""
+    length = score.shape[-1]
+    short = SHARE * (take + 1) - length
     if score.device.type != "cpu" or not 0 < short <= SHARE:
         return score
     return torch.nn.functional.pad(score, (0, short), value=float("-inf"))

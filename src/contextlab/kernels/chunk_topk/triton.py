@@ -1,14 +1,14 @@
-"""Chunk search in Triton: every program streams a stretch of the bank past a few queries and keeps the best it saw.
+"""Chunk search in Triton: every program reads one part of the bank for a few queries and keeps the best chunks.
 
-A score and its chunk's id make one integer that orders as the score does and, among equals, the lower id first. So
-every comparison has one answer, whatever the order in which they are made.
+A score and its chunk's id are packed into one integer. Integers compare as the scores do; among equal scores the lower
+id is larger. The result therefore does not depend on the order of the comparisons.
 
-Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks taken,
-x = stretches of the bank times m.
+Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, m chunks retrieved,
+x = parts of the bank times m.
 """
 
 # mypy: allow-untyped-decorators
-# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
+# ruff: noqa: ARG001 - `bucket` is read by the tuner only.
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ def _search(
     row, d, slot = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D), tl.arange(0, SLOTS)
     mean_nD = mean_BKnD + bh // heads * row_step + bh % heads // groups * head_step
     begin = part * stretch
-    # Narrowed after it is known to be in range: what lies behind the bank belongs to others.
+    # Clamped, so that no address lies outside of the bank, and then narrowed.
     count = tl.maximum(tl.minimum(tl.load(count_B + bh // heads), chunks), 0).to(tl.int32)
     end = tl.minimum(begin + stretch, count)
     inside = (row < queries)[:, None] & (d < WIDTH)[None, :]
     q = tl.load(q_BHTD + bh * queries * WIDTH + row[:, None] * WIDTH + d[None, :], mask=inside, other=0.0)
-    # Empty slots differ, so that one is filled at a time; slots beyond TAKE are never the worst.
+    # Empty slots hold different values, so that one is filled at a time; slots beyond TAKE are never the worst.
     empty = tl.where(slot < TAKE, slot.to(tl.int64) + LOWEST, HIGHEST)
     kept = tl.zeros([BLOCK_T, SLOTS], tl.int64) + empty[None, :]
     worst = tl.min(kept, 1)
     for n0 in range(begin, end, BLOCK_N):
         n = n0 + tl.arange(0, BLOCK_N)
-        place = mean_nD + n[:, None].to(tl.int64) * chunk_step + d[None, :]
-        mean = tl.load(place, mask=(n < end)[:, None] & (d < WIDTH)[None, :], other=0.0)
+        pointers = mean_nD + n[:, None].to(tl.int64) * chunk_step + d[None, :]
+        mean = tl.load(pointers, mask=(n < end)[:, None] & (d < WIDTH)[None, :], other=0.0)
         score = tl.dot(q, tl.trans(mean), input_precision=PRECISION)
-        score = tl.where(score == 0, 0.0, score)  # one zero, not two
+        score = tl.where(score == 0, 0.0, score)  # -0.0 becomes 0.0
         bits = score.to(tl.int32, bitcast=True)
         bits = bits ^ ((bits >> 31) & LOW_BITS)
         bits = tl.where((n < end)[None, :] & (score != NEVER), bits, NO_SCORE)
-        # A later chunk has to score higher, an equal one does not enter: so keys are made only where that happens.
+        # A later chunk enters only with a higher score, so keys are computed only where there is one.
         if tl.max((tl.max(bits, 1) > (worst >> 32).to(tl.int32)).to(tl.int32), 0) > 0:
             key = (bits.to(tl.int64) << 32) + (n ^ LOW_BITS)[None, :].to(tl.int64)
             key = tl.where(bits == NO_SCORE, LOWEST, key)
@@ -84,8 +84,8 @@ def _search(
                 key = tl.where(key == best[:, None], LOWEST, key)
                 best, worst = tl.max(key, 1), tl.min(kept, 1)
     width = tl.num_programs(2) * TAKE
-    place = key_BHTx + (bh * queries + row[:, None]) * width + part * TAKE + slot[None, :]
-    tl.store(place, kept, mask=(row < queries)[:, None] & (slot < TAKE)[None, :])
+    pointers = key_BHTx + (bh * queries + row[:, None]) * width + part * TAKE + slot[None, :]
+    tl.store(pointers, kept, mask=(row < queries)[:, None] & (slot < TAKE)[None, :])
 
 
 def search(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:

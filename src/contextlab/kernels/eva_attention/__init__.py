@@ -28,7 +28,7 @@ def eva_attention(
     window: int | None = None,
     overlap: bool = False,
 ) -> Tensor:
-    """Attention of every query over local keys and the chunks it sees; a chunk counts as one token.
+    """Attention of every query over local keys and the chunks that it sees; a chunk counts as one token.
 
     Args:
         q_BHTD: queries, the last T of the S tokens; consecutive groups of heads share a key head.
@@ -37,14 +37,14 @@ def eva_attention(
         chunk_k_BKnD: keys of chunks, oldest first.
         chunk_v_BKnD: values of chunks.
         scale: factor of the logits.
-        bias: added to the local logits, broadcastable to BHTS, -inf where a key is not seen; every query must see one.
-            Without it a query sees the local keys that are not behind it. There is no fused kernel for it on a GPU.
-        counts_BT: chunks that each query sees, the first so many, int64: all there are when it is more, none when it is
-            negative, in every form, so that padding may have any; all when None.
+        bias: added to the local logits, broadcastable to BHTS, -inf where a key is not seen; every query must see one
+            key. Without a bias, attention to the local keys is causal. There is no fused kernel for it on a GPU.
+        counts_BT: how many chunks each query sees, from the first on, int64; all when None. A number out of range is
+            clamped, so that padding may have any.
         chunk_bias_H: added to the logits of chunks; heads with -inf see none.
-        window: the local keys lie in windows of so many tokens, the first one beginning with them, and a query sees
-            those of its own; all are one window when None.
-        overlap: whether the window before its own is seen too.
+        window: tokens of a window; the first window begins at the first local key, and a query sees the keys of its
+            own window. All keys are one window when None.
+        overlap: whether a query also sees the window before its own.
 
     Returns:
         `out_BHTD`.
@@ -52,12 +52,12 @@ def eva_attention(
     Raises:
         ValueError, TypeError: when shapes, devices or types do not fit.
     """
-    given = {"q_BHTD": q_BHTD, "k_BKSD": k_BKSD, "v_BKSD": v_BKSD}
-    given |= {"chunk_k_BKnD": chunk_k_BKnD, "chunk_v_BKnD": chunk_v_BKnD}
+    tensors = {"q_BHTD": q_BHTD, "k_BKSD": k_BKSD, "v_BKSD": v_BKSD}
+    tensors |= {"chunk_k_BKnD": chunk_k_BKnD, "chunk_v_BKnD": chunk_v_BKnD}
     optional = {"counts_BT": counts_BT, "chunk_bias_H": chunk_bias_H}
-    sizes = checks.shapes(**given, **{name: x for name, x in optional.items() if x is not None})
+    sizes = checks.shapes(**tensors, **{name: x for name, x in optional.items() if x is not None})
     checks.heads(sizes)
-    checks.one_float_type(**given)
+    checks.one_float_type(**tensors)
     if counts_BT is not None:
         checks.of_type(torch.int64, counts_BT=counts_BT)
     if chunk_bias_H is not None:
@@ -74,19 +74,19 @@ def eva_attention(
         return q_BHTD
     window = window or sizes["S"]
     shape = (scale, window, window if overlap else 0)
-    form = reference.eva_attention if dispatch.asked() == "reference" else ops.eva_attention
+    form = reference.eva_attention if dispatch.forced_form() == "reference" else ops.eva_attention
     out = form(q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, bias, counts_BT, chunk_bias_H, *shape)
     out_BHTD: Tensor = out if isinstance(out, Tensor) else out[0]
     return out_BHTD
 
 
 def _checked_bias(bias: Tensor, sizes: dict[str, int], *, windows: bool) -> Tensor:
-    """The bias with its four dimensions."""
+    """The bias with four dimensions."""
     checks.one_float_type(bias=bias)
     if windows:
-        raise ValueError("A bias says by itself what is seen: give either bias or window.")
+        raise ValueError("A bias already says which keys are seen: give either bias or window.")
     full = [sizes[letter] for letter in "BHTS"]
     bias_BHTS = bias[(None,) * max(4 - bias.dim(), 0)]
     if bias_BHTS.dim() != 4 or any(size not in (1, most) for size, most in zip(bias_BHTS.shape, full, strict=True)):
-        raise ValueError(f"A bias of {list(bias.shape)} does not spread over BHTS = {full}: give one that does.")
+        raise ValueError(f"A bias of {list(bias.shape)} does not broadcast to BHTS = {full}: give one that does.")
     return bias_BHTS

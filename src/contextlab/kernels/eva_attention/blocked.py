@@ -1,7 +1,8 @@
-"""EVA attention in torch, part by part, joined by the parts' log-sum-exp: memory linear in queries and keys.
+"""EVA attention in torch, computed in parts that are joined by their log-sum-exp: memory linear in queries and keys.
 
-A part is a block of queries and keys that they see: older local keys, the block's own, chunks that all of them see,
-and chunks that some see. Given the whole softmax's denominator and output, each part also has its own gradient.
+A part is a block of queries with keys of one kind: older local keys, the block's own keys, chunks that all of the
+queries see, or chunks that some of them see. The gradient of a part follows from the denominator and the output of the
+whole softmax.
 
 Legend: B rows, H query heads, K key/value heads, T queries, t of them in a block, S keys, n chunks, D head width.
 """
@@ -22,14 +23,14 @@ QUERIES_AT_ONCE = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Queries, and the keys that they are compared with.
+    """A block of queries with some of the keys that it attends to.
 
     Attributes:
-        queries: a stretch of the queries.
+        queries: slice of the queries.
         remote: whether the keys are chunks.
-        keys: a stretch of the keys.
+        keys: slice of the keys.
         bias: added to the logits.
-        causal: as many keys as queries, of which a query sees those not behind it.
+        causal: whether there are as many keys as queries and attention is causal.
     """
 
     queries: slice
@@ -57,11 +58,11 @@ def forward(
     keys, values = (k_BKSD, chunk_k_BKnD), (v_BKSD, chunk_v_BKnD)
     for parts in _blocks(q_BHTD, k_BKSD, chunk_k_BKnD, bias, counts_BT, window, overlap):
         span, outs, sums = parts[0].queries, [], []
-        for given in parts:
-            k, v = (x[given.remote][:, :, given.keys] for x in (keys, values))
-            out, lse = part.forward(q_BHTD[:, :, span], k, v, given.bias, scale, causal=given.causal)
+        for piece in parts:
+            k, v = (x[piece.remote][:, :, piece.keys] for x in (keys, values))
+            out, lse = part.forward(q_BHTD[:, :, span], k, v, piece.bias, scale, causal=piece.causal)
             outs.append(out)
-            sums.append(lse + chunk_bias_H[:, None] if given.remote and chunk_bias_H is not None else lse)
+            sums.append(lse + chunk_bias_H[:, None] if piece.remote and chunk_bias_H is not None else lse)
         lse_BHt = torch.stack(sums).logsumexp(0) if len(sums) > 1 else sums[0]
         weighted = [out * (lse - lse_BHt).exp_()[..., None] for out, lse in zip(outs, sums, strict=True)]
         out_BHTD[:, :, span], lse_BHT[:, :, span] = sum(weighted[1:], weighted[0]), lse_BHt
@@ -86,7 +87,7 @@ def backward(
     into_bias: bool,
     into_chunk_bias: bool,
 ) -> tuple[Tensor, ...]:
-    """Gradients of queries, keys, values, chunks' keys and values, and of both biases (empty unless asked for)."""
+    """Gradients of queries, keys, values, chunks' keys and values, and of both biases (empty without `into_`)."""
     kind = wide(q_BHTD)
     dq_BHTD = contiguous_like(q_BHTD)
     keys, values = (k_BKSD, chunk_k_BKnD), (v_BKSD, chunk_v_BKnD)
@@ -97,25 +98,25 @@ def backward(
         span = parts[0].queries
         q_BHtD, dout_BHtD, out_BHtD = (x[:, :, span] for x in (q_BHTD, dout_BHTD, out_BHTD))
         dq_BHtD = torch.zeros_like(q_BHtD, dtype=kind)
-        for given in parts:
+        for piece in parts:
             lse_BHt = lse_BHT[:, :, span]
-            if given.remote and chunk_bias_H is not None:
+            if piece.remote and chunk_bias_H is not None:
                 lse_BHt = lse_BHt - chunk_bias_H[:, None]
-            k, v = (x[given.remote][:, :, given.keys] for x in (keys, values))
-            seen = (q_BHtD, k, v, given.bias, scale, given.causal)
-            wanted = into_bias and not given.remote
+            k, v = (x[piece.remote][:, :, piece.keys] for x in (keys, values))
+            seen = (q_BHtD, k, v, piece.bias, scale, piece.causal)
+            wanted = into_bias and not piece.remote
             dq, dk, dv, dlogits = part.backward(dout_BHtD, out_BHtD, lse_BHt, *seen, into_bias=wanted)
             dq_BHtD += dq
-            dkeys[given.remote][:, :, given.keys] += dk
-            dvalues[given.remote][:, :, given.keys] += dv
+            dkeys[piece.remote][:, :, piece.keys] += dk
+            dvalues[piece.remote][:, :, piece.keys] += dv
             if wanted:
                 dbias[_rows(dbias, span)] += dlogits
-            if into_chunk_bias and given.remote:
+            if into_chunk_bias and piece.remote:
                 dchunk_bias_H += _chunk_bias_gradient(dout_BHtD, out_BHtD, lse_BHt, *seen)
         dq_BHTD[:, :, span] = dq_BHtD
     gradients = (dkeys[0], dvalues[0], dkeys[1], dvalues[1])
-    given_types = (k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD)
-    narrow = (x.to(like.dtype) for x, like in zip(gradients, given_types, strict=True))
+    originals = (k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD)
+    narrow = (x.to(like.dtype) for x, like in zip(gradients, originals, strict=True))
     return dq_BHTD, *narrow, _as(dbias, bias), _as(dchunk_bias_H, chunk_bias_H)
 
 
@@ -130,7 +131,7 @@ def _chunk_bias_gradient(
     scale: float,
     causal: bool,
 ) -> Tensor:
-    """Per head: what the chunks weigh, times how much better than the whole they are in the output's gradient."""
+    """The gradient of `chunk_bias_H`."""
     chunks_BHtD, chunks_lse_BHt = part.forward(q_BHtD, k, v, bias, scale, causal=causal)
     better_BHt = (dout_BHtD.to(lse_BHt.dtype) * (chunks_BHtD.to(lse_BHt.dtype) - out_BHtD)).sum(-1)
     return ((chunks_lse_BHt - lse_BHt).exp() * better_BHt).sum((0, 2))
@@ -145,7 +146,7 @@ def _blocks(
     window: int,
     overlap: int,
 ) -> Iterator[list[Part]]:
-    """The parts of every block of queries; no block reaches over the end of a window."""
+    """The parts of every block of queries; no block extends over the end of a window."""
     keys, chunks = k_BKSD.shape[2], chunk_k_BKnD.shape[2]
     older = keys - q_BHTD.shape[2]
     begin = older
@@ -164,7 +165,7 @@ def _blocks(
         some_see = chunks if counts_Bt is None else int(counts_Bt.max())
         if counts_Bt is not None and some_see > all_see:
             hidden_B1tn = torch.arange(all_see, some_see, device=q_BHTD.device) >= counts_Bt[:, None, :, None]
-            # A finite floor, not -inf: a query that sees no chunk has a finite output here, and weight 0 in the end.
+            # Finite, not -inf: a query that sees no chunk then has a finite output here, which gets weight 0.
             floor = torch.finfo(q_BHTD.dtype).min / 2
             mask = torch.zeros_like(hidden_B1tn, dtype=q_BHTD.dtype).masked_fill(hidden_B1tn, floor)
             parts.append(Part(span, True, slice(all_see, some_see), mask))
@@ -173,7 +174,7 @@ def _blocks(
 
 
 def _rows(bias: Tensor, span: slice) -> tuple[slice, slice, slice]:
-    """The queries of a block, in a bias that may be one for all of them."""
+    """The index of a block of queries in a bias, whose dimension of queries may be 1."""
     return slice(None), slice(None), span if bias.shape[2] > 1 else slice(None)
 
 

@@ -1,4 +1,4 @@
-"""The operation behind EVA attention, with shapes, gradients and FLOPs known to torch.
+"""EVA attention as an operation of torch, with shapes, gradients and FLOPs registered.
 
 Legend: B rows, H query heads, K key/value heads, T queries, S local keys, n chunks, D head width.
 """
@@ -40,8 +40,8 @@ def eva_attention(
     overlap: int,
 ) -> tuple[Tensor, Tensor]:
     """`out_BHTD`, and `lse_BHT` for the backward pass; `overlap` in tokens."""
-    given = (q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, bias, counts_BT, chunk_bias_H)
-    out: tuple[Tensor, Tensor] = _form(q_BHTD, bias).forward(*given, scale, window, overlap)
+    inputs = (q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, bias, counts_BT, chunk_bias_H)
+    out: tuple[Tensor, Tensor] = _form(q_BHTD, bias).forward(*inputs, scale, window, overlap)
     return out
 
 
@@ -69,11 +69,11 @@ def eva_attention_backward(
     into_bias: bool,
     into_chunk_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys, values, chunks' keys and values, and of both biases (empty unless asked for)."""
-    given = (q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, bias, counts_BT, chunk_bias_H, out_BHTD, lse_BHT)
-    asked = (scale, window, overlap, into_bias, into_chunk_bias)
+    """Gradients of queries, keys, values, chunks' keys and values, and of both biases (empty without `into_`)."""
+    inputs = (q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, bias, counts_BT, chunk_bias_H, out_BHTD, lse_BHT)
+    options = (scale, window, overlap, into_bias, into_chunk_bias)
     gradients: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-    gradients = _form(q_BHTD, bias).backward(dout_BHTD, *given, *asked)
+    gradients = _form(q_BHTD, bias).backward(dout_BHTD, *inputs, *options)
     return gradients
 
 
@@ -131,7 +131,7 @@ def flops(
 
 
 def _local_pairs(queries: int, keys: int, window: int, overlap: int) -> int:
-    """Pairs of the last `queries` of so many tokens with the keys that they see."""
+    """Visible pairs of the last `queries` tokens of `keys`."""
     pairs, first = 0, keys - queries
     for begin in range(first // window * window, keys, window):
         start, end = max(begin, first), min(begin + window, keys)

@@ -1,4 +1,4 @@
-"""EVA attention in plain torch, all scores at once: the truth that other forms are compared with."""
+"""EVA attention in plain torch, with all scores in memory: the reference for the other forms."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def eva_attention(
     length, keys, chunks = q_BHTD.shape[2], k_BKSD.shape[2], chunk_k_BKnD.shape[2]
     local_BHTS = _logits(q_BHTD, k_BKSD, scale)
     if bias is None:
-        place_S = torch.arange(keys, device=q_BHTD.device)
-        query_T1 = place_S[keys - length :, None]
-        seen_TS = (place_S <= query_T1) & (place_S >= query_T1 // window * window - overlap)
+        position_S = torch.arange(keys, device=q_BHTD.device)
+        query_T1 = position_S[keys - length :, None]
+        seen_TS = (position_S <= query_T1) & (position_S >= query_T1 // window * window - overlap)
         local_BHTS = local_BHTS.masked_fill(~seen_TS, float("-inf"))
     else:
         local_BHTS = local_BHTS + bias

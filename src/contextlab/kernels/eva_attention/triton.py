@@ -1,14 +1,14 @@
 """EVA attention in Triton: one online softmax over tiles of local keys, then over tiles of chunks.
 
-Logits are computed in units of log 2, in which the hardware exponentiates. All tensors are contiguous, all sums
-float32. A query's place is counted as its key; it sees the keys from `overlap` before its window up to its own.
+Logits are in units of log 2, because the hardware computes powers of 2. All tensors are contiguous, all sums float32.
+A query's position is the index of its own key; it sees the keys from `overlap` before its window up to its own.
 
-Legend: B rows, H query heads, K key/value heads, T queries, S local keys, n chunks, D head width, x stretches of the
+Legend: B rows, H query heads, K key/value heads, T queries, S local keys, n chunks, D head width, x parts of the
 queries.
 """
 
 # mypy: allow-untyped-decorators
-# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
+# ruff: noqa: ARG001 - `bucket` is read by the tuner only.
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _forward(
     bk = bh // groups
     first = tl.program_id(0) * BLOCK_T
     row, d = first + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
-    place, lowest = row + (keys - queries), first + keys - queries
+    position, lowest = row + (keys - queries), first + keys - queries
     q = load_rows(q_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH)
     top = tl.full([BLOCK_T], NEVER, tl.float32)
     total = tl.zeros([BLOCK_T], tl.float32)
@@ -86,12 +86,12 @@ def _forward(
     for s0 in range(begin, seen_by_all, BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        logits = local_logits(q, k, place, s, window, overlap, scale, False)
+        logits = local_logits(q, k, position, s, window, overlap, scale, False)
         top, total, out = fold(logits, v, top, total, out)
     for s0 in range(seen_by_all, tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        logits = local_logits(q, k, place, s, window, overlap, scale, True)
+        logits = local_logits(q, k, position, s, window, overlap, scale, True)
         top, total, out = fold(logits, v, top, total, out)
     counts = visible_chunks(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
     bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
@@ -100,7 +100,7 @@ def _forward(
         n = n0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_nD, n, chunks, d, WIDTH), load_rows(v_nD, n, chunks, d, WIDTH)
         top, total, out = fold(chunk_logits(q, k, n, counts, bias, scale), v, top, total, out)
-    # Rows behind the last query may see nothing; they are not stored.
+    # Rows after the last query may see no key; they are not stored.
     total = tl.where(row < queries, total, 1.0)
     store_rows(out_BHTD + bh * queries * WIDTH, out / total[:, None], row, queries, d, WIDTH)
     tl.store(lse_BHT + bh * queries + row, (top + tl.log2(total)) / LOG2E, mask=row < queries)
@@ -141,7 +141,7 @@ def _backward_queries(
     bk = bh // groups
     first = tl.program_id(0) * BLOCK_T
     row, d = first + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
-    place, lowest = row + (keys - queries), first + keys - queries
+    position, lowest = row + (keys - queries), first + keys - queries
     q = load_rows(q_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH)
     dout = load_rows(dout_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH)
     lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=0.0) * LOG2E
@@ -151,7 +151,7 @@ def _backward_queries(
     for s0 in range(first_seen(lowest, window, overlap), tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        weights = tl.exp2(local_logits(q, k, place, s, window, overlap, scale, True) - lse[:, None])
+        weights = tl.exp2(local_logits(q, k, position, s, window, overlap, scale, True) - lse[:, None])
         dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
         dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision=PRECISION)
     counts = visible_chunks(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
@@ -209,7 +209,7 @@ def _backward_keys(
         for t0 in range(begin, end, BLOCK_T):
             row = t0 + tl.arange(0, BLOCK_T)
             q, dout = load_rows(q_TD, row, queries, d, WIDTH), load_rows(dout_TD, row, queries, d, WIDTH)
-            # Rows behind the last query get no weight.
+            # Rows after the last query have weight 0.
             lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=float("inf")) * LOG2E
             delta = tl.load(delta_BHT + bh * queries + row, mask=row < queries, other=0.0)
             logits = local_logits(q, k, row + older, s, window, overlap, scale, True)
@@ -265,9 +265,9 @@ def _backward_chunks(
             delta = tl.load(delta_BHT + bh * queries + row, mask=row < end, other=0.0)
             logits = chunk_logits(q, k, n, counts, bias, scale)
             dk, dv = tile_gradients(logits, q, dout, v, lse, delta, dk, dv)
-    place = (part * tl.num_programs(1) + bh) * chunks * WIDTH
-    store_rows(dk_xBHnD + place, dk * scale, n, chunks, d, WIDTH)
-    store_rows(dv_xBHnD + place, dv, n, chunks, d, WIDTH)
+    offset = (part * tl.num_programs(1) + bh) * chunks * WIDTH
+    store_rows(dk_xBHnD + offset, dk * scale, n, chunks, d, WIDTH)
+    store_rows(dv_xBHnD + offset, dv, n, chunks, d, WIDTH)
 
 
 def forward(
@@ -283,7 +283,7 @@ def forward(
     window: int,
     overlap: int,
 ) -> tuple[Tensor, Tensor]:
-    """See `blocked.forward`; there is no bias here."""
+    """See `blocked.forward`; without a bias."""
     inputs = _contiguous(q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, counts_BT, chunk_bias_H)
     out_BHTD, lse_BHT = torch.empty_like(inputs[0]), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=torch.float32)
     grid, sizes, shape = _launch(inputs, window, overlap)
@@ -309,9 +309,9 @@ def backward(
     _into_bias: bool,
     into_chunk_bias: bool,
 ) -> tuple[Tensor, ...]:
-    """See `blocked.backward`; there is no bias here."""
-    given = (dout_BHTD, q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, counts_BT, chunk_bias_H)
-    dout, q, k, v, chunk_k, chunk_v, counts, chunk_bias = inputs = _contiguous(*given)
+    """See `blocked.backward`; without a bias."""
+    tensors = (dout_BHTD, q_BHTD, k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD, counts_BT, chunk_bias_H)
+    dout, q, k, v, chunk_k, chunk_v, counts, chunk_bias = inputs = _contiguous(*tensors)
     rows, heads, queries, width = q.shape
     lse_BHT = lse_BHT.contiguous()
     delta_BHT, dbias_BHT = (dout.float() * out_BHTD.float()).sum(-1), torch.empty_like(lse_BHT)
@@ -339,8 +339,8 @@ def backward(
     return dq, dk, dv, *of_chunks, dbias_BHT.new_empty(0), of_bias
 
 
-def _contiguous(*given: Tensor | None) -> tuple[Any, ...]:
-    return tuple(x if x is None else x.contiguous() for x in given)
+def _contiguous(*tensors: Tensor | None) -> tuple[Any, ...]:
+    return tuple(x if x is None else x.contiguous() for x in tensors)
 
 
 def _launch(inputs: tuple[Any, ...], window: int, overlap: int) -> tuple[Any, tuple[int, ...], dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Logits of one tile of EVA attention in Triton, in units of log 2, and what of it is seen.
+"""Logits of one tile of EVA attention in Triton, in units of log 2, and which of its keys are seen.
 
-A query's place is counted as its key; it sees the keys from `overlap` before its window up to its own.
+A query's position is the index of its own key; it sees the keys from `overlap` before its window up to its own.
 
 Legend: B rows, T queries.
 """
@@ -16,16 +16,16 @@ from contextlab.kernels.tiling import LOG2E, NEVER, PRECISION
 
 
 @triton.jit
-def first_seen(place: tl.tensor, window: tl.tensor, overlap: tl.tensor) -> tl.tensor:
-    """The first local key that queries see."""
-    return tl.maximum(place // window * window - overlap, 0)
+def first_seen(position: tl.tensor, window: tl.tensor, overlap: tl.tensor) -> tl.tensor:
+    """The first local key that a query sees."""
+    return tl.maximum(position // window * window - overlap, 0)
 
 
 @triton.jit
 def local_logits(
     q: tl.tensor,
     k: tl.tensor,
-    place: tl.tensor,
+    position: tl.tensor,
     s: tl.tensor,
     window: tl.tensor,
     overlap: tl.tensor,
@@ -35,7 +35,7 @@ def local_logits(
     """Logits of local keys; without MASKED every query of the tile must see all of them."""
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2E)
     if MASKED:
-        seen = (s[None, :] <= place[:, None]) & (s[None, :] >= first_seen(place, window, overlap)[:, None])
+        seen = (s[None, :] <= position[:, None]) & (s[None, :] >= first_seen(position, window, overlap)[:, None])
         logits = tl.where(seen, logits, NEVER)
     return logits
 
@@ -53,7 +53,7 @@ def chunk_logits(
 def visible_chunks(
     counts_BT: tl.tensor, before: tl.tensor, row: tl.tensor, end: tl.tensor, chunks: tl.tensor, COUNTS: tl.constexpr
 ) -> tl.tensor:
-    """Chunks that the queries of a tile see; none from row `end` on."""
+    """How many chunks each query of a tile sees; 0 from row `end` on."""
     if COUNTS:
         counts = tl.load(counts_BT + before + row, mask=row < end, other=0)
         counts = tl.maximum(tl.minimum(counts, chunks), 0).to(tl.int32)

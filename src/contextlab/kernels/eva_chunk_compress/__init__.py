@@ -1,11 +1,11 @@
 """Chunks of keys and values compressed to one key and value each (EVA, Zheng et al. 2023; EVALM, section 3).
 
-Keys come before rotation: positions do not survive a mean. The last chunk may be ragged: what it lacks counts as zeros
-in means, which are over the chunk size, and has no weight.
+Keys are taken before RoPE, because the mean of rotated keys has no position. The last chunk may be incomplete: missing
+tokens count as zeros in means, which divide by the chunk size, and have weight 0 in pooling.
 
-Compression is two passes: means, which learned maps then adapt, and pooling by features around the adapted means. One
-pass over all would need every map and its gradients inside the kernel, to save one of four reads: keys are read twice,
-queries and values once. Means are a reduction that torch makes in one pass; pooling is the kernel here.
+Compression takes two passes: means, which learned maps then adapt, and pooling by random features around the adapted
+means. A single pass would need every map and its gradients inside the kernel and would save one of four reads: keys are
+read twice, queries and values once. Torch computes the means; the kernel here is the pooling.
 
 Legend: B rows, H query heads, K key/value heads, T tokens, n chunks, D head width.
 """
@@ -22,7 +22,7 @@ __all__ = ["chunk_means", "eva_chunk_compress", "pool_chunks"]
 
 
 def chunk_means(x_BHTD: Tensor, chunk: int, kv_heads: int) -> Tensor:
-    """`mean_BKnD` over every chunk, and over the heads that share a key head (none for keys themselves).
+    """`mean_BKnD` over every chunk, and over the query heads that share a key head.
 
     Raises:
         ValueError: when shapes do not fit.
@@ -45,7 +45,7 @@ def eva_chunk_compress(
     scale: float,
     noise_BKnD: Tensor | None = None,
 ) -> Tensor:
-    """`value_BKnD`: values pooled by one random feature per chunk, drawn around the adapted means of queries and keys.
+    """`value_BKnD`: values pooled by one random feature per chunk, around the adapted means of queries and keys.
 
     Args:
         q_mean_BKnD: adapted mean queries, of the unscaled projections.
@@ -54,7 +54,7 @@ def eva_chunk_compress(
         v_BKTD: values.
         chunk: tokens of a chunk.
         scale: 1/sqrt(D), for features of k/D^(1/4).
-        noise_BKnD: standard normal in training; None takes the proposal's mean.
+        noise_BKnD: standard normal in training; None uses the proposal's mean.
 
     Raises:
         ValueError, TypeError: when shapes, devices or types do not fit.
@@ -68,7 +68,7 @@ def eva_chunk_compress(
 
 
 def pool_chunks(w_BKnD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, *, chunk: int, scale: float) -> tuple[Tensor, Tensor]:
-    """`key_BKnD` and `value_BKnD`: keys and values pooled by plain attention of one direction per chunk.
+    """`key_BKnD` and `value_BKnD`: keys and values pooled by plain attention of one direction (query) per chunk.
 
     Args:
         w_BKnD: directions.
@@ -88,7 +88,7 @@ def _pool(
 ) -> tuple[Tensor, Tensor]:
     if w_BKnD.numel() == 0:
         return w_BKnD, w_BKnD
-    if dispatch.asked() == "reference":
+    if dispatch.forced_form() == "reference":
         return reference.pool_chunks(w_BKnD, k_BKTD, v_BKTD, chunk, scale, features)
     key_BKnD, value_BKnD, _ = ops.pool_chunks(w_BKnD, k_BKTD, v_BKTD, chunk, scale, features)
     return key_BKnD, value_BKnD

@@ -1,4 +1,4 @@
-"""Chunk pooling in torch, some chunks at a time, so that what is computed on fits a processor's cache.
+"""Chunk pooling in torch, some chunks at a time, so that the tensors fit a CPU's cache.
 
 Legend: B rows, K key/value heads, T tokens, D head width, n chunks, b of them in a block, c tokens of a chunk.
 """
@@ -70,7 +70,7 @@ def backward(
 
 
 def _blocks(k_BKTD: Tensor, chunk: int) -> Iterator[tuple[slice, slice, int]]:
-    """Chunks of one size, their tokens, and that size: blocks of whole chunks, then the ragged one."""
+    """Chunks of one size, their tokens, and that size: blocks of whole chunks, then the incomplete chunk."""
     rows, heads, length, width = k_BKTD.shape
     whole, rest = divmod(length, chunk)
     step = max(1, ELEMENTS // (rows * heads * chunk * width))

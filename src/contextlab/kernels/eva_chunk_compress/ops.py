@@ -1,4 +1,4 @@
-"""The operation behind chunk compression, with shapes, gradients and FLOPs known to torch.
+"""Chunk pooling as an operation of torch, with shapes, gradients and FLOPs registered.
 
 Legend: B rows, K key/value heads, T tokens, D head width, n chunks.
 """
@@ -82,7 +82,7 @@ pool_chunks.register_autograd(_gradients, setup_context=_save)
 
 
 def flops(k_BKTD: Tensor, features: bool) -> int:
-    """FLOPs of one inner product per token, and of one weighted sum per token and tensor that is pooled."""
+    """FLOPs of one inner product per token, and of one weighted sum per token and pooled tensor."""
     return (4 if features else 6) * k_BKTD.numel()
 
 

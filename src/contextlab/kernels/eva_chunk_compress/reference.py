@@ -1,4 +1,4 @@
-"""Chunk pooling in plain torch, differentiable: the truth that other forms are compared with.
+"""Chunk pooling in plain torch, differentiable: the reference for the other forms.
 
 Legend: B rows, K key/value heads, T tokens, D head width, n chunks, c tokens of a chunk.
 """
@@ -15,8 +15,8 @@ def pool_chunks(
 ) -> tuple[Tensor, Tensor]:
     """`key_BKnD` (empty with features) and `value_BKnD`.
 
-    The weights are the softmax over a chunk of (w . k - |k|^2/2) scale, positive random features of direction w;
-    without features the norm of the keys is left out, which is plain attention of w.
+    The weights are the softmax over a chunk of (w . k - |k|^2/2) scale: positive random features of direction w.
+    Without features the norm of the keys is left out, which is plain attention with query w.
     """
     k_BKncD, v_BKncD = _chunked(k_BKTD, chunk), _chunked(v_BKTD, chunk)
     logits_BKnc = (k_BKncD @ w_BKnD[..., None])[..., 0]

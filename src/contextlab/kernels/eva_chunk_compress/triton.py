@@ -1,13 +1,13 @@
-"""Chunk pooling in Triton: one pass over keys and values, each tile some tokens of some chunks.
+"""Chunk pooling in Triton: one pass over keys and values; a tile holds some tokens of some chunks.
 
-Logits are computed in units of log 2, in which the hardware exponentiates. All sums are float32. Keys and values may
-have any steps between rows, heads and tokens, so that projections are read as they lie.
+Logits are in units of log 2, because the hardware computes powers of 2. All sums are float32. Keys and values may have
+any strides of rows, heads and tokens, so that projections need no copy.
 
 Legend: B rows, K key/value heads, T tokens, D head width, n chunks.
 """
 
 # mypy: allow-untyped-decorators
-# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
+# ruff: noqa: ARG001 - `bucket` is read by the tuner only.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TILES = ((8, 16, 4, 2), (4, 16, 4, 3), (2, 32, 4, 3), (1, 64, 4, 3))
 
 
 @triton.jit
-def _places(
+def _offsets(
     n: tl.tensor,
     j: tl.tensor,
     tokens: tl.tensor,
@@ -34,11 +34,11 @@ def _places(
     CHUNK: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Where a tile of chunks and tokens lies, which elements there are, and which tokens."""
+    """Offsets of a tile of chunks and tokens, and masks of its existing elements and tokens."""
     token = n[:, None] * CHUNK + j[None, :]
     real = (j < CHUNK)[None, :] & (token < tokens)
-    place = token.to(tl.int64)[:, :, None] * step + d[None, None, :]
-    return place, real[:, :, None] & (d < WIDTH)[None, None, :], real
+    offset = token.to(tl.int64)[:, :, None] * step + d[None, None, :]
+    return offset, real[:, :, None] & (d < WIDTH)[None, None, :], real
 
 
 @tuned(("BLOCK_N", "BLOCK_C"), TILES, KEY)
@@ -79,14 +79,14 @@ def _pool(
     value = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     for j0 in range(0, CHUNK, BLOCK_C):
         j = j0 + tl.arange(0, BLOCK_C)
-        place, mask, real = _places(n, j, tokens, k_step, d, CHUNK, WIDTH)
-        k = tl.load(k_TD + place, mask=mask, other=0.0).to(tl.float32)
-        place, mask, real = _places(n, j, tokens, v_step, d, CHUNK, WIDTH)
-        v = tl.load(v_TD + place, mask=mask, other=0.0).to(tl.float32)
+        offset, mask, real = _offsets(n, j, tokens, k_step, d, CHUNK, WIDTH)
+        k = tl.load(k_TD + offset, mask=mask, other=0.0).to(tl.float32)
+        offset, mask, real = _offsets(n, j, tokens, v_step, d, CHUNK, WIDTH)
+        v = tl.load(v_TD + offset, mask=mask, other=0.0).to(tl.float32)
         toward = w - 0.5 * k if FEATURES else w
         logits = tl.where(real, tl.sum(k * toward, 2) * (scale * LOG2E), NEVER)
         higher = tl.maximum(top, tl.max(logits, 1))
-        # A chunk behind the last token has no highest logit to subtract.
+        # A chunk after the last token has no highest logit to subtract.
         ground = tl.where(higher == NEVER, 0.0, higher)
         shrink = tl.exp2(top - ground)
         weights = tl.exp2(logits - ground[:, None])
@@ -146,10 +146,10 @@ def _pool_backward(
     dw = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     for j0 in range(0, CHUNK, BLOCK_C):
         j = j0 + tl.arange(0, BLOCK_C)
-        place, mask, real = _places(n, j, tokens, v_step, d, CHUNK, WIDTH)
-        v = tl.load(v_TD + place, mask=mask, other=0.0).to(tl.float32)
-        place, mask, real = _places(n, j, tokens, k_step, d, CHUNK, WIDTH)
-        k = tl.load(k_TD + place, mask=mask, other=0.0).to(tl.float32)
+        offset, mask, real = _offsets(n, j, tokens, v_step, d, CHUNK, WIDTH)
+        v = tl.load(v_TD + offset, mask=mask, other=0.0).to(tl.float32)
+        offset, mask, real = _offsets(n, j, tokens, k_step, d, CHUNK, WIDTH)
+        k = tl.load(k_TD + offset, mask=mask, other=0.0).to(tl.float32)
         toward = w - 0.5 * k if FEATURES else w
         logits = tl.where(real, tl.sum(k * toward, 2) * (scale * LOG2E), NEVER)
         weights = tl.exp2(logits - lse[:, None])
@@ -159,10 +159,10 @@ def _pool_backward(
         dlogits = (weights * (dweights - delta[:, None]) * scale)[:, :, None]
         dw += tl.sum(dlogits * k, 1)
         dk = dlogits * (w - k) if FEATURES else dlogits * w + weights[:, :, None] * dkey
-        place, mask, real = _places(n, j, tokens, WIDTH, d, CHUNK, WIDTH)
-        place += bk * tokens * WIDTH
-        tl.store(dk_BKTD + place, dk.to(dk_BKTD.dtype.element_ty), mask=mask)
-        tl.store(dv_BKTD + place, (weights[:, :, None] * dvalue).to(dv_BKTD.dtype.element_ty), mask=mask)
+        offset, mask, real = _offsets(n, j, tokens, WIDTH, d, CHUNK, WIDTH)
+        offset += bk * tokens * WIDTH
+        tl.store(dk_BKTD + offset, dk.to(dk_BKTD.dtype.element_ty), mask=mask)
+        tl.store(dv_BKTD + offset, (weights[:, :, None] * dvalue).to(dv_BKTD.dtype.element_ty), mask=mask)
     store_rows(dw_BKnD + bk * chunks * WIDTH, dw, n, chunks, d, WIDTH)
 
 
@@ -200,8 +200,8 @@ def backward(
     dw_BKnD = torch.empty_like(w_BKnD)
     dk_BKTD, dv_BKTD = (x.new_empty(x.shape) for x in (k_BKTD, v_BKTD))
     grid, sizes, shape = _launch(w_BKnD, k_BKTD, v_BKTD, chunk, features)
-    given = (dkey_BKnD, dvalue_BKnD, w_BKnD, k_BKTD, v_BKTD, lse_BKn, delta_BKn)
-    _pool_backward[grid](*given, dw_BKnD, dk_BKTD, dv_BKTD, *sizes, scale, **shape)
+    inputs = (dkey_BKnD, dvalue_BKnD, w_BKnD, k_BKTD, v_BKTD, lse_BKn, delta_BKn)
+    _pool_backward[grid](*inputs, dw_BKnD, dk_BKTD, dv_BKTD, *sizes, scale, **shape)
     return dw_BKnD, dk_BKTD, dv_BKTD
 
 

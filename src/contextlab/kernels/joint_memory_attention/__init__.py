@@ -23,7 +23,7 @@ def joint_memory_attention(
     k_BKncD: Tensor,
     v_BKncD: Tensor,
     ids_BHTm: Tensor,
-    found_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
     gate_H: Tensor,
     *,
     scale: float,
@@ -32,17 +32,17 @@ def joint_memory_attention(
     """Two softmaxes, one over the local keys and one over the retrieved tokens, mixed by a gate per head.
 
     Args:
-        q_BHTD: queries as the local keys meet them (rotated where the model rotates): the last T of the S tokens.
+        q_BHTD: queries for the local keys (with RoPE, where the model has it): the last T of the S tokens.
         k_BKSD: local keys; query t sees the first S - T + t + 1.
         v_BKSD: local values.
-        q_memory_BHTD: queries as the bank meets them, without any position.
+        q_memory_BHTD: queries for the bank, without RoPE.
         k_BKncD: keys of the bank, of any floating-point type; read in place.
         v_BKncD: values of the bank.
-        ids_BHTm: retrieved chunks, int64; on a CPU those that the bank lacks are refused, on a GPU, where a look at
-            them would wait for it, they count as not found.
-        found_BHTm: which of them exist, the ids of the others being anything; where none does, the output is the
-            local attention, ungated.
-        gate_H: raw gate; its sigmoid is the weight of the memory.
+        ids_BHTm: ids of retrieved chunks, int64. On a CPU an id that the bank lacks is an error; on a GPU, where the
+            check would wait for the device, it counts as not retrieved.
+        retrieved_BHTm: false where an id stands for no chunk and may have any value. A query without any chunk has
+            the local attention as its output, without the gate.
+        gate_H: gate before the sigmoid, which is the weight of the memory.
         scale: factor of the logits.
         slopes_H: ALiBi slopes of the local part; they get no gradient.
 
@@ -53,22 +53,22 @@ def joint_memory_attention(
         ValueError, TypeError: when shapes, devices, types or ids do not fit.
     """
     local_BHTD = local_attention(q_BHTD, k_BKSD, v_BKSD, scale=scale, slopes_H=slopes_H)
-    return fuse_memory(local_BHTD, q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, found_BHTm, gate_H, scale=scale)
+    return fuse_memory(local_BHTD, q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, gate_H, scale=scale)
 
 
 def local_attention(
     q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, *, scale: float, slopes_H: Tensor | None = None
 ) -> Tensor:
     """The local part alone; arguments as in `joint_memory_attention`."""
-    given = {} if slopes_H is None else {"slopes_H": slopes_H}
-    sizes = checks.shapes(q_BHTD=q_BHTD, k_BKSD=k_BKSD, v_BKSD=v_BKSD, **given)
+    optional = {} if slopes_H is None else {"slopes_H": slopes_H}
+    sizes = checks.shapes(q_BHTD=q_BHTD, k_BKSD=k_BKSD, v_BKSD=v_BKSD, **optional)
     checks.heads(sizes)
     checks.one_float_type(q_BHTD=q_BHTD, k_BKSD=k_BKSD, v_BKSD=v_BKSD)
     if sizes["T"] > sizes["S"]:
         raise ValueError(f"There are {sizes['T']} queries but {sizes['S']} keys: give every query its own key.")
     if 0 in q_BHTD.shape:
         return q_BHTD
-    if dispatch.asked() == "reference":
+    if dispatch.forced_form() == "reference":
         return reference.local_attention(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale)
     out_BHTD: Tensor = ops.local_attention(q_BHTD, k_BKSD, v_BKSD, slopes_H, scale)[0]
     return out_BHTD
@@ -80,17 +80,17 @@ def fuse_memory(
     k_BKncD: Tensor,
     v_BKncD: Tensor,
     ids_BHTm: Tensor,
-    found_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
     gate_H: Tensor,
     *,
     scale: float,
 ) -> Tensor:
-    """The memory part, fused into a local part that was computed elsewhere.
+    """The memory part, mixed with a local part that was computed elsewhere.
 
     Args:
         local_BHTD: the local attention's output.
-        q_BHTD: queries as the bank meets them.
-        k_BKncD, v_BKncD, ids_BHTm, found_BHTm, gate_H, scale: as in `joint_memory_attention`.
+        q_BHTD: queries for the bank, without RoPE.
+        k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, gate_H, scale: as in `joint_memory_attention`.
 
     Returns:
         `out_BHTD`.
@@ -104,7 +104,7 @@ def fuse_memory(
         k_BKncD=k_BKncD,
         v_BKncD=v_BKncD,
         ids_BHTm=ids_BHTm,
-        found_BHTm=found_BHTm,
+        retrieved_BHTm=retrieved_BHTm,
         gate_H=gate_H,
     )
     checks.heads(sizes)
@@ -112,13 +112,13 @@ def fuse_memory(
     checks.one_float_type(k_BKncD=k_BKncD, v_BKncD=v_BKncD)
     checks.one_float_type(gate_H=gate_H)
     checks.of_type(torch.int64, ids_BHTm=ids_BHTm)
-    checks.of_type(torch.bool, found_BHTm=found_BHTm)
-    plain = dispatch.asked() == "reference"
+    checks.of_type(torch.bool, retrieved_BHTm=retrieved_BHTm)
+    plain = dispatch.forced_form() == "reference"
     if plain or 0 in sizes.values():
-        checks.ids(ids_BHTm, found_BHTm, sizes["n"])
+        checks.ids(ids_BHTm, retrieved_BHTm, sizes["n"])
     if 0 in sizes.values():
         return local_BHTD
     if plain:
-        return reference.fuse_memory(local_BHTD, q_BHTD, k_BKncD, v_BKncD, ids_BHTm, found_BHTm, gate_H, scale)
-    out_BHTD: Tensor = ops.fuse_memory(local_BHTD, q_BHTD, k_BKncD, v_BKncD, ids_BHTm, found_BHTm, gate_H, scale)[0]
+        return reference.fuse_memory(local_BHTD, q_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, gate_H, scale)
+    out_BHTD: Tensor = ops.fuse_memory(local_BHTD, q_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, gate_H, scale)[0]
     return out_BHTD

@@ -1,4 +1,4 @@
-"""Joint memory attention in torch: the local part as one part of a softmax, the memory some queries at a time.
+"""Joint memory attention in torch: the local part by `kernels.part`, the memory part some queries at a time.
 
 Legend: B rows, H query heads, K key/value heads, t queries of a block, S local keys, s of them visible to a
 block, D head width, n chunks of the bank, c tokens of a chunk, m chunks retrieved, R = m*c.
@@ -27,8 +27,8 @@ def local_forward(
     """`out_BHTD` and the logarithm of every softmax's denominator, `lse_BHT`."""
     out_BHTD, lse_BHT = contiguous_like(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
     for span, seen, bias, causal in _local_blocks(q_BHTD, k_BKSD, slopes_H):
-        given = (q_BHTD[:, :, span], k_BKSD[:, :, :seen], v_BKSD[:, :, :seen], bias, scale)
-        out_BHTD[:, :, span], lse_BHT[:, :, span] = part.forward(*given, causal=causal)
+        inputs = (q_BHTD[:, :, span], k_BKSD[:, :, :seen], v_BKSD[:, :, :seen], bias, scale)
+        out_BHTD[:, :, span], lse_BHT[:, :, span] = part.forward(*inputs, causal=causal)
     return out_BHTD, lse_BHT
 
 
@@ -47,8 +47,8 @@ def local_backward(
     dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=wide(q_BHTD), device=x.device) for x in (k_BKSD, v_BKSD))
     for span, seen, bias, causal in _local_blocks(q_BHTD, k_BKSD, slopes_H):
         dout_BHtD, out_BHtD, lse_BHt, q_BHtD = (x[:, :, span] for x in (dout_BHTD, out_BHTD, lse_BHT, q_BHTD))
-        given = (q_BHtD, k_BKSD[:, :, :seen], v_BKSD[:, :, :seen], bias, scale, causal)
-        dq_BHtD, dk_BKsD, dv_BKsD, _ = part.backward(dout_BHtD, out_BHtD, lse_BHt, *given, into_bias=False)
+        inputs = (q_BHtD, k_BKSD[:, :, :seen], v_BKSD[:, :, :seen], bias, scale, causal)
+        dq_BHtD, dk_BKsD, dv_BKsD, _ = part.backward(dout_BHtD, out_BHtD, lse_BHt, *inputs, into_bias=False)
         dq_BHTD[:, :, span] = dq_BHtD
         dk_BKSD[:, :, :seen] += dk_BKsD
         dv_BKSD[:, :, :seen] += dv_BKsD
@@ -61,19 +61,19 @@ def memory_forward(
     k_BKncD: Tensor,
     v_BKncD: Tensor,
     ids_BHTm: Tensor,
-    found_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
     gate_H: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`out_BHTD`, the memory's part `memory_BHTD` and the logarithm of its denominator, -inf where none was found."""
+    """`out_BHTD`, the memory part `memory_BHTD` and the logarithm of its denominator, -inf without any chunk."""
     k_BKncD, v_BKncD = _whole_chunks(k_BKncD), _whole_chunks(v_BKncD)
-    found_BHTm = in_bank(ids_BHTm, found_BHTm, k_BKncD.shape[2])
+    retrieved_BHTm = in_bank(ids_BHTm, retrieved_BHTm, k_BKncD.shape[2])
     out_BHTD, memory_BHTD = contiguous_like(local_BHTD), contiguous_like(local_BHTD)
     lse_BHT = q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
     weight = torch.sigmoid(gate_H.to(lse_BHT.dtype))[:, None, None]
     for span in _memory_spans(k_BKncD, ids_BHTm):
-        ids_BHtm = _ids(ids_BHTm, found_BHTm, span)
-        logits_BHtR, _ = _memory_logits(q_BHTD, k_BKncD, ids_BHtm, found_BHTm, scale, span)
+        ids_BHtm = _ids(ids_BHTm, retrieved_BHTm, span)
+        logits_BHtR, _ = _memory_logits(q_BHTD, k_BKncD, ids_BHtm, retrieved_BHTm, scale, span)
         lse_BHt = logits_BHtR.logsumexp(-1)
         weights_BHtR = _weights(logits_BHtR, lse_BHt)
         memory_BHtD = (weights_BHtR[..., None, :] @ _gather(v_BKncD, ids_BHtm).to(lse_BHT.dtype))[..., 0, :]
@@ -91,7 +91,7 @@ def memory_backward(
     k_BKncD: Tensor,
     v_BKncD: Tensor,
     ids_BHTm: Tensor,
-    found_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
     gate_H: Tensor,
     memory_BHTD: Tensor,
     lse_BHT: Tensor,
@@ -100,7 +100,7 @@ def memory_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of the local part, queries, gate, and the bank's keys and values (empty unless `into_bank`)."""
     kind, k_BKncD, v_BKncD = wide(q_BHTD), _whole_chunks(k_BKncD), _whole_chunks(v_BKncD)
-    found_BHTm = in_bank(ids_BHTm, found_BHTm, k_BKncD.shape[2])
+    retrieved_BHTm = in_bank(ids_BHTm, retrieved_BHTm, k_BKncD.shape[2])
     dlocal_BHTD, dq_BHTD = contiguous_like(local_BHTD), contiguous_like(q_BHTD)
     dk, dv = (torch.zeros(x.shape if into_bank else (0,), dtype=kind, device=x.device) for x in (k_BKncD, v_BKncD))
     dgate_H = torch.zeros(gate_H.shape, dtype=kind, device=gate_H.device)
@@ -112,8 +112,8 @@ def memory_backward(
         dgate_H += (dmixed_BHtD * (memory_BHtD - local_BHtD)).sum((0, 2, 3))
         dmemory_BHtD = dmixed_BHtD * weight
         dlocal_BHTD[:, :, span] = dout_BHtD - dmemory_BHtD
-        ids_BHtm = _ids(ids_BHTm, found_BHTm, span)
-        logits_BHtR, k_BHtRD = _memory_logits(q_BHTD, k_BKncD, ids_BHtm, found_BHTm, scale, span)
+        ids_BHtm = _ids(ids_BHTm, retrieved_BHTm, span)
+        logits_BHtR, k_BHtRD = _memory_logits(q_BHTD, k_BKncD, ids_BHtm, retrieved_BHTm, scale, span)
         weights_BHtR = _weights(logits_BHtR, lse_BHT[:, :, span])
         dlogits_BHtR = (_gather(v_BKncD, ids_BHtm).to(kind) @ dmemory_BHtD[..., None])[..., 0]
         dlogits_BHtR.sub_((dmemory_BHtD * memory_BHtD).sum(-1, keepdim=True)).mul_(weights_BHtR).mul_(scale)
@@ -133,7 +133,7 @@ def _spans(length: int, step: int) -> Iterator[slice]:
 def _local_blocks(
     q_BHTD: Tensor, k_BKSD: Tensor, slopes_H: Tensor | None
 ) -> Iterator[tuple[slice, int, Tensor | None, bool]]:
-    """Blocks of queries, how many keys each reaches, what is added to its logits, and whether it is causal."""
+    """Blocks of queries, how many keys each sees, the bias of its logits, and whether it is causal."""
     (heads, queries), keys = q_BHTD.shape[1:3], k_BKSD.shape[2]
     if slopes_H is None and queries in (1, keys):
         yield slice(0, queries), keys, None, queries > 1
@@ -148,47 +148,47 @@ def _local_blocks(
 
 
 def _memory_spans(k_BKncD: Tensor, ids_BHTm: Tensor) -> Iterator[slice]:
-    rows, heads, length, taken = ids_BHTm.shape
-    per_query = rows * heads * taken * k_BKncD.shape[3] * k_BKncD.shape[4]
+    rows, heads, length, take = ids_BHTm.shape
+    per_query = rows * heads * take * k_BKncD.shape[3] * k_BKncD.shape[4]
     return _spans(length, max(1, GATHERED_ELEMENTS // per_query))
 
 
-def _ids(ids_BHTm: Tensor, found_BHTm: Tensor, span: slice) -> Tensor:
-    """The chunks of a block, the first one where none was found."""
-    return ids_BHTm[:, :, span].masked_fill(~found_BHTm[:, :, span], 0)
+def _ids(ids_BHTm: Tensor, retrieved_BHTm: Tensor, span: slice) -> Tensor:
+    """The chunks of a block; the first chunk where none was retrieved."""
+    return ids_BHTm[:, :, span].masked_fill(~retrieved_BHTm[:, :, span], 0)
 
 
 def _whole_chunks(x_BKncD: Tensor) -> Tensor:
-    """The bank itself where its chunks lie in one piece each, as they do however rows and heads are ordered."""
+    """The bank itself where every chunk is contiguous, as in any order of rows and heads; else a copy."""
     size, width = x_BKncD.shape[3:]
     in_one_piece = x_BKncD.stride()[3:] == (width, 1) and not any(s % (size * width) for s in x_BKncD.stride()[:3])
     return x_BKncD if in_one_piece else x_BKncD.contiguous()
 
 
-def _places(x_BKncD: Tensor, ids_BHtm: Tensor) -> tuple[Tensor, Tensor]:
-    """The bank's memory as one row per chunk, and the row of every id."""
+def _chunk_rows(x_BKncD: Tensor, ids_BHtm: Tensor) -> tuple[Tensor, Tensor]:
+    """The bank's memory as one row per chunk, and the row index of every id."""
     size = x_BKncD.shape[3] * x_BKncD.shape[4]
     row_step, head_step, chunk_step = (step // size for step in x_BKncD.stride()[:3])
     rows, heads = ids_BHtm.shape[:2]
     row = torch.arange(rows, device=ids_BHtm.device) * row_step
     head = torch.arange(heads, device=ids_BHtm.device) // (heads // x_BKncD.shape[1]) * head_step
-    place_BHtm = row[:, None, None, None] + head[:, None, None] + ids_BHtm * chunk_step
+    index_BHtm = row[:, None, None, None] + head[:, None, None] + ids_BHtm * chunk_step
     last = sum((n - 1) * step for n, step in zip(x_BKncD.shape, x_BKncD.stride(), strict=True))
-    return x_BKncD.as_strided((last // size + 1, size), (size, 1)), place_BHtm.flatten()
+    return x_BKncD.as_strided((last // size + 1, size), (size, 1)), index_BHtm.flatten()
 
 
 def _gather(x_BKncD: Tensor, ids_BHtm: Tensor) -> Tensor:
-    """The tokens of chunks, from wherever the bank keeps them."""
-    memory, place = _places(x_BKncD, ids_BHtm)
-    return memory.index_select(0, place).view(*ids_BHtm.shape[:3], -1, x_BKncD.shape[4])
+    """The tokens of the chunks."""
+    memory, index = _chunk_rows(x_BKncD, ids_BHtm)
+    return memory.index_select(0, index).view(*ids_BHtm.shape[:3], -1, x_BKncD.shape[4])
 
 
 def _memory_logits(
-    q_BHTD: Tensor, k_BKncD: Tensor, ids_BHtm: Tensor, found_BHTm: Tensor, scale: float, span: slice
+    q_BHTD: Tensor, k_BKncD: Tensor, ids_BHtm: Tensor, retrieved_BHTm: Tensor, scale: float, span: slice
 ) -> tuple[Tensor, Tensor]:
     k_BHtRD = _gather(k_BKncD, ids_BHtm).to(wide(q_BHTD))
     q_BHtD1 = (q_BHTD[:, :, span].to(wide(q_BHTD)) * scale)[..., None]
-    missing_BHtR = ~found_BHTm[:, :, span].repeat_interleave(k_BKncD.shape[3], dim=-1)
+    missing_BHtR = ~retrieved_BHTm[:, :, span].repeat_interleave(k_BKncD.shape[3], dim=-1)
     return (k_BHtRD @ q_BHtD1)[..., 0].masked_fill_(missing_BHtR, NEVER), k_BHtRD
 
 
@@ -197,6 +197,6 @@ def _weights(logits_BHtR: Tensor, lse_BHt: Tensor) -> Tensor:
 
 
 def _scatter(into_BKncD: Tensor, ids_BHtm: Tensor, weights_BHtR: Tensor, x_BHtD: Tensor) -> None:
-    """Add every query's `x`, weighted, to each of its tokens."""
-    memory, place = _places(into_BKncD, ids_BHtm)
-    memory.index_add_(0, place, (weights_BHtR[..., None] * x_BHtD[..., None, :]).reshape(len(place), -1))
+    """Add every query's `x`, weighted, to each of its tokens, in place."""
+    memory, index = _chunk_rows(into_BKncD, ids_BHtm)
+    memory.index_add_(0, index, (weights_BHtR[..., None] * x_BHtD[..., None, :]).reshape(len(index), -1))

@@ -1,4 +1,4 @@
-"""The two operations behind joint memory attention, with shapes, gradients and FLOPs known to torch.
+"""Joint memory attention as two operations of torch, with shapes, gradients and FLOPs registered.
 
 Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D head width, n chunks of the bank, c tokens
 of a chunk, m chunks retrieved.
@@ -87,14 +87,14 @@ def fuse_memory(
     k_BKncD: Tensor,
     v_BKncD: Tensor,
     ids_BHTm: Tensor,
-    found_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
     gate_H: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`out_BHTD`, and `memory_BHTD` and `lse_BHT` for the backward pass."""
-    checks.ids(ids_BHTm, found_BHTm, k_BKncD.shape[2])
+    checks.ids(ids_BHTm, retrieved_BHTm, k_BKncD.shape[2])
     out: tuple[Tensor, Tensor, Tensor] = _form(q_BHTD, k_BKncD).memory_forward(
-        local_BHTD, q_BHTD, k_BKncD, v_BKncD, ids_BHTm, found_BHTm, gate_H, scale
+        local_BHTD, q_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, gate_H, scale
     )
     return out
 
@@ -114,7 +114,7 @@ def fuse_memory_backward(
     k_BKncD: Tensor,
     v_BKncD: Tensor,
     ids_BHTm: Tensor,
-    found_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
     gate_H: Tensor,
     memory_BHTD: Tensor,
     lse_BHT: Tensor,
@@ -129,7 +129,7 @@ def fuse_memory_backward(
         k_BKncD,
         v_BKncD,
         ids_BHTm,
-        found_BHTm,
+        retrieved_BHTm,
         gate_H,
         memory_BHTD,
         lse_BHT,
@@ -171,9 +171,9 @@ def local_flops(q_BHTD: Tensor, k_BKSD: Tensor) -> int:
     return rows * heads * (queries * (keys - queries) + queries * (queries + 1) // 2) * 4 * width
 
 
-def memory_flops(k_BKncD: Tensor, found_BHTm: Tensor) -> int:
+def memory_flops(k_BKncD: Tensor, retrieved_BHTm: Tensor) -> int:
     """FLOPs of the memory part: every retrieved token, one inner product and one weighted sum."""
-    return dispatch.total(found_BHTm) * k_BKncD.shape[3] * 4 * k_BKncD.shape[4]
+    return dispatch.total(retrieved_BHTm) * k_BKncD.shape[3] * 4 * k_BKncD.shape[4]
 
 
 @register_flop_formula(torch.ops.contextlab.local_attention, get_raw=True)
@@ -187,11 +187,11 @@ def _(_dout: Tensor, q: Tensor, k: Tensor, *_args: Any, **_kwargs: Any) -> int:
 
 
 @register_flop_formula(torch.ops.contextlab.fuse_memory, get_raw=True)
-def _(_local: Tensor, _q: Tensor, k: Tensor, _v: Tensor, _ids: Tensor, found: Tensor, *_: Any, **_k: Any) -> int:
-    return memory_flops(k, found)
+def _(_local: Tensor, _q: Tensor, k: Tensor, _v: Tensor, _ids: Tensor, retrieved: Tensor, *_: Any, **_k: Any) -> int:
+    return memory_flops(k, retrieved)
 
 
 @register_flop_formula(torch.ops.contextlab.fuse_memory_backward, get_raw=True)
 def _(*arguments: Any, **_kwargs: Any) -> int:
-    k, found, into_bank = arguments[3], arguments[6], arguments[11]
-    return (2 if into_bank else 1) * memory_flops(k, found)
+    k, retrieved, into_bank = arguments[3], arguments[6], arguments[11]
+    return (2 if into_bank else 1) * memory_flops(k, retrieved)

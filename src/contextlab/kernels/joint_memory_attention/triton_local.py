@@ -1,13 +1,12 @@
-"""The local part in Triton: a tiled causal softmax that never writes its scores.
+"""The local part in Triton: tiled causal attention that never stores its scores.
 
-Logits are computed in units of log 2, in which the hardware exponentiates. All tensors are contiguous, all sums
-float32.
+Logits are in units of log 2, because the hardware computes powers of 2. All tensors are contiguous, all sums float32.
 
 Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D head width.
 """
 
 # mypy: allow-untyped-decorators
-# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
+# ruff: noqa: ARG001 - `bucket` is read by the tuner only.
 
 from __future__ import annotations
 
@@ -186,7 +185,7 @@ def _local_dkdv(
         for t0 in range(tl.maximum(0, first - (keys - queries)) // BLOCK_T * BLOCK_T, queries, BLOCK_T):
             row = t0 + tl.arange(0, BLOCK_T)
             q, dout = load_rows(q_TD, row, queries, d, WIDTH), load_rows(dout_TD, row, queries, d, WIDTH)
-            # Rows behind the last query get no weight.
+            # Rows after the last query have weight 0.
             lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=float("inf")) * LOG2E
             delta = tl.load(delta_BHT + bh * queries + row, mask=row < queries, other=0.0)
             logits = _logits(q, k, slope, row + (keys - queries), s, keys, scale, SLOPES, True)
@@ -224,11 +223,11 @@ def local_backward(
     delta_BHT = (dout_BHTD.float() * out_BHTD.float()).sum(-1)
     dq_BHTD, dk_BKSD, dv_BKSD = (torch.empty_like(x) for x in (q_BHTD, k_BKSD, v_BKSD))
     grid, sizes, shape = _local_launch(q_BHTD, k_BKSD, slopes_H)
-    given = (dout_BHTD, q_BHTD, k_BKSD, v_BKSD, slopes_H, lse_BHT, delta_BHT)
-    _local_dq[grid](*given, dq_BHTD, *sizes, scale, **shape)
+    inputs = (dout_BHTD, q_BHTD, k_BKSD, v_BKSD, slopes_H, lse_BHT, delta_BHT)
+    _local_dq[grid](*inputs, dq_BHTD, *sizes, scale, **shape)
     rows, kv_heads, keys, _ = k_BKSD.shape
     by_key = lambda meta: (triton.cdiv(keys, meta["BLOCK_S"]), rows * kv_heads)  # noqa: E731
-    _local_dkdv[by_key](*given, dk_BKSD, dv_BKSD, *sizes, scale, **shape)
+    _local_dkdv[by_key](*inputs, dk_BKSD, dv_BKSD, *sizes, scale, **shape)
     return dq_BHTD, dk_BKSD, dv_BKSD
 
 

@@ -1,14 +1,14 @@
-"""The memory part in Triton: every query reads its own tokens from the bank by chunk id, and is fused at once.
+"""The memory part in Triton: every query reads its own tokens from the bank by chunk id, then mixes both parts.
 
-Logits are computed in units of log 2, in which the hardware exponentiates. All tensors but the bank are contiguous; of
-the bank, tokens and width are, and its other steps are given. All sums are float32.
+Logits are in units of log 2, because the hardware computes powers of 2. All tensors but the bank are contiguous; in the
+bank only tokens and width are, its other strides are arguments. All sums are float32.
 
 Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chunks of the bank, c tokens of a chunk,
 m chunks retrieved, R = m*c.
 """
 
 # mypy: allow-untyped-decorators
-# ruff: noqa: ARG001 - `bucket` only tells the tuner that another tile may be best.
+# ruff: noqa: ARG001 - `bucket` is read by the tuner only.
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ TILES = ((4, 16, 4, 2), (2, 32, 4, 2), (1, 64, 4, 2), (2, 16, 2, 3), (1, 16, 1, 
 @triton.jit
 def _tokens(
     ids_Tm: tl.tensor,
-    found_Tm: tl.tensor,
+    retrieved_Tm: tl.tensor,
     row: tl.tensor,
     r: tl.tensor,
     queries: tl.tensor,
-    taken: tl.tensor,
+    take: tl.tensor,
     chunks: tl.tensor,
     chunk_step: tl.tensor,
     CHUNK: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Where the retrieved tokens of a tile begin, counted from their head's bank, and which of them the bank has."""
-    inside = (row < queries)[:, None] & (r < taken * CHUNK)[None, :]
-    slot = row[:, None] * taken + (r // CHUNK)[None, :]
-    found = tl.load(found_Tm + slot, mask=inside, other=0) != 0
-    ids = tl.load(ids_Tm + slot, mask=found, other=0)
-    return ids * chunk_step + (r % CHUNK)[None, :] * WIDTH, found & (ids >= 0) & (ids < chunks)
+    """Offsets of the retrieved tokens of a tile in their head's bank, and which of them the bank has."""
+    inside = (row < queries)[:, None] & (r < take * CHUNK)[None, :]
+    slot = row[:, None] * take + (r // CHUNK)[None, :]
+    retrieved = tl.load(retrieved_Tm + slot, mask=inside, other=0) != 0
+    ids = tl.load(ids_Tm + slot, mask=retrieved, other=0)
+    return ids * chunk_step + (r % CHUNK)[None, :] * WIDTH, retrieved & (ids >= 0) & (ids < chunks)
 
 
 @tuned(("BLOCK_T", "BLOCK_R"), TILES, ["WIDTH", "CHUNK", "bucket"])
@@ -53,7 +53,7 @@ def _memory_forward(
     k_BKncD: tl.tensor,
     v_BKncD: tl.tensor,
     ids_BHTm: tl.tensor,
-    found_BHTm: tl.tensor,
+    retrieved_BHTm: tl.tensor,
     gate_H: tl.tensor,
     out_BHTD: tl.tensor,
     memory_BHTD: tl.tensor,
@@ -61,7 +61,7 @@ def _memory_forward(
     heads: tl.tensor,
     groups: tl.tensor,
     queries: tl.tensor,
-    taken: tl.tensor,
+    take: tl.tensor,
     chunks: tl.tensor,
     row_step: tl.tensor,
     head_step: tl.tensor,
@@ -77,20 +77,20 @@ def _memory_forward(
     bh = tl.program_id(1).to(tl.int64)
     row, d = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
     bank = bh // heads * row_step + bh % heads // groups * head_step
-    ids_Tm, found_Tm = ids_BHTm + bh * queries * taken, found_BHTm + bh * queries * taken
+    ids_Tm, retrieved_Tm = ids_BHTm + bh * queries * take, retrieved_BHTm + bh * queries * take
     q = load_rows(q_BHTD + bh * queries * WIDTH, row, queries, d, WIDTH).to(tl.float32) * (scale * LOG2E)
     top = tl.full([BLOCK_T], NEVER, tl.float32)
     total = tl.zeros([BLOCK_T], tl.float32)
     memory = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
-    for r0 in range(0, taken * CHUNK, BLOCK_R):
+    for r0 in range(0, take * CHUNK, BLOCK_R):
         r = r0 + tl.arange(0, BLOCK_R)
-        place, found = _tokens(ids_Tm, found_Tm, row, r, queries, taken, chunks, chunk_step, CHUNK, WIDTH)
-        offset = bank + place[:, :, None] + d[None, None, :]
-        mask = found[:, :, None] & (d < WIDTH)[None, None, :]
+        token, retrieved = _tokens(ids_Tm, retrieved_Tm, row, r, queries, take, chunks, chunk_step, CHUNK, WIDTH)
+        offset = bank + token[:, :, None] + d[None, None, :]
+        mask = retrieved[:, :, None] & (d < WIDTH)[None, None, :]
         k = tl.load(k_BKncD + offset, mask=mask, other=0.0).to(tl.float32)
-        logits = tl.where(found, tl.sum(k * q[:, None, :], 2), NEVER)
+        logits = tl.where(retrieved, tl.sum(k * q[:, None, :], 2), NEVER)
         higher = tl.maximum(top, tl.max(logits, 1))
-        # A query without any token so far has no highest logit to subtract.
+        # A query that has seen no token yet has no highest logit to subtract.
         ground = tl.where(higher == NEVER, 0.0, higher)
         shrink = tl.exp2(top - ground)
         weights = tl.exp2(logits - ground[:, None])
@@ -118,7 +118,7 @@ def _memory_backward(
     k_BKncD: tl.tensor,
     v_BKncD: tl.tensor,
     ids_BHTm: tl.tensor,
-    found_BHTm: tl.tensor,
+    retrieved_BHTm: tl.tensor,
     gate_H: tl.tensor,
     memory_BHTD: tl.tensor,
     lse_BHT: tl.tensor,
@@ -130,7 +130,7 @@ def _memory_backward(
     heads: tl.tensor,
     groups: tl.tensor,
     queries: tl.tensor,
-    taken: tl.tensor,
+    take: tl.tensor,
     chunks: tl.tensor,
     row_step: tl.tensor,
     head_step: tl.tensor,
@@ -147,7 +147,7 @@ def _memory_backward(
     bh = tl.program_id(1).to(tl.int64)
     row, d = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
     bank = bh // heads * row_step + bh % heads // groups * head_step
-    ids_Tm, found_Tm = ids_BHTm + bh * queries * taken, found_BHTm + bh * queries * taken
+    ids_Tm, retrieved_Tm = ids_BHTm + bh * queries * take, retrieved_BHTm + bh * queries * take
     dbank = bh // groups * chunks * CHUNK * WIDTH
     lse = tl.load(lse_BHT + bh * queries + row, mask=row < queries, other=NEVER)
     some = (lse > NEVER)[:, None]
@@ -163,20 +163,20 @@ def _memory_backward(
     tl.store(dgate_BHT + bh * queries + row, dgate, mask=row < queries)
     delta = tl.sum(dmemory * memory, 1)
     dq = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
-    for r0 in range(0, taken * CHUNK, BLOCK_R):
+    for r0 in range(0, take * CHUNK, BLOCK_R):
         r = r0 + tl.arange(0, BLOCK_R)
-        place, found = _tokens(ids_Tm, found_Tm, row, r, queries, taken, chunks, chunk_step, CHUNK, WIDTH)
-        offset = bank + place[:, :, None] + d[None, None, :]
-        mask = found[:, :, None] & (d < WIDTH)[None, None, :]
+        token, retrieved = _tokens(ids_Tm, retrieved_Tm, row, r, queries, take, chunks, chunk_step, CHUNK, WIDTH)
+        offset = bank + token[:, :, None] + d[None, None, :]
+        mask = retrieved[:, :, None] & (d < WIDTH)[None, None, :]
         k = tl.load(k_BKncD + offset, mask=mask, other=0.0).to(tl.float32)
         v = tl.load(v_BKncD + offset, mask=mask, other=0.0).to(tl.float32)
         logits = tl.sum(k * q[:, None, :], 2) * (scale * LOG2E)
-        weights = tl.exp2(tl.where(found, logits, NEVER) - lse[:, None])
+        weights = tl.exp2(tl.where(retrieved, logits, NEVER) - lse[:, None])
         dlogits = weights * (tl.sum(v * dmemory[:, None, :], 2) - delta[:, None]) * scale
         dq += tl.sum(dlogits[:, :, None] * k, 1)
         if INTO_BANK:
-            place, _ = _tokens(ids_Tm, found_Tm, row, r, queries, taken, chunks, CHUNK * WIDTH, CHUNK, WIDTH)
-            offset = dbank + place[:, :, None] + d[None, None, :]
+            token, _ = _tokens(ids_Tm, retrieved_Tm, row, r, queries, take, chunks, CHUNK * WIDTH, CHUNK, WIDTH)
+            offset = dbank + token[:, :, None] + d[None, None, :]
             tl.atomic_add(dk_BKncD + offset, dlogits[:, :, None] * q[:, None, :], mask=mask)
             tl.atomic_add(dv_BKncD + offset, weights[:, :, None] * dmemory[:, None, :], mask=mask)
     store_rows(dq_BHTD + bh * queries * WIDTH, dq, row, queries, d, WIDTH)
@@ -188,7 +188,7 @@ def memory_forward(
     k_BKncD: Tensor,
     v_BKncD: Tensor,
     ids_BHTm: Tensor,
-    found_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
     gate_H: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -204,7 +204,7 @@ def memory_forward(
         k_BKncD,
         v_BKncD,
         ids_BHTm,
-        found_BHTm.contiguous().view(torch.int8),
+        retrieved_BHTm.contiguous().view(torch.int8),
         gate_H,
         out_BHTD,
         memory_BHTD,
@@ -224,14 +224,14 @@ def memory_backward(
     k_BKncD: Tensor,
     v_BKncD: Tensor,
     ids_BHTm: Tensor,
-    found_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
     gate_H: Tensor,
     memory_BHTD: Tensor,
     lse_BHT: Tensor,
     scale: float,
     into_bank: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """See `blocked.memory_backward`; into the bank the order of sums, and so the last bit, is not fixed."""
+    """See `blocked.memory_backward`; the bank's gradients are summed in no fixed order, so last bits may differ."""
     dout_BHTD, local_BHTD, q_BHTD = (x.contiguous() for x in (dout_BHTD, local_BHTD, q_BHTD))
     ids_BHTm, gate_H = ids_BHTm.contiguous(), gate_H.contiguous()
     memory_BHTD, lse_BHT = memory_BHTD.contiguous(), lse_BHT.contiguous()
@@ -248,7 +248,7 @@ def memory_backward(
         k_BKncD,
         v_BKncD,
         ids_BHTm,
-        found_BHTm.contiguous().view(torch.int8),
+        retrieved_BHTm.contiguous().view(torch.int8),
         gate_H,
         memory_BHTD,
         lse_BHT,
@@ -268,15 +268,15 @@ def memory_backward(
 
 
 def _memory_launch(k_BKncD: Tensor, ids_BHTm: Tensor) -> tuple[Any, tuple[int, ...], Any]:
-    rows, heads, queries, taken = ids_BHTm.shape
+    rows, heads, queries, take = ids_BHTm.shape
     _, kv_heads, chunks, size, width = k_BKncD.shape
     shape = {"WIDTH": width, "BLOCK_D": padded_width(width), "CHUNK": size, "bucket": bucket_of(queries)}
-    sizes = (heads, heads // kv_heads, queries, taken, chunks)
+    sizes = (heads, heads // kv_heads, queries, take, chunks)
     return lambda meta: (triton.cdiv(queries, meta["BLOCK_T"]), rows * heads), sizes, shape
 
 
 def _in_one_step(k_BKncD: Tensor, v_BKncD: Tensor) -> tuple[Tensor, Tensor]:
-    """The bank as it is, where keys and values have the same steps and whole chunks; otherwise a copy."""
+    """The bank itself where keys and values have the same strides and contiguous chunks; else a copy."""
     if k_BKncD.stride() == v_BKncD.stride() and k_BKncD.stride()[3:] == (k_BKncD.shape[4], 1):
         return k_BKncD, v_BKncD
     return k_BKncD.contiguous(), v_BKncD.contiguous()

@@ -1,4 +1,4 @@
-"""Attention in which the first keys are met at a position of their own (StreamingLLM, Xiao et al. 2024).
+"""Attention in which queries have another position for the first keys, the sinks (StreamingLLM, Xiao et al. 2024).
 
 Legend: B rows, H query heads, K key/value heads, T queries, S keys, D width of queries and keys, E width of values.
 """
@@ -20,15 +20,15 @@ __all__ = ["sink_attention"]
 def sink_attention(
     q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSE: Tensor, seen_BTS: Tensor, sinks: int, scale: float
 ) -> Tensor:
-    """Softmax attention over all visible keys, the first `sinks` of them met by `q_sink`.
+    """Softmax attention over all visible keys; `q_sink` attends to the first `sinks` keys.
 
     Args:
-        q_BHTD: queries, as the keys behind the sinks meet them.
-        q_sink_BHTD: the same queries as the sinks meet them.
+        q_BHTD: queries for the keys after the sinks.
+        q_sink_BHTD: the same queries at the position that they have for the sinks.
         k_BKSD: keys; query heads share key heads in consecutive groups.
         v_BKSE: values.
-        seen_BTS: which keys each query sees, at least one; one row may stand for all.
-        sinks: number of keys at the beginning that `q_sink` meets; all when there are fewer.
+        seen_BTS: which keys each query sees, at least one; B may be 1.
+        sinks: number of sinks, the first keys; all keys are sinks when there are fewer.
         scale: factor of the logits.
 
     Returns:

@@ -13,16 +13,16 @@ from contextlab.kernels.buffers import wide
 
 
 def fits(q_BHTD: Tensor, v_BKSE: Tensor) -> bool:
-    """Whether torch's fused kernel takes it: on a CPU, with something in it, values as wide as keys."""
+    """Whether torch's fused kernel can run: on a CPU, with no dimension of 0, and with values as wide as keys."""
     cpu, width = q_BHTD.device.type == "cpu", q_BHTD.shape[3]
-    return cpu and dispatch.asked() != "reference" and v_BKSE.shape[3] == width and 0 not in q_BHTD.shape
+    return cpu and dispatch.forced_form() != "reference" and v_BKSE.shape[3] == width and 0 not in q_BHTD.shape
 
 
 def sink_attention(
     q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, seen_BTS: Tensor, sinks: int, scale: float
 ) -> Tensor:
     """See `contextlab.kernels.sink_attention.sink_attention`."""
-    # A finite floor, not -inf: a query that sees nothing in one part has a finite output there, of weight 0.
+    # Finite, not -inf: a query that sees no key of one part then has a finite output there, which gets weight 0.
     floor = torch.finfo(q_BHTD.dtype).min / 2
     mask_B1TS = torch.zeros_like(seen_BTS, dtype=q_BHTD.dtype).masked_fill_(~seen_BTS, floor)[:, None]
 

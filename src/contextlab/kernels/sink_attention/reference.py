@@ -1,4 +1,4 @@
-"""Sink attention in plain torch: the truth that faster forms are compared with.
+"""Sink attention in plain torch: the reference for the faster forms.
 
 Legend: B rows, H query heads, K key/value heads, G query heads per key head, T queries, S keys, D width of queries and
 keys, E width of values.
