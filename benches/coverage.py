@@ -110,8 +110,8 @@ def proportion(chance: float) -> Case:
 def macro_f1(shares: list[float], accuracy: float) -> Case:
     """Classes that come with the given shares and are taken for each other equally often."""
     classes, come = len(shares), np.array(shares)
-    taken = come * accuracy + (1 - come) * (1 - accuracy) / (classes - 1)
-    truth = float((2 * come * accuracy / (come + taken)).mean())
+    errors = come * accuracy + (1 - come) * (1 - accuracy) / (classes - 1)
+    truth = float((2 * come * accuracy / (come + errors)).mean())
 
     def case(sample: Sample) -> tuple[Metric | None, float]:
         names = sample.names()

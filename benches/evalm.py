@@ -59,7 +59,7 @@ def state_bytes(method: EVALM, length: int) -> int:
 
 def by_arithmetic(length: int) -> dict[str, Any]:
     """FLOPs per token and numbers in the state of the paper's form at that length, beside full attention's."""
-    found = {}
+    results = {}
     assert PAPER.W is not None
     for name, (width, heads, layers) in PAPER_SHAPES.items():
         window, chunk = PAPER.W, PAPER.c
@@ -67,7 +67,7 @@ def by_arithmetic(length: int) -> dict[str, Any]:
         remote = sum(t // chunk for t in range(length))
         blocks, head = 2 * 12 * width * width * layers, 2 * width * PAPER_VOCABULARY
         compress = layers * (4 * width + 4 * width * width // heads // chunk)
-        found[name] = {
+        results[name] = {
             "tokens": length,
             "flops_per_token": blocks + compress + 4 * width * layers * (local + remote) / length,
             "full_attention_flops_per_token": blocks + 4 * width * layers * (length + 1) / 2,
@@ -75,7 +75,7 @@ def by_arithmetic(length: int) -> dict[str, Any]:
             "state_numbers": layers * 2 * width * (window + length // chunk),
             "full_attention_state_numbers": layers * 2 * width * length,
         }
-    return found
+    return results
 
 
 def _resident() -> int:
@@ -85,8 +85,8 @@ def _resident() -> int:
 def _alone(arguments: list[str]) -> dict[str, Any]:
     """A process of its own, for the highest resident memory is that of a process."""
     command = [sys.executable, __file__, *arguments]
-    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return found
+    result: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return result
 
 
 def main() -> None:
@@ -102,8 +102,8 @@ def main() -> None:
         return
     runs = []
     for length in options.lengths:
-        given = ["--backbone", options.backbone, "--chunk", str(options.chunk), "--lengths", str(length), "--one"]
-        runs.append({**_alone([*given, "seconds"]), **_alone([*given, "bytes"])})
+        arguments = ["--backbone", options.backbone, "--chunk", str(options.chunk), "--lengths", str(length), "--one"]
+        runs.append({**_alone([*arguments, "seconds"]), **_alone([*arguments, "bytes"])})
     growth = runs[-1]["seconds_per_1k_tokens"] / runs[0]["seconds_per_1k_tokens"] if runs else None
     print(json.dumps({"runs": runs, "growth_per_token": growth, "paper_shapes": by_arithmetic(PAPER_LENGTH)}))
 

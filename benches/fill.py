@@ -20,14 +20,14 @@ PROGRAMS = {"contextlab": ["-c", CONTEXTLAB], "benches/tables.py": ["benches/tab
 
 def filled(page: str) -> str:
     """A page with the output of its commands."""
-    return SECTION.sub(lambda found: f"{found[1]}\n{output(found[2])}\n{found[4]}", page)
+    return SECTION.sub(lambda match: f"{match[1]}\n{output(match[2])}\n{match[4]}", page)
 
 
 def output(command: str) -> str:
     """What a command prints."""
     program, *arguments = shlex.split(command)
-    given = [sys.executable, *PROGRAMS[program], *arguments]
-    return subprocess.run(given, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip() + "\n"
+    command = [sys.executable, *PROGRAMS[program], *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip() + "\n"
 
 
 def main() -> None:

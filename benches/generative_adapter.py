@@ -34,13 +34,13 @@ def _forward(backbone: Backbone, chunks: list[Tensor]) -> None:
 def _measured(ours: Callable[[], Any], plain: Callable[[], Any], repeats: int) -> dict[str, Any]:
     """FLOPs and seconds of both; taken in turns, so that both see the same load of the machine."""
     flops = [count(call)[1] for call in (ours, plain)]
-    taken: list[list[float]] = [[], []]
+    seconds_of: list[list[float]] = [[], []]
     for _ in range(repeats):
-        for call, times in zip((ours, plain), taken, strict=True):
+        for call, times in zip((ours, plain), seconds_of, strict=True):
             started = time.perf_counter()
             call()
             times.append(time.perf_counter() - started)
-    seconds = [statistics.median(times) for times in taken]
+    seconds = [statistics.median(times) for times in seconds_of]
     return {
         "flops": flops[0],
         "plain_flops": flops[1],

@@ -189,11 +189,11 @@ def run(out: Path, names: Iterable[str], toy: bool) -> None:
             continue
         started = time.perf_counter()
         result = SECTIONS[name](toy)
-        found = {"section": name, "toy": toy, "took": time.perf_counter() - started, **_machine(), "result": result}
+        report = {"section": name, "toy": toy, "took": time.perf_counter() - started, **_machine(), "result": result}
         partial = target.with_suffix(".partial")
-        partial.write_text(json.dumps(found, indent=1) + "\n")
+        partial.write_text(json.dumps(report, indent=1) + "\n")
         partial.replace(target)
-        print(f"{name}: {found['took']:.0f} s", file=sys.stderr)
+        print(f"{name}: {report['took']:.0f} s", file=sys.stderr)
     (out / "summary.md").write_text(summary(out))
 
 
@@ -204,10 +204,10 @@ def summary(out: Path) -> str:
         path = out / f"{name}.json"
         if not path.is_file():
             continue
-        found = json.loads(path.read_text())
-        result = found["result"]
-        note = " **Toy sizes: no measurement.**" if found["toy"] else ""
-        parts.append(f"## {name}\n\n{found['hardware']}, torch {found['torch']}, {found['took']:.0f} s.{note}")
+        report = json.loads(path.read_text())
+        result = report["result"]
+        note = " **Toy sizes: no measurement.**" if report["toy"] else ""
+        parts.append(f"## {name}\n\n{report['hardware']}, torch {report['torch']}, {report['took']:.0f} s.{note}")
         measured = result.get("results") or result.get("records")
         if "ceilings" in result:
             parts.append(", ".join(f"{key} {value:.4g}" for key, value in result["ceilings"].items()))
@@ -242,17 +242,17 @@ def _cost(read: Callable[[], object], model: torch.nn.Module, toy: bool) -> dict
     """Median seconds after a warm-up, their spread, and the peak of memory, weights included."""
     with PeakMemory(DEVICE, resident_bytes(model)) as peak:
         read()
-    taken = []
+    times = []
     for _ in range(1 if toy else 3):
         _wait()
         started = time.perf_counter()
         read()
         _wait()
-        taken.append(time.perf_counter() - started)
+        times.append(time.perf_counter() - started)
     return {
-        "seconds": statistics.median(taken),
-        "fastest": min(taken),
-        "slowest": max(taken),
+        "seconds": statistics.median(times),
+        "fastest": min(times),
+        "slowest": max(times),
         "peak_bytes": peak.peak_bytes,
     }
 

@@ -29,13 +29,13 @@ FROM_CHARACTER = 20_000
 
 def _seconds(calls: list[Callable[[], object]], repeats: int) -> list[float]:
     """Median seconds of each; taken in turns, so that all see the same load of the machine."""
-    taken: list[list[float]] = [[] for _ in calls]
+    times_of: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
-        for call, times in zip(calls, taken, strict=True):
+        for call, times in zip(calls, times_of, strict=True):
             started = time.perf_counter()
             call()
             times.append(time.perf_counter() - started)
-    return [statistics.median(times) for times in taken]
+    return [statistics.median(times) for times in times_of]
 
 
 def _windowed(method: Any, tokens_BT: Tensor) -> None:
@@ -89,10 +89,10 @@ def loss(backbone: Backbone, data: Path, split: str) -> dict[str, Any]:
     for tokens_BT in _stretches(backbone, data, split):
         expected_BT = plain.read(plain.start(), tokens_BT)[1]
         for name, method in methods.items():
-            found_BT = method.read(method.start(), tokens_BT)[1]
+            logprobs_BT = method.read(method.start(), tokens_BT)[1]
             assert expected_BT is not None
-            assert found_BT is not None
-            deltas[name].append(float((expected_BT - found_BT).mean()))
+            assert logprobs_BT is not None
+            deltas[name].append(float((expected_BT - logprobs_BT).mean()))
     return {
         name: {
             "delta": statistics.mean(values),

@@ -43,14 +43,14 @@ def collected(data: Path) -> dict[str, str]:
         groups[group] |= set(items)
         return True
 
-    asked, proofs.verified = proofs.verified, collect
+    verified, proofs.verified = proofs.verified, collect
     try:
         for name, splits in SPLITS.items():
             for text in splits:
                 task, split = registry.task_and_split(name, text)
                 task.load(split, data)
     finally:
-        proofs.verified = asked
+        proofs.verified = verified
     return {group: proofs.packed(items) for group, items in sorted(groups.items())}
 
 

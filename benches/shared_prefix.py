@@ -26,8 +26,8 @@ def requests(encode: Callable[[str], list[int]], context: int, count: int, lengt
     """A context and candidates of real sentences, none of them the same."""
     (document,) = documents(context + count * length, 1, seed=0)
     tokens = encode(document.text)
-    places = random.Random(0).sample(range(context, len(tokens) - length), count)
-    return tokens[:context], [tokens[place : place + length] for place in places]
+    starts = random.Random(0).sample(range(context, len(tokens) - length), count)
+    return tokens[:context], [tokens[start : start + length] for start in starts]
 
 
 def measured(run: Callable[[], list[float]], repeats: int) -> tuple[list[float], list[float]]:
@@ -60,10 +60,10 @@ def main() -> None:
         return [float(row.sum()) for row in method.score(state, candidates)[0]]
 
     other = HFLM(pretrained=backbone.model, tokenizer=backbone.tokenizer, device="cpu", batch_size=1)
-    asked = [(("", ""), context, candidate) for candidate in candidates]
+    triples = [(("", ""), context, candidate) for candidate in candidates]
 
     def separate() -> list[float]:
-        return [score for score, _ in other._loglikelihood_tokens(asked, disable_tqdm=True)]
+        return [score for score, _ in other._loglikelihood_tokens(triples, disable_tqdm=True)]
 
     ours, our_seconds = measured(shared, options.repeats)
     theirs, their_seconds = measured(separate, options.repeats)

@@ -11,9 +11,9 @@ from typing import Any
 
 def page(path: Path, columns: Sequence[str] = ()) -> str:
     """One benchmark's tables; the last line of its output is the JSON object."""
-    found = json.loads(path.read_text("utf-8").splitlines()[-1])
-    lists = {key: value for key, value in found.items() if _is_records(value)}
-    single = [{path.stem: key, "": text} for key, text in _flat({k: v for k, v in found.items() if k not in lists})]
+    result = json.loads(path.read_text("utf-8").splitlines()[-1])
+    lists = {key: value for key, value in result.items() if _is_records(value)}
+    single = [{path.stem: key, "": text} for key, text in _flat({k: v for k, v in result.items() if k not in lists})]
     return "\n\n".join([records(single), *(records(value, columns) for value in lists.values())])
 
 

@@ -78,32 +78,32 @@ def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
 
 
 def test_accounting(bench):
-    found = bench("accounting", "--backbone", "tiny-llama", "--limit", "1", "--repeats", "1", "--task", "needle")
-    (run,) = found["runs"]
+    report = bench("accounting", "--backbone", "tiny-llama", "--limit", "1", "--repeats", "1", "--task", "needle")
+    (run,) = report["runs"]
     assert run["median_ratio"] == run["counted_seconds"] / run["plain_seconds"]
 
 
 def test_hso(bench):
-    found = bench("hso", "--backbone", "tiny-llama", "--repeats", "1", TOKENS=102, DOCUMENTS=2)
-    assert found["state_bytes"] == pytest.approx(found["state_bytes_by_formula"], rel=0.05)
-    assert found["ratio"] == found["hso_seconds"] / found["plain_windowed_seconds"]
+    report = bench("hso", "--backbone", "tiny-llama", "--repeats", "1", TOKENS=102, DOCUMENTS=2)
+    assert report["state_bytes"] == pytest.approx(report["state_bytes_by_formula"], rel=0.05)
+    assert report["ratio"] == report["hso_seconds"] / report["plain_windowed_seconds"]
 
 
 def test_what_hso_gains(bench):
-    found = bench("hso", "--backbone", "tiny-llama", "--loss", TOKENS=64, BOOKS=2, FROM_CHARACTER=100)
-    assert set(found) == {"default", "present_only"}
-    for kind in found.values():
+    report = bench("hso", "--backbone", "tiny-llama", "--loss", TOKENS=64, BOOKS=2, FROM_CHARACTER=100)
+    assert set(report) == {"default", "present_only"}
+    for kind in report.values():
         assert len(kind["of_books"]) == 2
         assert kind["delta"] == pytest.approx(sum(kind["of_books"]) / 2)
 
 
 def test_evalm_in_a_process_of_its_own_for_every_length(bench):
-    found = bench("evalm", "--backbone", "tiny-llama", "--lengths", "256", "1024")
-    short, long = found["runs"]
+    report = bench("evalm", "--backbone", "tiny-llama", "--lengths", "256", "1024")
+    short, long = report["runs"]
     assert (short["tokens"], long["tokens"]) == (256, 1024)
     assert 0 < long["state_bytes"] - short["state_bytes"] < 4 * short["state_bytes"]
     # Most of a toy's peak is what one block computes, which the formula leaves out.
-    assert all(run["formula_bytes"] < run["peak_bytes"] < 3 * run["formula_bytes"] for run in found["runs"])
+    assert all(run["formula_bytes"] < run["peak_bytes"] < 3 * run["formula_bytes"] for run in report["runs"])
 
 
 def test_the_papers_evalm_by_arithmetic(bench):
@@ -115,18 +115,18 @@ def test_the_papers_evalm_by_arithmetic(bench):
 
 
 def test_generative_adapter(bench):
-    found = bench("generative_adapter", "--backbone", "tiny-llama", "--tokens", "200")
-    assert found["state_floats"] > 2 * found["pair_floats"] > 0
+    report = bench("generative_adapter", "--backbone", "tiny-llama", "--tokens", "200")
+    assert report["state_floats"] > 2 * report["pair_floats"] > 0
     for phase in ("contextualize", "query"):
-        cost = found[phase]
+        cost = report[phase]
         assert cost["flops_ratio"] == round(cost["flops"] / cost["plain_flops"], 4) > 1
 
 
 def test_scoring_from_a_shared_state_gives_lm_evals_scores(bench):
     options = {"context": 60, "candidates": 3, "length": 8, "repeats": 1, "backbone": "tiny-llama"}
-    found = bench("shared_prefix", *(f"--{name}={value}" for name, value in options.items()))
-    assert found["largest_difference"] < 1e-3
-    assert found["token_bound"] == 3 * (60 + 8) / (60 + 3 * 8)
+    report = bench("shared_prefix", *(f"--{name}={value}" for name, value in options.items()))
+    assert report["largest_difference"] < 1e-3
+    assert report["token_bound"] == 3 * (60 + 8) / (60 + 3 * 8)
 
 
 def test_reading(bench):

@@ -68,11 +68,11 @@ def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(tmp_path, monkeypa
     for line in shown.splitlines():
         assert cli.main(shlex.split(line)[1:]) == 0
     out = capsys.readouterr().out
-    places = ("pg22/S1(tokens=512)", "pg22/S2(tokens=512)", "pg22/S1(tokens=256)")
-    for place in places:
-        assert re.search(rf"^ +{re.escape(place)} +$", out, re.MULTILINE)
+    labels = ("pg22/S1(tokens=512)", "pg22/S2(tokens=512)", "pg22/S1(tokens=256)")
+    for label in labels:
+        assert re.search(rf"^ +{re.escape(label)} +$", out, re.MULTILINE)
         for method in ("longmem(K=32)", "longmem"):
-            assert f"| {place} | {method} (untrained) | 2 |" in out
+            assert f"| {label} | {method} (untrained) | 2 |" in out
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
@@ -95,8 +95,8 @@ def test_the_statistics_page_shows_the_stored_coverage():
 
 def test_a_page_is_filled_between_its_marks(tmp_path):
     runs = [{"op": "a|b", "size": {"H": 2, "W": 0}}, {"op": "c", "peak": 1.5}]
-    found = {"seconds": [1.25, 2.0], "deep": {"n": 3, "no": None}, "runs": runs}
-    (tmp_path / "found.json").write_text(f"progress\n{json.dumps(found)}\n")
+    report = {"seconds": [1.25, 2.0], "deep": {"n": 3, "no": None}, "runs": runs}
+    (tmp_path / "found.json").write_text(f"progress\n{json.dumps(report)}\n")
     page = f"before\n<!-- run: benches/tables.py {tmp_path}/found.json -->\nold\n<!-- end -->\nafter\n"
     (tmp_path / "page.md").write_text(page)
     for _ in range(2):

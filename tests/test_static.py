@@ -13,8 +13,8 @@ from contextlab import registry, static
 def test_what_is_read_from_the_source_is_what_the_class_says(group: str) -> None:
     for target in registry.sources(group).values():
         module, _, name = target.partition(":")
-        said = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
-        assert static.first_line(target) == said.partition("\n")[0] != ""
+        docstring = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
+        assert static.first_line(target) == docstring.partition("\n")[0] != ""
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ NUMBERS = re.compile(rf"{NUMBER}(?: \[{NUMBER}, {NUMBER}\])?")
 
 def text(value: object) -> str:
     """Text for a terminal: control characters as escapes, but for tabs and the ends of lines."""
-    return ACTIVE.sub(lambda found: found.group().encode("unicode_escape").decode(), str(value))
+    return ACTIVE.sub(lambda match: match.group().encode("unicode_escape").decode(), str(value))
 
 
 def line(value: object) -> str:

@@ -49,8 +49,8 @@ class Bigram(ContextMethod):
         after = State(state.length_B + lengths_B, hidden_BTC[torch.arange(rows), lengths_B])
         if not logprobs:
             return after, None
-        found_BT = self.backbone.logprobs_of_all(hidden_BTC[:, :-1]).gather(-1, tokens_BT[..., None])[..., 0]
-        return after, found_BT * (torch.arange(length) < lengths_B[:, None])
+        logprobs_BT = self.backbone.logprobs_of_all(hidden_BTC[:, :-1]).gather(-1, tokens_BT[..., None])[..., 0]
+        return after, logprobs_BT * (torch.arange(length) < lengths_B[:, None])
 
 
 @pytest.fixture
@@ -156,8 +156,8 @@ def test_phases_are_kept_apart_and_taking_clears() -> None:
     ledger.call("contextualize", lambda: x @ x, tokens=3, kind="a")
     ledger.call("query", lambda: x @ x @ x, tokens=1, kind="b")
     ledger.call("query", lambda: x @ x @ x, tokens=1, kind="b")
-    taken = ledger.take()
-    assert {phase: (cost.flops, cost.tokens) for phase, cost in taken.items()} == {
+    costs = ledger.take()
+    assert {phase: (cost.flops, cost.tokens) for phase, cost in costs.items()} == {
         "contextualize": (128, 3),
         "query": (512, 2),
     }
@@ -242,8 +242,8 @@ def test_a_meter_returns_what_the_method_returns() -> None:
 @pytest.mark.parametrize("lengths", [None, [5, 3], [0, 1], [5, 5]])
 def test_reading_counts_real_tokens(lengths: list[int] | None) -> None:
     metered = meter()
-    given_B = None if lengths is None else torch.tensor(lengths)
-    metered.read("contextualize", metered.start(2), tokens(2, 5), given_B)
+    lengths_B = None if lengths is None else torch.tensor(lengths)
+    metered.read("contextualize", metered.start(2), tokens(2, 5), lengths_B)
     assert metered.take()["cost"]["contextualize"]["tokens"] == (10 if lengths is None else sum(lengths))
 
 
@@ -279,9 +279,9 @@ def test_the_kept_state_is_reported_once_with_its_size() -> None:
     metered = meter()
     state, _ = metered.read("contextualize", metered.start(2), tokens(2, 5), torch.tensor([5, 3]))
     metered.keep(state)
-    taken = metered.take()
-    assert taken["state"] == {"bytes": 2 * 8 + 2 * C * 4, "floats": 2 * C, "tokens": 8, "cached": 0}
-    assert taken["cost"].keys() == {"contextualize"}
+    costs = metered.take()
+    assert costs["state"] == {"bytes": 2 * 8 + 2 * C * 4, "floats": 2 * C, "tokens": 8, "cached": 0}
+    assert costs["cost"].keys() == {"contextualize"}
     assert metered.take() == {"cost": {}, "state": None}
 
 
@@ -290,8 +290,8 @@ def test_of_several_kept_states_the_largest_is_reported() -> None:
     small, large = metered.start(1), metered.start(3)
     for state in (small, large, small):
         metered.keep(state)
-    taken = metered.take()["state"]
-    assert taken == {"bytes": large.nbytes, "floats": large.floats, "tokens": 0, "cached": 0}
+    costs = metered.take()["state"]
+    assert costs == {"bytes": large.nbytes, "floats": large.floats, "tokens": 0, "cached": 0}
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])

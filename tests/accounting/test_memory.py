@@ -139,15 +139,15 @@ def test_a_model_takes_the_same_twice_in_every_mode_and_under_the_flop_counter()
     tokens = torch.randint(50, (2, 33))
     padding = torch.ones_like(tokens)
     padding[1, 20:] = 0
-    found = set()
+    peaks = set()
     for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.no_grad):
         with mode():
             plain = model(tokens, attention_mask=padding).last_hidden_state
             with FlopCounter(), PeakMemory() as memory:
                 counted = model(tokens, attention_mask=padding).last_hidden_state
             assert torch.equal(plain, counted)
-            found |= {memory.peak_bytes, peak(lambda: model(tokens, attention_mask=padding))}
-    assert len(found) == 1
+            peaks |= {memory.peak_bytes, peak(lambda: model(tokens, attention_mask=padding))}
+    assert len(peaks) == 1
 
 
 def test_counting_the_visible_pairs_of_a_mask_takes_no_memory() -> None:

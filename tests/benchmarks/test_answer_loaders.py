@@ -272,11 +272,11 @@ def test_metaicl_demonstrations_are_shared_nested_and_as_many_as_asked(root: Pat
         examples = MetaICL().load(f"k{shots}", root).examples
         contexts = {example.id: example.context for example in examples}
         assert contexts["codah/13/0"] == contexts["codah/13/16"] != contexts["codah/100/0"]
-        told = contexts["codah/13/0"].split("\n\n")
-        assert all(part.startswith("Input: train 13") for part in told)
-        assert len(set(told)) == shots
-        assert shown.get(shots // 2, set()) <= set(told)
-        shown[shots] = set(told)
+        demonstrations = contexts["codah/13/0"].split("\n\n")
+        assert all(part.startswith("Input: train 13") for part in demonstrations)
+        assert len(set(demonstrations)) == shots
+        assert shown.get(shots // 2, set()) <= set(demonstrations)
+        shown[shots] = set(demonstrations)
 
 
 def test_metaicl_takes_the_first_items_of_every_task_and_seed_first(root: Path) -> None:

@@ -26,7 +26,7 @@ def put(path: Path, content: bytes) -> Path:
 def squad(paragraphs: int = 6) -> dict[str, Any]:
     def paragraph(n: int) -> dict[str, Any]:
         text = f"The river {n} flows {'slowly ' * 40}to the sea {n}."
-        asked = [
+        questions = [
             {
                 "id": f"{n}-{i}",
                 "question": f" Where does river {n} flow?",
@@ -36,7 +36,7 @@ def squad(paragraphs: int = 6) -> dict[str, Any]:
             }
             for i in range(2)
         ]
-        return {"context": text, "qas": asked}
+        return {"context": text, "qas": questions}
 
     half = paragraphs // 2
     parts = [range(half), range(half, paragraphs)]
@@ -97,10 +97,11 @@ def msc(conversation: str, question: int | None = None) -> dict[str, Any]:
         return [{"text": f"{conversation} turn {turn} of {session}"} for turn in range(3)]
 
     last = [{**turn, "id": f"Speaker {2 - n % 2}"} for n, turn in enumerate(dialog(5))]
-    asked = {} if question is None else {"self_instruct": {"B": f"What was turn {question}?", "A": f"turn {question}"}}
+    question_fields = {"B": f"What was turn {question}?", "A": f"turn {question}"}
+    self_instruct = {} if question is None else {"self_instruct": question_fields}
     earlier = [{"dialog": dialog(session), "time_num": 3, "time_unit": "days"} for session in range(1, 5)]
     metadata = {"initial_data_id": f"{conversation}_q{question}", "session_id": 4}
-    return {"dialog": last, "previous_dialogs": earlier, "metadata": metadata, **asked}
+    return {"dialog": last, "previous_dialogs": earlier, "metadata": metadata, **self_instruct}
 
 
 def locomo() -> list[dict[str, Any]]:
@@ -112,12 +113,12 @@ def locomo() -> list[dict[str, Any]]:
         conversation[f"session_{session}"] = [turn(session, number) for number in range(3)]
         conversation[f"session_{session}_date_time"] = f"{session} pm on 8 May, 2023"
     conversation["session_2"][1]["blip_caption"] = "a red boat"
-    asked = [
+    questions = [
         {"question": f"Question {n}?", "answer": f"answer {n}", "category": n, "evidence": []} for n in range(1, 5)
     ]
-    asked += [{"question": "When?", "answer": 2022, "category": 2}]
-    asked += [{"question": "Trick?", "adversarial_answer": "no", "category": 5}]
-    return [{"sample_id": f"conv-{n}", "conversation": conversation, "qa": asked} for n in range(2)]
+    questions += [{"question": "When?", "answer": 2022, "category": 2}]
+    questions += [{"question": "Trick?", "adversarial_answer": "no", "category": 5}]
+    return [{"sample_id": f"conv-{n}", "conversation": conversation, "qa": questions} for n in range(2)]
 
 
 def metaicl(task: str, count: int, tag: str) -> list[dict[str, Any]]:

@@ -144,12 +144,12 @@ def test_build_draws_a_set_that_check_verifies(
     words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.save(str(tmp_path / "tokenizer.json"))
-    given = [f"--{name}={tmp_path / file}" for name, file in (("mirror", "mirror"), ("pg19", "pg19.csv"))]
-    given += [f"--tokenizer={tmp_path / 'tokenizer.json'}", f"--out={tmp_path / 'data'}"]
-    code, out, err = answer(capsys, "build", "pg22", *given, "--json")
+    options = [f"--{name}={tmp_path / file}" for name, file in (("mirror", "mirror"), ("pg19", "pg19.csv"))]
+    options += [f"--tokenizer={tmp_path / 'tokenizer.json'}", f"--out={tmp_path / 'data'}"]
+    code, out, err = answer(capsys, "build", "pg22", *options, "--json")
     manifest: dict[str, Any] = json.loads(out)
     assert (code, err, manifest["books"], manifest["buckets"]) == (0, "", 2, {"S2": 2})
-    code, out, _ = answer(capsys, "build", "pg22", *given)
+    code, out, _ = answer(capsys, "build", "pg22", *options)
     assert f"2 books below {tmp_path / 'data' / 'pg22'}: 2 S2." in out
     assert manifest["sha256"] in out
     code, out, _ = answer(capsys, "check", "pg22", "--data", str(tmp_path / "data"))

@@ -93,10 +93,10 @@ def test_a_setting_that_is_named_twice_is_refused(pairs: list[str]) -> None:
 
 def spoilt(split: str, draw: random.Random) -> str:
     """A text with something wrong about it."""
-    place = draw.randrange(len(split) + 1)
+    position = draw.randrange(len(split) + 1)
     odd = draw.choice((*":,=/()'[\"\0\ud800 ", "", "(n=", ",n=-1", "(seed=x)", "9" * 400, "%s"))
     return draw.choice(
-        (odd, split + odd, odd + split, split[:place], split[:place] + odd + split[place:], split.upper())
+        (odd, split + odd, odd + split, split[:position], split[:position] + odd + split[position:], split.upper())
     )
 
 
@@ -117,8 +117,8 @@ def test_anything_that_names_methods_or_tasks_is_taken_or_refused(kind: str) -> 
         tried += 1
         try:
             methods, tasks = select(**named, **options)
-            again, places = select([one.label for one in methods], [labelled(one) for one in tasks])
-            assert (again, list(map(labelled, places))) == (methods, list(map(labelled, tasks)))
+            methods_again, tasks_again = select([one.label for one in methods], [labelled(one) for one in tasks])
+            assert (methods_again, list(map(labelled, tasks_again))) == (methods, list(map(labelled, tasks)))
         except UserError as error:
             refused += 1
             sentence(error)
@@ -156,9 +156,9 @@ def test_any_split_is_taken_or_refused(name: str) -> None:
         text = spoilt(draw.choice(sorted(task.splits)), draw)
         tried += 1
         try:
-            found, split = registry.task_and_split(name, text)
-            found.protocol(split)
-            assert registry.task_and_split(name, found.spelled(split))[0].config == found.config
+            task, split = registry.task_and_split(name, text)
+            task.protocol(split)
+            assert registry.task_and_split(name, task.spelled(split))[0].config == task.config
         except UserError as error:
             refused += 1
             sentence(error)

@@ -24,13 +24,13 @@ def _ask_git_again() -> Any:
     identities.commit.cache_clear()
 
 
-def package_below(folder: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A repository with one commit, and the package at `place` in it; the commit."""
+def package_below(folder: Path, subfolder: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A repository with one commit, and the package at `subfolder` in it; the commit."""
     git = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.org"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
-    (folder / place).mkdir(parents=True)
-    monkeypatch.setattr(identities, "PACKAGE", (folder / place).resolve())
+    (folder / subfolder).mkdir(parents=True)
+    monkeypatch.setattr(identities, "PACKAGE", (folder / subfolder).resolve())
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     return head.stdout.strip()
 
@@ -58,10 +58,10 @@ def test_a_protocol_without_a_prompt_has_the_digest_of_nothing() -> None:
 def test_provenance_tells_when_where_and_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/some/where/contextlab", "bench", "--set", "a=b c"])
     model = backbone.load("tiny-llama", device="cpu", dtype="float64")
-    told = identities.provenance(model, SimpleNamespace(prompt=""), 7)  # type: ignore[arg-type]
-    assert told["command"] == "contextlab bench --set 'a=b c'"
-    assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(told["started"]) < timedelta(minutes=1)
-    assert (told["dtype"], told["seed"], told["weights_sha256"]) == ("float64", 7, model.digest)
+    provenance = identities.provenance(model, SimpleNamespace(prompt=""), 7)  # type: ignore[arg-type]
+    assert provenance["command"] == "contextlab bench --set 'a=b c'"
+    assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(provenance["started"]) < timedelta(minutes=1)
+    assert (provenance["dtype"], provenance["seed"], provenance["weights_sha256"]) == ("float64", 7, model.digest)
 
 
 def test_the_hardware_is_told_in_words() -> None:

@@ -45,8 +45,8 @@ def test_the_label_of_a_task_names_it(
 ) -> None:
     lengths = {"history": history, "tokens": tokens}
     label = labels.of_task(name, grammar.spelled_split(split, settings), lengths)
-    given_lengths = {key: str(value) for key, value in lengths.items() if value is not None}
-    assert grammar.single(label, "task") == grammar.Item(name, split, {**settings, **given_lengths})
+    set_lengths = {key: str(value) for key, value in lengths.items() if value is not None}
+    assert grammar.single(label, "task") == grammar.Item(name, split, {**settings, **set_lengths})
 
 
 def test_splits_of_earlier_versions_are_shown_as_they_are() -> None:

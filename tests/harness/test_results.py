@@ -118,10 +118,10 @@ qualities = st.dictionaries(st.sampled_from("abcdef"), st.floats(-5, 5))
 @given(qualities, qualities)
 def test_differences_pair_the_same_examples(own: dict[str, float], none: dict[str, float]) -> None:
     runs = {("m", "letters/short", "own"): lines(own), ("m", "letters/short", "none"): lines(none)}
-    found = list(differences(runs, MEASURES))  # type: ignore[arg-type]
+    all_differences = list(differences(runs, MEASURES))  # type: ignore[arg-type]
     shared = own.keys() & none.keys()
-    assert len(found) == bool(shared)
-    for one in found:
+    assert len(all_differences) == bool(shared)
+    for one in all_differences:
         assert (one.label, one.measure) == ("m, own - none", "accuracy")
         assert one.higher_is_better is True
         assert one.metric.n == len(shared)
@@ -133,8 +133,8 @@ def test_methods_are_compared_with_the_first_under_their_own_context_only() -> N
         (method, "letters/short", control): lines({"a": value, "b": value})
         for method, control, value in (("m", "own", 1.0), ("m", "none", 0.0), ("other", "own", 3.0))
     }
-    found = {d.label: d.metric.value for d in differences(runs, MEASURES)}  # type: ignore[arg-type]
-    assert found == {"m, own - none": 1.0, "other - m": 2.0}
+    values = {d.label: d.metric.value for d in differences(runs, MEASURES)}  # type: ignore[arg-type]
+    assert values == {"m, own - none": 1.0, "other - m": 2.0}
 
 
 def test_a_control_is_not_compared_with_another_method() -> None:

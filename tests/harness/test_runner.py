@@ -138,10 +138,10 @@ def test_paired_differences_tell_the_context_from_having_one(tmp_path: Path) -> 
 
 def test_the_terminal_and_the_table_compare_alike(tmp_path: Path) -> None:
     results = run(tmp_path, f"{COUNTER},{OTHER}", settings={"prior": 30})
-    (found,) = results.differences
-    assert found.metric.low is not None
-    assert found.metric.high is not None
-    cell = f"{found.metric.value:+.3f} [{found.metric.low:+.3f}, {found.metric.high:+.3f}]"
+    (difference,) = results.differences
+    assert difference.metric.low is not None
+    assert difference.metric.high is not None
+    cell = f"{difference.metric.value:+.3f} [{difference.metric.low:+.3f}, {difference.metric.high:+.3f}]"
     stored = load_results(tmp_path)
     assert comparison(stored, baseline=COUNTER).loc[(OTHER,), f"paired accuracy - {COUNTER}"] == cell
     by_run = {result["run_id"]: result["parts"] for result in stored}

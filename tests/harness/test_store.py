@@ -65,9 +65,9 @@ class FullDisk:
     def write(self, text: bytes) -> int:
         if self.room == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        taken = self.file.write(text[: self.room])
-        self.room -= taken
-        return taken
+        written = self.file.write(text[: self.room])
+        self.room -= written
+        return written
 
     def fileno(self) -> int:
         return self.file.fileno()
@@ -137,8 +137,8 @@ def test_parts_are_those_of_the_examples_that_a_summary_is_about(tmp_path: Path)
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         for index in (3, 1, 0, 2):
             run.append(line(str(index), float(index), index=index))
-        found = store.parts(run.folder, 2)
-        assert found == {name: {"quality": [Part(float(name), 1.0, name)]} for name in ("1", "0")}
+        parts = store.parts(run.folder, 2)
+        assert parts == {name: {"quality": [Part(float(name), 1.0, name)]} for name in ("1", "0")}
         assert len(store.parts(run.folder, 4)) == 4
 
 
@@ -155,8 +155,8 @@ def test_a_last_line_that_is_not_whole_is_no_line(cut: int) -> None:
         path = write(Path(folder), LINES) / "examples.jsonl"
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) - cut])
-        found = store.parts(path.parent, 4)
-    assert list(found) == [each["id"] for each in LINES[: whole[: len(whole) - cut].count(b"\n")]]
+        parts = store.parts(path.parent, 4)
+    assert list(parts) == [each["id"] for each in LINES[: whole[: len(whole) - cut].count(b"\n")]]
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_full_reads_whole_texts_like_the_harness_own_model(full: ContextLM, hf: 
 
 
 def test_full_writes_like_the_harness_own_model(full: ContextLM, hf: Any) -> None:
-    def asked() -> Any:
+    def instances() -> Any:
         options: list[dict[str, Any]] = [
             {"until": ["\x1c"], "max_gen_toks": 24},
             {"until": "q", "max_gen_toks": 20, "do_sample": False, "temperature": 1.0},
@@ -101,7 +101,7 @@ def test_full_writes_like_the_harness_own_model(full: ContextLM, hf: Any) -> Non
         ]
         return requests(*[(context, dict(one)) for context in ("The capital of", "One two", LONG) for one in options])
 
-    ours, theirs = (model.generate_until(asked(), disable_tqdm=True) for model in (full, hf))
+    ours, theirs = (model.generate_until(instances(), disable_tqdm=True) for model in (full, hf))
     assert ours == theirs
     assert len(set(ours)) > 3
 
@@ -117,23 +117,23 @@ def test_greedy_continuations_are_recognised_at_every_length(full: ContextLM) ->
 
 def test_every_context_is_read_once(window: ContextLM, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls(window.method, monkeypatch)
-    asked = [(context, f" option {n}") for n in range(4) for context in ("one context", "another", "one context ")]
-    result = window.loglikelihood(requests(*asked), disable_tqdm=True)
+    pairs = [(context, f" option {n}") for n in range(4) for context in ("one context", "another", "one context ")]
+    result = window.loglikelihood(requests(*pairs), disable_tqdm=True)
     contexts = [window.tokenizer.decode(one) for one in calls.contexts]
     assert sorted(contexts) == ["another", "one context"]
     assert (calls.count["start"], calls.count["score"]) == (2, 2)
     # The order of the answers is that of the requests.
-    for place in (0, 5, 7):
-        (alone,) = window.loglikelihood(requests(asked[place]), disable_tqdm=True)
-        assert result[place][0] == pytest.approx(alone[0], abs=1e-4)
+    for index in (0, 5, 7):
+        (alone,) = window.loglikelihood(requests(pairs[index]), disable_tqdm=True)
+        assert result[index][0] == pytest.approx(alone[0], abs=1e-4)
 
 
 def test_texts_are_written_after_a_context_that_is_read_once(
     window: ContextLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Calls(window.method, monkeypatch)
-    asked = [("one", {"max_gen_toks": 3}), ("two", {"max_gen_toks": 3}), ("one", {"max_gen_toks": 40})]
-    short, _, long = window.generate_until(requests(*asked), disable_tqdm=True)
+    pairs = [("one", {"max_gen_toks": 3}), ("two", {"max_gen_toks": 3}), ("one", {"max_gen_toks": 40})]
+    short, _, long = window.generate_until(requests(*pairs), disable_tqdm=True)
     assert sorted(len(one) for one in calls.contexts) == [3, 3]
     assert long.startswith(short.rstrip("\ufffd"))
 

@@ -69,9 +69,9 @@ def bench(folder: Path, task: str, split: str, **options: Any) -> tuple[list[dic
 
 def test_every_file_is_found_and_every_set_has_one() -> None:
     icl_tasks = {f"contextlab_icl_{name}" for name in SETS}
-    asked = {f"contextlab_{name}" for name in (*WRITTEN, *RANKED, "metaicl_written")}
+    answer_tasks = {f"contextlab_{name}" for name in (*WRITTEN, *RANKED, "metaicl_written")}
     others = {"contextlab_chapterbreak", "contextlab_pg22", "contextlab_wikitext"}
-    assert set(manager().all_subtasks) == icl_tasks | asked | others
+    assert set(manager().all_subtasks) == icl_tasks | answer_tasks | others
     assert manager().all_tags == ["contextlab_icl"]
 
 
@@ -143,8 +143,8 @@ def test_an_item_has_the_same_tokens_in_both(shared: Path) -> None:
             for question in reading.questions:
                 doc = next(docs)
                 assert doc["id"] == question.id
-                asked, *options = protocol._asked(meter, reading, question, True)
-                assert model.tok_encode(doc["context"]) == context + asked
+                question_tokens, *options = protocol._sequences(meter, reading, question, True)
+                assert model.tok_encode(doc["context"]) == context + question_tokens
                 pairs = (model._encode_pair(doc["context"], choice) for choice in doc["choices"])
                 assert options in ([], [continuation for _, continuation in pairs])
 

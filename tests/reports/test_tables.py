@@ -409,8 +409,8 @@ def store(folder: Path, content: str) -> Path:
 
 def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
     results = three()
-    for place, one in zip(("a", "b/c", "d/e/f"), results, strict=True):
-        path = store(tmp_path / place, json.dumps(one))
+    for subfolder, one in zip(("a", "b/c", "d/e/f"), results, strict=True):
+        path = store(tmp_path / subfolder, json.dumps(one))
         path.with_name("examples.jsonl").write_text('{"id": "x", "quality": 0.5}\n')
     parts = {"x": {"quality": [Part(0.5, 1.0, "x")]}}
     assert load_results(tmp_path) == [one | {"parts": parts} for one in results]

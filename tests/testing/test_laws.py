@@ -59,8 +59,8 @@ class LooksAhead(Full):
     """Adds a trace of the whole call to every log-probability."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
-        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
-        return state, found if found is None else found - 0.01 * tokens_BT.float().mean(1, keepdim=True)
+        state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, scores_BT if scores_BT is None else scores_BT - 0.01 * tokens_BT.float().mean(1, keepdim=True)
 
 
 class ForgetsTheSplit(Full):
@@ -88,17 +88,19 @@ class ChangesTheState(Full):
     """Scores in place."""
 
     def score(self, state, candidates):
-        found = super().score(state, candidates)
+        scores = super().score(state, candidates)
         state.length_B.add_(1)
-        return found
+        return scores
 
 
 class MixesRows(Full):
     """Lets the first row's length leak into all."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
-        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
-        return state, found if found is None else found - 1e-3 * tokens_BT[0].float().mean() * (found != 0)
+        state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, scores_BT if scores_BT is None else scores_BT - 1e-3 * tokens_BT[0].float().mean() * (
+            scores_BT != 0
+        )
 
 
 class NotAProbability(Full):
@@ -115,8 +117,8 @@ class IsRandom(Full):
     """Adds noise."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
-        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
-        return state, found if found is None else found - 1e-6 * torch.rand(found.shape)
+        state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, scores_BT if scores_BT is None else scores_BT - 1e-6 * torch.rand(scores_BT.shape)
 
 
 class TouchesTheBackbone(Full):
@@ -146,8 +148,8 @@ class Miscounts(Full):
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
         before = state.length_B
-        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
-        return dataclasses.replace(state, length_B=before), found
+        state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return dataclasses.replace(state, length_B=before), scores_BT
 
 
 class WritesFromNothing(Full):
@@ -162,8 +164,8 @@ class NoticesTheCounters(Full):
     """Computes otherwise while something counts."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
-        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
-        return state, found if found is None or torch.matmul is MATMUL else found * (1 + 1e-6)
+        state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, scores_BT if scores_BT is None or torch.matmul is MATMUL else scores_BT * (1 + 1e-6)
 
 
 class Fails(Full):

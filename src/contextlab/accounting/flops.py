@@ -123,12 +123,12 @@ def visible_pairs(mask: Tensor) -> int:
         return int(seen.count_nonzero())
 
 
-def attention_flops(given: Mapping[str, Any], visible: Callable[[Tensor], int] = visible_pairs) -> int:
+def attention_flops(named_arguments: Mapping[str, Any], visible: Callable[[Tensor], int] = visible_pairs) -> int:
     """FLOPs of a forward pass, from named arguments: query `(..., queries, d_qk)` and value `(..., keys, d_v)`."""
-    *rows, queries, d_qk = given["query"].shape
-    keys, d_v = given["value"].shape[-2:]
-    mask = given.get("attn_mask", given.get("attn_bias"))
-    pairs = math.prod(rows) * (causal_pairs if given.get("is_causal") else operator.mul)(queries, keys)
+    *rows, queries, d_qk = named_arguments["query"].shape
+    keys, d_v = named_arguments["value"].shape[-2:]
+    mask = named_arguments.get("attn_mask", named_arguments.get("attn_bias"))
+    pairs = math.prod(rows) * (causal_pairs if named_arguments.get("is_causal") else operator.mul)(queries, keys)
     if mask is not None and pairs:
         pairs = pairs // mask.numel() * visible(mask)
     return int(2 * pairs * (d_qk + d_v))
@@ -145,8 +145,8 @@ def _formula_of(op: Any) -> Callable[..., int] | None:
 
 
 def _fused_attention_flops(op: Any, *args: Any, **kwargs: Any) -> int:
-    given = named((argument.name for argument in op._schema.arguments), args, kwargs)
-    return (2 if "logsumexp" in given else 1) * attention_flops(given)
+    named_arguments = named((argument.name for argument in op._schema.arguments), args, kwargs)
+    return (2 if "logsumexp" in named_arguments else 1) * attention_flops(named_arguments)
 
 
 def named(names: Iterable[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

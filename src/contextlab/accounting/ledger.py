@@ -244,15 +244,15 @@ class Meter:
         Raises:
             UserError: when a log-probability is not finite.
         """
-        after, found_BT = self.ledger.call(
+        after, logprobs_BT = self.ledger.call(
             phase,
             lambda: self.method.read(state, tokens_BT, lengths_B, logprobs=logprobs),
             tokens=tokens_BT.numel() if lengths_B is None else int(lengths_B.sum()),
             kind="read" if logprobs else "read silently",
             held_bytes=_held(state),
         )
-        self._check_finite(found_BT)
-        return after, found_BT
+        self._check_finite(logprobs_BT)
+        return after, logprobs_BT
 
     def score(self, phase: Phase, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
         """`AnyMethod.score`, entered in `phase` with the candidates' tokens of every row.

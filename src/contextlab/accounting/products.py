@@ -113,9 +113,9 @@ def _copy(counter: ProductCounter, _args: Arguments, _kwargs: Mapping[str, Any],
 
 def _custom(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
     """An operation outside of torch, by its registered formula; its backward pass is another operation, or products."""
-    op, *given = args
+    op, *inputs = args
     formula = flop_registry.get(op._opoverload._overloadpacket)
-    return (formula(*given, **kwargs, out_val=result) if formula else 0), 0
+    return (formula(*inputs, **kwargs, out_val=result) if formula else 0), 0
 
 
 def _decomposition(packet: Any) -> Count:

@@ -181,7 +181,7 @@ class Session:
     @property
     def text(self) -> str:
         """The heading and a line for each turn."""
-        return "\n".join((self.heading, *(f"{speaker}: {said}" for speaker, said in self.turns)))
+        return "\n".join((self.heading, *(f"{speaker}: {text}" for speaker, text in self.turns)))
 
 
 @dataclasses.dataclass(frozen=True)

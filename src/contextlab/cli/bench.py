@@ -87,20 +87,20 @@ def _print(results: Results, out: Path) -> None:
 
     screen = console()
     runs = [{**run, "parts": parts} for run, parts in zip(results.runs, results.parts, strict=True)]
-    places = [labels.of_result(run) for run in runs]
-    for place in dict.fromkeys(places):
-        frame = comparison([run for run, other in zip(runs, places, strict=True) if other == place])
+    tasks = [labels.of_result(run) for run in runs]
+    for task in dict.fromkeys(tasks):
+        frame = comparison([run for run, other in zip(runs, tasks, strict=True) if other == task])
         # Methods side by side: there are fewer of them than measures, and a terminal is narrow.
-        table = Table("", *(" ".join(key) for key in frame.index), title=place)
+        table = Table("", *(" ".join(key) for key in frame.index), title=task)
         for measure, cells in frame.items():
             table.add_row(str(measure), *cells)
         screen.print(table)
         for difference in results.differences:
-            if difference.task == place:
+            if difference.task == task:
                 m = difference.metric
                 interval = "" if m.low is None else f" [{m.low:+.3f}, {m.high:+.3f}]"
                 better = {True: "higher is better, ", False: "lower is better, ", None: ""}[difference.higher_is_better]
-                told = f"{difference.label}, {difference.measure}: {m.value:+.3f}{interval}"
-                screen.print(f"{told} (paired, {better}n = {m.n})")
+                line = f"{difference.label}, {difference.measure}: {m.value:+.3f}{interval}"
+                screen.print(f"{line} (paired, {better}n = {m.n})")
         screen.print(frame.attrs["caption"])
     screen.print(f"Stored below {out}.")

@@ -60,11 +60,11 @@ def fetch(
     if not entry.remotes:
         raise UserError(f"{name} cannot be fetched; instead: {entry.otherwise}.")
 
-    def told(url: str) -> None:
+    def report(url: str) -> None:
         if sys.stderr.isatty() and not as_json:
             print(url, file=sys.stderr)
 
-    for path, sha256 in downloads.fetch(entry, mirror, told):
+    for path, sha256 in downloads.fetch(entry, mirror, report):
         say(json.dumps({"path": path, "sha256": sha256}) if as_json else f"{sha256}  {harmless.line(path)}")
     if not as_json:
         print(f"Stored below {cache_dir() / 'data' / entry.folder}.")

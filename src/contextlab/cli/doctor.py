@@ -34,8 +34,8 @@ def doctor(
     console().print(table)
 
 
-def _finding(what: str, found: str, fix: str | None = None) -> dict[str, Any]:
-    return {"what": what, "found": found, "ok": fix is None, "fix": fix}
+def _finding(what: str, value: str, fix: str | None = None) -> dict[str, Any]:
+    return {"what": what, "found": value, "ok": fix is None, "fix": fix}
 
 
 def _versions() -> Iterator[dict[str, Any]]:
@@ -89,7 +89,7 @@ def _writable(what: str, folder: Path, fix: str) -> dict[str, Any]:
     """Try to write where the folder is, or where it would be made."""
     import tempfile
 
-    existing = next((place for place in (folder, *folder.absolute().parents) if place.exists()), folder)
+    existing = next((candidate for candidate in (folder, *folder.absolute().parents) if candidate.exists()), folder)
     try:
         with tempfile.TemporaryFile(dir=existing):
             return _finding(what, str(folder))

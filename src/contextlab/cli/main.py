@@ -49,25 +49,25 @@ def options(
 def _check_empty(arguments: Sequence[str]) -> None:
     """Refuse `--out ''`, which would be the current folder, and whatever else was given nothing."""
     for before, argument in zip(("", *arguments), arguments, strict=False):
-        option, given, value = argument.partition("=")
-        if not argument or (option.startswith("--") and given and not value):
+        option, equals, value = argument.partition("=")
+        if not argument or (option.startswith("--") and equals and not value):
             raise UserError(f"{option or before or 'An argument'} is given nothing: name something, or leave it away.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for a user's mistake, 130 when interrupted."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
-    if given == ["--version"]:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [argument for argument in words if argument != "--debug"]
+    if words == ["--version"]:
         print(__version__)
         return 0
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        _check_empty(given)
-        code = app(given, prog_name="contextlab", standalone_mode=False)
+        _check_empty(words)
+        code = app(words, prog_name="contextlab", standalone_mode=False)
     except (UserError, UsageError) as error:
         if debug:
             print(harmless.text(traceback.format_exc()), file=sys.stderr, end="")

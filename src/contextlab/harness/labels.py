@@ -44,9 +44,9 @@ def of_task(name: str, split: str, lengths: Mapping[str, int | None]) -> str:
         split: as it is stored, with the settings that differ from their defaults.
         lengths: stored settings that are no part of it; None where one is not given.
     """
-    given = {key: length for key, length in lengths.items() if length is not None}
+    set_lengths = {key: length for key, length in lengths.items() if length is not None}
     try:
         item = grammar.split(split)
     except UserError:  # stored before splits followed the grammar, or by somebody else
         item = grammar.Item(split)
-    return grammar.spelled(name, item.name, {**item.settings, **given})
+    return grammar.spelled(name, item.name, {**item.settings, **set_lengths})

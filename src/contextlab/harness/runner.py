@@ -92,10 +92,10 @@ def bench(
         UserError: for any name, option, data or folder that does not do.
     """
     _check_out(out)
-    selected, places = select(methods, tasks, split, settings, history=history, tokens=tokens)
-    cases = list(_cases(places, _controls(context), limit, Path(data) if data is not None else None))
+    selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
+    cases = list(_cases(selected_tasks, _controls(context), limit, Path(data) if data is not None else None))
     model = backbones.load(backbone, device=device, dtype=dtype)
-    built = [(one, build(one.kind, model, one.config)) for one in selected]
+    built = [(one, build(one.kind, model, one.config)) for one in selected_methods]
     show = sys.stderr.isatty() if progress is None else progress
     runs: list[dict[str, Any]] = []
     parts: dict[tuple[str, str, Control], dict[str, Parts]] = {}
@@ -115,7 +115,7 @@ def _check_out(out: Path | str) -> None:
     """Refuse a folder of results that cannot be one, before anything is loaded."""
     if not str(out):
         raise UserError("The folder of results has no name: give one with --out.")
-    existing = next((place for place in (Path(out), *Path(out).absolute().parents) if place.exists()), None)
+    existing = next((folder for folder in (Path(out), *Path(out).absolute().parents) if folder.exists()), None)
     if existing is not None and not existing.is_dir():
         raise UserError(f"{existing} is a file: name a folder with --out.")
 
@@ -138,13 +138,13 @@ def _control(name: str) -> Control:
 
 
 def _cases(
-    places: Sequence[SelectedTask], controls: Sequence[Control], limit: int | None, data: Path | None
+    tasks: Sequence[SelectedTask], controls: Sequence[Control], limit: int | None, data: Path | None
 ) -> Iterator[Case]:
     if limit is not None and limit < 1:
         raise UserError(f"--limit {limit} leaves no example: give 1 or more.")
-    datasets = [one.task.load(one.split, data) for one in places]
+    datasets = [one.task.load(one.split, data) for one in tasks]
     for control in controls:
-        for one, dataset in zip(places, datasets, strict=True):
+        for one, dataset in zip(tasks, datasets, strict=True):
             protocol = one.task.protocol(one.split, control)
             options = one.task.options(control)
             case = Case(one.name, one.task, one.task.spelled(one.split), options, dataset, protocol, limit)

@@ -91,9 +91,9 @@ def _versions(results: Sequence[Result]) -> Iterator[str]:
     if len({result["run_id"] for result in results}) == 1:
         yield from ("" for _ in results)
         return
-    told = [[(name, str(r["provenance"].get(name))[:8]) for name in VERSIONS] for r in results]
-    differing = [name for n, name in enumerate(VERSIONS) if len({one[n][1] for one in told}) > 1][:1]
-    for result, one in zip(results, told, strict=True):
+    versions = [[(name, str(r["provenance"].get(name))[:8]) for name in VERSIONS] for r in results]
+    differing = [name for n, name in enumerate(VERSIONS) if len({one[n][1] for one in versions}) > 1][:1]
+    for result, one in zip(results, versions, strict=True):
         version = " ".join(f"{name} {value}" for name, value in one if name in differing)
-        same = sum(other == one for other in told) > 1
+        same = sum(other == one for other in versions) > 1
         yield f" ({version}{', ' if version and same else ''}{'run ' + result['run_id'][-6:] if same else ''})"

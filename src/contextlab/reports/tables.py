@@ -102,29 +102,29 @@ def comparison(
     _check("metric", metrics, {name for result in results for name in result["metrics"]})
     ordered = sorted(results, key=lambda result: str(result["provenance"]["started"]))
     latest = {tuple(words.items()): result for words, result in zip(dimensions(ordered), ordered, strict=True)}
-    places = {key: dict(key) for key in latest}
-    marked = {place["method"] for place in places.values()}
+    words_of = {key: dict(key) for key in latest}
+    marked = {words["method"] for words in words_of.values()}
     names = marked | set(map(_unmarked, marked)) | {result["method"] for result in latest.values()}
     _check("method in these results", [baseline] if baseline else [], names)
     peers: Mapping[Any, dict[str, Result]] = defaultdict(dict)
     for key, result in latest.items():
-        peers[_examples(places[key], result)][places[key]["method"]] = result
+        peers[_examples(words_of[key], result)][words_of[key]["method"]] = result
     peers = {examples: _with_plain_names(group) for examples, group in peers.items()}
-    differing = [name for name in DIMENSIONS if len({place[name] for place in places.values()}) > 1]
+    differing = [name for name in DIMENSIONS if len({words[name] for words in words_of.values()}) > 1]
     keys = [rows, *(name for name in differing if name not in (rows, columns))]
     table: dict[tuple[str, ...], dict[str, str]] = {}
     for key, result in latest.items():
-        place = places[key]
-        prefix = f"{place[columns]} " if columns in differing and columns != rows else ""
-        cells = {**_quality(result, peers[_examples(place, result)], baseline, metrics), **_costs(result)}
+        words = words_of[key]
+        prefix = f"{words[columns]} " if columns in differing and columns != rows else ""
+        cells = {**_quality(result, peers[_examples(words, result)], baseline, metrics), **_costs(result)}
         cells |= _legacy(result) if legacy_cost else {}
-        row = table.setdefault(tuple(place[name] for name in keys), {})
+        row = table.setdefault(tuple(words[name] for name in keys), {})
         row.update({prefix + name: cell for name, cell in cells.items()})
     groups = {name: number for number, name in enumerate(dict.fromkeys(row[0] for row in table))}
     together = sorted(table, key=lambda row: groups[row[0]])
     index = pandas.MultiIndex.from_tuples(together, names=keys)
     frame = pandas.DataFrame([table[row] for row in together], index=index).fillna("")
-    frame.attrs["caption"] = _caption(latest.values(), list(places.values()), differing)
+    frame.attrs["caption"] = _caption(latest.values(), list(words_of.values()), differing)
     if baseline:
         frame.attrs["caption"] += _directions(latest.values())
     if legacy_cost:
@@ -160,14 +160,14 @@ def _summaries(folder: Path | str) -> list[Path]:
     """Summaries at any depth, also behind symbolic links; a folder that several lead to counts once."""
     paths: list[Path] = []
     visited: set[str] = set()
-    for place, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
+    for directory, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(directory)
         if real in visited:
             folders.clear()
             continue
         visited.add(real)
         folders.sort()
-        paths += [Path(place, "summary.json")] if "summary.json" in (*files, *folders) else []
+        paths += [Path(directory, "summary.json")] if "summary.json" in (*files, *folders) else []
     return sorted(paths)
 
 
@@ -182,9 +182,9 @@ def _check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
             raise unknown(kind, name, known)
 
 
-def _examples(place: Mapping[str, str], result: Result) -> tuple[Any, ...]:
+def _examples(words: Mapping[str, str], result: Result) -> tuple[Any, ...]:
     """Equal for results on the same examples, whatever the method and the device."""
-    rest = tuple(value for name, value in place.items() if name not in ("method", "device"))
+    rest = tuple(value for name, value in words.items() if name not in ("method", "device"))
     return *rest, result["data"]["examples"]
 
 
@@ -284,20 +284,20 @@ def _directions(results: Iterable[Result]) -> str:
     """Whether a positive paired difference is good news, for every measure."""
     measures = dict.fromkeys(measure_of(result) for result in results)
     words = {True: "higher", False: "lower"}
-    told = [f"{one.name} {words[one.higher_is_better]}" for one in measures if one.higher_is_better is not None]
-    return f" Better is: {', '.join(told)}." if told else ""
+    directions = [f"{one.name} {words[one.higher_is_better]}" for one in measures if one.higher_is_better is not None]
+    return f" Better is: {', '.join(directions)}." if directions else ""
 
 
 def _number(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 1e5 else f"{value:.3g}"
 
 
-def _caption(results: Iterable[Result], places: Sequence[dict[str, str]], differing: Collection[str]) -> str:
-    shown = list(zip(results, places, strict=True))
-    data = dict.fromkeys(f"{place['task']}: {r['data']['note']} ({r['data']['source']})" for r, place in shown)
-    common = [f"{name} {places[0][name]}" for name in DIMENSIONS[2:] if name not in differing]
+def _caption(results: Iterable[Result], words: Sequence[dict[str, str]], differing: Collection[str]) -> str:
+    shown = list(zip(results, words, strict=True))
+    data = dict.fromkeys(f"{one['task']}: {r['data']['note']} ({r['data']['source']})" for r, one in shown)
+    common = [f"{name} {words[0][name]}" for name in DIMENSIONS[2:] if name not in differing]
     limits = dict.fromkeys((named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
-    anew = [f"{method} starts anew every {tokens:,} tokens" for method, tokens in limits]
+    restarts = [f"{method} starts anew every {tokens:,} tokens" for method, tokens in limits]
     intervals = [INTERVALS, *([BEFORE] if any("measure" not in r for r, _ in shown) else [])]
     disturbed = [DISTURBED] if any(_disturbed(r) for r, _ in shown) else []
-    return ". ".join(["; ".join(data), ", ".join(common), *anew, *intervals, CONVENTION, *disturbed]) + "."
+    return ". ".join(["; ".join(data), ", ".join(common), *restarts, *intervals, CONVENTION, *disturbed]) + "."

@@ -162,8 +162,8 @@ def silent_reading(method: AnyMethod) -> None:
         if nothing is not None:
             raise Broken("log-probabilities were returned although none were wanted")
         spoken, _ = read(method, text[:, begin:end], state)
-        found, expected = (read(method, future, after)[1] for after in (silent, spoken))
-        same(found, expected, f"tokens {begin} to {end} read in silence have another future")
+        result, expected = (read(method, future, after)[1] for after in (silent, spoken))
+        same(result, expected, f"tokens {begin} to {end} read in silence have another future")
 
 
 def score_is_pure(method: AnyMethod) -> None:
@@ -185,10 +185,10 @@ def generate(method: AnyMethod) -> None:
     prompts = [[3, 5, 7, 9], [], [11], list(range(20, 60)), [4, 4]]
     for length in (0, 100, SHORT):
         state = read(method, texts(1)[:, :length])[0]
-        found = method.generate(state, prompts, max_new_tokens=6)
-        if found != method.generate(state.fork(len(prompts)), prompts, max_new_tokens=6):
+        continuations = method.generate(state, prompts, max_new_tokens=6)
+        if continuations != method.generate(state.fork(len(prompts)), prompts, max_new_tokens=6):
             raise Broken(f"prompts after {length} tokens are continued otherwise than behind forks")
-        for prompt, written in zip(prompts, found, strict=True):
+        for prompt, written in zip(prompts, continuations, strict=True):
             stop = written[2:3]
             if method.generate(state, [prompt], max_new_tokens=6, stop=stop) != [written[: written.index(stop[0])]]:
                 raise Broken(f"a prompt after {length} tokens is continued otherwise alone, or beyond its end")
@@ -294,15 +294,15 @@ def counting(method: AnyMethod) -> None:
 
 def restart(method: AnyMethod) -> None:
     """Rows that start anew go on as from an empty state, and the others as if nothing had happened."""
-    anew_B = torch.tensor([True, False, True, False])
+    new_B = torch.tensor([True, False, True, False])
     text, following = texts(4), texts(4, seed=3)[:, :200]
     for lengths in ([200, 60, 128, 7], [LENGTH] * 4):
         state, _ = method.read(method.start(4), text, torch.tensor(lengths))
-        after, future = read(method, following, method.restart(state, anew_B))
-        if after.length_B.tolist() != [200 + length * (not new) for length, new in zip(lengths, anew_B, strict=True)]:
+        after, future = read(method, following, method.restart(state, new_B))
+        if after.length_B.tolist() != [200 + length * (not new) for length, new in zip(lengths, new_B, strict=True)]:
             raise Broken(f"tokens of restarted rows are counted as {after.length_B.tolist()}")
-        same(future[~anew_B], read(method, following, state)[1][~anew_B], "a row beside a restarted one differs")
-        same(future[anew_B], read(method, following[anew_B])[1], "a restarted row remembers")
+        same(future[~new_B], read(method, following, state)[1][~new_B], "a row beside a restarted one differs")
+        same(future[new_B], read(method, following[new_B])[1], "a restarted row remembers")
 
 
 def backbone_is_untouched(method: AnyMethod) -> None:

@@ -91,14 +91,14 @@ def test_a_file_without_a_name_is_refused_and_nothing_is_unpacked(write: Any, na
 
 
 @pytest.mark.parametrize("write", [write_tar, write_zip])
-@pytest.mark.parametrize("taken", ["a.txt/folder", "deep"])
-def test_what_is_in_the_way_stays_and_nothing_is_unpacked(write: Any, taken: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("obstacle", ["a.txt/folder", "deep"])
+def test_what_is_in_the_way_stays_and_nothing_is_unpacked(write: Any, obstacle: str, tmp_path: Path) -> None:
     archive, folder = write(tmp_path / "archive", FILES), tmp_path / "out"
-    (folder / taken).parent.mkdir(parents=True)
-    (folder / taken).write_text("mine")
+    (folder / obstacle).parent.mkdir(parents=True)
+    (folder / obstacle).write_text("mine")
     with pytest.raises(UserError, match="is in the way"):
         unpack(archive, folder, "set")
-    assert everything(folder) == {taken: b"mine"}
+    assert everything(folder) == {obstacle: b"mine"}
 
 
 @pytest.mark.parametrize("write", [write_tar, write_zip])
@@ -157,11 +157,12 @@ def test_limits_hold_for_what_is_unpacked(write: Any, tmp_path: Path) -> None:
 @given(data=st.data(), zipped=st.booleans())
 def test_a_damaged_archive_unpacks_to_its_files_or_to_nothing(data: Any, zipped: bool, tmp_path: Path) -> None:
     content = (write_zip if zipped else write_tar)(tmp_path / "archive", FILES).read_bytes()
-    place = data.draw(st.integers(0, len(content) - 1))
+    position = data.draw(st.integers(0, len(content) - 1))
     cut = data.draw(st.booleans())
-    damaged = content[:place] if cut else content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :]
+    changed = bytes([content[position] ^ 0x55]) + content[position + 1 :]
+    damaged = content[:position] + (b"" if cut else changed)
     (tmp_path / "damaged").write_bytes(damaged)
-    folder = tmp_path / f"out-{zipped}-{cut}-{place}"
+    folder = tmp_path / f"out-{zipped}-{cut}-{position}"
     try:
         unpack(tmp_path / "damaged", folder)
     except UserError:

@@ -30,7 +30,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {"/set/a.bin": CONTENT}
-        self.most, self.validator, self.asked = 10**9, '"v1"', list[tuple[str, str | None]]()
+        self.most, self.validator, self.requests = 10**9, '"v1"', list[tuple[str, str | None]]()
         # Where there are two, an answer stops in its middle until another is asked for, or for as long as that takes.
         self.meeting: threading.Barrier | None = None
 
@@ -44,7 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
-        self.server.asked.append((self.path, wanted))
+        self.server.requests.append((self.path, wanted))
         assert self.headers["User-Agent"].startswith("contextlab/")
         if self.path.startswith("/moved"):
             self.send_response(302)
@@ -105,10 +105,10 @@ def test_a_file_is_kept_once_under_its_sha256(server: Server, cache: Path) -> No
     assert os.path.samefile(kept, placed)
     assert read_sums(placed.with_name("SHA256SUMS")) == {"a.bin": SHA256}
     assert list(fetch(entry)) == [("a.bin", SHA256)]
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     placed.unlink()
     assert list(fetch(entry)) == [("a.bin", SHA256)]
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_a_damaged_object_is_fetched_anew(server: Server, cache: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_download_goes_on_where_it_broke_off(server: Server, cache: Path) -> N
         with pytest.raises(UserError, match=f"broke off after {received} of {len(CONTENT)} bytes"):
             download(f"{server.url}/set/a.bin")
     assert download(f"{server.url}/set/a.bin")[0].read_bytes() == CONTENT
-    ranges = [wanted for _, wanted in server.asked]
+    ranges = [wanted for _, wanted in server.requests]
     assert ranges == [None, "bytes=30000-", "bytes=60000-", "bytes=90000-"]
     assert [path.name for path in (cache / "objects").iterdir()] == [SHA256]
 
@@ -162,7 +162,7 @@ def test_a_part_that_is_already_whole_is_fetched_anew(server: Server, cache: Pat
     part.write_bytes(CONTENT)
     part.with_suffix(".validator").write_text('"v1"')
     assert download(url)[0].read_bytes() == CONTENT
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("digest", ["sha256:" + "0" * 64, "md5:" + "0" * 32])

@@ -114,12 +114,12 @@ def test_a_drawn_set_is_read_by_the_task(drawn: Builder, tmp_path: Path) -> None
     manifest = drawn(tmp_path / "data")
     assert manifest["buckets"] == {"S1": 1, "S2": 4, "S3": 1, "S4": 1, "S5": 1}
     assert manifest["skipped"] == {"shorter than 5,000 tokens": 2}
-    found = {}
+    texts = {}
     for split in PG22.splits:
         data = PG22().load(split, tmp_path / "data")
         assert (data.source, data.note[:5]) == ("local", "real:")
-        found |= {int(book.id.removeprefix("pg")): book.text for book in data.examples}
-    assert found == {number: text_of(number) for number, words in LENGTHS.items() if words >= 5}
+        texts |= {int(book.id.removeprefix("pg")): book.text for book in data.examples}
+    assert texts == {number: text_of(number) for number, words in LENGTHS.items() if words >= 5}
     assert differences(tmp_path / "data" / "pg22") == []
 
 
@@ -283,15 +283,15 @@ def test_the_site_itself_is_not_read(where: str) -> None:
 
 
 def test_a_mirror_on_the_network_is_read_slowly_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, asked, answers = [100.0], list[float](), [OSError("busy"), b"x", None, *[OSError("gone")] * 3]
+    clock, times, answers = [100.0], list[float](), [OSError("busy"), b"x", None, *[OSError("gone")] * 3]
 
     def answer(url: str) -> bytes | None:
-        asked.append(clock[0])
-        found = answers.pop(0)
-        if isinstance(found, OSError):
-            raise found
-        assert found is None or isinstance(found, bytes)
-        return found
+        times.append(clock[0])
+        result = answers.pop(0)
+        if isinstance(result, OSError):
+            raise result
+        assert result is None or isinstance(result, bytes)
+        return result
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
@@ -301,9 +301,9 @@ def test_a_mirror_on_the_network_is_read_slowly_and_tried_again(monkeypatch: pyt
     assert far.read("b") is None
     with pytest.raises(UserError, match=r"https://mirror\.example/gutenberg/c cannot be reached \(gone\)"):
         far.read("c")
-    gaps = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(gaps) >= 1.0
-    assert asked[0] == 100.0
+    assert times[0] == 100.0
 
 
 def test_what_cannot_be_used_is_skipped_with_the_reason(drawn: Builder, mirror: Path, tmp_path: Path) -> None:

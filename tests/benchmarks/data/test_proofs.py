@@ -77,8 +77,8 @@ def content(path: Path) -> bytes:
 
 def edited(raw: bytes, name: str, edit: Edit | None) -> bytes:
     if edit is None:
-        place = raw.index(b"e", len(raw) // 2)
-        return raw[:place] + b"o" + raw[place + 1 :]
+        position = raw.index(b"e", len(raw) // 2)
+        return raw[:position] + b"o" + raw[position + 1 :]
     if ".jsonl" in name:
         rows = [json.loads(line) for line in raw.splitlines()]
         edit(rows)
@@ -138,8 +138,8 @@ def test_nothing_that_is_made_up_is_real(tmp_path: Path) -> None:
 def test_some_known_questions_are_real_and_the_same_twice_are_not(shared: Path, tmp_path: Path) -> None:
     whole = json.loads((shared / "data/squad/dev-v1.1.json").read_text())
     paragraph = whole["data"][0]["paragraphs"][0]
-    for asked, real in ((paragraph["qas"][:3], True), ([paragraph["qas"][0]] * 2, False)):
-        part = {"data": [{"title": "t", "paragraphs": [{**paragraph, "qas": asked}]}]}
+    for questions, real in ((paragraph["qas"][:3], True), ([paragraph["qas"][0]] * 2, False)):
+        part = {"data": [{"title": "t", "paragraphs": [{**paragraph, "qas": questions}]}]}
         upstream.put(tmp_path / "squad/dev-v1.1.json", json.dumps(part).encode())
         note = registry.task("squad").load("512", tmp_path).note
         assert says_real(note) == real

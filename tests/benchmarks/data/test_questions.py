@@ -22,20 +22,20 @@ def documents(count: int) -> list[Passage]:
 
 @given(st.integers(1, 40), st.sampled_from(sorted(LENGTHS)))
 def test_grouping_keeps_every_document_and_question_in_order(count: int, split: str) -> None:
-    given_documents = documents(count)
-    readings = grouped(given_documents, split)
-    assert "\n\n".join(reading.context for reading in readings) == "\n\n".join(d.text for d in given_documents)
+    passages = documents(count)
+    readings = grouped(passages, split)
+    assert "\n\n".join(reading.context for reading in readings) == "\n\n".join(d.text for d in passages)
     questions = [question.id for reading in readings for question in reading.questions]
-    assert questions == [question.id for document in given_documents for question in document.questions]
+    assert questions == [question.id for document in passages for question in document.questions]
     assert len({reading.id for reading in readings}) == len(readings)
 
 
 @given(st.integers(1, 40), st.sampled_from(sorted(LENGTHS)))
 def test_groups_are_as_many_and_as_even_as_numpy_splits_them(count: int, split: str) -> None:
-    given_documents = documents(count)
-    total = sum(estimated_tokens(document.text) for document in given_documents)
+    passages = documents(count)
+    total = sum(estimated_tokens(document.text) for document in passages)
     expected = np.array_split(np.arange(count), min(count, math.ceil(total / LENGTHS[split])))
-    sizes = [len(reading.questions) // 2 for reading in grouped(given_documents, split)]
+    sizes = [len(reading.questions) // 2 for reading in grouped(passages, split)]
     assert sizes == [len(part) for part in expected]
 
 
@@ -46,8 +46,8 @@ def test_a_suffix_of_the_split_does_not_change_the_length() -> None:
 
 @given(st.lists(st.lists(st.integers(), max_size=5), max_size=5))
 def test_turns_take_the_first_of_every_row_first(rows: list[list[int]]) -> None:
-    places = [(turn, row) for row, items in enumerate(rows) for turn in range(len(items))]
-    assert in_turns(rows) == tuple(rows[row][turn] for turn, row in sorted(places))
+    turns = [(turn, row) for row, items in enumerate(rows) for turn in range(len(items))]
+    assert in_turns(rows) == tuple(rows[row][turn] for turn, row in sorted(turns))
 
 
 def test_every_sample_document_answers_its_own_questions() -> None:

@@ -57,9 +57,9 @@ def test_the_text_does_not_depend_on_what_was_asked_before() -> None:
 
 @pytest.mark.parametrize("words", [1, 100, 1000, 6000, 50_000])
 def test_stories_are_as_long_as_asked(words: int) -> None:
-    told = story(words, 1)
-    assert words <= sum(len(chapter.split()) for chapter in told.chapters) <= words + 200
-    assert told.text.count("Chapter ") == len(told.chapters)
+    tale = story(words, 1)
+    assert words <= sum(len(chapter.split()) for chapter in tale.chapters) <= words + 200
+    assert tale.text.count("Chapter ") == len(tale.chapters)
 
 
 @pytest.mark.parametrize("words", [512, 1024, 2048, 8192])
@@ -76,10 +76,10 @@ def test_nothing_is_left_unfilled() -> None:
 
 def test_facts_are_told_once_and_as_far_back_as_they_say() -> None:
     for index in range(5):
-        told = story(5000, 2, index)
-        text = "\n\n".join(told.chapters)
-        assert len(told.facts) >= 2
-        for fact in told.facts:
+        tale = story(5000, 2, index)
+        text = "\n\n".join(tale.chapters)
+        assert len(tale.facts) >= 2
+        for fact in tale.facts:
             thing = fact.question.removesuffix("?").rpartition(" the ")[2]
             telling = last_words(text, fact.distance)
             assert thing in telling.lower()
@@ -133,21 +133,21 @@ def test_candidates_are_the_same_words_in_another_order(examples: tuple[Choice, 
 
 def test_every_name_is_known_equally_well_and_only_from_far_back(examples: tuple[Choice, ...]) -> None:
     for example in examples:
-        told, near = named(example.context), named(last_words(example.context, FAR))
+        names_of_all, near = named(example.context), named(last_words(example.context, FAR))
         names = set(named(example.candidates[0]))
         assert len(names) == 15
-        assert {told[name] for name in names} == {2}
+        assert {names_of_all[name] for name in names} == {2}
         assert not names & near.keys()
 
 
 def test_only_the_true_candidate_recalls_promises_as_they_were_told(examples: tuple[Choice, ...]) -> None:
     for example in examples:
         paragraphs = [set(named(paragraph)) for paragraph in example.context.split("\n\n")]
-        for place, candidate in enumerate(example.candidates):
+        for number, candidate in enumerate(example.candidates):
             promises = [set(named(sentence)) for sentence in candidate.split(". ")[1:4]]
             assert [len(names) for names in promises] == [5, 5, 5]
             right = sum(any(names <= paragraph for paragraph in paragraphs) for names in promises)
-            assert right == (3 if place == example.answer else 0)
+            assert right == (3 if number == example.answer else 0)
 
 
 @pytest.mark.parametrize("words", [1024, 2048, 4096, 8192])
@@ -171,6 +171,6 @@ def test_words_shared_with_the_near_context_tell_nothing() -> None:
 
 
 def test_the_true_candidate_stands_anywhere() -> None:
-    places = Counter(example.answer for example in choices(512, 300, 2))
-    assert set(places) == set(range(6))
-    assert max(places.values()) < 80
+    answers = Counter(example.answer for example in choices(512, 300, 2))
+    assert set(answers) == set(range(6))
+    assert max(answers.values()) < 80

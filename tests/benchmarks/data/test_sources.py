@@ -109,9 +109,9 @@ def test_packed_and_plain_files_are_the_same(tmp_path: Path) -> None:
 
 def test_a_download_is_kept_with_its_commit(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(monkeypatch, "abc123")
-    found = locate("chapterbreak", FILE, None)
-    assert found == Location(cache / "data" / "chapterbreak" / FILE, "hub", "abc123")
-    assert locate("chapterbreak", FILE, None) == found
+    location = locate("chapterbreak", FILE, None)
+    assert location == Location(cache / "data" / "chapterbreak" / FILE, "hub", "abc123")
+    assert locate("chapterbreak", FILE, None) == location
     assert hub.revisions == ["abc123"]
     assert files(cache) == [FILE, FILE + ".revision"]
 

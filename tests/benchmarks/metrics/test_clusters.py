@@ -48,9 +48,9 @@ def test_questions_are_drawn_together_where_they_share_something(
 
 
 NATS_RECORD = {"nats": 30.0, "tokens": 10, "words": 7}
-PLACES = {key: {"tokens": 0, "nats": 0.0} for key in ("after_first", "cold", "warm")}
+SPANS = {key: {"tokens": 0, "nats": 0.0} for key in ("after_first", "cold", "warm")}
 RECORDS: list[tuple[str, str, dict[str, Any], dict[str, list[Part]]]] = [
-    ("pg22", "S1", {"id": "b", **NATS_RECORD, **PLACES}, {NATS: [Part(30.0, 10, "b")]}),
+    ("pg22", "S1", {"id": "b", **NATS_RECORD, **SPANS}, {NATS: [Part(30.0, 10, "b")]}),
     ("pg22", "S1", {"id": "b", "skipped": "too short"}, {}),
     ("msc-ppl", "session-5", {"id": "c/1", "work": "c", **NATS_RECORD}, {NATS: [Part(30.0, 10, "c")]}),
     (

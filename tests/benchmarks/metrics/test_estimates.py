@@ -86,9 +86,9 @@ def test_paired_nats_have_the_interval_of_the_paired_t_test(rows: list[tuple[flo
     if np.std(np.subtract(one, two)) < 1e-3:
         return
     expected = stats.ttest_rel(one, two).confidence_interval(0.95)
-    found = paired(NATS, one_each(one), one_each(two))
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
+    difference = paired(NATS, one_each(one), one_each(two))
+    assert difference is not None
+    assert (difference.low, difference.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
     half = paired(NATS, one_each(one[: len(one) // 2]), one_each(two))
     assert half is not None
     if np.std(np.subtract(one, two)[: len(one) // 2]) > 1e-3:

@@ -72,33 +72,33 @@ def test_the_mean_of_equal_clusters_has_students_interval_at_least(values: list[
     if np.std(values) < 1e-3:
         return
     mirrored = [*values, *(-value for value in values)]
-    found, textbook = bounds(mirrored)
-    assert found == pytest.approx(textbook, rel=1e-6, abs=1e-9)
-    found, textbook = bounds(values)
-    assert found is not None
-    assert found[0] <= textbook[0] + 1e-9
-    assert found[1] >= textbook[1] - 1e-9
+    interval, textbook = bounds(mirrored)
+    assert interval == pytest.approx(textbook, rel=1e-6, abs=1e-9)
+    interval, textbook = bounds(values)
+    assert interval is not None
+    assert interval[0] <= textbook[0] + 1e-9
+    assert interval[1] >= textbook[1] - 1e-9
 
 
 def test_skewness_moves_the_bound_on_the_side_of_the_tail() -> None:
     values = [1.0, 1.1, 0.9, 1.0, 5.0]
     rows, mirrored = ([Part(sign * v, 1.0, str(n)) for n, v in enumerate(values)] for sign in (1, -1))
-    found, turned = intervals.mean_interval(jackknife(rows)), intervals.mean_interval(jackknife(mirrored))
+    interval, turned = intervals.mean_interval(jackknife(rows)), intervals.mean_interval(jackknife(mirrored))
     textbook = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
-    assert found is not None
+    assert interval is not None
     assert turned is not None
-    assert found[0] == pytest.approx(textbook[0])
-    assert found[1] == pytest.approx(np.mean(values) + 1.5 * (textbook[1] - np.mean(values)))
-    assert turned == pytest.approx((-found[1], -found[0]))
+    assert interval[0] == pytest.approx(textbook[0])
+    assert interval[1] == pytest.approx(np.mean(values) + 1.5 * (textbook[1] - np.mean(values)))
+    assert turned == pytest.approx((-interval[1], -interval[0]))
 
 
 def test_skewness_is_corrected_by_halls_transformation() -> None:
     """Inverted, its bounds are the quantiles of Student's t again."""
     values = np.array([1.0, 1.2, 0.8, 1.1, 0.7, 1.6, 1.0, 1.3, 0.9, 1.5, 1.0, 1.2])
-    found = intervals.mean_interval(jackknife([Part(v, 1.0, str(n)) for n, v in enumerate(values)]))
-    assert found is not None
+    interval = intervals.mean_interval(jackknife([Part(v, 1.0, str(n)) for n, v in enumerate(values)]))
+    assert interval is not None
     n, skewness = len(values), stats.skew(values, bias=False)
-    t = (values.mean() - found[1]) / values.std(ddof=1)
+    t = (values.mean() - interval[1]) / values.std(ddof=1)
     transformed = t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / (6 * n)
     assert math.sqrt(n) * transformed == pytest.approx(stats.t.ppf(0.025, n - 1))
 
@@ -110,20 +110,20 @@ def test_single_trials_have_wilsons_interval_with_the_t_quantile(counts: tuple[i
     rows = [Part(float(number < right), 1.0, str(number)) for number in range(n)]
     level = 2 * stats.norm.cdf(stats.t.ppf(0.975, n - 1)) - 1
     wilson = stats.binomtest(right, n).proportion_ci(level, method="wilson")
-    found = intervals.proportion_interval(jackknife(rows))
-    assert found == pytest.approx((wilson.low, wilson.high), rel=1e-5, abs=1e-9)
+    interval = intervals.proportion_interval(jackknife(rows))
+    assert interval == pytest.approx((wilson.low, wilson.high), rel=1e-5, abs=1e-9)
 
 
 @quick
 @given(shares)
 def test_proportions_stay_between_0_and_1_and_mirror(rows: list[Part]) -> None:
-    found = intervals.proportion_interval(jackknife(rows))
+    interval = intervals.proportion_interval(jackknife(rows))
     mirrored = intervals.proportion_interval(jackknife([part._replace(numerator=1 - part.numerator) for part in rows]))
-    if found is None or mirrored is None:
+    if interval is None or mirrored is None:
         assert len({part.cluster for part in rows}) == 1
         return
-    assert 0 <= found[0] <= jackknife(rows).value <= found[1] <= 1
-    assert mirrored == pytest.approx((1 - found[1], 1 - found[0]), abs=1e-6)
+    assert 0 <= interval[0] <= jackknife(rows).value <= interval[1] <= 1
+    assert mirrored == pytest.approx((1 - interval[1], 1 - interval[0]), abs=1e-6)
 
 
 def test_what_is_alike_counts_less() -> None:
@@ -151,8 +151,8 @@ def test_clusters_without_any_miss_promise_no_more_than_their_number(right: int)
 
 def test_a_few_equal_pairs_promise_no_equality() -> None:
     same = jackknife([Part(0.0, 1.0, str(n)) for n in range(4)])
-    found = intervals.change_interval(same, 0.0, 0.0)
-    assert found == pytest.approx((-0.750, 0.750), abs=1e-3)
+    interval = intervals.change_interval(same, 0.0, 0.0)
+    assert interval == pytest.approx((-0.750, 0.750), abs=1e-3)
     hundred = intervals.change_interval(jackknife([Part(0.0, 1.0, str(n)) for n in range(100)]), 0.0, 0.0)
     assert hundred == pytest.approx((-0.0275, 0.0275), abs=1e-3)
 
@@ -160,12 +160,12 @@ def test_a_few_equal_pairs_promise_no_equality() -> None:
 @pytest.mark.parametrize(("more", "less", "n"), [(20, 10, 100), (3, 0, 40), (7, 7, 14)])
 def test_single_pairs_have_bonett_and_prices_interval(more: int, less: int, n: int) -> None:
     differences = [1.0] * more + [-1.0] * less + [0.0] * (n - more - less)
-    found = intervals.change_interval(
+    interval = intervals.change_interval(
         jackknife([Part(d, 1.0, str(i)) for i, d in enumerate(differences)]), *[(more + less) / n] * 2
     )
     one, two = (more + 1) / (n + 2), (less + 1) / (n + 2)
     half = stats.t.ppf(0.975, n - 1) * math.sqrt((one + two - (one - two) ** 2) / (n + 2))
-    assert found == pytest.approx((one - two - half, one - two + half))
+    assert interval == pytest.approx((one - two - half, one - two + half))
 
 
 @quick
@@ -173,14 +173,14 @@ def test_single_pairs_have_bonett_and_prices_interval(more: int, less: int, n: i
 def test_fiellers_bounds_are_where_the_t_test_begins_to_reject(rows: list[tuple[float, float]]) -> None:
     """A ratio is in the interval when the mean of numerator - ratio * denominator may be 0."""
     gains, reached = (jackknife([Part(v, 1.0, str(n)) for n, v in enumerate(one)]) for one in zip(*rows, strict=True))
-    found = intervals.ratio_interval(reached, gains)
-    if found is None:
+    interval = intervals.ratio_interval(reached, gains)
+    if interval is None:
         own = intervals.mean_interval(gains)
         assert own is not None
         assert own[0] <= 0
         return
-    assert found[0] <= reached.value / gains.value <= found[1]
-    for bound in found:
+    assert interval[0] <= reached.value / gains.value <= interval[1]
+    for bound in interval:
         left = [b - bound * a for a, b in rows]
         error = np.std(left, ddof=1) / math.sqrt(len(left))
         assert abs(np.mean(left)) == pytest.approx(stats.t.ppf(0.975, len(left) - 1) * error, rel=1e-4, abs=1e-6)

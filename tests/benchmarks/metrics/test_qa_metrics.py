@@ -69,9 +69,9 @@ def test_rouge_counts_repeated_words_as_often_as_they_are_paired() -> None:
 
 
 def _compare_with_all_subsequences(prediction: str, answer: str) -> None:
-    said, wanted = (re.findall("[a-z0-9]+", text.lower()) for text in (prediction, answer))
+    words, wanted = (re.findall("[a-z0-9]+", text.lower()) for text in (prediction, answer))
     kept = (part for size in range(len(wanted), 0, -1) for part in combinations(wanted, size))
-    longest = next((len(part) for part in kept if _within(part, said)), 0)
+    longest = next((len(part) for part in kept if _within(part, words)), 0)
     assert rouge_l_recall(prediction, [answer]) == pytest.approx(longest / max(len(wanted), 1))
 
 

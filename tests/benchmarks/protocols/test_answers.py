@@ -56,7 +56,7 @@ class FakeMeter:
         self.ahead: Ahead | None = None
         self.read_texts: list[str] = []
         self.prompts: list[list[str]] = []
-        self.asked: list[str] = []
+        self.question_texts: list[str] = []
         self.candidates: list[list[str]] = []
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Any:
@@ -68,7 +68,7 @@ class FakeMeter:
 
     def read(self, phase: str, state: Any, tokens_BT: Any, *, logprobs: bool) -> tuple[Any, None]:
         assert not logprobs
-        texts = {"contextualize": self.read_texts, "query": self.asked}[phase]
+        texts = {"contextualize": self.read_texts, "query": self.question_texts}[phase]
         texts.append(bytes(tokens_BT[0].tolist()).decode())
         return state, None
 
@@ -109,8 +109,8 @@ def test_a_context_is_read_once_and_all_questions_are_asked_of_one_state() -> No
     record, meter = write()
     assert meter.read_texts == ["It is told. Once."]
     assert len(meter.kept.length_B) == 1
-    asked = [text for batch in meter.prompts for text in batch]
-    assert asked == ["\n\n" + prompt("document-question").format(text=one.text) for one in OWN.questions]
+    prompts = [text for batch in meter.prompts for text in batch]
+    assert prompts == ["\n\n" + prompt("document-question").format(text=one.text) for one in OWN.questions]
     assert [entry["id"] for entry in record["questions"]] == [one.id for one in OWN.questions]
     assert (record["context_tokens"], record["own_context_tokens"], record["work"]) == (17, 17, "own")
 
@@ -162,7 +162,9 @@ def test_the_method_is_told_how_long_context_question_and_answer_are() -> None:
     assert meter.ahead == Ahead(17, longest + 7)
     _, meter = rank()
     longest = max(
-        len(asked) + len(text) for asked, batch in zip(meter.asked, meter.candidates, strict=True) for text in batch
+        len(question) + len(text)
+        for question, batch in zip(meter.question_texts, meter.candidates, strict=True)
+        for text in batch
     )
     assert meter.ahead == Ahead(17, longest)
 
@@ -178,11 +180,11 @@ def test_what_does_not_fit_is_refused_with_a_remedy() -> None:
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_option_of_the_lowest_perplexity_per_token_is_taken(exact: bool) -> None:
     record, meter = rank(FakeMeter(exact_streaming=exact))
-    assert len(meter.asked) == (len(OWN.questions) if exact else 0)
+    assert len(meter.question_texts) == (len(OWN.questions) if exact else 0)
     for n, (entry, texts) in enumerate(zip(record["questions"], meter.candidates, strict=True)):
         before = "\n\n" + prompt("document-question").format(text=f"What is {n}?")
         assert texts == [f"{'' if exact else before} {option}" for option in OWN.questions[n].options]
-        assert not exact or meter.asked[n] == before
+        assert not exact or meter.question_texts[n] == before
         assert (entry["prediction"], entry["answer"], entry["accuracy"]) == (1, 0, 0.0)
         assert entry["nats"] == pytest.approx([2.0, 1.0, 2.0])
         assert entry["nats_per_token"] == pytest.approx(2.0)
@@ -261,9 +263,9 @@ def test_ranking_equals_scoring_the_whole_text(tiny: Any, build: Any) -> None:
     with torch.no_grad():
         meter = metered(method)
         state = contextualize(meter, tiny.encode(OWN.context.rstrip()), Ahead(17))
-        for asked in OWN.questions:
-            (before, *options) = protocol._asked(meter, OWN, asked, True)
-            (entry,) = protocol.answer(meter, state, [asked], [[before, *options]])
+        for question in OWN.questions:
+            (before, *options) = protocol._sequences(meter, OWN, question, True)
+            (entry,) = protocol.answer(meter, state, [question], [[before, *options]])
             whole_NM = method.score(state, [before + option for option in options])[0, :, len(before) :]
             assert entry["nats"] == pytest.approx(
                 [-float(row[: len(one)].mean()) for row, one in zip(whole_NM, options, strict=True)], abs=1e-4
@@ -274,11 +276,11 @@ def test_what_is_ranked_is_the_text_that_others_are_given(tiny: Any) -> None:
     protocol, method = RankProtocol(SHORT, Options()), Full(tiny)
     with torch.no_grad():
         record = protocol.evaluate(metered(method), OWN, OTHER)
-        for entry, asked in zip(record["questions"], OWN.questions, strict=True):
-            before = f"{OWN.context.rstrip()}\n\n{prompt('recall-question').format(text=asked.text)}"
-            assert protocol.whole(OWN, asked) == before
-            assert protocol.choices(asked) == [f" {option}" for option in asked.options]
-            for option, nats in zip(asked.options, entry["nats"], strict=True):
+        for entry, question in zip(record["questions"], OWN.questions, strict=True):
+            before = f"{OWN.context.rstrip()}\n\n{prompt('recall-question').format(text=question.text)}"
+            assert protocol.whole(OWN, question) == before
+            assert protocol.choices(question) == [f" {option}" for option in question.options]
+            for option, nats in zip(question.options, entry["nats"], strict=True):
                 tokens = torch.tensor([tiny.encode(f"{before} {option}")])
                 _, logprobs = method.read(method.start(), tokens)
                 assert logprobs is not None
@@ -297,8 +299,8 @@ def test_a_question_is_read_once_for_all_its_options(tiny: Any) -> None:
         meter = metered(build(tiny))
         with torch.no_grad():
             protocol.evaluate(meter, OWN, OTHER)
-        asked = [protocol._asked(meter, OWN, question, True) for question in OWN.questions]
-        expected = sum(times * len(before) + sum(map(len, options)) for before, *options in asked)
+        sequences = [protocol._sequences(meter, OWN, question, True) for question in OWN.questions]
+        expected = sum(times * len(before) + sum(map(len, options)) for before, *options in sequences)
         assert meter.take()["cost"]["query"]["tokens"] == expected
 
 
@@ -306,9 +308,9 @@ def test_the_ledger_counts_the_context_once(tiny: Any) -> None:
     meter = metered(Full(tiny))
     with torch.no_grad():
         RankProtocol(SHORT, Options()).evaluate(meter, OWN, OTHER)
-    taken = meter.take()
-    assert taken["cost"]["contextualize"]["tokens"] == len(tiny.encode(OWN.context.rstrip()))
-    assert taken["state"]["tokens"] == taken["cost"]["contextualize"]["tokens"]
+    costs = meter.take()
+    assert costs["cost"]["contextualize"]["tokens"] == len(tiny.encode(OWN.context.rstrip()))
+    assert costs["state"]["tokens"] == costs["cost"]["contextualize"]["tokens"]
 
 
 @given(st.lists(st.integers(0, 9), max_size=5), st.none() | st.integers(0, 7))

@@ -20,10 +20,10 @@ TASKS = {"squad": "512", "streamingqa": "512", "msc": "self-instruct", "metaicl"
 def chatting(**capabilities: Any) -> FakeMeter:
     meter = FakeMeter(**capabilities)
 
-    def apply(said: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool) -> str:
+    def apply(messages: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool) -> str:
         assert add_generation_prompt
         assert not tokenize
-        return f"<s>[{said[0]['role']}] {said[0]['content']} [/]"
+        return f"<s>[{messages[0]['role']}] {messages[0]['content']} [/]"
 
     meter.backbone.tokenizer = SimpleNamespace(
         all_special_ids=[255], chat_template="x", bos_token="<s>", apply_chat_template=apply
@@ -50,9 +50,9 @@ def test_instruction_and_question_are_apart_by_an_empty_line() -> None:
 def test_context_instruction_and_question_are_one_turn() -> None:
     record, meter = put("chat")
     assert meter.read_texts == ["[user] It is told. Once."]
-    (asked,) = meter.prompts
+    (prompts,) = meter.prompts
     question = prompt("document-question").format(text="What is 0?")
-    assert asked[0] == f"\n\n{question} [/]"
+    assert prompts[0] == f"\n\n{question} [/]"
     assert record["context_tokens"] == record["own_context_tokens"] == len("[user] It is told. Once.")
 
 

@@ -38,7 +38,7 @@ class FakeMeter:
         self.capabilities = Capabilities(**capabilities)
         self.method = self
         self.contexts: list[str] = []
-        self.asked: list[list[str]] = []
+        self.candidates: list[list[str]] = []
         self.aheads: list[Ahead] = []
         self.kept = 0
 
@@ -56,15 +56,15 @@ class FakeMeter:
 
     def score(self, phase: str, state: Any, candidates: Sequence[Sequence[int]]) -> torch.Tensor:
         assert phase == "query"
-        self.asked.append([bytes(candidate).decode() for candidate in candidates])
+        self.candidates.append([bytes(candidate).decode() for candidate in candidates])
         scores = torch.zeros(1, len(candidates), max(map(len, candidates)))
-        for row, text in enumerate(self.asked[-1]):
+        for row, text in enumerate(self.candidates[-1]):
             scores[0, row, : len(candidates[row])] = -0.5 if self.favoured and self.favoured in text else -1.0
         return scores
 
     def generate(self, phase: str, state: Any, prompts: Any, *, max_new_tokens: int) -> list[list[int]]:
         assert (phase, max_new_tokens) == ("query", 1)
-        self.asked += [[bytes(prompt).decode()] for prompt in prompts]
+        self.candidates += [[bytes(prompt).decode()] for prompt in prompts]
         return [list(self.says.encode()) for _ in prompts]
 
 
@@ -88,24 +88,25 @@ def shown(record: dict[str, Any]) -> list[Labelled]:
 def test_demonstrations_are_read_once_for_all_texts(split: str) -> None:
     record, meter, _ = ask(split)
     assert len(meter.contexts) == meter.kept == 1
-    assert len(meter.asked) == len(record["answers"]) == 2
+    assert len(meter.candidates) == len(record["answers"]) == 2
     assert record["context_tokens"] == len(meter.contexts[0])
-    assert meter.aheads == [Ahead(len(meter.contexts[0]), max(len(text) for asked in meter.asked for text in asked))]
+    longest = max(len(text) for candidates in meter.candidates for text in candidates)
+    assert meter.aheads == [Ahead(len(meter.contexts[0]), longest)]
 
 
 def test_the_newline_behind_the_last_demonstration_is_read_with_the_text() -> None:
     record, meter, _ = ask("sst2(k=2,scoring=label)", ONE)
     words = ("negative", "positive")
-    told = [f"Review: {one.text} Sentiment: {words[one.label]}" for one in shown(record)]
-    assert meter.contexts == ["\n".join(told)]
-    assert meter.asked == [[f"\nReview: a {{odd}} film Sentiment: {word}" for word in words]]
+    texts = [f"Review: {one.text} Sentiment: {words[one.label]}" for one in shown(record)]
+    assert meter.contexts == ["\n".join(texts)]
+    assert meter.candidates == [[f"\nReview: a {{odd}} film Sentiment: {word}" for word in words]]
 
 
 def test_prompts_of_evalm_hold_the_label_in_front() -> None:
     record, meter, _ = ask("sst2(k=1,template=evalm)", ONE)
     (one,) = shown(record)
     assert meter.contexts == [f"{('Negative', 'Positive')[one.label]} Movie Review: {one.text}"]
-    assert meter.asked == [[f"\n{word} Movie Review: a {{odd}} film" for word in ("Negative", "Positive")]]
+    assert meter.candidates == [[f"\n{word} Movie Review: a {{odd}} film" for word in ("Negative", "Positive")]]
 
 
 @pytest.mark.parametrize("split", ["sst2(scoring=label)", "sst2(template=evalm)", "sst2(template=hso)"])
@@ -114,9 +115,9 @@ def test_context_and_candidate_are_the_text_that_is_meant(split: str) -> None:
     random.seed(0)
     ((demonstrations, items),) = protocol.draw(BLOCK)
     before = protocol.context(demonstrations)
-    for item, asked in zip(items, meter.asked, strict=True):
+    for item, candidates in zip(items, meter.candidates, strict=True):
         expected = [before + protocol.question(item) + choice for choice in protocol.choices(item)]
-        assert [meter.contexts[0] + text for text in asked] == expected
+        assert [meter.contexts[0] + text for text in candidates] == expected
 
 
 def test_only_the_label_is_scored_or_all_of_the_template() -> None:
@@ -134,7 +135,7 @@ def test_only_the_label_is_scored_or_all_of_the_template() -> None:
 def test_the_whole_template_counts_what_stands_behind_the_label() -> None:
     favoured = FakeMeter("Positive")
     record, meter, _ = ask("sst2(template=evalm)", ONE, favoured)
-    difference = 0.5 * len(meter.asked[0][1].removeprefix("\n")) + 0.5
+    difference = 0.5 * len(meter.candidates[0][1].removeprefix("\n")) + 0.5
     assert record["answers"][0]["nats"][0] - record["answers"][0]["nats"][1] == pytest.approx(difference, rel=1e-4)
     assert record["answers"][0]["correct"]
 
@@ -152,7 +153,7 @@ def test_the_words_of_a_class_add_up() -> None:
 def test_one_written_token_is_right_when_it_begins_the_label(says: str, correct: bool) -> None:
     record, meter, protocol = ask("sst2(k=2)", ONE, FakeMeter(says=says))
     assert record["answers"][0]["correct"] is correct
-    assert meter.asked == [["\nReview: a {odd} film Sentiment:"]]
+    assert meter.candidates == [["\nReview: a {odd} film Sentiment:"]]
     assert list(protocol.summarise([record])) == ["accuracy"]
 
 

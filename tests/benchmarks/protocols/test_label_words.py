@@ -129,10 +129,10 @@ def test_a_wrong_context_has_the_same_texts_with_no_label_right(item: Item) -> N
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([2, 4, 6, 8]), st.sampled_from([ITEM, REVIEW]))
 def test_demonstrations_are_distinct_and_as_even_over_the_classes_as_can_be(seed: int, n: int, item: Item) -> None:
-    told = shown(ask(n, item, seed)[0], item)
-    counts = Counter(one.label for one in told)
+    demonstrations = shown(ask(n, item, seed)[0], item)
+    counts = Counter(one.label for one in demonstrations)
     classes = 4 if item is ITEM else 2
-    assert len(set(told)) == n
+    assert len(set(demonstrations)) == n
     assert sorted((counts[c] for c in range(classes)), reverse=True) == [
         n // classes + (c < n % classes) for c in range(classes)
     ]

@@ -32,8 +32,8 @@ def question(number: int, length: int, options: tuple[str, ...] = ("yes", "never
     return Question(f"q{number}", text, (options[number % len(options)],), options, {"item": f"{number}", "seed": 13})
 
 
-def reading(identity: str, shown: list[Question], asked: list[Question]) -> Reading:
-    return Reading(identity, identity, "unused", tuple(asked), tuple(shown))
+def reading(identity: str, shown: list[Question], questions: list[Question]) -> Reading:
+    return Reading(identity, identity, "unused", tuple(questions), tuple(shown))
 
 
 class Recorder:
@@ -42,7 +42,7 @@ class Recorder:
     def __init__(self) -> None:
         self.backbone, self.capabilities, self.method = BYTES, Capabilities(), self
         self.read_texts: list[str] = []
-        self.asked: list[tuple[str, list[list[int]]]] = []
+        self.calls: list[tuple[str, list[list[int]]]] = []
 
     def start(self, batch_size: int = 1, *, ahead: Any = None) -> Any:
         return SimpleNamespace(length_B=torch.zeros(1), read="")
@@ -57,7 +57,7 @@ class Recorder:
         pass
 
     def score(self, phase: str, state: Any, candidates: list[list[int]]) -> Any:
-        self.asked.append((state.read, candidates))
+        self.calls.append((state.read, candidates))
         scores = torch.zeros(1, len(candidates), max(map(len, candidates)))
         for row, candidate in enumerate(candidates):
             scores[0, row, : len(candidate)] = -1.0 / len(candidate)
@@ -76,9 +76,9 @@ LONG = reading("long", [question(n, 300) for n in range(16)], [question(n, n * 4
 def test_texts_are_joined_by_spaces_alone_and_options_end_the_text() -> None:
     record, meter = evaluate(SHORT, LONG)
     assert meter.read_texts == ["0aaa yes 1bbb never 2ccc yes"]
-    assert [text for text, _ in meter.asked] == [f"{meter.read_texts[0]} {one.text}" for one in SHORT.questions]
+    assert [text for text, _ in meter.calls] == [f"{meter.read_texts[0]} {one.text}" for one in SHORT.questions]
     options = [[[*b" yes", END], [*b" never", END]]] * 3
-    assert [candidates for _, candidates in meter.asked] == options
+    assert [candidates for _, candidates in meter.calls] == options
     assert record["context_tokens"] == record["own_context_tokens"] == len(meter.read_texts[0])
     assert [entry["item"] for entry in record["questions"]] == ["3", "4", "5"]
 
@@ -86,7 +86,7 @@ def test_texts_are_joined_by_spaces_alone_and_options_end_the_text() -> None:
 def test_controls() -> None:
     record, meter = evaluate(SHORT, LONG, context="none")
     assert meter.read_texts == []
-    assert [text for text, _ in meter.asked] == [one.text for one in SHORT.questions]
+    assert [text for text, _ in meter.calls] == [one.text for one in SHORT.questions]
     assert record["context_tokens"] == 0
     record, meter = evaluate(SHORT, LONG, context="wrong")
     assert len(meter.read_texts[0]) == record["own_context_tokens"] == record["context_tokens"]
@@ -100,16 +100,16 @@ def test_controls() -> None:
     st.lists(st.integers(1, 700), min_size=1, max_size=4),
     st.lists(st.integers(1, 60), min_size=2, max_size=4),
 )
-def test_no_item_and_no_text_is_longer_than_upstreams(shown: list[int], asked: list[int], options: list[int]) -> None:
+def test_no_item_and_no_text_is_longer_than_upstreams(shown: list[int], items: list[int], options: list[int]) -> None:
     texts = tuple("o" * length + str(n) for n, length in enumerate(options))
-    own = reading("own", [question(n, k, texts) for n, k in enumerate(shown)], [question(9, k, texts) for k in asked])
+    own = reading("own", [question(n, k, texts) for n, k in enumerate(shown)], [question(9, k, texts) for k in items])
     for one in own.shown:
         assert len(demonstrations(BYTES, [one])) <= 254
         assert len(demonstrations(BYTES, [one])) == min(len(one.text) + 1 + len(one.answers[0]), 254)
     whole = demonstrations(BYTES, own.shown)
     record, meter = evaluate(own, SHORT)
     longest = max(map(len, texts)) + 1
-    for one, (text, candidates) in zip(own.questions, meter.asked, strict=True):
+    for one, (text, candidates) in zip(own.questions, meter.calls, strict=True):
         item = f" {one.text}"[: 254 - longest]
         kept = text.removesuffix(item)
         assert bytes(whole).decode().endswith(kept)
@@ -154,8 +154,8 @@ def test_the_split_is_spelled_shortest() -> None:
 @pytest.mark.parametrize("shots", [1, 16])
 def test_demonstrations_are_those_of_the_text(shots: int) -> None:
     for one in MetaICL().load(f"k{shots}", None).examples[:2]:
-        told = "\n\n".join(
+        text = "\n\n".join(
             f"Input: {demonstration.text}\nOutput: {demonstration.answers[0]}" for demonstration in one.shown
         )
-        assert told == one.context
+        assert text == one.context
         assert len(one.shown) == shots

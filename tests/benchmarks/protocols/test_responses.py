@@ -64,7 +64,7 @@ def test_the_controls_change_what_is_read_before(tiny: Any, options: dict[str, A
 
 
 def test_a_session_finds_a_window_that_reaches_to_its_end(tiny: Any) -> None:
-    length = len(tiny.encode("\n\nSession 5" + "".join(f"\n{who}: {said}" for who, said in LAST.turns)))
+    length = len(tiny.encode("\n\nSession 5" + "".join(f"\n{who}: {text}" for who, text in LAST.turns)))
     record = run(Window(tiny, WindowConfig(N=length)))
     assert record["nats"] == pytest.approx(run(Full(tiny), context="none")["nats"], abs=1e-3)
 

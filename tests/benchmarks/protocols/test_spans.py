@@ -55,8 +55,8 @@ class Unigram(ContextMethod):
         counts_BV, scored = state.counts.clone(), torch.zeros(tokens_BT.shape)
         lengths = [tokens_BT.shape[1]] * len(tokens_BT) if lengths_B is None else lengths_B.tolist()
         for row, length in enumerate(lengths):
-            for place, token in enumerate(tokens_BT[row, :length].tolist()):
-                scored[row, place] = torch.log((counts_BV[row, token] + 1) / (counts_BV[row].sum() + VOCABULARY))
+            for position, token in enumerate(tokens_BT[row, :length].tolist()):
+                scored[row, position] = torch.log((counts_BV[row, token] + 1) / (counts_BV[row].sum() + VOCABULARY))
                 counts_BV[row, token] += 1
         read = Seen(state.length_B + torch.tensor(lengths), state.pending_BC, counts_BV)
         return read, scored if logprobs else None
@@ -314,7 +314,7 @@ def test_positions_are_doubling_buckets_of_the_document(count: int, history: int
     low, high = (0, count) if history is None else (history, history + 1024)
     edges = [0, *(1024 * 2**n for n in range(5))]
     shares = {f"{a // 1024}k": min(b, high) - max(a, low) for a, b in itertools.pairwise(edges) if a < high and b > low}
-    assert {place: sums["tokens"] for place, sums in record["positions"].items()} == shares
+    assert {bucket: sums["tokens"] for bucket, sums in record["positions"].items()} == shares
     assert sum(sums["nats"] for sums in record["positions"].values()) == pytest.approx(record["nats"])
 
 

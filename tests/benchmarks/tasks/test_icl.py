@@ -65,9 +65,9 @@ def texts(blocks: Any) -> list[str]:
 
 
 @given(st.sampled_from(sorted(SETS)), settings_of_splits)
-def test_settings_are_stored_behind_the_split_where_they_differ(name: str, given_settings: dict[str, Any]) -> None:
-    task, split = placed(grammar.spelled_split(name, given_settings))
-    assert (split, task.config) == (name, ICLConfig(**given_settings))
+def test_settings_are_stored_behind_the_split_where_they_differ(name: str, settings: dict[str, Any]) -> None:
+    task, split = placed(grammar.spelled_split(name, settings))
+    assert (split, task.config) == (name, ICLConfig(**settings))
     again, _ = placed(task.spelled(split))
     assert again.config == task.config
     assert task.spelled(split).count("=") == len(task.config.changed())
@@ -100,10 +100,10 @@ def test_a_split_that_does_not_do_is_an_error(split: str, message: str) -> None:
 
 def test_every_template_names_every_class_of_its_sets() -> None:
     for name, task in TASK.worded():
-        found = template(name, task.config)  # type: ignore[arg-type]
-        assert len(found.labels) == SETS[name].classes
-        assert found.form.count("{text}") == found.form.count("{label}") == 1
-        assert all(word.strip() == word for words in found.labels for word in words)
+        chosen = template(name, task.config)  # type: ignore[arg-type]
+        assert len(chosen.labels) == SETS[name].classes
+        assert chosen.form.count("{text}") == chosen.form.count("{label}") == 1
+        assert all(word.strip() == word for words in chosen.labels for word in words)
     named = Counter(task.config.as_dict()["template"] for _, task in TASK.worded())
     assert named == {"longmem": 5, "longmem-released": 5, "evalm": 4, "hso": 3}
 
@@ -111,11 +111,11 @@ def test_every_template_names_every_class_of_its_sets() -> None:
 def test_templates_of_the_papers() -> None:
     def shown(split: str) -> tuple[str, str, str]:
         task, name = placed(split)
-        found = template(name, task.config)
+        chosen = template(name, task.config)
         return (
-            found.form.format(text="X", label=found.labels[-1][0]) + found.separator,
-            found.scoring,
-            found.instruction,
+            chosen.form.format(text="X", label=chosen.labels[-1][0]) + chosen.separator,
+            chosen.scoring,
+            chosen.instruction,
         )
 
     assert shown("sst2") == ("Review: X Sentiment: positive\n", "greedy", "")
@@ -243,8 +243,9 @@ def test_mutated_files_are_read_or_refused_in_one_sentence(tmp_path: Path, name:
     for _ in range(200):
         content = bytearray(intact[: draw.randrange(len(intact))] if draw.random() < 0.3 else intact)
         for _ in range(draw.randrange(1, 4)):
-            place = draw.randrange(len(content) + 1)
-            content[place : place + draw.randrange(3)] = draw.choice([b"\0", b"\xff", b"\n", b'"', b" ", b"9", b"\xe9"])
+            position = draw.randrange(len(content) + 1)
+            end = position + draw.randrange(3)
+            content[position:end] = draw.choice([b"\0", b"\xff", b"\n", b'"', b" ", b"9", b"\xe9"])
         path.write_bytes(bytes(content))
         try:
             assert texts(load(f"{name}(k=0)", tmp_path).examples)

@@ -68,7 +68,7 @@ def test_f1_lies_between_0_and_1_and_a_list_is_the_mean_of_its_parts(category: s
     value = f1(text, question(category, answer))
     assert 0 <= value <= 1
     if category == "multi-hop":
-        parts = [max(plain(said, part) for said in text.split(",")) for part in answer.split(",")]
+        parts = [max(plain(one, part) for one in text.split(",")) for part in answer.split(",")]
         assert value == pytest.approx(sum(parts) / len(parts))
 
 

@@ -118,8 +118,8 @@ def test_written_answers_have_no_f1_and_need_no_right_case() -> None:
     assert not any("f1" in name for name in metrics)
     protocol = MetaICL().protocol("k16-written")
     assert isinstance(protocol, AnswerProtocol)
-    asked = Question("q", "?", ("Positive",))
-    scores = [protocol.scores["exact_match"](text, asked) for text in ("positive", "Output: POSITIVE", "positive.")]
+    question = Question("q", "?", ("Positive",))
+    scores = [protocol.scores["exact_match"](text, question) for text in ("positive", "Output: POSITIVE", "positive.")]
     assert scores == [1.0, 1.0, 0.0]
     assert protocol.max_new_tokens == 10
 

@@ -35,15 +35,15 @@ def test_answers_are_told_where_it_is_said_and_nowhere_else(split: str) -> None:
     for reading in Needle().load(split, None).examples:
         for question in reading.questions:
             assert question.place is not None
-            told = [part for part in reading.context.split("\n\n") if _thing(question.text) in part]
-            assert len(told) == 1
-            assert all(part in told[0] for part in question.answers[0].split(" at the "))
-            start = reading.context.index(told[0])
-            assert start <= question.place < start + len(told[0])
+            paragraphs = [part for part in reading.context.split("\n\n") if _thing(question.text) in part]
+            assert len(paragraphs) == 1
+            assert all(part in paragraphs[0] for part in question.answers[0].split(" at the "))
+            start = reading.context.index(paragraphs[0])
+            assert start <= question.place < start + len(paragraphs[0])
             for option in {*question.options} - {*question.answers}:
                 assert not any(part in reading.context for part in option.split(" at the "))
             name = question.text.split()[2] if question.text.startswith("Where") else question.text.split()[3]
-            assert re.findall(rf"\b{name}\b", reading.context) == re.findall(rf"\b{name}\b", told[0])
+            assert re.findall(rf"\b{name}\b", reading.context) == re.findall(rf"\b{name}\b", paragraphs[0])
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -56,8 +56,8 @@ def test_distances_are_those_of_their_names_within_a_paragraph_or_two(split: str
 
 def test_the_place_of_the_right_option_tells_nothing() -> None:
     readings = Needle().load("2k", None).examples
-    places = [question.options.index(question.answers[0]) for reading in readings for question in reading.questions]
-    assert min(places.count(place) for place in range(OPTIONS)) > len(places) / OPTIONS / 2
+    positions = [question.options.index(question.answers[0]) for reading in readings for question in reading.questions]
+    assert min(positions.count(position) for position in range(OPTIONS)) > len(positions) / OPTIONS / 2
 
 
 def test_the_stories_are_those_of_the_stored_results() -> None:
@@ -66,11 +66,11 @@ def test_the_stories_are_those_of_the_stored_results() -> None:
 
 def test_planted_promises_follow_from_the_seed() -> None:
     assert planted(900, [100, 500], 1) == planted(900, [100, 500], 1) != planted(900, [100, 500], 2)
-    told, untold = planted(900, [100, 500], 1)
-    facts = told.facts
+    story, decoys = planted(900, [100, 500], 1)
+    facts = story.facts
     assert [fact.distance > 300 for fact in facts] == [False, False, True, True]
-    assert {fact.answer.split(" at the ")[0] for fact in (*facts, *untold)[::2]} <= set(phrases.SPOTS)
-    assert len({fact.answer for fact in (*facts, *untold)}) == 8
+    assert {fact.answer.split(" at the ")[0] for fact in (*facts, *decoys)[::2]} <= set(phrases.SPOTS)
+    assert len({fact.answer for fact in (*facts, *decoys)}) == 8
 
 
 def test_metrics_give_the_reach_as_a_curve() -> None:

@@ -67,10 +67,10 @@ def unpack(
         except (*BROKEN, OSError) as error:
             raise UserError(f"{archive} cannot be unpacked ({error}): fetch it again.") from None
         for path in paths:
-            places = [folder / path, *(folder / above for above in PurePosixPath(path).parents)]
-            taken = next((place for place in places if place.exists() and place.is_dir() is (place == places[0])), None)
-            if taken is not None:
-                raise UserError(f"{taken} is in the way of {path!r} of {archive}: move it away.")
+            target, *parents = folder / path, *(folder / above for above in PurePosixPath(path).parents)
+            obstacles = [*([target] if target.is_dir() else []), *(p for p in parents if p.exists() and not p.is_dir())]
+            if obstacles:
+                raise UserError(f"{obstacles[0]} is in the way of {path!r} of {archive}: move it away.")
         for path in paths:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             os.replace(Path(scratch, path), folder / path)

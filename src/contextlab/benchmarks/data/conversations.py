@@ -30,9 +30,9 @@ def msc_sessions(record: Any, where: str) -> tuple[Session, ...]:
 
 def _msc_turns(dialog: Sequence[Any], where: str) -> tuple[tuple[str, str], ...]:
     # Earlier sessions do not say who speaks; Speaker 1 begins and the two take turns.
-    said = [field(turn, "text", str, where).strip() for turn in dialog]
+    texts = [field(turn, "text", str, where).strip() for turn in dialog]
     named = [turn.get("id") for turn in dialog]
-    return tuple((name if name in SPEAKERS else SPEAKERS[n % 2], said[n]) for n, name in enumerate(named))
+    return tuple((name if name in SPEAKERS else SPEAKERS[n % 2], texts[n]) for n, name in enumerate(named))
 
 
 def locomo_sessions(conversation: dict[str, Any], where: str) -> tuple[Session, ...]:
@@ -52,9 +52,9 @@ def locomo_sessions(conversation: dict[str, Any], where: str) -> tuple[Session, 
 
 
 def _locomo_turn(turn: Any, where: str) -> tuple[str, str]:
-    said = field(turn, "text", str, where).strip()
+    text = field(turn, "text", str, where).strip()
     shown = f" (shares a picture: {field(turn, 'blip_caption', str, where)})" if turn.get("blip_caption") else ""
-    return field(turn, "speaker", str, where), said + shown
+    return field(turn, "speaker", str, where), text + shown
 
 
 def sample_sessions(seed: int, index: int, sessions: int = 5) -> tuple[Session, ...]:
@@ -62,6 +62,6 @@ def sample_sessions(seed: int, index: int, sessions: int = 5) -> tuple[Session, 
     paragraphs = [part for chapter in story(150 * sessions, seed, index).chapters for part in chapter.split("\n\n")]
     size = len(paragraphs) // sessions
     return tuple(
-        Session(f"Session {n + 1}", tuple((SPEAKERS[i % 2], said) for i, said in enumerate(part)))
+        Session(f"Session {n + 1}", tuple((SPEAKERS[i % 2], text) for i, text in enumerate(part)))
         for n, part in enumerate(paragraphs[size * n : size * (n + 1)] for n in range(sessions))
     )

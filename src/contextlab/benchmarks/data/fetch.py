@@ -33,14 +33,14 @@ SUMS = "SHA256SUMS"
 
 
 def fetch(
-    dataset: DataSet, mirror: str | None = None, told: Callable[[str], None] = lambda _: None
+    dataset: DataSet, mirror: str | None = None, report: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[str, str]]:
     """Download what may be downloaded of a data set into the cache; yields path and sha256 of every file.
 
     Args:
         dataset: an entry of the catalogue.
         mirror: folder or address to take the files from, laid out as in a data folder.
-        told: called with what is being downloaded.
+        report: called with what is being downloaded.
 
     Raises:
         UserError: when a file cannot be had or is not the published one; the finished ones stay, and what was
@@ -54,7 +54,7 @@ def fetch(
         url = remote.url if base is None else f"{base}/{remote.path}"
         # Held for one file at a time: between files the caller decides whether this goes on.
         with locks.held(f"data {dataset.folder}"):
-            sha256 = _fetch_one(remote, url, folder, told)
+            sha256 = _fetch_one(remote, url, folder, report)
         if remote.listed is not None:
             target = folder / remote.path
             lines = target.read_text(encoding="utf-8").split()
@@ -62,15 +62,15 @@ def fetch(
         yield remote.path, sha256
 
 
-def _fetch_one(remote: Remote, url: str, folder: Path, told: Callable[[str], None]) -> str:
+def _fetch_one(remote: Remote, url: str, folder: Path, report: Callable[[str], None]) -> str:
     """Put one file where the loaders look for it, unpack it, and note all digests; returns its sha256."""
     target, sums = folder / remote.path, read_sums(folder / SUMS)
     sha256 = sums.get(remote.path, "")
     if not _intact(target, sha256, remote.digest):
-        told(url)
+        report(url)
         packed, revision = download(url, remote.digest, target)
         sha256 = packed.name
-        place(packed, target)
+        install(packed, target)
         if revision:
             note_revision(target, revision, sha256)
     sums[remote.path] = sha256
@@ -158,7 +158,7 @@ def as_url(where: str) -> str:
     return Path(where).resolve().as_uri()
 
 
-def place(kept: Path, target: Path) -> None:
+def install(kept: Path, target: Path) -> None:
     """Put a file of `objects/` at `target`: as a link that shares its bytes where the file system allows it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
@@ -190,9 +190,9 @@ def _receive(url: str, part: Path) -> Message:
     """Append to `part` what is missing of it; without a validator of the server's it starts over."""
     note = part.with_suffix(".validator")
     held = part.stat().st_size if part.exists() and note.exists() else 0
-    asked = {"Range": f"bytes={held}-", "If-Range": note.read_text()} if held else {}
+    range_header = {"Range": f"bytes={held}-", "If-Range": note.read_text()} if held else {}
     try:
-        response = _open(url, asked)
+        response = _open(url, range_header)
     except urllib.error.HTTPError as error:
         if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise

@@ -115,9 +115,9 @@ def differences(folder: Path) -> list[str]:
     """What of a built set is not as its manifest says, one sentence each."""
     manifest = folder / MANIFEST
     try:
-        said = parse_json(read(manifest)[0], manifest)
+        fields = parse_json(read(manifest)[0], manifest)
         books = [book for _, book in json_lines(folder / "books.jsonl")[0]]
-        if said["sha256"] != _digest_of(books):
+        if fields["sha256"] != _digest_of(books):
             return [f"{folder}/books.jsonl does not list the books of {MANIFEST}: build the set again."]
         wrong = [
             book["file"] for book in books if _sha256(read(folder / book["file"])[0].encode()) != book["sha256_txt"]
@@ -133,10 +133,10 @@ def lists(folder: Path, books: list[dict[str, Any]]) -> bool:
     """Whether the manifest of a build in `folder` is that of these books; False where there is none."""
     manifest = folder / MANIFEST
     try:
-        said = parse_json(read(manifest)[0], manifest)
+        fields = parse_json(read(manifest)[0], manifest)
     except UserError:
         return False
-    return isinstance(said, dict) and said.get("sha256") == _digest_of(books)
+    return isinstance(fields, dict) and fields.get("sha256") == _digest_of(books)
 
 
 def load_tokenizer(where: Path | None = None) -> Any:

@@ -28,11 +28,11 @@ KEPT_BYTES = 6
 
 def item(*parts: str) -> str:
     """The digest of an item by all that it consists of."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         content = part.encode("utf-8", "surrogatepass")
-        told.update(len(content).to_bytes(8) + content)
-    return told.hexdigest()[: 2 * KEPT_BYTES]
+        digest.update(len(content).to_bytes(8) + content)
+    return digest.hexdigest()[: 2 * KEPT_BYTES]
 
 
 def record_item(record: Any) -> str:
@@ -100,8 +100,8 @@ def _content() -> dict[str, str]:
     return content
 
 
-def _is_at(path: Path, place: str) -> bool:
-    return f"/{path.as_posix().removesuffix('.gz')}".endswith(f"/{place.removesuffix('.gz')}")
+def _is_at(path: Path, name: str) -> bool:
+    return f"/{path.as_posix().removesuffix('.gz')}".endswith(f"/{name.removesuffix('.gz')}")
 
 
 def _has_digest(path: Path, remote: Remote, unpacked: bool = True) -> bool:

@@ -61,11 +61,11 @@ def sample_documents(seed: int) -> tuple[Passage, ...]:
     stories = [story(SAMPLE_WORDS, seed, index) for index in range(SAMPLE_DOCUMENTS)]
     return tuple(
         Passage(
-            "\n\n".join(told.chapters),
-            tuple(Question(f"{seed}-{n}-{i}", fact.question, (fact.answer,)) for i, fact in enumerate(told.facts)),
+            "\n\n".join(tale.chapters),
+            tuple(Question(f"{seed}-{n}-{i}", fact.question, (fact.answer,)) for i, fact in enumerate(tale.facts)),
         )
-        for n, told in enumerate(stories)
-        if told.facts
+        for n, tale in enumerate(stories)
+        if tale.facts
     )
 
 

@@ -76,7 +76,7 @@ def planted(words: int, distances: Sequence[int], seed: int, index: int = 0) -> 
     teller = _Teller(seed, index)
     promises, untold = teller.reserve(len(distances)), teller.withhold(len(distances))
     plan = [(max(0, words - distance - HIDING_WORDS * 2 // 3), n) for n, distance in enumerate(distances)]
-    teller.tell(words, [(place, promises[n]) for place, n in sorted(plan)])
+    teller.tell(words, [(position, promises[n]) for position, n in sorted(plan)])
     return Story(tuple(teller.chapters), teller.facts(promises)), teller.facts(untold)
 
 
@@ -118,14 +118,14 @@ class _Person:
 
 @dataclasses.dataclass
 class _Promise:
-    """Who hid what, where, and for whom; `told` is the number of words before its telling."""
+    """Who hid what, where, and for whom; `words_before` is the number of words before its telling."""
 
     giver: _Person
     receiver: _Person
     thing: str
     place: str
     spot: str
-    told: int = -1
+    words_before: int = -1
 
 
 def _exchanged(promises: Sequence[_Promise]) -> list[list[_Promise]]:
@@ -232,7 +232,7 @@ class _Teller:
         """Two of each promise, as far from the end as the story now is."""
         facts = []
         for promise in promises:
-            who, what, distance = promise.giver.name, promise.thing, self.words - promise.told
+            who, what, distance = promise.giver.name, promise.thing, self.words - promise.words_before
             where = f"{promise.spot} at the {promise.place}"
             facts.append(Fact(f"Where has {who} hidden the {what}?", where, distance))
             facts.append(Fact(f"To whom has {who} promised the {what}?", promise.receiver.name, distance))
@@ -246,14 +246,14 @@ class _Teller:
 
     def opening(self) -> list[tuple[str, int]]:
         """The beginning of a chapter that takes promises up: sentences, and which promise fills each one."""
-        recalling, fetching, places = self._shuffle(_RECALLING), self._shuffle(_FETCHING), range(TOGETHER)
-        chosen = [(self.pick(_DUE), 0), *zip(recalling, places, strict=True), *zip(fetching, places, strict=True)]
+        recalling, fetching, numbers = self._shuffle(_RECALLING), self._shuffle(_FETCHING), range(TOGETHER)
+        chosen = [(self.pick(_DUE), 0), *zip(recalling, numbers, strict=True), *zip(fetching, numbers, strict=True)]
         return [(self._word(phrase), i) for phrase, i in chosen]
 
     def _beginning(self) -> str:
         """Take up what was hidden longest ago, if that is long enough ago."""
         due = self._kept[:TOGETHER]
-        if len(due) < TOGETHER or self.words - due[-1].told <= FAR:
+        if len(due) < TOGETHER or self.words - due[-1].words_before <= FAR:
             return self._everyday()
         del self._kept[:TOGETHER]
         for promise in due:
@@ -275,7 +275,7 @@ class _Teller:
         return promise
 
     def _hide(self, promise: _Promise) -> str:
-        promise.told = self.words
+        promise.words_before = self.words
         return self._count(self._word(self.pick(_HIDING)).format_map(_slots(promise)))
 
     def _everyday(self) -> str:
@@ -285,8 +285,8 @@ class _Teller:
         a = self.pick(self._people)
         b = self.pick([person for person in self._people if person is not a])
         slots = {"A": a.name, "B": b.name, "trade_A": a.trade, "trade_B": b.trade}
-        said = [self._word(sentence) for sentence in (first, *(one for one in others if self._random() < 0.55))]
-        return self._count(" ".join(said).format_map(slots))
+        sentences = [self._word(sentence) for sentence in (first, *(one for one in others if self._random() < 0.55))]
+        return self._count(" ".join(sentences).format_map(slots))
 
     def _word(self, phrase: _Phrase) -> str:
         return "".join([part if isinstance(part, str) else self.pick(part) for part in phrase])

@@ -51,6 +51,6 @@ def _common(one: list[str], two: list[str]) -> int:
     for word in one:
         before = row
         row = [0]
-        for place, other in enumerate(two):
-            row.append(before[place] + 1 if word == other else max(before[place + 1], row[place]))
+        for index, other in enumerate(two):
+            row.append(before[index] + 1 if word == other else max(before[index + 1], row[index]))
     return row[-1]

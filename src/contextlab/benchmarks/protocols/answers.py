@@ -86,11 +86,11 @@ class QuestionProtocol(Protocol):
             UserError: when the method cannot read context, question and answer as one.
         """
         own, context = self._contexts(meter.backbone, example, other)
-        asked = [self._asked(meter, example, question, bool(context)) for question in example.questions]
-        ahead = Ahead(len(context), max(map(self.room, asked)))
+        sequences = [self._sequences(meter, example, question, bool(context)) for question in example.questions]
+        ahead = Ahead(len(context), max(map(self.length, sequences)))
         check_fits(meter, ahead.context + ahead.question, "choose a shorter split, keep less with --tokens")
         state = contextualize(meter, context, ahead)
-        answers = self.answer(meter, state, example.questions, asked)
+        answers = self.answer(meter, state, example.questions, sequences)
         return {
             "id": example.id,
             "work": example.work,
@@ -118,16 +118,16 @@ class QuestionProtocol(Protocol):
         return [f" {option}" for option in question.options]
 
     @abstractmethod
-    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+    def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The tokens that are put to the state for one question, worded as `text`; `before` ends the context."""
 
     @abstractmethod
-    def room(self, asked: list[list[int]]) -> int:
+    def length(self, sequences: list[list[int]]) -> int:
         """The most tokens that a question and its answer take."""
 
     @abstractmethod
     def answer(
-        self, meter: Meter, state: State, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+        self, meter: Meter, state: State, questions: Sequence[Question], sequences: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
         """What is stored of each question: the measures among it."""
 
@@ -152,11 +152,11 @@ class QuestionProtocol(Protocol):
         read = {"own": own, "none": [], "wrong": wrong}[self.options.context]
         return before + own if own else [], before + read if read else []
 
-    def _asked(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
+    def _sequences(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
         after = context and meter.capabilities.uses_context
         before = example.context.rstrip()[-BORDER:] if after else ""
         turn = ("", "") if self.wording == "plain" else user_turn(meter.backbone)
-        return self.ask(meter.backbone, before, self._worded(question, after, turn), question)
+        return self.tokenise(meter.backbone, before, self._worded(question, after, turn), question)
 
     def _worded(self, question: Question, after_context: bool, turn: tuple[str, str]) -> str:
         """The question in the form that follows a context or in that of one alone; `turn` is the chat template's."""
@@ -189,21 +189,21 @@ class AnswerProtocol(QuestionProtocol):
         super().__init__(prompts, options, tuple(scores), by, summary, over_works, wording, bare)
         self.scores, self.max_new_tokens = scores, max_new_tokens
 
-    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+    def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone."""
         return [join(backbone, before, text)[1]]
 
-    def room(self, asked: list[list[int]]) -> int:
+    def length(self, sequences: list[list[int]]) -> int:
         """The question and the longest answer."""
-        return len(asked[0]) + self.max_new_tokens
+        return len(sequences[0]) + self.max_new_tokens
 
     def answer(
-        self, meter: Meter, state: State, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+        self, meter: Meter, state: State, questions: Sequence[Question], sequences: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
         """The text that was written, and its scores."""
         stop = stop_tokens(meter.backbone)
         for start in range(0, len(questions), AT_ONCE):
-            prompts = [tokens for (tokens,) in asked[start : start + AT_ONCE]]
+            prompts = [tokens for (tokens,) in sequences[start : start + AT_ONCE]]
             written = meter.generate("query", state, prompts, max_new_tokens=self.max_new_tokens, stop=stop)
             for question, tokens in zip(questions[start : start + AT_ONCE], written, strict=True):
                 yield self.compare(meter.backbone.decode(tokens), question)
@@ -233,20 +233,20 @@ class RankProtocol(QuestionProtocol):
     ) -> None:
         super().__init__(prompts, options, ("accuracy", NATS), by, summary, over_works, wording, bare)
 
-    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+    def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone, then every option."""
         options = (join(backbone, text, choice)[1] for choice in self.choices(question))
         return [join(backbone, before, text)[1], *options]
 
-    def room(self, asked: list[list[int]]) -> int:
+    def length(self, sequences: list[list[int]]) -> int:
         """The question and the longest option."""
-        return len(asked[0]) + max(map(len, asked[1:]))
+        return len(sequences[0]) + max(map(len, sequences[1:]))
 
     def answer(
-        self, meter: Meter, state: State, questions: Sequence[Question], asked: Sequence[list[list[int]]]
+        self, meter: Meter, state: State, questions: Sequence[Question], sequences: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
         """Nats per token of every option, the one taken and the right one."""
-        for question, (tokens, *options) in zip(questions, asked, strict=True):
+        for question, (tokens, *options) in zip(questions, sequences, strict=True):
             logprobs_NM = self._scored(meter, state, tokens, options).double().cpu()
             nats = [-float(row[: len(one)].mean()) for row, one in zip(logprobs_NM, options, strict=True)]
             prediction, right = nats.index(min(nats)), question.options.index(question.answers[0])
@@ -261,8 +261,8 @@ class RankProtocol(QuestionProtocol):
     def _scored(self, meter: Meter, state: State, tokens: list[int], options: list[list[int]]) -> Tensor:
         if not meter.capabilities.exact_streaming:
             return meter.score("query", state, [tokens + option for option in options])[0, :, len(tokens) :]
-        asked, _ = meter.read("query", state, pad([tokens], state.length_B.device)[0], logprobs=False)
-        return meter.score("query", asked, options)[0]
+        after, _ = meter.read("query", state, pad([tokens], state.length_B.device)[0], logprobs=False)
+        return meter.score("query", after, options)[0]
 
 
 def document_protocol(options: Options, by: str | None = None, wording: Wording = "plain") -> AnswerProtocol:
@@ -278,9 +278,9 @@ def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None
         metrics[name] = ratio(parts) if name == NATS else proportion(parts)
     if by is not None:
         values = [entry[by] for record in records for entry in record["questions"]]
-        asked = list(zip(values, question_parts(records, measures[0]), strict=True))
+        pairs = list(zip(values, question_parts(records, measures[0]), strict=True))
         for value in dict.fromkeys(values):
-            metrics[f"{measures[0]}_{value}"] = proportion([part for one, part in asked if one == value])
+            metrics[f"{measures[0]}_{value}"] = proportion([part for one, part in pairs if one == value])
     return metrics
 
 

@@ -25,6 +25,7 @@ def user_turn(backbone: Backbone) -> tuple[str, str]:
     tokenizer = backbone.tokenizer
     if not tokenizer.chat_template:
         raise UserError(f"{backbone.name} has no chat template: leave prompt= out or use another backbone.")
-    said = [{"role": "user", "content": MARK}]
-    before, _, after = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True).partition(MARK)
+    messages = [{"role": "user", "content": MARK}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    before, _, after = text.partition(MARK)
     return before.removeprefix(tokenizer.bos_token or ""), after

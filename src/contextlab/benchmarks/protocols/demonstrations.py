@@ -62,11 +62,11 @@ class IclProtocol(Protocol):
         for shown, items in self.draw(example):
             tokens = meter.backbone.encode(self.context(shown).rstrip())
             tail = self.context(shown[-1:])
-            asked = [self._tokens(meter, tail, item) for item in items]
-            ahead = Ahead(len(tokens), max(len(candidate) for one in asked for candidate, _ in one))
+            candidates = [self._tokens(meter, tail, item) for item in items]
+            ahead = Ahead(len(tokens), max(len(candidate) for one in candidates for candidate, _ in one))
             check_fits(meter, ahead.context + ahead.question, "lower k")
             state = contextualize(meter, tokens, ahead)
-            answers += self._answers(meter, state, items, asked)
+            answers += self._answers(meter, state, items, candidates)
             demonstrations.append([one.id for one in shown])
             context_tokens += len(tokens)
         return {
@@ -106,8 +106,8 @@ class IclProtocol(Protocol):
             yield (), block.items
         elif self.choose == "random":
             draw = random.Random(random.getrandbits(64)).random
-            asked = {item.text for item in block.items}
-            pool = [one for one in sorted(block.train, key=lambda _: draw()) if one.text not in asked]
+            excluded = {item.text for item in block.items}
+            pool = [one for one in sorted(block.train, key=lambda _: draw()) if one.text not in excluded]
             yield pool[: self.k], block.items
         else:
             for item in block.items:
@@ -116,8 +116,8 @@ class IclProtocol(Protocol):
     def context(self, shown: Sequence[Labelled]) -> str:
         """The text of demonstrations."""
         form, labels, shift = self.template.form, self.template.labels, self.options.context == "wrong"
-        told = [form.format(text=one.text, label=labels[(one.label + shift) % len(labels)][0]) for one in shown]
-        return self.template.instruction + "".join(one + self.template.separator for one in told)
+        texts = [form.format(text=one.text, label=labels[(one.label + shift) % len(labels)][0]) for one in shown]
+        return self.template.instruction + "".join(one + self.template.separator for one in texts)
 
     def question(self, item: Labelled) -> str:
         """What comes before the choices: the template up to the label, nothing where all of it is scored."""
@@ -144,11 +144,15 @@ class IclProtocol(Protocol):
         return [(whole, len(scored)) for whole, scored in pairs]
 
     def _answers(
-        self, meter: Meter, state: State, items: Sequence[Labelled], asked: Sequence[Sequence[tuple[list[int], int]]]
+        self,
+        meter: Meter,
+        state: State,
+        items: Sequence[Labelled],
+        candidates: Sequence[Sequence[tuple[list[int], int]]],
     ) -> Iterator[dict[str, Any]]:
         if self.template.scoring != "greedy":
-            return (self._scored(meter, state, *one) for one in zip(items, asked, strict=True))
-        prompts = [tokens for ((tokens, _),) in asked]
+            return (self._scored(meter, state, *one) for one in zip(items, candidates, strict=True))
+        prompts = [tokens for ((tokens, _),) in candidates]
         written = meter.generate("query", state, prompts, max_new_tokens=1)
         return (self._written(item, meter.backbone.decode(one)) for item, one in zip(items, written, strict=True))
 

@@ -96,9 +96,9 @@ class LabelProtocol(Protocol):
     def _text(self, shown: Sequence[Labelled], example: Item) -> str:
         words, shift = self.form.words, self.options.context == "wrong"
         labels = [words[(one.label + shift) % len(words)][0] for one in shown]
-        told = [self.form.example.format(text=one.text, label=label) for one, label in zip(shown, labels, strict=True)]
+        texts = [self.form.example.format(text=one.text, label=label) for one, label in zip(shown, labels, strict=True)]
         question = self.form.example.partition(" {label}")[0].format(text=example.text)
-        return self.form.instruction + "".join(told) + question
+        return self.form.instruction + "".join(texts) + question
 
     def _draw(self, draw: Callable[[], float], example: Item, backbone: Backbone) -> list[Labelled]:
         classes = range(len(self.form.words))

@@ -50,16 +50,16 @@ class UpstreamProtocol(RankProtocol):
         entries, lengths = [], []
         held: tuple[list[int], State] | None = None
         for question in example.questions:
-            asked = self.ask(meter.backbone, "", question.text, question)
-            room = INPUT_TOKENS - 1 - self.room(asked)
-            context = last(chosen, room)
+            sequences = self.tokenise(meter.backbone, "", question.text, question)
+            limit = INPUT_TOKENS - 1 - self.length(sequences)
+            context = last(chosen, limit)
             if held is None or held[0] != context:
-                ahead = Ahead(len(context), self.room(asked))
+                ahead = Ahead(len(context), self.length(sequences))
                 check_fits(meter, ahead.context + ahead.question, "choose a smaller k")
                 held = context, contextualize(meter, context, ahead)
-            (answer,) = self.answer(meter, held[1], [question], [asked])
+            (answer,) = self.answer(meter, held[1], [question], [sequences])
             entries.append({"id": question.id, **question.details, **answer})
-            lengths.append((len(context), len(last(own, room))))
+            lengths.append((len(context), len(last(own, limit))))
         return {
             "id": example.id,
             "work": example.work,
@@ -76,7 +76,7 @@ class UpstreamProtocol(RankProtocol):
         """
         raise UserError("MetaICL's own texts are cut by tokens, for which a backbone is needed: leave upstream= out.")
 
-    def ask(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
+    def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The item cut so that its longest option has room, then every option with the end of the text."""
         end = backbone.tokenizer.eos_token_id
         options = [backbone.encode(choice) for choice in self.choices(question)]

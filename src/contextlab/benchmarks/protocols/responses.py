@@ -72,8 +72,8 @@ def _session(backbone: Backbone, example: Dialogue) -> tuple[list[int], list[int
     """The tokens of the last session, and the places of those that are scored."""
     tokens = backbone.encode(f"\n\n{example.last.heading}")
     scored: list[int] = []
-    for number, (speaker, said) in enumerate(example.last.turns):
-        named, response = join(backbone, f"\n{speaker}:", f" {said}")
+    for number, (speaker, text) in enumerate(example.last.turns):
+        named, response = join(backbone, f"\n{speaker}:", f" {text}")
         tokens += named
         if number:
             scored += range(len(tokens), len(tokens) + len(response))

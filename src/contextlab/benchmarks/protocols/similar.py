@@ -18,16 +18,16 @@ class Similar:
         documents = Counter(word for count in counts for word in count)
         self._idf = {word: math.log((1 + len(texts)) / (1 + df)) + 1 for word, df in documents.items()}
         self._count = len(texts)
-        self._places: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self._postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for number, count in enumerate(counts):
             for word, weight in self._vector(count).items():
-                self._places[word].append((number, weight))
+                self._postings[word].append((number, weight))
 
     def ranked(self, text: str) -> list[int]:
         """Numbers of all texts, the most similar to `text` first, ties in the order of the index."""
         cosines = [0.0] * self._count
         for word, weight in self._vector(Counter(WORD.findall(text.lower()))).items():
-            for number, other in self._places[word]:
+            for number, other in self._postings[word]:
                 cosines[number] += weight * other
         # Sums over the same words in another order must not undo a tie.
         return sorted(range(self._count), key=lambda number: -round(cosines[number], 12))

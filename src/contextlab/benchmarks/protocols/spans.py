@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WINDOW = 1024
 COLD = 256
-PLACES = ("first_segment", "after_first", "cold", "warm")
+SPANS = ("first_segment", "after_first", "cold", "warm")
 
 
 class ChoiceProtocol(Protocol):
@@ -50,7 +50,7 @@ class ChoiceProtocol(Protocol):
         if self.options.context != "none" and not self.whole:
             check_fits(meter, self.context_tokens, "choose a shorter split")
         encode = meter.backbone.encode
-        own = _last(encode(example.context), self._room(meter))
+        own = _last(encode(example.context), self._context_limit(meter))
         wrong = self.options.context == "wrong"
         context = _last(encode(other.context), len(own)) if wrong else own if self.options.context == "own" else []
         candidates = [encode(text)[: self.suffix_tokens] for text in example.candidates]
@@ -71,7 +71,7 @@ class ChoiceProtocol(Protocol):
             "own_context_tokens": len(own),
         }
 
-    def _room(self, meter: Meter) -> int:
+    def _context_limit(self, meter: Meter) -> int:
         """The most tokens of a context."""
         if not self.whole:
             return self.context_tokens - self.suffix_tokens
@@ -155,8 +155,8 @@ class PerplexityProtocol(Protocol):
 
     def _read_whole(self, meter: Meter, identity: str, tokens: list[int]) -> dict[str, Any]:
         state, parts = meter.start(), []
-        for place in range(0, len(tokens), self.piece):
-            state, logprobs_BT = meter.read("query", state, _row(tokens[place : place + self.piece], state))
+        for start in range(0, len(tokens), self.piece):
+            state, logprobs_BT = meter.read("query", state, _row(tokens[start : start + self.piece], state))
             assert logprobs_BT is not None
             parts.append(logprobs_BT[0].cpu())
             meter.keep(state)
@@ -177,14 +177,14 @@ class PerplexityProtocol(Protocol):
         with_words = [Part(record["nats"], record["words"], record["id"]) for record in kept if record["words"]]
         if with_words:
             metrics["word_perplexity"] = exponential(ratio(with_words))
-        for place in PLACES[1:]:
-            sums = [(record["id"], record[place]) for record in kept if record[place]["tokens"]]
+        for span in SPANS[1:]:
+            sums = [(record["id"], record[span]) for record in kept if record[span]["tokens"]]
             if sums:
-                metrics[f"nats_per_token_{place}"] = _per_token(sums)
-        places = sorted({place for record in kept for place in record.get("positions", {})}, key=lambda k: int(k[:-1]))
-        for place in places if len(places) > 1 else ():
-            sums = [(r["id"], r["positions"][place]) for r in kept if place in r.get("positions", {})]
-            metrics[f"nats_per_token_at_{place}"] = _per_token(sums)
+                metrics[f"nats_per_token_{span}"] = _per_token(sums)
+        buckets = {bucket for record in kept for bucket in record.get("positions", {})}
+        for bucket in sorted(buckets, key=lambda name: int(name[:-1])) if len(buckets) > 1 else ():
+            sums = [(r["id"], r["positions"][bucket]) for r in kept if bucket in r.get("positions", {})]
+            metrics[f"nats_per_token_at_{bucket}"] = _per_token(sums)
         return metrics
 
     def quality(self, record: dict[str, Any]) -> float:
@@ -204,9 +204,9 @@ def _per_token(sums: list[tuple[str, dict[str, float]]]) -> Metric:
 def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, start: int) -> dict[str, Any]:
     """The sums of one document; `start` is the place in it of the first scored token."""
     nats_T = -logprobs_T.double().cpu()
-    places_T = torch.arange(len(tokens))
-    first_T, cold_T = places_T + start < WINDOW, places_T % WINDOW < COLD
-    masks = dict(zip(PLACES, (first_T, ~first_T, cold_T, ~cold_T), strict=True))
+    positions_T = torch.arange(len(tokens))
+    first_T, cold_T = positions_T + start < WINDOW, positions_T % WINDOW < COLD
+    masks = dict(zip(SPANS, (first_T, ~first_T, cold_T, ~cold_T), strict=True))
     return {
         "id": identity,
         "tokens": len(tokens),

@@ -84,23 +84,23 @@ def _reading(item: Any, where: str) -> Reading:
     sessions = locomo_sessions(field(item, "conversation", dict, where), where)
     if not sessions:
         raise UserError(f"{where} has no sessions: replace the file with an intact copy.")
-    asked = field(item, "qa", list, where)
+    records = field(item, "qa", list, where)
     questions = tuple(
-        _question(one, f"{identity}/{n}", f"Question {n} of {where[0].lower()}{where[1:]}")
-        for n, one in enumerate(asked, start=1)
+        _question(record, f"{identity}/{n}", f"Question {n} of {where[0].lower()}{where[1:]}")
+        for n, record in enumerate(records, start=1)
     )
     return Reading(identity, identity, transcript(sessions), questions)
 
 
-def _question(asked: Any, identity: str, where: str) -> Question:
-    text = field(asked, "question", str, where).strip()
-    category = CATEGORIES.get(asked.get("category")) if isinstance(asked.get("category"), int) else None
+def _question(record: Any, identity: str, where: str) -> Question:
+    text = field(record, "question", str, where).strip()
+    category = CATEGORIES.get(record.get("category")) if isinstance(record.get("category"), int) else None
     if category is None:
         raise UserError(f"{where} has no category: replace the file with an intact copy.")
     if category == "adversarial":
         answer = REFUSALS[0]
     else:
-        answer = str(field(asked, "answer", int if isinstance(asked.get("answer"), int) else str, where))
+        answer = str(field(record, "answer", int if isinstance(record.get("answer"), int) else str, where))
     return Question(identity, text, (answer,), details={"category": category})
 
 
@@ -156,9 +156,9 @@ def _refuses(text: str) -> float:
 
 
 def _sample(index: int) -> Reading:
-    told = story(SAMPLE_WORDS, SAMPLE_SEED, index)
+    tale = story(SAMPLE_WORDS, SAMPLE_SEED, index)
     details = {"category": CATEGORIES[4]}
     questions = (
-        Question(f"{index}-{i}", one.question, (one.answer,), details=details) for i, one in enumerate(told.facts)
+        Question(f"{index}-{i}", one.question, (one.answer,), details=details) for i, one in enumerate(tale.facts)
     )
-    return Reading(f"sample/{index}", f"sample/{index}", told.text, tuple(questions))
+    return Reading(f"sample/{index}", f"sample/{index}", tale.text, tuple(questions))

@@ -238,12 +238,12 @@ def _note(folder: Path, tasks: Sequence[str], readings: Sequence[Reading]) -> st
     amounts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
     whole = f"MetaICL hr_to_lr, {len(tasks)} of 26 tasks: {amounts}"
     part = f" of 26, of which {len(shown)} have known files"
-    told = [
+    sentences = [
         whole if len(shown) == len(tasks) else proofs.unverified("MetaICL hr_to_lr", len(tasks), "task", part),
         f"seeds {', '.join(map(str, seeds))}",
         *([f"missing {', '.join(missing)}"] if missing else []),
     ]
-    return "; ".join(told)
+    return "; ".join(sentences)
 
 
 def _items(folder: Path) -> list[str]:

@@ -89,8 +89,8 @@ class MSCPerplexity(Task):
         self.check_split(split)
         location = locate("msc", DIALOGUES, data)
         if location.path is None:
-            told = [sample_sessions(SAMPLE_SEED, index) for index in range(SAMPLE_CONVERSATIONS)]
-            dialogues = [_dialogue(f"sample/{n}", f"sample/{n}", sessions) for n, sessions in enumerate(told)]
+            conversations = [sample_sessions(SAMPLE_SEED, index) for index in range(SAMPLE_CONVERSATIONS)]
+            dialogues = [_dialogue(f"sample/{n}", f"sample/{n}", sessions) for n, sessions in enumerate(conversations)]
             digest = hashlib.sha256(repr(dialogues).encode()).hexdigest()
             return Dataset(tuple(dialogues), "sample", digest, "generated sample, not MSC")
         records, sha256 = json_lines(location.path)
@@ -116,12 +116,13 @@ def _work(record: Any, where: str) -> str:
 
 
 def _question(record: Any, number: int, where: str) -> Question:
-    asked = field(record, "self_instruct", dict, where)
-    return Question(f"{number}", field(asked, "B", str, where).strip(), (field(asked, "A", str, where),))
+    question = field(record, "self_instruct", dict, where)
+    return Question(f"{number}", field(question, "B", str, where).strip(), (field(question, "A", str, where),))
 
 
 def _readings(work: str, sessions: dict[str, list[Question]]) -> list[Reading]:
-    return [Reading(f"{work}/{n}", work, text, tuple(asked)) for n, (text, asked) in enumerate(sessions.items())]
+    numbered = enumerate(sessions.items())
+    return [Reading(f"{work}/{n}", work, text, tuple(questions)) for n, (text, questions) in numbered]
 
 
 def _dialogue(identity: str, work: str, sessions: Sequence[Session], where: str = "") -> Dialogue:
@@ -146,8 +147,8 @@ def _sample_readings() -> tuple[Reading, ...]:
         Reading(
             f"sample/{n}",
             f"sample/{n}",
-            told.text,
-            tuple(Question(f"{n}-{i}", fact.question, (fact.answer,)) for i, fact in enumerate(told.facts)),
+            tale.text,
+            tuple(Question(f"{n}-{i}", fact.question, (fact.answer,)) for i, fact in enumerate(tale.facts)),
         )
-        for n, told in enumerate(stories)
+        for n, tale in enumerate(stories)
     )

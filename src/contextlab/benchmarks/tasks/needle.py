@@ -43,8 +43,8 @@ class Needle(Task):
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Stories a little longer than the farthest distance; no data folder is looked at."""
-        place = list(DISTANCES).index(self.check_split(split))
-        names = list(DISTANCES)[place - PROMISES + 1 : place + 1]
+        last = list(DISTANCES).index(self.check_split(split))
+        names = list(DISTANCES)[last - PROMISES + 1 : last + 1]
         readings = [_reading(f"{split}/{index}", names, index) for index in range(STORIES)]
         dataset = sample_dataset(readings, "a data set")
         return Dataset(dataset.examples, "sample", dataset.sha256, "generated stories, made for this probe")
@@ -59,11 +59,11 @@ class Needle(Task):
 
 def _reading(identity: str, names: list[str], index: int) -> Reading:
     distances = [int(DISTANCES[name] / TOKENS_PER_WORD) for name in names]
-    told, untold = planted(max(distances) + BEFORE_WORDS, distances, SEED, index)
-    context = "\n\n".join(told.chapters)
+    story, decoys = planted(max(distances) + BEFORE_WORDS, distances, SEED, index)
+    context = "\n\n".join(story.chapters)
     questions = [
-        _question(f"{identity}/{n}", fact, untold[n % 2 :: 2], names[n // 2], context)
-        for n, fact in enumerate(told.facts)
+        _question(f"{identity}/{n}", fact, decoys[n % 2 :: 2], names[n // 2], context)
+        for n, fact in enumerate(story.facts)
     ]
     return Reading(identity, identity, context, tuple(questions))
 

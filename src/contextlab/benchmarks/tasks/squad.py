@@ -68,16 +68,17 @@ def _note(documents: Sequence[Passage], path: Path) -> str:
 
 def _documents(content: Any, where: str) -> Iterator[Passage]:
     for number, article in enumerate(field(content, "data", list, where), start=1):
-        for place, paragraph in enumerate(field(article, "paragraphs", list, f"Article {number} of {where}"), start=1):
-            here = f"Paragraph {place} of article {number} of {where}"
+        paragraphs = field(article, "paragraphs", list, f"Article {number} of {where}")
+        for position, paragraph in enumerate(paragraphs, start=1):
+            here = f"Paragraph {position} of article {number} of {where}"
             cluster = {"cluster": f"article/{number}"}
-            questions = tuple(_question(asked, here, cluster) for asked in field(paragraph, "qas", list, here))
+            questions = tuple(_question(question, here, cluster) for question in field(paragraph, "qas", list, here))
             yield Passage(field(paragraph, "context", str, here), questions)
 
 
-def _question(asked: Any, where: str, details: dict[str, str]) -> Question:
-    identity = field(asked, "id", str, where)
-    answers = [field(answer, "text", str, where) for answer in field(asked, "answers", list, where)]
+def _question(record: Any, where: str, details: dict[str, str]) -> Question:
+    identity = field(record, "id", str, where)
+    answers = [field(answer, "text", str, where) for answer in field(record, "answers", list, where)]
     return Question(
-        identity, field(asked, "question", str, where).strip(), tuple(dict.fromkeys(answers)), details=details
+        identity, field(record, "question", str, where).strip(), tuple(dict.fromkeys(answers)), details=details
     )

@@ -109,15 +109,15 @@ def _date(record: Any, name: str, where: str) -> str:
 
 
 def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[Passage]:
-    asked: dict[str, list[Question]] = {}
+    by_article: dict[str, list[Question]] = {}
     for key, question in questions:
-        asked.setdefault(key, []).append(question)
+        by_article.setdefault(key, []).append(question)
     articles: dict[str, str] = {}
-    for year in sorted({key[:4] for key in asked}):
+    for year in sorted({key[:4] for key in by_article}):
         listed = folder / f"news-docs.{year}.en.filtered.gz"
-        wanted = {key[20:].strip("\0\1"): key for key in asked if key[:4] == year}
+        wanted = {key[20:].strip("\0\1"): key for key in by_article if key[:4] == year}
         articles |= _articles(plain_or_gz(listed) or listed, wanted)
-    return [Passage(articles[key], tuple(asked[key])) for key in sorted(asked)]
+    return [Passage(articles[key], tuple(by_article[key])) for key in sorted(by_article)]
 
 
 def _shuffled(documents: Sequence[Passage], questions: Sequence[tuple[str, Question]]) -> list[Passage]:
@@ -126,8 +126,8 @@ def _shuffled(documents: Sequence[Passage], questions: Sequence[tuple[str, Quest
     Its rows are those of a prepared file that is not published, so that its order itself cannot be had.
     """
     first: dict[str, int] = {}
-    for place, row in enumerate(np.random.RandomState(0).permutation(len(questions))):
-        first.setdefault(questions[row][0], place)
+    for rank, row in enumerate(np.random.RandomState(0).permutation(len(questions))):
+        first.setdefault(questions[row][0], rank)
     by_key = zip(sorted(first), documents, strict=True)
     return [document for _, document in sorted(by_key, key=lambda pair: first[pair[0]])]
 

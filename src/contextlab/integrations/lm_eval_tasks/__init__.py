@@ -72,16 +72,16 @@ def questions(task: str, split: str | None = None, ending: str = "", data: str |
     protocol = _protocol(task, split := known.spelled(name))
     docs = [
         {
-            "id": asked.id,
-            "context": protocol.whole(reading, asked),
-            "choices": protocol.choices(asked),
-            "gold": asked.options.index(asked.answers[0]) if asked.options else None,
-            "answers": list(asked.answers),
+            "id": question.id,
+            "context": protocol.whole(reading, question),
+            "choices": protocol.choices(question),
+            "gold": question.options.index(question.answers[0]) if question.options else None,
+            "answers": list(question.answers),
             "task": task,
             "split": split,
         }
         for reading in known.load(name, Path(data) if data else None).examples
-        for asked in reading.questions
+        for question in reading.questions
     ]
     return {"test": Dataset.from_list(docs)}
 
