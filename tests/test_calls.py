@@ -105,7 +105,7 @@ def test_right_calls_of_any_form_are_answered_alike(name: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(-300, 600), max_size=4), max_size=3))
-def test_tokens_are_taken_exactly_where_all_are_in_the_vocabulary(candidates: list[list[int]]) -> None:
+def test_tokens_are_accepted_exactly_where_all_are_in_the_vocabulary(candidates: list[list[int]]) -> None:
     method = made("window")
     state = method.start()
     fits = candidates and all(0 <= token < 257 for tokens in candidates for token in tokens)

@@ -77,14 +77,14 @@ def test_every_setting_that_is_built_in_is_described(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_defaults_that_are_told_are_read_back_as_the_defaults(name: str) -> None:
+def test_described_defaults_are_parsed_to_the_defaults(name: str) -> None:
     kind = CONFIGS[name]
     told = {one.name: grammar.value(one.default, name) for one in described(kind)}
     filled = {key: value for key, value in told.items() if value is not None}
     assert kind.parse(filled) == kind()
 
 
-def test_settings_are_told_in_words() -> None:
+def test_settings_are_described_in_words() -> None:
     told = described(Some)
     assert told == [
         Setting("N", "integer > 0 or null", "null", "tokens of a segment."),
@@ -144,7 +144,7 @@ def test_what_differs_from_the_defaults_is_read_back(values: dict[str, Any]) -> 
     assert set(config.changed()) == {name for name, value in values.items() if value != getattr(Some(), name)}
 
 
-def test_a_configuration_without_defaults_tells_all_its_fields() -> None:
+def test_a_configuration_without_defaults_describes_all_its_fields() -> None:
     assert Brief(steps=2).changed() == {"steps": 2, "plain": "a,b"}
 
 

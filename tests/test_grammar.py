@@ -129,7 +129,7 @@ def test_what_does_not_follow_the_grammar_is_one_sentence(text: str, message: st
     assert message in str(error.value)
 
 
-def test_a_stroke_asks_for_a_split() -> None:
+def test_a_stroke_must_be_followed_by_a_split() -> None:
     with pytest.raises(UserError, match="No split stands behind 'pg22/': name one, or leave the stroke away"):
         grammar.items("pg22/(tokens=1)", "task")
 
@@ -141,7 +141,7 @@ def test_where_one_is_wanted_several_are_refused() -> None:
         grammar.split("a,b")
 
 
-def test_behind_set_a_value_is_taken_as_it_is_unless_it_is_json_or_quoted() -> None:
+def test_a_value_of_set_is_text_unless_it_is_json_or_quoted() -> None:
     plain = ["", " a ", "x=y", "1,2)", "a'b", "nan"]
     assert [grammar.value(text, "it") for text in plain] == plain
     assert [grammar.value(text, "it") for text in ("null", "[1, 2]", "'[1]'")] == [None, [1, 2], "[1]"]

@@ -178,7 +178,7 @@ def after(rows, vocabulary=7):
 
 
 @given(st.integers(0, 9), st.integers(1, 4))
-def test_a_writer_writes_as_many_tokens_as_asked_for(count, rows):
+def test_a_writer_writes_max_new_tokens(count, rows):
     written = Writer(count, (), 0.0, 0).write(rows, after(rows))
     assert written == [[n % 7 for n in range(count)]] * rows
 

@@ -97,7 +97,7 @@ def test_a_package_that_fails_to_import_is_named() -> None:
 
 
 @pytest.mark.usefixtures("plugins")
-def test_a_name_taken_twice_is_not_guessed() -> None:
+def test_a_name_of_two_plugins_is_an_error() -> None:
     with pytest.raises(UserError, match="toy-plugin and toy-rival"):
         registry.method_class("toy-twice")
 
@@ -237,7 +237,7 @@ def test_everything_that_is_built_in_is_registered_under_a_name_that_loads() -> 
 
 
 @pytest.mark.parametrize("name", registry.methods())
-def test_settings_can_be_given_as_text(name):
+def test_settings_are_parsed_from_text(name):
     """As they come from the command line."""
     config = registry.method_class(name).Config
     defaults = config().as_dict()

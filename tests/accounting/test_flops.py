@@ -125,7 +125,7 @@ def test_products_count_and_elementwise_work_does_not(
     mode=st.sampled_from(MODES),
     data=st.data(),
 )
-def test_attention_counts_visible_pairs_however_they_are_told(
+def test_attention_counts_visible_pairs_by_mask_or_causality(
     queries: int, keys: int, d_qk: int, d_v: int, groups: int, mode: Any, data: st.DataObject
 ) -> None:
     q = torch.randn(B, 4, queries, d_qk, requires_grad=True)

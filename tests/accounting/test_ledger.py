@@ -315,7 +315,7 @@ def test_nothing_is_written_from_what_is_no_number() -> None:
         metered.generate("query", metered.start(1), [[1]], max_new_tokens=2)
 
 
-def test_the_state_that_a_call_is_given_is_in_memory() -> None:
+def test_the_state_passed_to_a_call_is_in_memory() -> None:
     metered = meter(resident_bytes=1000)
     state = metered.start(2)
     metered.read("query", state, tokens(2, 0), logprobs=False)

@@ -126,7 +126,7 @@ def test_tensors_are_found_in_lists_and_tuples() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_an_operation_with_a_kernel_of_its_own_is_not_taken_apart(dtype: torch.dtype) -> None:
+def test_an_operation_with_a_kernel_of_its_own_is_not_decomposed(dtype: torch.dtype) -> None:
     """silu's backward pass has a kernel and parts; the parts round otherwise."""
     x = torch.randn(400).to(dtype).requires_grad_()
 

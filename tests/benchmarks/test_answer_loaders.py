@@ -71,7 +71,7 @@ def test_what_is_loaded_is_named_and_has_ids_of_its_own(task: Task, split: str, 
 
 
 @EVERY
-def test_without_data_a_generated_sample_stands_in_and_says_so(
+def test_without_data_a_generated_sample_is_used_and_named(
     task: Task, split: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path))
@@ -266,7 +266,7 @@ def test_locomo_sessions_are_in_the_order_of_their_numbers_with_dates_and_pictur
     assert answers["adversarial"] == ("not mentioned",)
 
 
-def test_metaicl_demonstrations_are_shared_nested_and_as_many_as_asked(root: Path) -> None:
+def test_metaicl_demonstrations_are_shared_nested_and_k_of_them(root: Path) -> None:
     shown: dict[int, set[str]] = {}
     for shots in (1, 2, 4, 8, 16):
         examples = MetaICL().load(f"k{shots}", root).examples

@@ -67,7 +67,7 @@ def test_texts_are_texts(value: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["document-question", "question", "conversation-question", "recall-question"])
-def test_prompts_ask_for_an_answer_and_end_in_no_space(name: str) -> None:
+def test_prompts_request_an_answer_and_do_not_end_in_a_space(name: str) -> None:
     assert prompt(name).count("{text}") == 1
     assert prompt(name).endswith("\nAnswer:")
     assert prompt(name) == prompt(name).strip()

@@ -199,7 +199,7 @@ def test_a_console_takes_text_for_text(capsys: pytest.CaptureFixture[str]) -> No
     assert ":smile: [red]a[/red] [/x]" in out
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_the_traceback_in_any_position(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--debug", "table", "/nowhere"], ["table", "/nowhere", "--debug"]):
         assert main(arguments) == 2
         lines = capsys.readouterr().err.splitlines()
@@ -224,7 +224,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_ls_methods_tells_origin_needs_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_methods_shows_origin_needs_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "methods", "--json", "--verbose"]) == 0
     counter, broken = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert counter == {
@@ -310,7 +310,7 @@ def test_check_takes_a_method_with_its_settings(
     assert json.loads(capsys.readouterr().out)["method"] == f"{COUNTER}(prior=3)"
 
 
-def test_doctor_pairs_what_is_missing_with_what_mends_it(
+def test_doctor_shows_a_fix_for_everything_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")

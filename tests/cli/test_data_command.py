@@ -55,7 +55,7 @@ sys.exit(code)
     assert f"contextlab data {command}".strip() in done.stdout
 
 
-def test_ls_tells_everything_and_what_is_not_known(capsys: Captured) -> None:
+def test_ls_shows_all_fields_and_missing_digests(capsys: Captured) -> None:
     code, out, _ = answer(capsys, "ls")
     assert code == 0
     for entry in catalogue.ENTRIES:
@@ -67,7 +67,7 @@ def test_ls_tells_everything_and_what_is_not_known(capsys: Captured) -> None:
     assert [entry["name"] for entry in listed] == list(catalogue.SETS)
 
 
-def test_what_is_fetched_is_found_by_bench_and_checked(
+def test_fetched_files_are_used_by_bench_and_checked(
     tmp_path: Path, cache: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remotes = tuple(Remote(f"wikitext-2/{name}.txt", "https://x.invalid/") for name in ("valid", "test"))

@@ -27,7 +27,7 @@ def listed(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     return capsys.readouterr().out
 
 
-def test_prompts_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_are_shown_with_verbose(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Sentiment" not in listed(capsys)
     shown = listed(capsys, "--verbose")
     assert "\n    n2, n4, n6, n8:\n        Review: {text}\n        Sentiment: {label}\n" in shown

@@ -36,7 +36,7 @@ def sentence(error: UserError) -> None:
 
 
 @pytest.mark.parametrize("name", registry.methods())
-def test_any_setting_is_taken_or_refused(name: str) -> None:
+def test_any_setting_is_accepted_or_refused(name: str) -> None:
     kind = registry.method_class(name)
     fields = [field.name for field in dataclasses.fields(kind.Config)] or ["N"]
     tried = refused = 0
@@ -57,7 +57,7 @@ def test_any_setting_is_taken_or_refused(name: str) -> None:
 
 @pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:20])
 @pytest.mark.parametrize("name", registry.methods())
-def test_any_value_from_python_is_taken_or_refused(name: str, value: Any) -> None:
+def test_any_value_from_python_is_accepted_or_refused(name: str, value: Any) -> None:
     config = registry.method_class(name).Config
     for field in dataclasses.fields(config):
         try:
@@ -101,7 +101,7 @@ def spoilt(split: str, draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize("kind", ["method", "task"])
-def test_anything_that_names_methods_or_tasks_is_taken_or_refused(kind: str) -> None:
+def test_any_list_of_methods_or_tasks_is_accepted_or_refused(kind: str) -> None:
     tried = refused = 0
     known = {"method": ["longmem(K=32,csz=4)", "evalm(remote_bias=null)", "window"], "task": TASK_FORMS}[kind]
     for draw in rounds(400, 0.05, kind):
@@ -136,7 +136,7 @@ def labelled(one: SelectedTask) -> str:
 
 
 @pytest.mark.parametrize("name", registry.tasks())
-def test_any_setting_of_a_task_is_taken_or_refused(name: str) -> None:
+def test_any_setting_of_a_task_is_accepted_or_refused(name: str) -> None:
     kind = registry.task_class(name)
     fields = [field.name for field in dataclasses.fields(kind.Config)] or ["tokens"]
     for draw in rounds(25, 0.1, name):
@@ -149,7 +149,7 @@ def test_any_setting_of_a_task_is_taken_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", registry.tasks())
-def test_any_split_is_taken_or_refused(name: str) -> None:
+def test_any_split_is_accepted_or_refused(name: str) -> None:
     task = registry.task(name)
     tried = refused = 0
     for draw in rounds(40, 0.05, name):

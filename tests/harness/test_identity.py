@@ -55,7 +55,7 @@ def test_a_protocol_without_a_prompt_has_the_digest_of_nothing() -> None:
     assert identities.prompt_digest(SimpleNamespace(prompt="Read: ")) != EMPTY  # type: ignore[arg-type]
 
 
-def test_provenance_tells_when_where_and_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provenance_holds_time_machine_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/some/where/contextlab", "bench", "--set", "a=b c"])
     model = backbone.load("tiny-llama", device="cpu", dtype="float64")
     provenance = identities.provenance(model, SimpleNamespace(prompt=""), 7)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_provenance_tells_when_where_and_how(monkeypatch: pytest.MonkeyPatch) ->
     assert (provenance["dtype"], provenance["seed"], provenance["weights_sha256"]) == ("float64", 7, model.digest)
 
 
-def test_the_hardware_is_told_in_words() -> None:
+def test_the_hardware_is_described_in_words() -> None:
     words = identities.hardware(torch.device("cpu"))
     assert words.startswith("cpu (")
     assert words.endswith(" cores)")

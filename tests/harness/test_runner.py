@@ -231,7 +231,7 @@ def test_no_built_in_method_is_run_twice_to_be_counted(name: str) -> None:
     assert not meter.ledger._watching
 
 
-def test_products_out_of_sight_are_counted_all_the_same(tmp_path: Path) -> None:
+def test_products_that_python_does_not_call_are_counted_too(tmp_path: Path) -> None:
     (plain,) = run(tmp_path / "plain", "window", "sst2", split="n2", limit=2).runs
     (hidden,) = run(tmp_path / "hidden", HIDDEN, "sst2", split="n2", limit=2).runs
     (late,) = run(tmp_path / "late", HIDDEN_LATE, "sst2", split="n2", limit=2).runs

@@ -142,7 +142,7 @@ def test_parts_are_those_of_the_examples_that_a_summary_is_about(tmp_path: Path)
         assert len(store.parts(run.folder, 4)) == 4
 
 
-def test_parts_of_runs_that_do_not_say_the_place_of_an_example_are_the_first_ones(tmp_path: Path) -> None:
+def test_parts_of_runs_without_indices_are_the_first_ones(tmp_path: Path) -> None:
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         for number in (0, 1, 2, 3, 0):
             run.append(line(str(number), float(number)))

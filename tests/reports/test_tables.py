@@ -111,7 +111,7 @@ def test_one_common_cluster_is_compared_without_an_interval() -> None:
     assert "share" not in frame
 
 
-def test_the_caption_tells_intervals_and_directions() -> None:
+def test_the_caption_names_intervals_and_directions() -> None:
     caption = comparison(three()).attrs["caption"]
     assert "In brackets 95 % intervals over clusters" in caption
     assert "Better is" not in caption
@@ -238,7 +238,7 @@ def test_different_data_never_share_a_cell(other: dict[str, Any]) -> None:
     assert frame.shape[0] == 1
 
 
-def test_configurations_of_one_method_are_told_apart_by_what_differs() -> None:
+def test_configurations_of_one_method_are_named_by_what_differs() -> None:
     configs = [{"N": 8, "sinks": 4}, {"N": 16, "sinks": 4}]
     frame = comparison([*(result(method_config=config) for config in configs), result("full")])
     assert [key[0] for key in frame.index] == ["window(N=8)", "window(N=16)", "full"]
@@ -272,7 +272,7 @@ def test_every_setting_that_is_not_the_default_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["commit", "torch", "weights_sha256", "contextlab"])
-def test_equal_runs_of_two_versions_are_told_apart(name: str) -> None:
+def test_equal_runs_of_two_versions_have_different_names(name: str) -> None:
     runs = [result(), result(), result("full")]
     for one, version in zip(runs, ("1.0", "2.0", "1.0"), strict=True):
         one["provenance"] = {**one["provenance"], name: version}
@@ -280,7 +280,7 @@ def test_equal_runs_of_two_versions_are_told_apart(name: str) -> None:
     assert [key[0] for key in frame.index] == [f"window ({name} 1.0)", f"window ({name} 2.0)", "full"]
 
 
-def test_equal_runs_that_no_version_tells_apart_carry_their_ids() -> None:
+def test_equal_runs_of_equal_versions_are_named_by_their_ids() -> None:
     runs = [result(run_id=f"window-pg22-{n}00000") for n in (1, 2)]
     assert [key[0] for key in comparison(runs).index] == ["window (run 100000)", "window (run 200000)"]
 
@@ -335,7 +335,7 @@ def test_rows_and_columns_can_be_exchanged() -> None:
     assert cell(comparison(three(), rows="method", columns="method"), "full", "n") == "3"
 
 
-def test_only_the_metrics_asked_for_are_shown() -> None:
+def test_only_the_wanted_metrics_are_shown() -> None:
     frame = comparison(three(), metrics=["word_perplexity"])
     assert "word_perplexity" in frame
     assert "nats_per_token" not in frame
@@ -351,7 +351,7 @@ def test_only_the_metrics_asked_for_are_shown() -> None:
         ({"metrics": ["nats_per_tokn"]}, "did you mean 'nats_per_token'"),
     ],
 )
-def test_unknown_names_are_told(options: dict[str, Any], message: str) -> None:
+def test_unknown_names_are_errors(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         comparison(three(), **options)
 
@@ -396,7 +396,7 @@ def test_markup_is_escaped() -> None:
     assert r"nats\_per\_token" in latex
 
 
-def test_an_unknown_format_is_told() -> None:
+def test_an_unknown_format_is_an_error() -> None:
     with pytest.raises(UserError, match="did you mean 'markdown'"):
         render(comparison(three()), "markdwn")
 

@@ -111,7 +111,7 @@ def test_a_file_is_kept_once_under_its_sha256(server: Server, cache: Path) -> No
     assert len(server.requests) == 1
 
 
-def test_a_damaged_object_is_fetched_anew(server: Server, cache: Path) -> None:
+def test_a_damaged_object_is_fetched_again(server: Server, cache: Path) -> None:
     entry = dataset(Remote("a.bin", f"{server.url}/set/a.bin", f"sha256:{SHA256}"))
     list(fetch(entry))
     kept = cache / "objects" / SHA256
@@ -145,7 +145,7 @@ def test_a_download_goes_on_where_it_broke_off(server: Server, cache: Path) -> N
 
 
 @pytest.mark.parametrize("validator", ['"v2"', "", 'W/"weak"'])
-def test_what_may_have_changed_is_fetched_anew(validator: str, server: Server) -> None:
+def test_a_file_that_may_have_changed_is_fetched_again(validator: str, server: Server) -> None:
     server.most = 30_000
     server.validator = '"v1"' if validator == '"v2"' else validator
     with pytest.raises(UserError, match="broke off"):
@@ -155,7 +155,7 @@ def test_what_may_have_changed_is_fetched_anew(validator: str, server: Server) -
     assert download(f"{server.url}/set/a.bin")[0].read_bytes() == CONTENT[::-1]
 
 
-def test_a_part_that_is_already_whole_is_fetched_anew(server: Server, cache: Path) -> None:
+def test_a_part_that_is_already_whole_is_fetched_again(server: Server, cache: Path) -> None:
     url = f"{server.url}/set/a.bin"
     part = cache / "objects" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.part"
     part.parent.mkdir(parents=True)
@@ -242,7 +242,7 @@ def test_without_a_network_one_sentence_says_what_to_do(cache: Path, monkeypatch
         list(fetch(entry))
 
 
-def test_a_refusal_is_said(server: Server) -> None:
+def test_a_refusal_is_reported(server: Server) -> None:
     with pytest.raises(UserError, match=r"was refused \(404"):
         list(fetch(dataset(Remote("b.bin", f"{server.url}/set/b.bin"))))
 
@@ -286,7 +286,7 @@ def test_too_much_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch, ca
         get(f"{server.url}/set/a.bin", 10)
 
 
-def test_get_tells_nothing_there_from_nobody_there(server: Server, tmp_path: Path) -> None:
+def test_get_distinguishes_a_missing_file_from_a_missing_server(server: Server, tmp_path: Path) -> None:
     assert get(f"{server.url}/set/a.bin") == CONTENT
     assert get(f"{server.url}/set/none") is None
     assert get((tmp_path / "none").as_uri()) is None

@@ -263,7 +263,7 @@ def test_the_stored_rows_select_the_stored_books(shared: Path) -> None:
         ),
     ],
 )
-def test_the_book_is_what_stands_between_the_lines(marks: tuple[str, str], newline: str) -> None:
+def test_the_book_is_the_text_between_the_lines(marks: tuple[str, str], newline: str) -> None:
     text = f"head\n{marks[0]}\n\n\n  *** a\n\n*** b ***\nend\n\n\n{marks[1]}\nlicence"
     assert body(text.replace("\n", newline).encode("utf-8-sig")) == "  *** a\n\n*** b ***\nend\n"
     for broken in (text.replace(marks[0], ""), text.replace(marks[1], ""), f"{marks[1]}\n{marks[0]}\n"):

@@ -231,7 +231,7 @@ def test_a_value_too_deep_to_be_written_is_not_known() -> None:
 
 
 @given(st.lists(st.text(), max_size=4), st.lists(st.text(), max_size=4))
-def test_items_are_told_apart_by_their_parts(one: list[str], two: list[str]) -> None:
+def test_items_with_other_parts_have_other_digests(one: list[str], two: list[str]) -> None:
     assert (proofs.item(*one) == proofs.item(*two)) == (one == two)
 
 

@@ -49,21 +49,21 @@ def test_texts_follow_from_the_seed_alone(hash_seed: str) -> None:
     assert done.stdout.split() == [STORIES, CHOICES]
 
 
-def test_the_text_does_not_depend_on_what_was_asked_before() -> None:
+def test_a_story_does_not_depend_on_earlier_calls() -> None:
     assert choices(1024, 3, 5)[2] == choices(1024, 4, 5)[2]
     assert documents(500, 1, 5)[0].text == story(500, 5).text
     assert len({story(300, seed, index).text for seed in range(5) for index in range(5)}) == 25
 
 
 @pytest.mark.parametrize("words", [1, 100, 1000, 6000, 50_000])
-def test_stories_are_as_long_as_asked(words: int) -> None:
+def test_stories_have_the_wanted_length(words: int) -> None:
     tale = story(words, 1)
     assert words <= sum(len(chapter.split()) for chapter in tale.chapters) <= words + 200
     assert tale.text.count("Chapter ") == len(tale.chapters)
 
 
 @pytest.mark.parametrize("words", [512, 1024, 2048, 8192])
-def test_contexts_are_as_long_as_asked(words: int) -> None:
+def test_contexts_have_the_wanted_length(words: int) -> None:
     for example in choices(words, 5, 3):
         assert words <= len(example.context.split()) <= words + 350
 
@@ -74,7 +74,7 @@ def test_nothing_is_left_unfilled() -> None:
     assert text.isascii()
 
 
-def test_facts_are_told_once_and_as_far_back_as_they_say() -> None:
+def test_facts_occur_once_at_their_distance() -> None:
     for index in range(5):
         tale = story(5000, 2, index)
         text = "\n\n".join(tale.chapters)
@@ -89,7 +89,7 @@ def test_facts_are_told_once_and_as_far_back_as_they_say() -> None:
 
 @pytest.mark.parametrize("split", [re.compile(r"[\w']+"), re.compile(r"\S+")], ids=["words", "with marks"])
 @pytest.mark.parametrize("context_words", [512, 1024, 4096])
-def test_no_sequence_of_words_in_common_with_the_context_tells_candidates_apart(
+def test_candidates_share_equally_many_word_sequences_with_the_context(
     split: re.Pattern[str], context_words: int
 ) -> None:
     right = Counter[int]()
@@ -140,7 +140,7 @@ def test_every_name_is_known_equally_well_and_only_from_far_back(examples: tuple
         assert not names & near.keys()
 
 
-def test_only_the_true_candidate_recalls_promises_as_they_were_told(examples: tuple[Choice, ...]) -> None:
+def test_only_the_true_candidate_repeats_the_promises_of_the_context(examples: tuple[Choice, ...]) -> None:
     for example in examples:
         paragraphs = [set(named(paragraph)) for paragraph in example.context.split("\n\n")]
         for number, candidate in enumerate(example.candidates):
@@ -151,7 +151,7 @@ def test_only_the_true_candidate_recalls_promises_as_they_were_told(examples: tu
 
 
 @pytest.mark.parametrize("words", [1024, 2048, 4096, 8192])
-def test_what_was_told_is_within_the_tokens_of_the_split(words: int) -> None:
+def test_promises_are_within_the_tokens_of_the_split(words: int) -> None:
     for example in choices(words, 10, 1):
         kept = last_words(example.context, int((words - 128) / 1.3))
         assert all(name in named(kept) for name in named(example.candidates[example.answer]))
@@ -170,7 +170,7 @@ def test_words_shared_with_the_near_context_tell_nothing() -> None:
     assert 0.07 <= right / len(many) <= 0.27
 
 
-def test_the_true_candidate_stands_anywhere() -> None:
+def test_the_true_candidate_is_at_every_position() -> None:
     answers = Counter(example.answer for example in choices(512, 300, 2))
     assert set(answers) == set(range(6))
     assert max(answers.values()) < 80

@@ -78,7 +78,7 @@ def test_the_named_folder_comes_before_the_variable_and_that_before_the_cache(
     assert locate("chapterbreak", FILE, tmp_path / "named") == Location(named, "local")
 
 
-def test_without_any_file_the_sample_stands_in() -> None:
+def test_without_any_file_the_sample_is_used() -> None:
     assert locate("chapterbreak", FILE, None) == Location(None, "sample")
     assert locate("pg22", "books.jsonl", None) == Location(None, "sample")
 
@@ -127,7 +127,7 @@ def test_a_failed_download_leaves_nothing_and_falls_through(
     assert locate("chapterbreak", FILE, None) == Location(None, "sample")
 
 
-def test_a_full_disk_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Hub(monkeypatch, "abc123", OSError(errno.ENOSPC, "no space"))
     with pytest.raises(UserError, match="disk is full"):
         locate("chapterbreak", FILE, None)

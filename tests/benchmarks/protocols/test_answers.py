@@ -126,7 +126,7 @@ def test_an_answer_ends_with_the_line() -> None:
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(64, [5]), (2, [2, 2, 1]), (1, [1] * 5)])
-def test_so_many_questions_are_asked_side_by_side(monkeypatch: pytest.MonkeyPatch, most: int, sizes: list[int]) -> None:
+def test_questions_are_answered_in_batches(monkeypatch: pytest.MonkeyPatch, most: int, sizes: list[int]) -> None:
     monkeypatch.setattr(answers, "AT_ONCE", most)
     record, meter = write()
     assert [len(batch) for batch in meter.prompts] == sizes
@@ -156,7 +156,7 @@ def test_without_a_context_the_question_is_put_in_words_of_its_own() -> None:
     assert meter.read_texts == []
 
 
-def test_the_method_is_told_how_long_context_question_and_answer_are() -> None:
+def test_ahead_holds_the_lengths_of_context_question_and_answer() -> None:
     _, meter = write()
     longest = max(len(text) for batch in meter.prompts for text in batch)
     assert meter.ahead == Ahead(17, longest + 7)
@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_refused_with_a_remedy() -> None:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_the_option_of_the_lowest_perplexity_per_token_is_taken(exact: bool) -> None:
+def test_the_option_with_the_lowest_perplexity_per_token_is_the_prediction(exact: bool) -> None:
     record, meter = rank(FakeMeter(exact_streaming=exact))
     assert len(meter.question_texts) == (len(OWN.questions) if exact else 0)
     for n, (entry, texts) in enumerate(zip(record["questions"], meter.candidates, strict=True)):
@@ -191,7 +191,7 @@ def test_the_option_of_the_lowest_perplexity_per_token_is_taken(exact: bool) -> 
     assert RankProtocol(PROMPTS, Options()).quality(record) == 0.0
 
 
-def test_equal_options_go_to_the_first_and_the_right_one_is_found_by_its_text() -> None:
+def test_ties_go_to_the_first_option_and_the_right_one_is_known_by_its_text() -> None:
     twice = Question("q", "?", ("b",), ("a", "b", "b"))
     reading = Reading("r", "r", "x", (twice,))
     record = RankProtocol(PROMPTS, Options()).evaluate(FakeMeter(), reading, reading)  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ def metered(method: Any) -> Meter:
 
 
 @pytest.mark.parametrize("build", [Full, lambda backbone: Window(backbone, WindowConfig(N=64))])
-def test_answers_do_not_depend_on_what_else_is_asked(tiny: Any, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_do_not_depend_on_other_questions(tiny: Any, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     protocol = AnswerProtocol(SHORT, Options(), EXACT, max_new_tokens=6)
     with torch.no_grad():
         together = protocol.evaluate(metered(build(tiny)), OWN, OTHER)
@@ -272,7 +272,7 @@ def test_ranking_equals_scoring_the_whole_text(tiny: Any, build: Any) -> None:
             )
 
 
-def test_what_is_ranked_is_the_text_that_others_are_given(tiny: Any) -> None:
+def test_the_ranked_text_is_the_exported_text(tiny: Any) -> None:
     protocol, method = RankProtocol(SHORT, Options()), Full(tiny)
     with torch.no_grad():
         record = protocol.evaluate(metered(method), OWN, OTHER)

@@ -70,7 +70,7 @@ def test_without_a_context_the_turn_is_whole() -> None:
     assert put("chat", context="none")[0]["context_tokens"] == 0
 
 
-def test_the_wrong_context_stands_in_the_same_turn() -> None:
+def test_the_wrong_context_is_in_the_same_turn() -> None:
     record, meter = put("chat", context="wrong", tokens=5)
     assert meter.read_texts == ["[user] " + OTHER.context[-5:]]
     assert record["context_tokens"] == record["own_context_tokens"] == 12
@@ -82,12 +82,12 @@ def test_a_backbone_without_a_template_is_refused() -> None:
         user_turn(tiny)
 
 
-def test_the_beginning_of_a_text_is_not_said_twice() -> None:
+def test_the_bos_token_is_not_repeated() -> None:
     assert user_turn(chatting().backbone) == ("[user] ", " [/]")
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_as_in_generative_adapter_can_be_put_so(name: str) -> None:
+def test_every_task_of_generative_adapter_has_the_chat_prompt(name: str) -> None:
     task, split = registry.task(name.removesuffix("-written")), TASKS[name]
     protocols: dict[str, Any] = {
         wording: type(task)(task.Config.parse({"prompt": wording})).protocol(split)

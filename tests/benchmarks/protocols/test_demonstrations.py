@@ -132,7 +132,7 @@ def test_only_the_label_is_scored_or_all_of_the_template() -> None:
     assert nats("sst5(scoring=template)") == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_whole_template_counts_what_stands_behind_the_label() -> None:
+def test_the_whole_template_includes_the_text_after_the_label() -> None:
     favoured = FakeMeter("Positive")
     record, meter, _ = ask("sst2(template=evalm)", ONE, favoured)
     difference = 0.5 * len(meter.candidates[0][1].removeprefix("\n")) + 0.5
@@ -171,7 +171,7 @@ def test_fewer_demonstrations_are_the_first_of_more_and_seeds_differ() -> None:
     assert other["demonstrations"] != many["demonstrations"]
 
 
-def test_texts_that_are_asked_about_are_not_shown() -> None:
+def test_texts_to_classify_are_no_demonstrations() -> None:
     record, _, _ = ask("sst2(k=29)")
     assert sorted(record["demonstrations"][0]) == sorted(one.id for one in TRAIN if one.text != "film 3 is good")
 

@@ -195,7 +195,7 @@ def test_small_probabilities_are_not_lost() -> None:
     assert record["nats"][0] - record["nats"][1] == pytest.approx(0.9, rel=1e-3)
 
 
-def test_the_method_is_told_the_lengths_of_the_prompt_and_of_the_longest_label() -> None:
+def test_ahead_holds_the_lengths_of_the_prompt_and_of_the_longest_label() -> None:
     record, meter = ask()
     assert meter.ahead == Ahead(record["context_tokens"], len(" Technology"))
 

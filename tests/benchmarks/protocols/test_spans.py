@@ -166,7 +166,7 @@ def test_equal_candidates_go_to_the_first() -> None:
 
 
 @pytest.mark.parametrize("context", ["own", "none"])
-def test_the_method_is_told_the_lengths_of_the_context_and_of_the_longest_candidate(context: Any) -> None:
+def test_ahead_holds_the_lengths_of_the_context_and_of_the_longest_candidate(context: Any) -> None:
     meter = FakeMeter()
     record = run(ChoiceProtocol(40, 4, Options(context=context)), meter, OWN)
     assert meter.ahead == Ahead(record["context_tokens"], 4)
@@ -218,7 +218,7 @@ def test_a_whole_document_is_scored_and_its_state_kept() -> None:
     assert (record["id"], record["tokens"], record["words"]) == ("a", 2500, 2500)
 
 
-def test_places_add_up() -> None:
+def test_spans_add_up() -> None:
     record = run(PerplexityProtocol(Options()), FakeMeter(), document("a", 1500))
     assert {name: record[name]["tokens"] for name in ("first_segment", "after_first", "cold", "warm")} == {
         "first_segment": 1024,
@@ -329,7 +329,7 @@ def test_buckets_are_means_over_the_documents_that_reach_them() -> None:
     assert set(protocol.summarise(older)) == {name for name in metrics if "_at_" not in name}
 
 
-def test_one_document_has_no_interval_and_short_ones_no_later_places() -> None:
+def test_one_document_has_no_interval_and_short_ones_no_later_buckets() -> None:
     protocol = PerplexityProtocol(Options())
     metrics = protocol.summarise([run(protocol, FakeMeter(), document("a", 200))])
     assert set(metrics) == {"nats_per_token", "token_perplexity", "word_perplexity", "nats_per_token_cold"}

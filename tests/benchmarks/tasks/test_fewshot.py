@@ -106,7 +106,7 @@ def test_agnews_keeps_the_first_1200_test_rows(tmp_path: Path) -> None:
     assert (len(examples), examples[-1].text, len(examples[0].train)) == (1200, "Row 1199. text", 1201)
 
 
-def test_the_note_tells_the_published_files_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_note_distinguishes_published_files_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sst2(tmp_path, SST2_LINES)
     write_agnews(tmp_path, AGNEWS_ROWS)
     for task, dataset, title in (

@@ -218,7 +218,7 @@ def test_an_empty_or_cut_file_is_an_error(tmp_path: Path, name: str, content: by
         load("mpqa(k=0)", tmp_path)
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     write_sst2(tmp_path)
     with pytest.raises(UserError, match="icl sst2 has 3 training texts here: lower k=20"):
         TASK.load("sst2", tmp_path)

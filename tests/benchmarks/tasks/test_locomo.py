@@ -72,7 +72,7 @@ def test_f1_lies_between_0_and_1_and_a_list_is_the_mean_of_its_parts(category: s
         assert value == pytest.approx(sum(parts) / len(parts))
 
 
-def test_the_first_measure_is_upstreams_and_squads_stands_beside_it() -> None:
+def test_the_first_measure_is_upstreams_and_squads_is_the_second() -> None:
     protocol: Any = LoCoMo().protocol("all")
     assert protocol.measures == ("f1", "f1_squad", "exact_match")
     entry = protocol.compare("dogs", question("single-hop", "the dog"))

@@ -52,7 +52,7 @@ def test_macro_f1_over_the_right_classes_equals_scikit_learn() -> None:
         assert metrics["accuracy_sick"].value == pytest.approx(sum(a == p for a, p in pairs) / size)
 
 
-def test_tasks_count_alike_whatever_their_size_and_seeds_are_told_apart() -> None:
+def test_tasks_have_equal_weight_and_seeds_are_separate() -> None:
     records = [
         record("sick", 13, [(0, 0), (1, 1)]),
         record("sick", 21, [(0, 1), (1, 0)]),

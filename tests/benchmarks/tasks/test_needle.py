@@ -31,7 +31,7 @@ def test_every_story_asks_twice_about_each_of_its_promises(split: str) -> None:
 
 
 @pytest.mark.parametrize("split", ["1k", "4k"])
-def test_answers_are_told_where_it_is_said_and_nowhere_else(split: str) -> None:
+def test_answers_occur_at_their_position_only(split: str) -> None:
     for reading in Needle().load(split, None).examples:
         for question in reading.questions:
             assert question.place is not None
@@ -54,7 +54,7 @@ def test_distances_are_those_of_their_names_within_a_paragraph_or_two(split: str
             assert abs(words - DISTANCES[question.details["reach"]] / 1.3) < 260
 
 
-def test_the_place_of_the_right_option_tells_nothing() -> None:
+def test_the_right_option_is_equally_often_at_every_position() -> None:
     readings = Needle().load("2k", None).examples
     positions = [question.options.index(question.answers[0]) for reading in readings for question in reading.questions]
     assert min(positions.count(position) for position in range(OPTIONS)) > len(positions) / OPTIONS / 2
