@@ -13,8 +13,8 @@ class PerplexityConfig(Config):
     """How much of a document is read.
 
     Attributes:
-        history: tokens read before the scored ones; the whole document is scored when not given.
-        tokens: most tokens read of a text, its first ones; all when not given.
+        history: tokens read before the scored ones; without it the whole document is scored.
+        tokens: the most tokens read of a document, its first ones; without it all.
     """
 
     history: pydantic.PositiveInt | None = None
@@ -26,7 +26,7 @@ class ContextConfig(Config):
     """How much is read before a question.
 
     Attributes:
-        tokens: most tokens read of a text, its last ones; all when not given.
+        tokens: the most tokens read of a context, its last ones; without it all.
     """
 
     tokens: pydantic.PositiveInt | None = None
@@ -34,7 +34,7 @@ class ContextConfig(Config):
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class QuestionConfig(ContextConfig):
-    """How questions are put.
+    """The wording of questions.
 
     Attributes:
         prompt: `plain` text; `chat`: context, instruction and question as one turn of the user; `chat-question`: the

@@ -1,4 +1,4 @@
-"""The kinds of examples: what a task gives to its protocol."""
+"""The types of examples that tasks load and protocols evaluate."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 @runtime_checkable
 class Example(Protocol):
-    """What the harness knows of every example."""
+    """The fields that every example has."""
 
     @property
     def id(self) -> str:
-        """Unlike that of every other example of a data set."""
+        """A name that no other example of the data set has."""
 
     @property
     def work(self) -> str:
-        """What it is a part of: its context is no wrong one for another part."""
+        """The work (book, article) it is part of; a wrong context comes from another work."""
 
 
 class Alone:
@@ -33,7 +33,7 @@ class Alone:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A context and the texts that may follow it, of which one does."""
+    """A context and candidates, one of which is the true continuation."""
 
     id: str
     work: str
@@ -44,7 +44,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Document(Alone):
-    """A text to be read from its beginning."""
+    """A text that is read from its beginning."""
 
     id: str
     text: str
@@ -52,15 +52,15 @@ class Document(Alone):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """Something asked after a text.
+    """A question about a text.
 
     Attributes:
-        id: unlike that of every other question of a data set.
+        id: a name that no other question of the data set has.
         text: the question.
-        answers: any of which is right.
-        options: the answers to choose from; empty where one is to be written.
-        details: whatever a result is stored or broken down with.
-        place: character of the context from which on it tells the answer, where that is known.
+        answers: the right answers.
+        options: the answers to choose from; empty where the answer is written.
+        details: fields that are stored with the result, for metrics by category.
+        place: index of the character in the context where the answer begins, where that is known.
     """
 
     id: str
@@ -73,14 +73,14 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A context that is read once, and all that is asked about it.
+    """A context that is read once, with all questions about it.
 
     Attributes:
-        id: unlike that of every other reading.
-        work: what is drawn together with it in an interval, and is no wrong context for it.
+        id: a name that no other reading of the data set has.
+        work: the work it is part of: a cluster in intervals; a wrong context comes from another work.
         context: the text.
-        questions: about it.
-        shown: the demonstrations that the context is made of, where it is.
+        questions: the questions about it.
+        shown: the demonstrations, where the context consists of demonstrations.
     """
 
     id: str
@@ -92,7 +92,7 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True)
 class Passage:
-    """A text and the questions that it answers."""
+    """A text with questions about it."""
 
     text: str
     questions: tuple[Question, ...]
@@ -100,12 +100,12 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How a classification is put into words.
+    """The prompt of a classification.
 
     Attributes:
-        instruction: what every prompt begins with.
+        instruction: the beginning of every prompt.
         example: a demonstration, with `{text}` and `{label}`; a test item is the part before ` {label}`.
-        words: by class, the words that stand for it; their probabilities add up, demonstrations use the first.
+        words: by class, its label words, whose probabilities are summed; demonstrations use the first.
     """
 
     instruction: str
@@ -124,7 +124,7 @@ class Labelled(Alone):
 
 @dataclasses.dataclass(frozen=True)
 class Item(Labelled):
-    """A text to be classified, and those that demonstrations may be drawn from."""
+    """A text to classify, and the training texts that demonstrations are drawn from."""
 
     train: tuple[Labelled, ...] = dataclasses.field(repr=False)
 
@@ -134,15 +134,15 @@ Scoring = Literal["template", "label", "greedy"]
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """How a classification is put into words.
+    """The prompt of a classification, in the template of a paper.
 
     Attributes:
         form: a demonstration, with `{text}` and `{label}`.
-        labels: by class, the words that stand for it; their probabilities add up, demonstrations use the first.
-        separator: what follows every demonstration.
-        scoring: the paper's way to find the class.
-        instruction: what every prompt begins with.
-        cleaning: what is replaced by what in every text before it is put in, in this order.
+        labels: by class, its label words, whose probabilities are summed; demonstrations use the first.
+        separator: the text after every demonstration.
+        scoring: how the paper predicts the class.
+        instruction: the beginning of every prompt.
+        cleaning: pairs of a string and its replacement, applied to every text in this order.
     """
 
     form: str
@@ -153,7 +153,7 @@ class Template:
     cleaning: tuple[tuple[str, str], ...] = ()
 
     def clean(self, one: Labelled) -> Labelled:
-        """A text as the paper's authors clean it."""
+        """A text, cleaned as in the paper."""
         if not self.cleaning:
             return one
         text = one.text
@@ -164,7 +164,7 @@ class Template:
 
 @dataclasses.dataclass(frozen=True)
 class Block(Alone):
-    """Texts that are asked about after the same demonstrations, and those that these may be drawn from."""
+    """Texts to classify after the same demonstrations, and the training texts that these are drawn from."""
 
     id: str
     items: tuple[Labelled, ...]
@@ -173,7 +173,7 @@ class Block(Alone):
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """What was said at one time, in turns of speaker and text."""
+    """One session of a conversation, in turns of speaker and text."""
 
     heading: str
     turns: tuple[tuple[str, str], ...]
@@ -186,7 +186,7 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class Dialogue:
-    """Earlier sessions as one text, and a session that follows them."""
+    """Earlier sessions as one text, and the session after them."""
 
     id: str
     work: str

@@ -1,4 +1,4 @@
-"""What a task is: data, a protocol, a prompt and a metric."""
+"""Tasks: data, a protocol, a prompt and a metric."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Control = Literal["own", "none", "wrong"]
 Source = Literal["local", "hub", "sample"]
 
 LENGTHS = ("history", "tokens")
-"""Settings of tasks that results keep in fields of their own, and not in the split."""
+"""Settings of tasks that results store in separate fields, and not in the split."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """The examples of one split and where they came from.
+    """The examples of one split and their source.
 
     Attributes:
-        examples: every one an `Example`, in the order in which a limit takes them.
-        source: where they were found.
+        examples: of type `Example`; a limit keeps the first ones.
+        source: the kind of their source.
         sha256: digest of the files, or of the generated text.
         note: one sentence on what the data is (real, re-laid, generated), printed and stored with every result.
     """
@@ -41,10 +41,10 @@ class Dataset:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a protocol reads of an example.
+    """Which part of an example a protocol reads.
 
     Attributes:
-        context: which context is read: the example's own, none, or that of another example.
+        context: the context that is read: the example's own, none, or that of another example.
         history: tokens read before the scored ones in perplexity tasks; None reads and scores the whole document.
         tokens: the most tokens read of each document.
     """
@@ -56,7 +56,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A mean over `n` observations with its 95 % interval; low and high are None where there is a single cluster."""
+    """A mean over `n` observations with its 95 % interval; `low` and `high` are None for a single cluster."""
 
     value: float
     low: float | None
@@ -66,11 +66,11 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """The metric whose paired differences between runs are made.
+    """The metric that runs are compared in, by paired differences.
 
     Attributes:
         name: of the metric.
-        higher_is_better: None where the protocol does not say.
+        higher_is_better: None where this is unknown.
         bounded: whether every observation is a number between 0 and 1.
     """
 
@@ -80,13 +80,13 @@ class Measure:
 
 
 class Part(NamedTuple):
-    """What one observation adds to a metric: the mean over strata of the sum of numerators over that of denominators.
+    """The part of one observation in a metric: the mean over strata of sum of numerators / sum of denominators.
 
     Attributes:
         numerator: added to the numerator of the stratum.
-        denominator: added to its denominator, the weight of the observation.
-        cluster: name of what the observation is alike with for a reason (its work, its text), drawn together.
-        stratum: name of what is averaged over in equal parts (a task, a class); most metrics have one, without a name.
+        denominator: the weight of the observation, added to the denominator of the stratum.
+        cluster: name of the group of dependent observations (a work, a text).
+        stratum: name of the group that has equal weight in the metric (a task, a class); most metrics have one stratum.
     """
 
     numerator: float
@@ -96,11 +96,11 @@ class Part(NamedTuple):
 
 
 class Protocol(ABC):
-    """How examples of one kind are put to a method and scored.
+    """How a method is evaluated on examples of one type.
 
     Attributes:
-        measure: the metric that `quality` belongs to; the first one, of unknown direction, when None.
-        prompt: all that it puts around the data in words; empty where there is nothing.
+        measure: the metric that `quality` belongs to; the first metric, of unknown direction, when None.
+        prompt: all text that is added to the data; empty without any.
     """
 
     measure: Measure | None = None
@@ -108,15 +108,15 @@ class Protocol(ABC):
 
     @abstractmethod
     def evaluate(self, meter: Meter, example: Any, other: Any) -> dict[str, Any]:
-        """Put one example to the method.
+        """Evaluate the method on one example.
 
         Args:
-            meter: the method, with every call entered in the ledger.
+            meter: the method; the ledger records the cost of every call.
             example: an example of the task.
             other: an example of another work, whose context is read when the control is `wrong`.
 
         Returns:
-            The example's record: JSON values, with `id` and whatever `summarise` needs.
+            The example's record: JSON values, with `id` and the fields that `summarise` reads.
         """
 
     @abstractmethod
@@ -125,24 +125,24 @@ class Protocol(ABC):
 
     @abstractmethod
     def quality(self, record: dict[str, Any]) -> float:
-        """The one number of a record that tells how well it went."""
+        """The quality of one record as a number."""
 
     def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
-        """What a record adds to the metrics that runs are compared in: the measure, and `nats_per_token` for shares.
+        """A record's parts in the metrics that runs are compared in: the measure, and `nats_per_token` for shares.
 
-        A protocol without parts is compared in the mean of `quality` over the examples, those of one `work` of the
-        record, where it has that, as a cluster.
+        Without parts, runs are compared in the mean of `quality` over the examples. The cluster is the record's `work`
+        where it has one.
         """
         return {}
 
 
 class Task(ABC):
-    """A benchmark: where its examples are, and the protocol that scores them.
+    """A benchmark: examples, and the protocol that scores them.
 
     Attributes:
-        name: that it is asked for by.
-        splits: their names, and what each is.
-        default_split: the one that is used when none is named.
+        name: its name in commands.
+        splits: names and descriptions of the splits.
+        default_split: the split when none is named.
         Config: dataclass of the settings, all with defaults.
         config: the settings.
     """
@@ -168,26 +168,26 @@ class Task(ABC):
         return name
 
     def spelled(self, split: str) -> str:
-        """A split with the settings that differ from their defaults, but for `LENGTHS`: as results store it."""
+        """A split as results store it: with the settings that differ from their defaults, without `LENGTHS`."""
         settings = self.config.changed()
         return spelled_split(split, {name: value for name, value in settings.items() if name not in LENGTHS})
 
     def options(self, context: Control) -> Options:
-        """What the settings let a protocol read under a control."""
+        """The options of a protocol, from the settings and the control."""
         settings = self.config.as_dict()
         return Options(context, *(settings.get(name) for name in LENGTHS))
 
     def worded(self) -> Iterable[tuple[str, Task]]:
-        """Every split, with the task in the settings that its prompts may differ by."""
+        """Every split, with the task in each of the settings that have prompts of their own."""
         return ((split, self) for split in self.splits)
 
     @abstractmethod
     def load(self, split: str, data: Path | None) -> Dataset:
-        """All examples of a split, from `data`, else the cache, else the hub, else the generated sample."""
+        """All examples of a split: from `data`, else the cache, else the hub, else the generated sample."""
 
     @abstractmethod
     def protocol(self, split: str, context: Control = "own") -> Protocol:
-        """The protocol for a split, with the context that is read: the example's own, none, or a wrong one.
+        """The protocol for a split, with the context to read: the example's own, none, or a wrong one.
 
         Raises:
             UserError: when the settings do not fit the split or the context.

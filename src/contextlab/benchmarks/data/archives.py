@@ -1,4 +1,4 @@
-"""Unpacking archives that others made: plain files only, inside one folder, within limits, all of them or none."""
+"""Unpacking archives from other people: plain files only, inside one folder, within limits, all of them or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contextlab.errors import UserError
 
 MOST_BYTES = 4 * 2**30
 MOST_FILES = 100_000
-# An encrypted member or an unknown compression is a RuntimeError, a damaged header anything of the others.
+# An encrypted member or an unknown compression raises RuntimeError, a damaged header any of the others.
 BROKEN = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
     *(ArithmeticError, EOFError, LookupError, RuntimeError, ValueError),
@@ -31,15 +31,15 @@ def unpack(
     """Unpack a tar or zip file into `folder` and return the paths of its files there.
 
     Args:
-        archive: told apart by its content.
-        folder: made when missing; files in it that the archive has too are replaced.
-        leading: a folder that all members are in and that is left away.
+        archive: its format is recognised by its content.
+        folder: created when missing; files of the same path are replaced.
+        leading: folder that contains all members and is removed from their paths.
         most_bytes: of all files together, unpacked.
         most_files: members of the archive.
 
     Raises:
-        UserError: when the archive is broken or too large, holds links or devices, a file twice or without a name,
-            or one that has no place in `folder`; nothing is unpacked then.
+        UserError: when the archive is broken or too large, or holds links, devices, a file twice, a file without a
+            name, or a path that cannot be created in `folder`; nothing is unpacked then.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as scratch:

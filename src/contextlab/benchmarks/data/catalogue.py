@@ -1,7 +1,7 @@
-"""Every data set: where it comes from, under which licence, what belongs to it, and how to get it.
+"""Every data set: its source, its licence, its files, and how to get it.
 
-Digests are those that upstream or several other projects publish for the file; a file without one has not been
-compared with anybody's copy, and what is fetched first is then what later copies are compared with.
+Digests are those that upstream or several other projects publish for the file. A file without a digest cannot be
+verified: the first download is the one that later copies are compared with.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ WIKITEXT = f"{RAW}/pytorch/examples/cada773327ba94a5970e0d57c17c847d69dbbb8f/wor
 
 @dataclasses.dataclass(frozen=True)
 class Remote:
-    """A file that may be fetched.
+    """A file that can be downloaded.
 
     Attributes:
         path: below the folder of the data set.
         url: at a fixed revision wherever the host has revisions.
         digest: `sha256:...` or `md5:...` as published; None when nobody published one.
         bytes: size as published.
-        unpack: the file is an archive; the leading folder of its members that is left away.
-        listed: the file lists further ones, a path a line; the address that these are below.
+        unpack: for an archive: the leading folder that is removed from the paths of its members.
+        listed: for a file that lists further files, one path a line: the address that these are below.
     """
 
     path: str
@@ -47,16 +47,16 @@ class DataSet:
     """A data set.
 
     Attributes:
-        name: as the commands know it.
-        about: what it is.
+        name: its name in commands.
+        about: one line of description.
         source: where it was published.
         licence: the terms in short.
         size: of the whole set.
         files: what the loaders read, as patterns below the folder, without `.gz`.
         tasks: that read it.
         remotes: what `contextlab data fetch` downloads.
-        otherwise: how to get what it does not.
-        subfolder: the folder in a data folder; the name when empty.
+        otherwise: how to get the files that are not downloaded.
+        subfolder: its folder in the data folder; `name` when empty.
     """
 
     name: str
@@ -72,7 +72,7 @@ class DataSet:
 
     @property
     def folder(self) -> str:
-        """Where it lies in a data folder."""
+        """Its folder in the data folder."""
         return self.subfolder or self.name
 
 

@@ -36,7 +36,7 @@ def _msc_turns(dialog: Sequence[Any], where: str) -> tuple[tuple[str, str], ...]
 
 
 def locomo_sessions(conversation: dict[str, Any], where: str) -> tuple[Session, ...]:
-    """All sessions that have turns, headed by their time.
+    """All sessions that have turns, with their times as headings.
 
     Raises:
         UserError: when a field is missing.
@@ -58,7 +58,7 @@ def _locomo_turn(turn: Any, where: str) -> tuple[str, str]:
 
 
 def sample_sessions(seed: int, index: int, sessions: int = 5) -> tuple[Session, ...]:
-    """Sessions in which two tell each other parts of a generated story."""
+    """Sessions in which two speakers tell each other parts of a generated story."""
     paragraphs = [part for chapter in story(150 * sessions, seed, index).chapters for part in chapter.split("\n\n")]
     size = len(paragraphs) // sessions
     return tuple(

@@ -1,6 +1,6 @@
-"""Downloads: resumed where they broke off, compared with published digests, kept once under their sha256.
+"""Downloads: resumed after an interruption, compared with published digests, stored once by their sha256.
 
-Files lie in the cache below `objects/`, named by their sha256, and are linked to where the loaders look for them.
+Files are stored in the cache below `objects/`, named by their sha256, and linked to the paths that the loaders read.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ SUMS = "SHA256SUMS"
 def fetch(
     dataset: DataSet, mirror: str | None = None, report: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[str, str]]:
-    """Download what may be downloaded of a data set into the cache; yields path and sha256 of every file.
+    """Download a data set into the cache, as far as it can be downloaded; yields path and sha256 of every file.
 
     Args:
         dataset: an entry of the catalogue.
-        mirror: folder or address to take the files from, laid out as in a data folder.
-        report: called with what is being downloaded.
+        mirror: folder or address with the files in the layout of a data folder.
+        report: called with the address of every file before it is downloaded.
 
     Raises:
-        UserError: when a file cannot be had or is not the published one; the finished ones stay, and what was
-            received of the others is resumed by the next call.
+        UserError: when a file cannot be downloaded or is not the published one. Finished files stay, and the next
+            call resumes the others.
     """
     folder = cache_dir() / "data" / dataset.folder
     base = None if mirror is None else f"{as_url(mirror)}/{dataset.folder}"
@@ -52,7 +52,7 @@ def fetch(
     while queue:
         remote = queue.pop(0)
         url = remote.url if base is None else f"{base}/{remote.path}"
-        # Held for one file at a time: between files the caller decides whether this goes on.
+        # The lock is held for one file at a time, because the caller may stop between two files.
         with locks.held(f"data {dataset.folder}"):
             sha256 = _fetch_one(remote, url, folder, report)
         if remote.listed is not None:
@@ -63,7 +63,7 @@ def fetch(
 
 
 def _fetch_one(remote: Remote, url: str, folder: Path, report: Callable[[str], None]) -> str:
-    """Put one file where the loaders look for it, unpack it, and note all digests; returns its sha256."""
+    """Store one file at the path that the loaders read, unpack it, and record all digests; returns its sha256."""
     target, sums = folder / remote.path, read_sums(folder / SUMS)
     sha256 = sums.get(remote.path, "")
     if not _intact(target, sha256, remote.digest):
@@ -81,15 +81,15 @@ def _fetch_one(remote: Remote, url: str, folder: Path, report: Callable[[str], N
 
 
 def download(url: str, digest: str | None = None, wanted: Path | None = None) -> tuple[Path, str | None]:
-    """Fetch one file into `objects/`; returns it, and the commit when the host says which one it is of.
+    """Download one file into `objects/`; returns its path, and its commit where the host names one.
 
     Args:
         url: http, https or file.
         digest: `sha256:...` or `md5:...` that the file must have.
-        wanted: where a user may put the file by hand, for the error.
+        wanted: path where a user may put the file by hand, for the error message.
 
     Raises:
-        UserError: when it cannot be had, is larger than 4 GiB, or has another digest.
+        UserError: when it cannot be downloaded, is larger than 4 GiB, or has another digest.
     """
     with locks.held(f"url {url}"):
         return _download(url, digest, wanted)
@@ -115,7 +115,7 @@ def _download(url: str, digest: str | None, wanted: Path | None) -> tuple[Path, 
         part.unlink()
         raise UserError(f"{url} does not have the published {kind} {published}: it was changed or cut, do not use it.")
     kept = objects / _sha256(part)
-    # What is linked to it is the same file: nobody should write into it.
+    # Read-only, because links share this file.
     part.chmod(0o444)
     os.replace(part, kept)
     part.with_suffix(".validator").unlink(missing_ok=True)
@@ -123,10 +123,10 @@ def _download(url: str, digest: str | None, wanted: Path | None) -> tuple[Path, 
 
 
 def get(url: str, most: int = 2**28) -> bytes | None:
-    """The content behind an address; None when there is nothing.
+    """The content at an address; None when the server has no such file.
 
     Raises:
-        OSError, http.client.HTTPException: when it cannot be reached.
+        OSError, http.client.HTTPException: when the server cannot be reached.
         UserError: when it is larger than `most` bytes.
     """
     try:
@@ -146,10 +146,10 @@ def get(url: str, most: int = 2**28) -> bytes | None:
 
 
 def as_url(where: str) -> str:
-    """An address, or that of a folder, without a slash at its end.
+    """The address, or the address of the folder, without a slash at its end.
 
     Raises:
-        UserError: when it is neither.
+        UserError: when `where` is neither an address nor a folder.
     """
     if where.startswith(("http://", "https://", "file://")):
         return where.rstrip("/")
@@ -159,7 +159,7 @@ def as_url(where: str) -> str:
 
 
 def install(kept: Path, target: Path) -> None:
-    """Put a file of `objects/` at `target`: as a link that shares its bytes where the file system allows it."""
+    """Link a file of `objects/` to `target`; copy it where the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         fresh = Path(scratch, "file")
@@ -171,7 +171,7 @@ def install(kept: Path, target: Path) -> None:
 
 
 def read_sums(path: Path) -> dict[str, str]:
-    """sha256 by path, of a file in the format of `sha256sum`; empty when there is none."""
+    """sha256 by path, from a file in the format of `sha256sum`; empty when the file does not exist."""
     if not path.is_file():
         return {}
     lines = (line.split(maxsplit=1) for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
@@ -187,7 +187,7 @@ def write_sums(path: Path, sums: dict[str, str]) -> None:
 
 
 def _receive(url: str, part: Path) -> Message:
-    """Append to `part` what is missing of it; without a validator of the server's it starts over."""
+    """Download the missing end of `part`, or all of it when the server has no validator for a resumed download."""
     note = part.with_suffix(".validator")
     held = part.stat().st_size if part.exists() and note.exists() else 0
     range_header = {"Range": f"bytes={held}-", "If-Range": note.read_text()} if held else {}
@@ -220,7 +220,7 @@ def _receive(url: str, part: Path) -> Message:
 
 
 class _KeepCommit(urllib.request.HTTPRedirectHandler):
-    """The hub tells the commit in its own answer and not at the storage it redirects to."""
+    """Keeps the commit, which the hub sends in its own response and not from the storage that it redirects to."""
 
     commit: str | None = None
 

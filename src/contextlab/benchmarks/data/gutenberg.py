@@ -1,7 +1,7 @@
-"""Project Gutenberg: its catalogue, its mirrors, and what of a file is the book.
+"""Project Gutenberg: its catalogue, its mirrors, and the text of a book without header and footer.
 
-Robots are asked to stay away from www.gutenberg.org itself and to read mirrors slowly; the catalogue is a single
-file that it publishes for machines.
+Project Gutenberg does not want programs to download books from www.gutenberg.org, but from mirrors, slowly. The
+catalogue is a single file that it publishes for programs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COLUMNS = ("Text#", "Type", "Issued", "Title", "Language", "Authors", "Subjects"
 SECONDS_BETWEEN = 1.0
 ATTEMPTS = 3
 
-# A long title makes the line run on to the next ones, up to its closing asterisks.
+# With a long title the marker continues on the next lines, up to its closing asterisks.
 LINE = r"^\*\*\* ?{} OF TH(?:E|IS) PROJECT GUTENBERG (?:[^*]{{0,400}}\*\*\*|.*)$"
 BEGIN, END = (re.compile(LINE.format(word), re.MULTILINE | re.IGNORECASE) for word in ("START", "END"))
 
 
 class Mirror:
-    """A copy of Project Gutenberg: an address, read at most once a second, or a folder.
+    """A copy of Project Gutenberg: a folder, or an address that gets at most one request a second.
 
     Raises:
         UserError: for Project Gutenberg's own site, or when there is no such folder.
@@ -47,15 +47,15 @@ class Mirror:
         self._last = -seconds_between
 
     def read(self, path: str) -> bytes | None:
-        """The file at a path, None when the mirror does not have it.
+        """The file at a path; None when the mirror does not have it.
 
         Raises:
-            UserError: when the mirror does not answer, tried three times.
+            UserError: when the mirror does not answer three times.
         """
         return self.read_url(f"{self.url}/{path}")
 
     def read_url(self, url: str) -> bytes | None:
-        """As `read`, of any address, at the same pace."""
+        """As `read`, for any address, with the same limit of requests."""
         for attempt in range(ATTEMPTS):
             if self.remote:
                 time.sleep(max(0.0, self._last + self.seconds_between * 2**attempt - time.monotonic()))
@@ -67,14 +67,14 @@ class Mirror:
         raise UserError(f"{url} cannot be reached ({reason}): run the same command again to resume.")
 
     def book(self, number: int) -> tuple[str, bytes] | None:
-        """Path and content of the plain text of a book, in UTF-8 where the mirror has it so."""
+        """Path and content of the plain text of a book, in UTF-8 where the mirror has it."""
         return next(((path, content) for path in paths(number) if (content := self.read(path)) is not None), None)
 
     def catalogue(self, where: str | None = None) -> bytes:
         """The catalogue: from `where`, else the mirror, else, for a mirror on the network, Project Gutenberg.
 
         Raises:
-            UserError: when it is nowhere.
+            UserError: when none of them has it.
         """
         urls = [f"{self.url}/{path}" for path in ON_MIRROR] + ([CATALOGUE] if self.remote else [])
         for url in [where] if where else urls:
@@ -99,8 +99,7 @@ class Row:
 def select(catalogue: bytes, first: str, last: str, excluded: Iterable[int]) -> list[Row]:
     """The English texts issued from `first` to `last` (ISO dates), without the excluded numbers.
 
-    They come in the order of the sha256 of their number, so that the first n are a fair draw of all and everybody
-    draws the same.
+    They are ordered by the sha256 of their numbers: the first n are a random sample that is the same for everybody.
 
     Raises:
         UserError: when the catalogue is broken, naming the line.
@@ -122,14 +121,14 @@ def select(catalogue: bytes, first: str, last: str, excluded: Iterable[int]) -> 
 
 
 def paths(number: int) -> list[str]:
-    """Where mirrors keep the plain text of a book, the best first."""
+    """Possible paths of the plain text of a book on a mirror, the best first."""
     name = str(number)
     folder = f"{'/'.join(name[:-1]) or '0'}/{name}"
     return [f"{folder}/{name}-0.txt", f"cache/epub/{name}/pg{name}.txt", f"{folder}/{name}.txt"]
 
 
 def body(content: bytes) -> str | None:
-    """What stands between the START and the END line, with LF at line ends; None without these or when not UTF-8."""
+    """The text between the START and the END line, with LF line ends; None without these lines or when not UTF-8."""
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:

@@ -23,10 +23,10 @@ class IclSet:
 
     Attributes:
         title: its name.
-        about: the classes, in the order of their numbers.
-        classes: how many there are.
+        about: names of the classes, in the order of their numbers.
+        classes: number of classes.
         train: file of the training texts.
-        test: of the test texts; None where the training file holds all texts, and the first of each class are tested.
+        test: of the test texts; None where one file holds all texts, of which the first of each class are tested.
         dev: of the validation texts, where there are any.
         parse: class and text of every example of a file.
     """
@@ -42,7 +42,7 @@ class IclSet:
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """What was loaded: the texts to draw demonstrations from, those to classify, and where they came from."""
+    """A loaded set: the texts to draw demonstrations from, the texts to classify, and their source."""
 
     train: tuple[Labelled, ...]
     tested: tuple[Labelled, ...]
@@ -52,7 +52,7 @@ class Texts:
 
 
 def lines(file: Iterator[str]) -> Iterator[Row]:
-    """Lines of class, space and text; one whose text is blank, as MPQA has it, is left out."""
+    """Lines of class, space and text; lines with a blank text, as in MPQA, are left out."""
     for line in filter(None, (line.removesuffix("\n") for line in file)):
         label, space, rest = line.partition(" ")
         if rest.strip() or not space:

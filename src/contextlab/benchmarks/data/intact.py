@@ -1,4 +1,4 @@
-"""What of a data set is there, and whether its files are whole, as published, and as they were."""
+"""Checks which files of a data set exist, and whether they are complete, as published, and unchanged."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ State = Literal["absent", "broken", "incomplete", "re-laid", "unverified", "inta
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was found of a data set in one folder.
+    """The state of a data set in one folder.
 
     Attributes:
         name: of the data set.
-        state: absent: no file; broken: see `problems`; incomplete: see `missing`; re-laid: whole, but not what was
-            published; unverified: readable, with nothing to compare all of it with; intact: as when it was put there;
-            complete: all as published.
-        folder: where it was looked for.
+        state: absent: no file; broken: see `problems`; incomplete: see `missing`; re-laid: complete, but other data
+            than published; unverified: readable, without a digest for every file; intact: unchanged since it was
+            stored; complete: all as published.
+        folder: its folder.
         files: number of files that loaders read.
-        bytes: of these.
-        verified: files with the digest that was published, or that was noted when they were put there.
+        bytes: their size.
+        verified: number of files with the published digest, or the digest recorded when they were stored.
         missing: patterns without a file.
         problems: one sentence each.
     """
@@ -110,10 +110,10 @@ def _matches(folder: Path, pattern: str) -> list[Path]:
 
 
 def _digests(path: Path) -> set[str]:
-    """The digests of a file and of what is packed in it.
+    """The digests of a file and of its unpacked content.
 
     Raises:
-        UserError: when it cannot be unpacked, is empty, or holds JSON that is none.
+        UserError: when it cannot be unpacked, is empty, or is not valid JSON.
     """
     unpackers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
     unpacker = unpackers.get(path.suffix)

@@ -1,4 +1,4 @@
-"""The generated samples for classification: short texts that say plainly which class they are of.
+"""The generated samples for classification: short texts whose class is obvious.
 
 They have at most 35 characters, so that they are short enough for demonstrations with any tokenizer.
 """
@@ -14,7 +14,7 @@ Row = tuple[int, str]
 
 OF_FILMS = "plot,film,script,acting,humor,ending,dialogue,romance,premise,pacing"
 
-# By task: how two parts make a text, and by class the first and the second parts.
+# By task: the format of a text with two parts, and by class the first and the second parts.
 PARTS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "sst2": (
         "the {} is {} .",
@@ -48,7 +48,7 @@ PARTS: dict[str, tuple[str, list[tuple[str, str]]]] = {
 
 
 def labelled(task: str) -> tuple[list[Row], list[Row]]:
-    """Training and test rows of a task: class and text, no text twice, the test rows in turns over the classes."""
+    """Training and test rows of a task: class and text, no text twice; test rows alternate between the classes."""
     form, classes = PARTS[task]
     draw = random.Random(0).random
     texts = [

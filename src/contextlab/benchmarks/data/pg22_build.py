@@ -1,8 +1,8 @@
 """Builds PG-22: draws books from Project Gutenberg's catalogue by the rule of LongMem (section 3.1).
 
-English texts issued in 2020-2022 that PG-19 does not have, without Project Gutenberg's header and footer, sorted into
-the paper's ranges of length by GPT-2 tokens. A journal notes every book as soon as it is finished, so that a build
-that was stopped in any way goes on where it was.
+The set holds the English texts released in 2020-2022 that PG-19 does not have, without Project Gutenberg's header and
+footer, in the paper's ranges of length by GPT-2 tokens. A journal records every finished book, so that an interrupted
+build can be resumed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.data.gutenberg import Mirror, Row
 
 FIRST, LAST = "2020-01-01", "2022-12-31"
-# Tokens from which a range begins; what is shorter than the first is left out.
+# The least tokens of every range; books shorter than the first are left out.
 RANGES = {"S1": 5_000, "S2": 10_000, "S3": 100_000, "S4": 500_000, "S5": 1_000_000}
 MANIFEST, JOURNAL, CATALOGUE = "manifest.json", "build.jsonl", "pg_catalog.csv"
 GPT2, GPT2_REVISION = "openai-community/gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e"
@@ -34,7 +34,7 @@ GPT2, GPT2_REVISION = "openai-community/gpt2", "607a30d783dfa663caf39e06633721c8
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What decides which books a build draws.
+    """The sources that decide which books a build draws.
 
     Attributes:
         catalogue_sha256: of Project Gutenberg's catalogue.
@@ -60,16 +60,16 @@ def build(
     """Draw the set into `folder` and return its manifest.
 
     Args:
-        folder: receives `books.jsonl`, `texts/`, the catalogue, the journal and `manifest.json`.
-        mirror: where the texts are read.
+        folder: for `books.jsonl`, `texts/`, the catalogue, the journal and `manifest.json`.
+        mirror: source of the texts.
         metadata: PG-19's `metadata.csv`, or any CSV whose first column are the numbers of books to leave out.
         tokenizer: of the package `tokenizers`.
-        limit: stop after so many books; the first n of every draw are the same.
-        catalogue: where the catalogue is, when not at the mirror.
-        progress: wraps the rows that are gone through.
+        limit: the most books; every build draws the same first n.
+        catalogue: path or address of the catalogue; the mirror's when None.
+        progress: wraps the iteration over the rows, as `tqdm` does.
 
     Raises:
-        UserError: when a source cannot be had or is broken, or the folder holds a build from other sources.
+        UserError: when a source is missing or broken, or the folder holds a build from other sources.
     """
     from contextlab.benchmarks.data.gutenberg import select
 
@@ -112,7 +112,7 @@ def build(
 
 
 def differences(folder: Path) -> list[str]:
-    """What of a built set is not as its manifest says, one sentence each."""
+    """Differences between a built set and its manifest, one sentence each."""
     manifest = folder / MANIFEST
     try:
         fields = parse_json(read(manifest)[0], manifest)
@@ -130,7 +130,7 @@ def differences(folder: Path) -> list[str]:
 
 
 def lists(folder: Path, books: list[dict[str, Any]]) -> bool:
-    """Whether the manifest of a build in `folder` is that of these books; False where there is none."""
+    """Whether the manifest in `folder` lists these books; False without a manifest."""
     manifest = folder / MANIFEST
     try:
         fields = parse_json(read(manifest)[0], manifest)
@@ -143,7 +143,7 @@ def load_tokenizer(where: Path | None = None) -> Any:
     """GPT-2's tokenizer, from a `tokenizer.json` or from the hub at a fixed revision.
 
     Raises:
-        UserError: when it cannot be had.
+        UserError: when it cannot be loaded.
     """
     from tokenizers import Tokenizer
 
@@ -157,7 +157,7 @@ def load_tokenizer(where: Path | None = None) -> Any:
 
 
 def bucket(tokens: int) -> str | None:
-    """The range that a length in tokens is in; None below the first."""
+    """The range of a length in tokens; None below the first range."""
     return next((name for name, least in reversed(RANGES.items()) if tokens >= least), None)
 
 
@@ -199,7 +199,7 @@ def _draw(row: Row, folder: Path, mirror: Mirror, tokenizer: Any) -> dict[str, A
 
 
 def _journal(path: Path, plan: Plan) -> dict[int, dict[str, Any]]:
-    """The entries so far by number; a line that was cut off is cut out, and a text that is gone is drawn again."""
+    """The journal's entries by number, without an incomplete last line and without books whose text is missing."""
     if not path.exists():
         _write(path, (json.dumps(dataclasses.asdict(plan)) + "\n").encode())
     raw = path.read_bytes()

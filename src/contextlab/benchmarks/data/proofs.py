@@ -1,9 +1,8 @@
-"""What shows that data is the publisher's own: digests of whole files or of single items.
+"""Verifies that data is the publisher's: by digests of whole files or of single items.
 
-Whole files are compared with the digests that the catalogue has from their publishers. For cut-down sets, of which no
-publisher states a digest, `proofs.json` holds the first six bytes of the sha256 of every item (or file) that is known
-to be the publisher's: `benches/proofs.py` makes it from a folder whose own digests it checks first. Data that neither
-shows is called the user's own.
+Whole files are compared with the publishers' digests in the catalogue. For parts of a set, which have no published
+digest, `proofs.json` holds the first six bytes of the sha256 of every item (or file) of the publisher:
+`benches/proofs.py` makes it from a folder whose digests it verifies first. All other data is called the user's own.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ KEPT_BYTES = 6
 
 
 def item(*parts: str) -> str:
-    """The digest of an item by all that it consists of."""
+    """The digest of an item, from all its parts."""
     digest = hashlib.sha256()
     for part in parts:
         content = part.encode("utf-8", "surrogatepass")
@@ -44,36 +43,36 @@ def record_item(record: Any) -> str:
 
 
 def file_item(name: str, path: Path) -> str:
-    """The digest of a file under its name, unpacked where it is packed."""
+    """The digest of a file's name and unpacked content."""
     return item(name, hashlib.sha256(_unpacked(path)).hexdigest())
 
 
 def verified(group: str, items: Iterable[str]) -> bool:
-    """Whether all items, none of them twice, are among those of a group in `proofs.json`."""
+    """Whether all items are different and belong to a group of `proofs.json`."""
     listed = list(items)
     return bool(listed) and len(set(listed)) == len(listed) and known(group).issuperset(listed)
 
 
 @functools.cache
 def known(group: str) -> frozenset[str]:
-    """The digests of a group; none where it is not in the file."""
+    """The digests of a group; empty for an unknown group."""
     packed = base64.b64decode(_content().get(group, ""))
     return frozenset(packed[n : n + KEPT_BYTES].hex() for n in range(0, len(packed), KEPT_BYTES))
 
 
 def packed(items: Iterable[str]) -> str:
-    """What `known` reads."""
+    """The items in the format that `known` reads."""
     return base64.b64encode(b"".join(bytes.fromhex(one) for one in sorted(set(items)))).decode()
 
 
 def published(dataset: str, path: Path) -> bool:
-    """Whether a file has the digest that its publisher states for it, as it is or unpacked."""
+    """Whether a file, packed or unpacked, has the digest that its publisher states."""
     remotes = (remote for remote in SETS[dataset].remotes if remote.digest and remote.unpack is None)
     return any(_is_at(path, remote.path) and _has_digest(path, remote) for remote in remotes)
 
 
 def in_archive(dataset: str, path: Path, member: str) -> bool:
-    """Whether a file of the data set equals a member of its archive, which lies in the folder as it was published."""
+    """Whether a file of the data set equals a member of its published archive in the same folder."""
     root = path.parents[member.count("/")]
     for remote in SETS[dataset].remotes:
         archive = root / remote.path
@@ -89,7 +88,7 @@ def in_archive(dataset: str, path: Path, member: str) -> bool:
 
 
 def unverified(layout: str, count: int, noun: str, more: str = "") -> str:
-    """The note on `count` nouns of which nothing shows that they are the publisher's."""
+    """The note of a data set with `count` items that could not be verified."""
     amount = f"{count:,} {noun}{'s' * (count != 1)}{more}"
     return f"your own data in the layout of {layout}, not verified against the publisher: {amount}"
 

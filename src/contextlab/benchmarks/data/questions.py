@@ -1,4 +1,4 @@
-"""A text and what is asked about it, and how documents are put together to texts of a wanted length."""
+"""Texts with questions, and the joining of documents to texts of a wanted length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLE_WORDS = 130
 
 
 def grouped(documents: Sequence[Passage], split: str) -> tuple[Reading, ...]:
-    """Documents in their order, joined by empty lines to as many texts as make the average length that of the split.
+    """Documents in their order, joined by empty lines to texts whose average length is that of the split.
 
     The texts have nearly equal numbers of documents (GenerativeAdapter, section 4.2). Lengths are estimated from words
     and punctuation marks, so that the texts are the same for every tokenizer.
@@ -50,14 +50,14 @@ def estimated_tokens(text: str) -> float:
 
 
 def in_turns(rows: Iterable[Sequence[T]]) -> tuple[T, ...]:
-    """The first of every row, then the second of every row, and so on."""
+    """The first item of every row, then the second item of every row, and so on."""
     missing = object()
     turns = itertools.zip_longest(*rows, fillvalue=missing)
     return tuple(item for turn in turns for item in turn if item is not missing)  # type: ignore[misc]
 
 
 def sample_documents(seed: int) -> tuple[Passage, ...]:
-    """Short stories of the generated sample with the questions that they answer."""
+    """Short stories of the generated sample, with questions about them."""
     stories = [story(SAMPLE_WORDS, seed, index) for index in range(SAMPLE_DOCUMENTS)]
     return tuple(
         Passage(
@@ -70,6 +70,6 @@ def sample_documents(seed: int) -> tuple[Passage, ...]:
 
 
 def sample_dataset(readings: Sequence[Reading], name: str) -> Dataset:
-    """Generated readings as the stand-in for a data set."""
+    """Generated readings in place of a data set."""
     digest = hashlib.sha256(repr(readings).encode()).hexdigest()
     return Dataset(tuple(readings), "sample", digest, f"generated sample, not {name}")

@@ -1,9 +1,9 @@
-"""The generated sample: stories of a small world, for a first look without any data.
+"""The generated sample: stories of a small world, for a first run without any data.
 
-People hide things they have promised to somebody, life goes on for more than a thousand words, and a later chapter
-begins with three of the things being fetched. Who hid what where, and for whom, is told once; the right continuation
-of a chapter break can only be known from there, and tells it in other words. Everything follows from `(seed, index)`;
-only `random.Random.random` is used of the standard generator, whose sequence Python guarantees.
+People hide things that they have promised to somebody. More than a thousand words later a chapter begins in which
+three of these things are fetched. Who hid what where, and for whom, is said only once. The right continuation of a
+chapter break can only be known from this sentence, and says it in other words. Everything follows from `(seed, index)`;
+the only function of the standard generator is `random.Random.random`, whose sequence Python guarantees.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from contextlab.benchmarks.examples import Choice, Document
 T = TypeVar("T")
 
 FAR = 1_000
-"""Words between the telling of a promise and its being taken up again, at least."""
+"""The least number of words between a promise and the chapter that fetches the thing."""
 TOGETHER = 3
-"""Promises that one chapter takes up."""
+"""Promises that one chapter fetches."""
 CAST = 24
 CHAPTER_WORDS = 600
 PROMISES_A_CHAPTER = 2
@@ -35,7 +35,7 @@ SUFFIX_TOKENS = 128
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """Something told once, with the number of words from its telling to the end of the story."""
+    """A fact that a story says once, with the number of words from there to the end of the story."""
 
     question: str
     answer: str
@@ -44,7 +44,7 @@ class Fact:
 
 @dataclasses.dataclass(frozen=True)
 class Story:
-    """A story in chapters, and what is still hidden at its end."""
+    """A story in chapters, and facts about the things that are still hidden at its end."""
 
     chapters: tuple[str, ...]
     facts: tuple[Fact, ...]
@@ -56,7 +56,7 @@ class Story:
 
 
 def story(words: int, seed: int, index: int = 0) -> Story:
-    """A story of at least `words` words and at most 200 more, headings apart."""
+    """A story of at least `words` words and at most 200 more, without headings."""
     teller = _Teller(seed, index)
     teller.tell(words)
     return teller.story()
@@ -68,10 +68,10 @@ def documents(words: int, n: int, seed: int) -> tuple[Document, ...]:
 
 
 def planted(words: int, distances: Sequence[int], seed: int, index: int = 0) -> tuple[Story, tuple[Fact, ...]]:
-    """A story of about `words` words with one promise for each distance from its end, to within a paragraph or two.
+    """A story of about `words` words with one promise for each distance from its end, within one or two paragraphs.
 
     Nothing else in the story names a promise's people, thing, place or spot. The facts are in the order of the
-    distances, two for each: where, and for whom. Beside the story stand as many facts that occur nowhere in it.
+    distances, two for each: where, and for whom. The second result holds as many facts that do not occur in the story.
     """
     teller = _Teller(seed, index)
     promises, untold = teller.reserve(len(distances)), teller.withhold(len(distances))
@@ -83,11 +83,11 @@ def planted(words: int, distances: Sequence[int], seed: int, index: int = 0) -> 
 def choices(context_words: int, n: int, seed: int) -> tuple[Choice, ...]:
     """`n` chapter breaks, each after a story of at least `context_words` words, with six candidates.
 
-    Three promises are told at different places between `FAR` words before the break and the point from which a
-    context of `context_words` tokens still holds everything; contexts under about 2,000 words are too short for that
-    and tell them nearer. Every candidate takes all three up, with the same words: the true one agrees with what was
-    told, the others have places, spots and receivers exchanged among the three, so that none is right about any
-    promise. All candidates have the same number of sequences of words in common with the context, of every length.
+    Three promises occur at different positions at least `FAR` words before the break, and late enough that a context
+    of `context_words` tokens holds them; in contexts under about 2,000 words they are nearer. Every candidate fetches
+    all three things with the same words. The true candidate agrees with the story; in the others places, spots and
+    receivers are exchanged among the three, so that no promise is right. All candidates share equally many sequences
+    of words with the context, of every length.
     """
     return tuple(_choice(context_words, seed, index) for index in range(n))
 
@@ -118,7 +118,7 @@ class _Person:
 
 @dataclasses.dataclass
 class _Promise:
-    """Who hid what, where, and for whom; `words_before` is the number of words before its telling."""
+    """Who hid what, where, and for whom; `words_before` is the number of words of the story before it is said."""
 
     giver: _Person
     receiver: _Person
@@ -131,7 +131,7 @@ class _Promise:
 def _exchanged(promises: Sequence[_Promise]) -> list[list[_Promise]]:
     """Three promises with spots, places and receivers exchanged in five ways.
 
-    Of any three neighbours in the ring of permutations one moves all, so that no promise stays as it was.
+    Of any three neighbours in the ring of permutations one moves all, so that every promise changes.
     """
     ring = [(1, 0, 2), (1, 2, 0), (2, 1, 0), (2, 0, 1), (0, 2, 1)]
     return [
@@ -168,7 +168,7 @@ def _slots(promise: _Promise) -> dict[str, str]:
 
 
 class _Teller:
-    """A world and the story told of it so far."""
+    """A world, and the story about it so far."""
 
     def __init__(self, seed: int, index: int) -> None:
         self._random: Callable[[], float] = random.Random(seed * 1_000_003 + index).random
@@ -195,18 +195,18 @@ class _Teller:
         return [item for _, _, item in sorted((self._random(), i, item) for i, item in enumerate(items))]
 
     def reserve(self, count: int = TOGETHER) -> list[_Promise]:
-        """Promises whose people, things, places and spots occur nowhere else in the story."""
+        """Promises whose people, things, places and spots do not occur elsewhere in the story."""
         return [self._promise(self._people.pop(), self._people.pop()) for _ in range(count)]
 
     def withhold(self, count: int) -> list[_Promise]:
-        """Promises of strangers, whose things, places and spots do not occur in the story either."""
+        """Promises whose people, things, places and spots do not occur in the story."""
         return [self._promise(self._strangers.pop(), self._strangers.pop()) for _ in range(count)]
 
     def _promise(self, giver: _Person, receiver: _Person) -> _Promise:
         return _Promise(giver, receiver, self._things.pop(0), self._places.pop(0), self._spots.pop(0))
 
     def tell(self, words: int, plan: Sequence[tuple[int, _Promise]] = ()) -> None:
-        """Tell chapters until there are `words` words, and each promise of a plan as soon as its place is reached."""
+        """Add chapters until there are `words` words, with each promise of the plan at its position in words."""
         todo = list(plan)
         while self.words < words:
             paragraphs = [self._beginning()]
@@ -225,11 +225,11 @@ class _Teller:
             self.chapters[-1] += "\n\n" + self._hide(promise)
 
     def story(self) -> Story:
-        """What was told, with the promises not yet kept as its facts."""
+        """The story so far, with facts about the promises that are not yet kept."""
         return Story(tuple(self.chapters), self.facts(self._kept))
 
     def facts(self, promises: Sequence[_Promise]) -> tuple[Fact, ...]:
-        """Two of each promise, as far from the end as the story now is."""
+        """Two facts for each promise, with their distances from the present end of the story."""
         facts = []
         for promise in promises:
             who, what, distance = promise.giver.name, promise.thing, self.words - promise.words_before
@@ -239,19 +239,19 @@ class _Teller:
         return tuple(facts)
 
     def returning(self) -> list[tuple[str, int]]:
-        """As `opening`, in words that have no sequence in common with the telling of the promises."""
+        """As `opening`, without any sequence of words that occurs where the promises are said."""
         rows = [zip(self._shuffle(row), range(TOGETHER), strict=True) for row in _RETURNING]
         chosen = [(self.pick(_DUE), 0), *(phrase for row in rows for phrase in row)]
         return [(self._word(phrase), i) for phrase, i in chosen]
 
     def opening(self) -> list[tuple[str, int]]:
-        """The beginning of a chapter that takes promises up: sentences, and which promise fills each one."""
+        """The beginning of a chapter that fetches things: sentences, and the number of the promise in each."""
         recalling, fetching, numbers = self._shuffle(_RECALLING), self._shuffle(_FETCHING), range(TOGETHER)
         chosen = [(self.pick(_DUE), 0), *zip(recalling, numbers, strict=True), *zip(fetching, numbers, strict=True)]
         return [(self._word(phrase), i) for phrase, i in chosen]
 
     def _beginning(self) -> str:
-        """Take up what was hidden longest ago, if that is long enough ago."""
+        """Fetch the things that were hidden first, if that is long enough ago."""
         due = self._kept[:TOGETHER]
         if len(due) < TOGETHER or self.words - due[-1].words_before <= FAR:
             return self._everyday()
@@ -264,7 +264,7 @@ class _Teller:
         return self._count(_render(self.opening(), [due])[0])
 
     def _new_promise(self) -> _Promise:
-        """A promise by the thing's owner, or anybody where it has none, to somebody else."""
+        """A promise by the owner of a thing, or by anybody where it has none, to somebody else."""
         busy = {promise.giver.name for promise in self._kept}
         free = [person for person in self._people if person.name not in busy]
         self._things.sort(key=lambda thing: thing in self._owned and self._owned[thing] not in free)
@@ -279,7 +279,7 @@ class _Teller:
         return self._count(self._word(self.pick(_HIDING)).format_map(_slots(promise)))
 
     def _everyday(self) -> str:
-        """A paragraph on a subject that has not come up since all others did."""
+        """A paragraph on a subject that has not been used since all others were."""
         self._subjects = self._subjects or self._shuffle(_EVERYDAY)
         first, *others = self._subjects.pop()
         a = self.pick(self._people)
@@ -300,7 +300,7 @@ _Phrase = tuple[str | tuple[str, ...], ...]
 
 
 def _parse(phrase: str) -> _Phrase:
-    """Literal parts and tuples of wordings, alternating."""
+    """Literal parts and tuples of alternative wordings, in turns."""
     parts = re.split(r"\[([^\]]*)\]", re.sub("[“”]", '"', phrase))
     return tuple(tuple(part.split("|")) if i % 2 else part for i, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""Where the files of a data set are, and how they are read."""
+"""Finding and reading the files of a data set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from contextlab.paths import cache_dir
 
 HUB_REPOSITORIES = {"chapterbreak": "simsun131/chapterbreak"}
 HUB_TIMEOUT = 5
-# Half of a character, which JSON can spell and no tokenizer can read.
+# A lone surrogate (half of a character), which JSON can encode and no tokenizer accepts.
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -31,9 +31,9 @@ class Location:
     """A file of a data set.
 
     Attributes:
-        path: the file; None when there is none and the generated sample stands in.
-        source: where it was found.
-        revision: the hub's commit that it was downloaded from.
+        path: the file; None when there is none and the generated sample is used.
+        source: the kind of its source.
+        revision: the commit on the hub that it was downloaded from.
     """
 
     path: Path | None
@@ -42,9 +42,9 @@ class Location:
 
 
 def locate(dataset: str, file: str, data: Path | None) -> Location:
-    """Find `<dataset>/<file>`, plain or with `.gz`: in `data`, else the cache, else the hub, else nowhere.
+    """Find `<dataset>/<file>`, plain or with `.gz`: in `data`, else in the cache, else on the hub.
 
-    `CONTEXTLAB_DATA` stands in for `data` when that is None. A folder that was named is the only place looked at.
+    `CONTEXTLAB_DATA` replaces `data` when that is None. When a data folder is named, only this folder is searched.
 
     Raises:
         UserError: when the named folder does not exist or lacks the file, or the disk is full.
@@ -63,10 +63,10 @@ def locate(dataset: str, file: str, data: Path | None) -> Location:
 
 
 def locate_folder(dataset: str, folder: str, data: Path | None) -> Location:
-    """Find the folder `<dataset>/<folder>`: in `data` (or `CONTEXTLAB_DATA`), else the cache, else nowhere.
+    """Find the folder `<dataset>/<folder>`: in `data` (or `CONTEXTLAB_DATA`), else in the cache.
 
     Raises:
-        UserError: when a data folder was named and lacks it.
+        UserError: when a data folder is named and lacks it.
     """
     named = data or os.environ.get("CONTEXTLAB_DATA")
     path = (Path(named) if named else cache_dir() / "data") / dataset / folder
@@ -76,17 +76,17 @@ def locate_folder(dataset: str, folder: str, data: Path | None) -> Location:
 
 
 def plain_or_gz(path: Path) -> Path | None:
-    """The path as given, or with `.gz` added or taken off, whichever is a file."""
+    """The path itself, or with `.gz` added or removed; None when neither is a file."""
     other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
     return next((candidate for candidate in (path, other) if candidate.is_file()), None)
 
 
 def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
-    """The text of a file, unpacked when it ends in `.gz`, and the sha256 of the file as it is.
+    """The text of a file, unpacked when its name ends in `.gz`, and the sha256 of the file on disk.
 
     Args:
         path: the file.
-        encoding: of a file that is not in UTF-8; without one, such a file is an error.
+        encoding: of a file that is not UTF-8; such a file is an error when None.
 
     Raises:
         UserError: when the file is missing or broken.
@@ -107,7 +107,7 @@ def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
 
 
 def lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The lines of a file of any size, unpacked when it ends in `.gz`, each after the words that say where it is.
+    """The lines of a file of any size, unpacked when its name ends in `.gz`, each with its line number in words.
 
     Raises:
         UserError: when the file is missing or broken, possibly after some lines.
@@ -121,7 +121,7 @@ def lines(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def json_lines(path: Path) -> tuple[list[tuple[str, Any]], str]:
-    """The JSON value of every line of a UTF-8 file, after the words that say where it is, and the file's sha256.
+    """The JSON value of every line of a UTF-8 file, each with its line number in words, and the file's sha256.
 
     Raises:
         UserError: when the file is missing, broken or without any value.
@@ -151,7 +151,7 @@ def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
 
 
 def field(record: Any, name: str, kind: type, where: str) -> Any:
-    """A field of a JSON object; `where` names the file and the example for the error.
+    """A field of a JSON object; `where` names the file and the example in errors.
 
     Raises:
         UserError: when the field is missing, empty or of another type.
@@ -172,7 +172,7 @@ def texts(record: Any, name: str, where: str) -> tuple[str, ...]:
 
 
 def shuffled(identity: str, true: str, others: Sequence[str]) -> tuple[tuple[str, ...], int]:
-    """The candidates in an order that depends on the example's id alone, and the place of the true one."""
+    """The candidates in an order that depends only on the example's id, and the index of the true one."""
     texts = (true, *others)
     order = sorted(range(len(texts)), key=lambda i: hashlib.sha256(f"{identity}/{i}".encode()).digest())
     return tuple(texts[i] for i in order), order.index(0)
@@ -189,12 +189,12 @@ def _in_folder(root: Path, dataset: str, file: str) -> Path:
 
 
 def note_revision(target: Path, commit: str, sha256: str) -> None:
-    """Keep beside a file which commit of the hub it is of, and its digest."""
+    """Record the commit on the hub and the digest of a file in a file beside it."""
     _revision_file(target).write_text(f"{commit} {sha256}\n")
 
 
 def _revision(target: Path, path: Path) -> str | None:
-    """The commit that a file is of; None where none was noted, or the file has changed since."""
+    """The recorded commit of a file; None without a record, or when the file has changed since."""
     if not _revision_file(target).exists():
         return None
     commit, _, sha256 = _revision_file(target).read_text().strip().partition(" ")
@@ -206,9 +206,9 @@ def _revision_file(target: Path) -> Path:
 
 
 def _download(repository: str, target: Path) -> bool:
-    """Fetch the newest revision of a file; False when the hub cannot be had, whatever the reason.
+    """Download the newest revision of a file; False when this fails for any reason.
 
-    No fixed revision is known to be the published one, so the commit is resolved first and kept beside the file.
+    No fixed revision is known to be the published one, so the commit is resolved first and recorded beside the file.
     """
     import huggingface_hub as hub
 
@@ -221,7 +221,7 @@ def _download(repository: str, target: Path) -> bool:
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         with locks.held(f"data {target}"), tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            if target.is_file():  # whoever held the lock has fetched it
+            if target.is_file():  # downloaded by the process that held the lock before
                 return True
             path = hub.hf_hub_download(
                 repository,

@@ -1,1 +1,1 @@
-"""Metrics with confidence intervals, and what compares an answer with the expected ones."""
+"""Metrics with confidence intervals, and scores of written answers."""

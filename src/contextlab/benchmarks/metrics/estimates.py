@@ -1,4 +1,4 @@
-"""Metrics with their 95 % intervals, and what compares two runs over the same examples."""
+"""Metrics with their 95 % intervals, and comparisons of two runs over the same examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Examples = Mapping[str, Sequence[Part]]
 
 
 def ratio(parts: Sequence[Part]) -> Metric:
-    """A mean of whatever numbers, with a t interval over the clusters that is corrected for skewness.
+    """A mean of any numbers, with a t interval over the clusters that is corrected for skewness.
 
     Raises:
         ValueError: when there are no parts, or the denominators of a stratum do not sum to more than 0.
@@ -25,11 +25,11 @@ def ratio(parts: Sequence[Part]) -> Metric:
 
 
 def proportion(parts: Sequence[Part], n: int | None = None) -> Metric:
-    """A mean of numbers between 0 and 1, with Wilson's interval over as many trials as the clusters are worth.
+    """A mean of numbers between 0 and 1, with Wilson's interval over the effective number of trials.
 
     Args:
         parts: of all observations.
-        n: observations, where these have several parts each.
+        n: number of observations, where one observation has several parts.
 
     Raises:
         ValueError: when there are no parts, or the denominators of a stratum do not sum to more than 0.
@@ -39,13 +39,13 @@ def proportion(parts: Sequence[Part], n: int | None = None) -> Metric:
 
 
 def f1_parts(answer: Hashable, prediction: Hashable, cluster: str, group: str = "") -> list[Part]:
-    """What one classified text adds to macro F1, the mean over classes of hits over (answered + predicted) / 2.
+    """The parts of one classified text in macro F1, the mean over classes of hits / ((answers + predictions) / 2).
 
     Args:
         answer: the right class.
-        prediction: the class that was taken.
+        prediction: the predicted class.
         cluster: of the text.
-        group: name of a set of classes of its own, over which F1 is averaged too.
+        group: name of a set of classes; F1 is averaged over groups too.
     """
     if answer == prediction:
         return [Part(1.0, 1.0, cluster, f"{group}{answer}")]
@@ -53,7 +53,7 @@ def f1_parts(answer: Hashable, prediction: Hashable, cluster: str, group: str = 
 
 
 def macro_f1(answers: Sequence[int], predictions: Sequence[int], clusters: Sequence[str]) -> Metric:
-    """The mean of the classes' F1; classes that are neither answered nor predicted have none and are left out.
+    """The mean of the classes' F1; classes that are neither an answer nor a prediction are left out.
 
     Raises:
         ValueError: when the lengths differ or there are no examples.
@@ -63,10 +63,10 @@ def macro_f1(answers: Sequence[int], predictions: Sequence[int], clusters: Seque
 
 
 def paired(measure: Measure, mine: Examples, other: Examples) -> Metric | None:
-    """A metric of one run less that of another, both over the examples that both have; None without any.
+    """A metric of one run minus that of another, over the examples that both have; None without any.
 
-    The difference of the metrics has their own weights: those of tokens, of tasks, of questions. It comes with a t
-    interval over the clusters, for a bounded measure with that of Bonett and Price.
+    Observations have the same weights as in the metric (tokens, tasks, questions). The interval is a t interval over
+    the clusters, for a bounded measure that of Bonett and Price.
     """
     shared = [example for example in mine if example in other]
     if not shared:
@@ -81,11 +81,11 @@ def paired(measure: Measure, mine: Examples, other: Examples) -> Metric | None:
 
 
 def share_of_full(window: Examples, method: Examples, full: Examples) -> Metric | None:
-    """The part of full attention's gain over the window that a method reaches, from nats per token.
+    """The share of full attention's gain over the window that a method reaches, from nats per token.
 
     Returns:
-        1 for a method as good as full attention, 0 for one as good as the window, with Fieller's interval over the
-        clusters; None where the interval of the gain itself does not lie above 0.
+        1 for a method as good as full attention and 0 for one as good as the window, with Fieller's interval over the
+        clusters; None where the interval of the gain is not above 0.
     """
     shared = [example for example in method if example in window and example in full]
     if not shared:
@@ -97,18 +97,18 @@ def share_of_full(window: Examples, method: Examples, full: Examples) -> Metric 
 
 
 def exponential(metric: Metric) -> Metric:
-    """The perplexity of a metric in nats: value and bounds raised to e."""
+    """The perplexity of a metric in nats: the exponential of the value and of both bounds."""
     low, high = (None if bound is None else _exp(bound) for bound in (metric.low, metric.high))
     return Metric(_exp(metric.value), low, high, metric.n)
 
 
 def _exp(nats: float) -> float:
-    # The interval of two documents may reach further than floating-point numbers do.
+    # The upper bound for two documents may be too large for a floating-point number.
     return math.exp(min(nats, 700.0))
 
 
 def _aligned(runs: Sequence[Examples], shared: Sequence[str]) -> list[Estimate]:
-    """The estimates of several runs over the same examples, with the same order of clusters."""
+    """The estimates of several runs over the same examples, with the clusters in the same order."""
     parts = [list(itertools.chain.from_iterable(run[example] for example in shared)) for run in runs]
     clusters = sorted({part.cluster for part in itertools.chain.from_iterable(parts)})
     return [jackknife(one, clusters) for one in parts]
@@ -117,7 +117,7 @@ def _aligned(runs: Sequence[Examples], shared: Sequence[str]) -> list[Estimate]:
 def _changes(mine: Examples, other: Examples, shared: Sequence[str]) -> tuple[float, float]:
     """The mean square of the differences between two runs' observations, and the share of those that differ.
 
-    Examples whose observations are not the same ones are compared as wholes.
+    An example whose observations differ between the runs counts as one observation.
     """
     squares, differing = 0.0, 0.0
     for example in shared:

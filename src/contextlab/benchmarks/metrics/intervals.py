@@ -1,9 +1,9 @@
 """95 % intervals for few clusters: of means, of proportions, of paired differences and of ratios of differences.
 
-Whatever is measured is a mean over strata of ratios of sums. What is alike for a reason (the questions about one text,
-the chapters of one book) is one cluster; clusters are independent of each other, and an interval counts them, not what
-lies in them. How far a number may move is learned by leaving out each cluster in turn (the jackknife), and quantiles
-are those of Student's t. docs/statistics.md holds the simulated coverage.
+Every metric is a mean over strata of ratios of sums. Observations that depend on each other (the questions about one
+text, the chapters of one book) form a cluster. Clusters are independent, and intervals count clusters, not
+observations. The variance is estimated by leaving out each cluster in turn (the jackknife), and quantiles are those of
+Student's t. docs/statistics.md holds the simulated coverage.
 
 Legend: G clusters, S strata.
 """
@@ -23,21 +23,21 @@ from contextlab.benchmarks.task import Part
 Array = np.ndarray[Any, Any]
 Bounds = tuple[float, float] | None
 
-# Below this skewness the correction is rounding error.
+# Below this skewness the correction is smaller than rounding errors.
 STRAIGHT = 1e-4
-# Few numbers hardly tell their skewness: a bound moves by half of the t interval's at most.
+# The skewness of few numbers is uncertain, so a bound is moved by at most half of the t interval's half-width.
 FARTHEST = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number and what it owes to each cluster.
+    """A number and its jackknife changes.
 
     Attributes:
-        value: over all clusters.
+        value: the number over all clusters.
         changes_G: the value minus the value without the cluster.
-        weights_G: of the clusters; their sum is 1.
-        size: how many observations of equal weight and denominator 1 the strata are worth.
+        weights_G: weights of the clusters; their sum is 1.
+        size: effective number of observations.
     """
 
     value: float
@@ -51,22 +51,22 @@ class Estimate:
 
     @property
     def clusters(self) -> float:
-        """How many clusters of equal weight these are worth (Kish)."""
+        """The effective number of clusters (Kish)."""
         return float(1 / (self.weights_G**2).sum())
 
     @property
     def variance(self) -> float:
-        """The jackknife's, around the value."""
+        """The jackknife variance, around the value."""
         return covariance(self, self)
 
     @property
     def quantile(self) -> float:
-        """Student's t at 0.975, with one degree of freedom less than the clusters are worth, and at least one."""
+        """Student's t at 0.975; degrees of freedom are the effective clusters minus one, and at least one."""
         return float(special.stdtrit(max(self.clusters - 1, 1.0), 0.975))
 
 
 def covariance(a: Estimate, b: Estimate) -> float:
-    """The jackknife's covariance of two numbers over the same clusters."""
+    """The jackknife covariance of two numbers over the same clusters."""
     count = len(a.changes_G)
     return float((count - 1) / count * (a.changes_G * b.changes_G).sum())
 
@@ -74,11 +74,11 @@ def covariance(a: Estimate, b: Estimate) -> float:
 def jackknife(parts: Sequence[Part], clusters: Sequence[str] | None = None) -> Estimate:
     """The mean over strata of sums of numerators over sums of denominators.
 
-    A stratum that lies in one cluster is left out with it.
+    A stratum that is part of a single cluster is left out with it.
 
     Args:
         parts: of all observations, in any order.
-        clusters: the order of the clusters; that of their names when None.
+        clusters: the order of the clusters; sorted by name when None.
 
     Raises:
         ValueError: when there are no parts, or the denominators of a stratum do not sum to more than 0.
@@ -99,7 +99,7 @@ def jackknife(parts: Sequence[Part], clusters: Sequence[str] | None = None) -> E
 
 
 def _mean_ratio(sums_S2: Array) -> Array:
-    """Over the strata of `(..., S, 2)` sums that hold anything."""
+    """The mean over those strata of `(..., S, 2)` sums that have a denominator."""
     there_S = sums_S2[..., 1] > 0
     ratios_S = np.where(there_S, sums_S2[..., 0], 0) / np.where(there_S, sums_S2[..., 1], 1)
     mean: Array = ratios_S.sum(-1) / np.maximum(there_S.sum(-1), 1)
@@ -107,10 +107,10 @@ def _mean_ratio(sums_S2: Array) -> Array:
 
 
 def mean_interval(estimate: Estimate) -> Bounds:
-    """Student's t interval, widened to hold the one that is corrected for skewness (Hall 1992); None for one cluster.
+    """Student's t interval, extended to the one corrected for skewness (Hall 1992); None for one cluster.
 
-    For equal clusters without skewness it is the textbook's t interval over the clusters. No bound is farther from the
-    value than one and a half times that interval's.
+    For equal clusters without skewness it is the textbook's t interval over the clusters. A bound is at most one and a
+    half times as far from the value as in that interval.
     """
     count = len(estimate.changes_G)
     if count < 2:
@@ -124,7 +124,7 @@ def mean_interval(estimate: Estimate) -> Bounds:
 
 
 def _skewness(changes_G: Array) -> float:
-    """With Fisher's correction for few clusters; 0 for fewer than three, or where nothing changes."""
+    """Skewness with Fisher's correction for few clusters; 0 for fewer than three, or where all are equal."""
     count, largest = len(changes_G), float(np.abs(changes_G).max())
     if count < 3 or largest == 0:
         return 0.0
@@ -143,9 +143,9 @@ def _corrected(t: float, skewness: float, count: int) -> float:
 
 
 def proportion_interval(estimate: Estimate) -> Bounds:
-    """Wilson's score interval with the t quantile over as many trials as the clusters are worth; None for one cluster.
+    """Wilson's score interval with the t quantile over the effective number of trials; None for one cluster.
 
-    For a mean of numbers between 0 and 1. Without clusters these are all trials.
+    For a mean of numbers between 0 and 1. When every observation is its own cluster, each is a trial.
     """
     if len(estimate.changes_G) < 2:
         return None
@@ -160,8 +160,8 @@ def proportion_interval(estimate: Estimate) -> Bounds:
 def change_interval(estimate: Estimate, square: float, differing: float) -> Bounds:
     """Bonett and Price's interval of a paired difference of proportions, with the t quantile; None for one cluster.
 
-    Two pairs are added that differ in either direction, so that a few equal pairs do not promise equality. The number
-    of pairs is what the clusters are worth.
+    Two pairs that differ in opposite directions are added, so that a few equal pairs do not have an interval of
+    length 0. The number of pairs is the effective number of trials.
 
     Args:
         estimate: the difference of two means of numbers between 0 and 1.
@@ -178,15 +178,16 @@ def change_interval(estimate: Estimate, square: float, differing: float) -> Boun
 
 
 def _trials(estimate: Estimate, spread: float, known: float) -> float:
-    """How many independent trials the observations are worth.
+    """The effective number of independent trials.
 
-    The intra-class correlation is estimated, and one cluster in which all are alike is added to those that tell
-    something of it: where an outcome is rare, few do, and the clusters in which it is the rule may not have been drawn.
+    It follows from the intra-class correlation. To estimate this, one cluster of equal observations is added to the
+    clusters with information on it: where an outcome is rare, there are few of these, and the clusters in which it is
+    frequent may not have been drawn.
 
     Args:
-        estimate: what was observed.
+        estimate: the estimated mean.
         spread: variance of one trial.
-        known: the part of the clusters that tells of the correlation.
+        known: share of the clusters with information on the correlation.
     """
     count, clusters, size = len(estimate.changes_G), estimate.clusters, max(estimate.size, estimate.clusters)
     variance = estimate.variance * (count - 1) / count
@@ -202,7 +203,7 @@ def _trials(estimate: Estimate, spread: float, known: float) -> float:
 def ratio_interval(numerator: Estimate, denominator: Estimate) -> Bounds:
     """Fieller's interval of a ratio of two numbers over the same clusters, with the t quantile.
 
-    None for one cluster, and where the denominator's own interval does not lie above 0: the ratio means nothing there.
+    None for one cluster, and where the interval of the denominator is not above 0, since the ratio has no meaning then.
     """
     bounds = mean_interval(denominator)
     if bounds is None or bounds[0] <= 0:

@@ -1,4 +1,4 @@
-"""How a written answer is compared with reference answers."""
+"""Scores of a written answer against reference answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rouge_l_recall(prediction: str, answers: Sequence[str]) -> float:
 
 
 def shortest(answers: Sequence[str]) -> tuple[str]:
-    """The answer of the fewest characters, the first of several, which GenerativeAdapter's code compares with."""
+    """The shortest answer in characters (the first of several), the only reference in GenerativeAdapter's code."""
     return (min(answers, key=len),)
 
 

@@ -1,4 +1,4 @@
-"""Prompts are text files beside this one, with `{placeholders}`; what a result was asked with is hashed into it."""
+"""Prompts: text files in this folder, with `{placeholders}`; a result stores the digest of its prompt."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from importlib import resources
 
 
 def prompt(name: str) -> str:
-    """The text of `<name>.txt`, without the line end that closes the file."""
+    """The text of `<name>.txt`, without the line end at the end of the file."""
     text = (resources.files(__name__) / f"{name}.txt").read_text(encoding="utf-8")
     return text.removesuffix("\n")

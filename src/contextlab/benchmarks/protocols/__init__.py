@@ -1,1 +1,1 @@
-"""Protocols: what is read, and what is asked of the state."""
+"""Protocols: which context a method reads, and which questions it answers from the state."""

@@ -1,4 +1,4 @@
-"""Questions about a text that is read once: written answers compared with references, or one of several taken.
+"""Questions about a text that is read once: answers are written and compared with references, or options are ranked.
 
 Legend: N options, M tokens of the longest.
 """
@@ -35,26 +35,27 @@ SEPARATOR = "\n\n"
 ENDS = ("\n", "Question:")
 SHORT_ANSWER = 20
 AT_ONCE = 64
-"""Questions that are answered side by side."""
+"""Questions that are answered in one batch."""
 BORDER = 32
-"""Characters before a border that tokens are made of together with what follows it."""
+"""Characters of the context that are tokenised again together with a question, since tokens may join both."""
 
 
 class QuestionProtocol(Protocol):
-    """Read a context once, put all its questions to that one state.
+    """Read a context once and answer all its questions from that one state.
 
-    Between context and question stand an empty line and no more. Without a context, or with a method that has none, a
-    question is put in words of their own. `options.tokens` keeps the last so many tokens of a context; a wrong context
-    is cut, likewise from the left, to the length of the own one, and stays shorter where the other example has less.
+    An empty line separates context and question. Without a context, or with a method that reads none, a question has
+    another prompt. `options.tokens` is the number of last tokens of a context that are read. A wrong context is cut
+    from the left to the length of the own context; it may be shorter.
 
     Args:
         prompts: names of the prompt files for a question after a context and for one alone.
         options: of the run.
-        measures: what every question gets a number for, between 0 and 1 but for nats; the first is the quality.
-        by: the detail of a question that the first measure is broken down by.
-        summary: metrics of all records, instead of the measures' means over all questions.
+        measures: names of the numbers that every question has, between 0 and 1 except for nats; the first is the
+            quality.
+        by: the detail of a question; the first measure is also reported for each of its values.
+        summary: computes the metrics from all records; the measures' means over all questions when None.
         over_works: whether that summary's first metric is the mean over works of the means over their questions.
-        wording: whether context and question are put as plain text or in the backbone's chat template.
+        wording: whether context and question are plain text or use the backbone's chat template.
         bare: name of the prompt file for a question that is a turn of its own.
     """
 
@@ -80,10 +81,10 @@ class QuestionProtocol(Protocol):
         self.summary = summary or functools.partial(means, measures=self.measures, by=by)
 
     def evaluate(self, meter: Meter, example: Reading, other: Reading) -> dict[str, Any]:
-        """Read one context and ask all its questions.
+        """Read one context and answer all its questions.
 
         Raises:
-            UserError: when the method cannot read context, question and answer as one.
+            UserError: when context, question and answer are longer than the method can read as one text.
         """
         own, context = self._contexts(meter.backbone, example, other)
         sequences = [self._sequences(meter, example, question, bool(context)) for question in example.questions]
@@ -103,10 +104,10 @@ class QuestionProtocol(Protocol):
         }
 
     def whole(self, example: Reading, question: Question) -> str:
-        """The own context and the question as one plain text: what has been read when the answer begins.
+        """The own context and the question as one plain text: everything that comes before the answer.
 
         Raises:
-            UserError: when they are put in a chat template, which only a backbone has.
+            UserError: when the wording is a chat template, which only a backbone has.
         """
         if self.wording != "plain":
             raise UserError(f"A text in the words of prompt={self.wording} needs a backbone: leave prompt= out.")
@@ -114,25 +115,25 @@ class QuestionProtocol(Protocol):
         return context + self._worded(question, bool(context), ("", ""))
 
     def choices(self, question: Question) -> list[str]:
-        """The options of a question as they follow it."""
+        """The options of a question, as texts that continue it."""
         return [f" {option}" for option in question.options]
 
     @abstractmethod
     def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
-        """The tokens that are put to the state for one question, worded as `text`; `before` ends the context."""
+        """The token sequences of one question with the wording `text`; `before` is the end of the context."""
 
     @abstractmethod
     def length(self, sequences: list[list[int]]) -> int:
-        """The most tokens that a question and its answer take."""
+        """The most tokens of a question with its answer."""
 
     @abstractmethod
     def answer(
         self, meter: Meter, state: State, questions: Sequence[Question], sequences: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
-        """What is stored of each question: the measures among it."""
+        """The record of each question, with its measures."""
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Means over all questions, or what the task makes of the records."""
+        """Means over all questions, or the task's own metrics."""
         return self.summary(records)
 
     def quality(self, record: dict[str, Any]) -> float:
@@ -140,7 +141,7 @@ class QuestionProtocol(Protocol):
         return float(sum(entry[self.measures[0]] for entry in record["questions"]) / len(record["questions"]))
 
     def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
-        """Every question; those about one work are a cluster, or those with the same detail `cluster`."""
+        """One part per question. The cluster is the detail `cluster` where questions have it, else the work."""
         names = [self.measures[0], *([NATS] if NATS in self.measures[1:] and not self.over_works else [])]
         return {name: question_parts([record], name, self.over_works) for name in names}
 
@@ -159,7 +160,7 @@ class QuestionProtocol(Protocol):
         return self.tokenise(meter.backbone, before, self._worded(question, after, turn), question)
 
     def _worded(self, question: Question, after_context: bool, turn: tuple[str, str]) -> str:
-        """The question in the form that follows a context or in that of one alone; `turn` is the chat template's."""
+        """The question in the prompt with or without a context; `turn` is the text of the chat template around it."""
         opening, closing = turn
         form = self.after_context if after_context else self.alone
         if after_context and self.wording != "chat-question":
@@ -170,7 +171,7 @@ class QuestionProtocol(Protocol):
 class AnswerProtocol(QuestionProtocol):
     """Write an answer greedily up to a line end or `max_new_tokens`, and compare it with the references.
 
-    Up to 64 questions are answered side by side.
+    Up to 64 questions are answered in one batch.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class AnswerProtocol(QuestionProtocol):
     def answer(
         self, meter: Meter, state: State, questions: Sequence[Question], sequences: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
-        """The text that was written, and its scores."""
+        """The written text and its scores."""
         stop = stop_tokens(meter.backbone)
         for start in range(0, len(questions), AT_ONCE):
             prompts = [tokens for (tokens,) in sequences[start : start + AT_ONCE]]
@@ -209,15 +210,16 @@ class AnswerProtocol(QuestionProtocol):
                 yield self.compare(meter.backbone.decode(tokens), question)
 
     def compare(self, written: str, question: Question) -> dict[str, Any]:
-        """The answer that a text begins with, and its scores."""
+        """The answer at the beginning of a written text, and its scores."""
         text = _until(written)
         return {"prediction": text, **{name: score(text, question) for name, score in self.scores.items()}}
 
 
 class RankProtocol(QuestionProtocol):
-    """Take the option of the lowest perplexity per token after the question, as MetaICL does.
+    """Predict the option with the lowest perplexity per token after the question, as MetaICL does.
 
-    A question is read once for all its options, unless the method says that a text read in two calls is not one.
+    A question is read once for all its options, unless the method's capabilities say that reading a text in two calls
+    changes its results.
     """
 
     def __init__(
@@ -245,7 +247,7 @@ class RankProtocol(QuestionProtocol):
     def answer(
         self, meter: Meter, state: State, questions: Sequence[Question], sequences: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
-        """Nats per token of every option, the one taken and the right one."""
+        """Nats per token of every option, the prediction and the right option."""
         for question, (tokens, *options) in zip(questions, sequences, strict=True):
             logprobs_NM = self._scored(meter, state, tokens, options).double().cpu()
             nats = [-float(row[: len(one)].mean()) for row, one in zip(logprobs_NM, options, strict=True)]
@@ -266,12 +268,12 @@ class RankProtocol(QuestionProtocol):
 
 
 def document_protocol(options: Options, by: str | None = None, wording: Wording = "plain") -> AnswerProtocol:
-    """Questions about documents, compared as in SQuAD and as in GenerativeAdapter (section 4.2)."""
+    """Questions about documents, with the scores of SQuAD and of GenerativeAdapter (section 4.2)."""
     return AnswerProtocol(("document-question", "question"), options, SQUAD_SCORES, by=by, wording=wording)
 
 
 def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None = None) -> dict[str, Metric]:
-    """Every measure's mean over all questions, and the first one's for each value of the detail `by`."""
+    """The mean of every measure over all questions, and of the first measure for each value of the detail `by`."""
     metrics = {}
     for name in measures:
         parts = question_parts(records, name)
@@ -285,12 +287,12 @@ def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None
 
 
 def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: bool = False) -> list[Part]:
-    """A measure of every question; its cluster is the detail `cluster`, else the work that was read.
+    """A measure of every question; its cluster is the detail `cluster`, else the work.
 
     Args:
         records: of the readings.
         measure: its name.
-        over_works: whether works count alike, whatever the number of their questions.
+        over_works: whether works have equal weight, whatever the number of their questions.
     """
     return [
         Part(entry[measure], 1.0, str(entry.get("cluster", record["work"])), record["work"] if over_works else "")
@@ -300,7 +302,7 @@ def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: 
 
 
 def stop_tokens(backbone: Backbone) -> tuple[int, ...]:
-    """Tokens that are line ends and nothing else, and the tokenizer's special ones."""
+    """Tokens that consist only of line ends, and the tokenizer's special tokens."""
     tokens = set(backbone.tokenizer.all_special_ids)
     for end in ("\n", "\n\n", "\n\n\n"):
         token = backbone.encode(end)[-1]
@@ -310,7 +312,7 @@ def stop_tokens(backbone: Backbone) -> tuple[int, ...]:
 
 
 def last(tokens: list[int], count: int | None) -> list[int]:
-    """The last so many tokens; all of them when `count` is None."""
+    """The last `count` tokens; all when None."""
     return tokens if count is None else tokens[max(len(tokens) - count, 0) :]
 
 

@@ -1,4 +1,4 @@
-"""Questions in the chat template of an instruction-tuned backbone, as GenerativeAdapter's code puts them."""
+"""Questions in the chat template of an instruction-tuned backbone, as in GenerativeAdapter's code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MARK = "what-the-user-says"
 
 
 def user_turn(backbone: Backbone) -> tuple[str, str]:
-    """What stands before and after the words of a user, up to where the answer begins.
+    """The text of the chat template before and after a user's message, up to the beginning of the answer.
 
-    The token that a state starts from anyway is left out of the first.
+    The BOS token, from which every state starts, is left out of the first.
 
     Raises:
         UserError: when the backbone has no chat template.

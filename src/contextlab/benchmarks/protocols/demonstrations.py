@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 Choose = Literal["random", "topk"]
-"""Demonstrations drawn at random, or for every text the most similar ones."""
+"""Demonstrations are drawn at random, or are the most similar training texts of every text."""
 
 
 class IclProtocol(Protocol):
-    """Read demonstrations, then ask about every text of a block from the state that they leave.
+    """Read demonstrations, then classify every text of a block from that state.
 
-    Random demonstrations are drawn without replacement among the training texts that are not asked about. The draw
-    depends on Python's random state, which the runner sets from the seed and the block's id, and not on k: fewer
-    demonstrations are the first of more. Most similar ones are those of `similar.Similar`, the most similar last,
-    right before the text, and are read anew for every text.
+    Random demonstrations are drawn without replacement from the training texts that are not in the block. The draw
+    depends on Python's random state, which the runner sets from the seed and the block's id, and not on k: the first
+    demonstrations are the same for every k. The most similar texts are those of `similar.Similar`, the most similar one
+    last, directly before the text; they are read separately for every text.
 
-    `template` scores the whole filled template of every class (EVALM, equations 1 and 2), `label` what stands for
-    `{label}` in it, both without normalising by length; `greedy` writes one token, which is right when it is not
-    blank and begins the label (LongMem's released script).
+    `template` scores the whole filled template of every class (EVALM, equations 1 and 2), `label` only the label in
+    it, both without normalising by length. `greedy` writes one token, which is right when it is not blank and the label
+    begins with it (LongMem's released script).
 
-    The control `none` leaves the demonstrations out; `wrong` gives each of them the label of the next class.
+    The control `none` leaves the demonstrations out; with `wrong` each of them has the label of the next class.
     """
 
     measure = Measure("accuracy", higher_is_better=True, bounded=True)
@@ -55,7 +55,7 @@ class IclProtocol(Protocol):
         """Classify the texts of one block.
 
         Raises:
-            UserError: when the method cannot read the prompt as one.
+            UserError: when the prompt is longer than the method can read as one text.
         """
         answers: list[dict[str, Any]] = []
         demonstrations, context_tokens = [], 0
@@ -77,7 +77,7 @@ class IclProtocol(Protocol):
         }
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Accuracy; unless scored greedily, also macro F1 and the nats of the true class among the classes."""
+        """Accuracy; with `template` and `label` also macro F1 and the nats of the true class among the classes."""
         metrics = {"accuracy": proportion([part for record in records for part in self.parts(record)["accuracy"]])}
         if self.template.scoring != "greedy":
             answers = [(self._cluster(record, answer), answer) for record in records for answer in record["answers"]]
@@ -92,7 +92,7 @@ class IclProtocol(Protocol):
         return float(sum(answer["correct"] for answer in record["answers"]) / len(record["answers"]))
 
     def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
-        """Texts that are asked about after the same demonstrations are a cluster."""
+        """The texts after the same demonstrations are a cluster."""
         answers = record["answers"]
         return {"accuracy": [Part(float(one["correct"]), 1.0, self._cluster(record, one)) for one in answers]}
 
@@ -101,7 +101,7 @@ class IclProtocol(Protocol):
         return str(answer["id"] if alone else record["id"])
 
     def draw(self, block: Block) -> Iterator[tuple[Sequence[Labelled], Sequence[Labelled]]]:
-        """Demonstrations and the texts that are asked about after them."""
+        """Demonstrations, and the texts to classify after them."""
         if self.options.context == "none" or not self.k:
             yield (), block.items
         elif self.choose == "random":
@@ -120,17 +120,17 @@ class IclProtocol(Protocol):
         return self.template.instruction + "".join(one + self.template.separator for one in texts)
 
     def question(self, item: Labelled) -> str:
-        """What comes before the choices: the template up to the label, nothing where all of it is scored."""
+        """The text before the choices: the template up to the label; empty where the whole template is scored."""
         before = "" if self.template.scoring == "template" else self.template.form.partition("{label}")[0]
         return before.format(text=item.text)
 
     def choices(self, item: Labelled) -> list[str]:
-        """What may follow the context and the question: a text for every word of every class."""
+        """The candidates after context and question: one for every label word of every class."""
         form = self.template.form if self.template.scoring == "template" else "{label}"
         return [form.format(text=item.text, label=word) for words in self.template.labels for word in words]
 
     def _tokens(self, meter: Meter, tail: str, item: Labelled) -> list[tuple[list[int], int]]:
-        """What is read after the demonstrations, for every choice, and how many of its last tokens are scored.
+        """The tokens after the demonstrations, for every choice, and how many of the last ones are scored.
 
         Only the last demonstration, the tail, is tokenised again.
         """

@@ -1,4 +1,4 @@
-"""Few-shot classification: read demonstrations and a text, score the words that stand for the classes.
+"""Few-shot classification: read demonstrations and a text, then score the label words of the classes.
 
 Legend: N words, C classes.
 """
@@ -29,16 +29,16 @@ DEMONSTRATION_TOKENS = 35
 
 
 class LabelProtocol(Protocol):
-    """Read a prompt of demonstrations and one text without its label, take the most probable class (HSO, section 4.2).
+    """Read demonstrations and one text without its label, and predict the most probable class (HSO, section 4.2).
 
-    Every item gets a prompt of its own. Its demonstrations are drawn among the training texts of at most 35 tokens
-    (the text alone, by the backbone's tokenizer) other than the item's own text, as evenly over the classes as their
-    number allows: every class gets the whole part, and classes drawn by lot get one more. Their order is drawn too.
-    The draw depends on Python's random state, which the runner sets from the seed and the item's id, and on the
-    number of demonstrations: every method and every resumed run gets the same prompts.
+    Every item has its own prompt. Its demonstrations are drawn from the training texts of at most 35 tokens (the text
+    alone, by the backbone's tokenizer) without the item's own text, evenly over the classes; where the number cannot be
+    divided, randomly drawn classes get one more. Their order is random too. The draw depends on Python's random state,
+    which the runner sets from the seed and the item's id, and on the number of demonstrations: every method and every
+    resumed run has the same prompts.
 
-    The whole prompt is read at once. The control `none` leaves the demonstrations out; `wrong` gives each of them the
-    label of the next class, the last class that of the first.
+    The whole prompt is read in one call. The control `none` leaves the demonstrations out; with `wrong` each of them
+    has the label of the next class, the last class that of the first.
     """
 
     measure = Measure("accuracy", higher_is_better=True, bounded=True)
@@ -51,7 +51,8 @@ class LabelProtocol(Protocol):
         """Classify one text.
 
         Raises:
-            UserError: when too few training texts are short enough, or the method cannot read the prompt as one.
+            UserError: when too few training texts are short enough, or the prompt is longer than the method can read
+                as one text.
         """
         draw = random.Random(f"{random.getrandbits(64)}/{self.demonstrations}").random
         shown = [] if self.options.context == "none" else self._draw(draw, example, meter.backbone)
@@ -90,7 +91,7 @@ class LabelProtocol(Protocol):
         return float(record["correct"])
 
     def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
-        """Every text has demonstrations of its own and is a cluster of its own."""
+        """Every text has its own demonstrations and is its own cluster."""
         return {"accuracy": [Part(float(record["correct"]), 1.0, record["id"])]}
 
     def _text(self, shown: Sequence[Labelled], example: Item) -> str:
@@ -122,10 +123,10 @@ class LabelProtocol(Protocol):
 
 
 def _per_class(logprobs_N: Tensor, counts: list[int]) -> Tensor:
-    """`logprobs_C`: of each class, from those of its words, of which the classes have `counts`."""
+    """`logprobs_C` of the classes, from those of their words; `counts` is the number of words of each class."""
     return logprobs_N.new_tensor([float(words.logsumexp(0)) for words in logprobs_N.split(counts)])
 
 
 def _shuffled(items: Iterable[T], draw: Callable[[], float]) -> list[T]:
-    # Of the standard generator only the sequence of `random()` is the same in every version of Python.
+    # Only the sequence of `random()` is the same in every version of Python.
     return sorted(items, key=lambda _: draw())

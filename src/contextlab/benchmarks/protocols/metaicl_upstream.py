@@ -1,10 +1,9 @@
-"""MetaICL's own way to put an item (Min et al. 2022, the direct model), instead of GenerativeAdapter's.
+"""MetaICL's own prompts (Min et al. 2022, the direct model), in place of GenerativeAdapter's.
 
-Inputs and outputs follow one another with a space between them and no other words. A demonstration has at most 256
-tokens, of which two are left free, and loses them at the end of its input; so does an item with its longest option. Of
-what stands before an option the first tokens are dropped until both have at most 1,024 tokens, with one for the
-beginning and one for the end of the text; where options differ in length, the longest one decides for all. The end of
-the text is scored with every option.
+Inputs and outputs are separated by a space, without other words. A demonstration has at most 256 tokens, of which two
+stay unused; a longer one is cut at the end of its input. The same holds for an item with its longest option. The first
+tokens before an option are dropped until both have at most 1,024 tokens, including one for the beginning and one for
+the end of the text; the longest option decides for all. The end of the text is scored with every option.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ FREE_TOKENS = 2
 
 
 class UpstreamProtocol(RankProtocol):
-    """Rank options after demonstrations that are cut for every item on its own.
+    """Rank options after demonstrations that are cut separately for every item.
 
-    Items that leave the same demonstrations are asked of one state; where they do not, each has a reading of its own.
+    Consecutive items with the same cut share one state; any other item reads its own context.
     """
 
     def __init__(self, options: Options, summary: Summary) -> None:
@@ -39,10 +38,10 @@ class UpstreamProtocol(RankProtocol):
         self.prompt = f"MetaICL, {ITEM_TOKENS} tokens an item and {INPUT_TOKENS} in all"
 
     def evaluate(self, meter: Meter, example: Reading, other: Reading) -> dict[str, Any]:
-        """Ask about every item of one example.
+        """Answer every item of one example.
 
         Raises:
-            UserError: when the method cannot read demonstrations, item and option as one.
+            UserError: when demonstrations, item and option are longer than the method can read as one text.
         """
         own = last(demonstrations(meter.backbone, example.shown), self.options.tokens)
         wrong = last(demonstrations(meter.backbone, other.shown), len(own))
@@ -69,7 +68,7 @@ class UpstreamProtocol(RankProtocol):
         }
 
     def whole(self, example: Reading, question: Question) -> str:
-        """There is no such text, since what is read is cut by tokens.
+        """Not available, since these texts are cut by tokens.
 
         Raises:
             UserError: always.
@@ -77,7 +76,7 @@ class UpstreamProtocol(RankProtocol):
         raise UserError("MetaICL's own texts are cut by tokens, for which a backbone is needed: leave upstream= out.")
 
     def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
-        """The item cut so that its longest option has room, then every option with the end of the text."""
+        """The item, cut so that its longest option fits, then every option with the end of the text."""
         end = backbone.tokenizer.eos_token_id
         options = [backbone.encode(choice) for choice in self.choices(question)]
         opening = "" if self.options.context == "none" else " "
@@ -86,7 +85,7 @@ class UpstreamProtocol(RankProtocol):
 
 
 def demonstrations(backbone: Backbone, shown: Sequence[Question]) -> list[int]:
-    """The tokens of demonstrations, whose inputs are cut to what their outputs leave of 254."""
+    """The tokens of demonstrations; inputs are cut so that input and output have at most 254 tokens."""
     tokens: list[int] = []
     for number, one in enumerate(shown):
         output = backbone.encode(f" {one.answers[0]}")

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class ResponseProtocol(Protocol):
-    """Read the earlier sessions, then the last one as a whole, and score its turns from the second on.
+    """Read the earlier sessions, then the last session in one call, and score its turns from the second on.
 
-    Names of speakers, line ends and the first turn, which responds to nothing, are read and not scored.
-    `options.tokens` keeps the last so many tokens of the earlier sessions; wrong ones are cut to the length of the own.
+    Names of speakers, line ends and the first turn, which is no response, are read and not scored. `options.tokens` is
+    the number of last tokens of the earlier sessions that are read; wrong sessions are cut to the length of the own.
     """
 
     measure = Measure("nats_per_token", higher_is_better=False)
@@ -33,7 +33,7 @@ class ResponseProtocol(Protocol):
         """Score the responses of one conversation.
 
         Raises:
-            UserError: when the method cannot read all sessions as one.
+            UserError: when all sessions together are longer than the method can read as one text.
         """
         encode = meter.backbone.encode
         own = last(encode(example.earlier), self.options.tokens)
@@ -64,12 +64,12 @@ class ResponseProtocol(Protocol):
         return float(record["nats"] / record["tokens"])
 
     def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
-        """Nats weighted by tokens; the conversations that were cut from one are a cluster."""
+        """Nats weighted by tokens; conversations that are parts of one conversation are a cluster."""
         return {"nats_per_token": [Part(record["nats"], record["tokens"], record["work"])]}
 
 
 def _session(backbone: Backbone, example: Dialogue) -> tuple[list[int], list[int]]:
-    """The tokens of the last session, and the places of those that are scored."""
+    """The tokens of the last session, and the indices of those that are scored."""
     tokens = backbone.encode(f"\n\n{example.last.heading}")
     scored: list[int] = []
     for number, (speaker, text) in enumerate(example.last.turns):

@@ -1,4 +1,4 @@
-"""Which texts are most like another: cosine of TF-IDF vectors over words, as scikit-learn weighs them by default."""
+"""Similarity of texts: cosine of TF-IDF vectors over words, with scikit-learn's default weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORD = re.compile(r"\b\w\w+\b")
 
 
 class Similar:
-    """An index of texts. Words are lower-cased and have two letters or more; inverse frequencies are smoothed."""
+    """An index of texts. Words are lower-cased and have two or more letters; inverse frequencies are smoothed."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         counts = [Counter(WORD.findall(text.lower())) for text in texts]
@@ -24,12 +24,12 @@ class Similar:
                 self._postings[word].append((number, weight))
 
     def ranked(self, text: str) -> list[int]:
-        """Numbers of all texts, the most similar to `text` first, ties in the order of the index."""
+        """Indices of all texts, the most similar to `text` first; ties keep the order of the index."""
         cosines = [0.0] * self._count
         for word, weight in self._vector(Counter(WORD.findall(text.lower()))).items():
             for number, other in self._postings[word]:
                 cosines[number] += weight * other
-        # Sums over the same words in another order must not undo a tie.
+        # Rounded, since sums over the same words in another order differ in the last bits.
         return sorted(range(self._count), key=lambda number: -round(cosines[number], 12))
 
     def _vector(self, count: Counter[str]) -> dict[str, float]:

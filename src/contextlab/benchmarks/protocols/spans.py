@@ -1,7 +1,7 @@
-"""How examples are put to a method: choosing between texts, and predicting a text.
+"""Protocols that score texts: a choice between candidates, and the perplexity of a document.
 
-What is only read counts as the phase "contextualize", whatever is scored as "query"; what lies between the two is
-what a method has to keep.
+Reading a context is the phase "contextualize", scoring is the phase "query". The state between the two phases is what
+a method has to keep.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SPANS = ("first_segment", "after_first", "cold", "warm")
 
 
 class ChoiceProtocol(Protocol):
-    """Read a context once, score all candidates after it, take the one with the lowest perplexity per token.
+    """Read a context once, score all candidates after it, and predict the one with the lowest perplexity per token.
 
-    Context and candidates are tokenised separately, as ChapterBreak does. Candidates keep their first `suffix_tokens`
-    tokens, contexts their last `context_tokens - suffix_tokens`. A wrong context is cut, likewise from the left, to
-    the length of the own one; it stays shorter where the other example has less.
+    Context and candidates are tokenised separately, as in ChapterBreak. Candidates keep their first `suffix_tokens`
+    tokens, contexts their last `context_tokens - suffix_tokens`. A wrong context is cut from the left to the length of
+    the own context; it may be shorter.
 
-    With `whole` contexts keep their last `context_tokens`, or what the method can read as one before a candidate.
+    With `whole`, contexts keep their last `context_tokens`, or as many as the method can read before a candidate.
     """
 
     measure = Measure("accuracy", higher_is_better=True, bounded=True)
@@ -45,7 +45,7 @@ class ChoiceProtocol(Protocol):
         """Score the candidates of one example.
 
         Raises:
-            UserError: when the method cannot read context and candidate as one.
+            UserError: when context and candidate are longer than the method can read as one text.
         """
         if self.options.context != "none" and not self.whole:
             check_fits(meter, self.context_tokens, "choose a shorter split")
@@ -106,13 +106,13 @@ class PerplexityProtocol(Protocol):
     Without a history the whole document, up to `options.tokens`, is read from an empty state and scored. With a
     history of H tokens these are read first (the document's own, none, or another document's first H), and the
     document's next 1,024 tokens are scored; a method with segments gets a boundary at H. A document that is too short
-    gets a record with its id and the reason under `skipped`, and enters no metric.
+    has a record with its id and the reason under `skipped`, and is in no metric.
 
-    The first segment, where every method is as good as its window, is part of all metrics;
-    `nats_per_token_after_first` leaves the document's first 1,024 tokens out. Cold are the scored tokens whose
-    position, counted in windows of 1,024 from the first scored one, is below 256; warm are the others.
-    `nats_per_token_at_0k`, `_at_1k`, `_at_2k`, `_at_4k` and so on are the means over the tokens from that place in the
-    document to twice that place, at 0k over the first 1,024; there are none where all tokens lie in one such bucket.
+    All metrics include the first segment, in which every method equals its window; `nats_per_token_after_first` leaves
+    the document's first 1,024 tokens out. The scored tokens are divided into windows of 1,024: the first 256 of each
+    window are cold, the others are warm. `nats_per_token_at_0k`, `_at_1k`, `_at_2k`, `_at_4k` and so on are the means
+    over the tokens from that position in the document to twice that position, at 0k over the first 1,024. They are
+    left out where all tokens are in one such bucket.
     """
 
     measure = Measure("nats_per_token", higher_is_better=False)
@@ -131,7 +131,7 @@ class PerplexityProtocol(Protocol):
         """Score one document.
 
         Raises:
-            UserError: when the method cannot read history and scored tokens as one.
+            UserError: when history and scored tokens are longer than the method can read as one text.
         """
         tokens = meter.backbone.encode(example.text)[: self.options.tokens]
         history = self.options.history
@@ -163,7 +163,7 @@ class PerplexityProtocol(Protocol):
         return _record(meter, identity, tokens, torch.cat(parts), 0)
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Nats per token and perplexities; a document is a cluster, a place without tokens has no metric.
+        """Nats per token and perplexities; a document is a cluster, and a span without tokens has no metric.
 
         Raises:
             UserError: when every document was skipped.
@@ -188,7 +188,7 @@ class PerplexityProtocol(Protocol):
         return metrics
 
     def quality(self, record: dict[str, Any]) -> float:
-        """Nats per token: lower is better. Skipped records have none and are to be left out."""
+        """Nats per token: lower is better. Not defined for skipped records."""
         return float(record["nats"] / record["tokens"])
 
     def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
@@ -197,12 +197,12 @@ class PerplexityProtocol(Protocol):
 
 
 def _per_token(sums: list[tuple[str, dict[str, float]]]) -> Metric:
-    """Nats per token over a place in several documents, each with its id."""
+    """Nats per token over one span of several documents, from pairs of id and sums."""
     return ratio([Part(one["nats"], one["tokens"], document) for document, one in sums])
 
 
 def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, start: int) -> dict[str, Any]:
-    """The sums of one document; `start` is the place in it of the first scored token."""
+    """The sums of one document; `start` is the position of the first scored token in it."""
     nats_T = -logprobs_T.double().cpu()
     positions_T = torch.arange(len(tokens))
     first_T, cold_T = positions_T + start < WINDOW, positions_T % WINDOW < COLD
@@ -219,7 +219,7 @@ def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, 
 
 
 def _positions(nats_T: Tensor, start: int) -> dict[str, dict[str, float]]:
-    """Tokens and nats by place in the document, in buckets that double: 0k, 1k, 2k, 4k, 8k, ..."""
+    """Tokens and nats by position in the document, in buckets of doubling length: 0k, 1k, 2k, 4k, 8k, ..."""
     buckets, low, high = {}, 0, WINDOW
     while low < start + len(nats_T):
         part = nats_T[max(low - start, 0) : max(high - start, 0)]
@@ -230,7 +230,7 @@ def _positions(nats_T: Tensor, start: int) -> dict[str, dict[str, float]]:
 
 
 def contextualize(meter: Meter, context: list[int], ahead: Ahead) -> State:
-    """The state after a context of any length, entered as what is kept."""
+    """The state after a context of any length; its size is recorded as what is kept."""
     state: State = meter.start(ahead=ahead)
     if context:
         state, _ = meter.read("contextualize", state, _row(context, state), logprobs=False)
@@ -239,10 +239,10 @@ def contextualize(meter: Meter, context: list[int], ahead: Ahead) -> State:
 
 
 def check_fits(meter: Meter, tokens: int, remedy: str) -> None:
-    """Refuse a length that the method would not read as one.
+    """Refuse a text that is longer than the method can read as one.
 
     Raises:
-        UserError: ending in what the user may do instead, `remedy`.
+        UserError: which advises `remedy`.
     """
     limit = meter.capabilities.max_context
     if limit is not None and limit < tokens:

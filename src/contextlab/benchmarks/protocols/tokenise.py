@@ -1,4 +1,4 @@
-"""How a context and what follows it become tokens."""
+"""Tokens of a context and of its continuation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 def join(backbone: Backbone, context: str, continuation: str) -> tuple[list[int], list[int]]:
     """Tokens of a context and of its continuation, by the rule of lm-evaluation-harness.
 
-    White space that ends the context moves to the continuation, since most tokenizers put it before a word. Both are
-    then encoded as one text, and the continuation's tokens are those behind as many as the context has alone. Where a
-    tokenizer would have merged across the border, these few are what the harness scores too.
+    White space at the end of the context moves to the continuation, since most tokenizers put it before a word. Both
+    are then encoded as one text. The continuation's tokens are those after the number of tokens that the context has
+    alone, also where the tokenizer merges characters of both.
     """
     kept = context.rstrip()
     context_tokens = backbone.encode(kept)
