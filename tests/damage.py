@@ -1,6 +1,6 @@
-"""Damage for fuzz tests: bytes, JSON and safetensors files that something has gone wrong with.
+"""Damage for fuzz tests: changes of bytes, JSON and safetensors files.
 
-`CONTEXTLAB_FUZZ_SECONDS=60` makes every fuzz test go on for a minute.
+`CONTEXTLAB_FUZZ_SECONDS=60` makes every fuzz test run for a minute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ODD: list[Any] = [
 
 
 def rounds(least: int, share: float = 1.0, salt: str = "") -> Iterator[random.Random]:
-    """A generator of random numbers for every round: so many rounds, or as long as the environment says."""
+    """A random generator for every round: at least `least` rounds, and for a share of the environment's seconds."""
     until, number = time.monotonic() + SECONDS * share, 0
     while number < least or time.monotonic() < until:
         yield random.Random(f"{salt} {number}")
@@ -45,27 +45,32 @@ def flip(content: bytes, draw: random.Random) -> bytes:
 
 
 def insert(content: bytes, draw: random.Random) -> bytes:
-    place = draw.randrange(len(content) + 1)
-    odd = draw.choice((b"\xff\xfe", b"\0", b'"', b"\n", b"{", b"\xe9", b"9" * 5000, b"[" * 90_000))
-    return content[:place] + odd + content[place:]
+    start = draw.randrange(len(content) + 1)
+    odd = draw.choice((b"\xff\xfe", b"\0", b'"', b"\n", b"\r", b"{", b"\xe9", b"9" * 5000, b"[" * 90_000))
+    return content[:start] + odd + content[start:]
 
 
 def repeat(content: bytes, draw: random.Random) -> bytes:
+    """One line removed, doubled, replaced, or divided at its first space."""
     rows = content.split(b"\n")
-    place = draw.randrange(len(rows))
-    rows[place : place + 1] = draw.choice(([], [rows[place]] * 2, [b""], [b"garbage"], [b"{}"], [b"[1]"]))
+    number = draw.randrange(len(rows))
+    row = rows[number]
+    rows[number : number + 1] = draw.choice(([], [row] * 2, [b""], [b"garbage"], [b"{}"], [b"[1]"], row.split(b" ", 1)))
     return b"\n".join(rows)
 
 
 def value(content: bytes, draw: random.Random) -> bytes:
-    """One value anywhere in JSON, a line of which each is one where the whole is none, taken away or replaced."""
+    """One value of a JSON file, or of a file with JSON lines, removed or replaced; flipped bytes in other files."""
     try:
         whole, records = True, [json.loads(content)]
     except ValueError:
-        whole, records = False, [json.loads(line) for line in content.splitlines() if line]
+        try:
+            whole, records = False, [json.loads(line) for line in content.splitlines() if line]
+        except ValueError:
+            return flip(content, draw)
     if not records:
         return flip(content, draw)
-    holder, key = draw.choice([*places(records)])
+    holder, key = draw.choice([*_items(records)])
     if draw.random() < 0.4:
         del holder[key]
     else:
@@ -73,20 +78,17 @@ def value(content: bytes, draw: random.Random) -> bytes:
     return "\n".join(json.dumps(record) for record in records).encode() + (b"" if whole else b"\n")
 
 
-def places(holder: Any) -> Iterator[tuple[Any, Any]]:
+def _items(holder: Any) -> Iterator[tuple[Any, Any]]:
+    """Every list or object inside a JSON value, with each of its keys."""
     keys = range(len(holder)) if isinstance(holder, list) else holder if isinstance(holder, dict) else ()
     for key in list(keys):
         yield holder, key
-        yield from places(holder[key])
+        yield from _items(holder[key])
 
 
 def damaged(content: bytes, draw: random.Random) -> bytes:
-    """A file's content after one accident; most leave valid JSON behind."""
-    kind = draw.choice((cut, flip, insert, repeat, value, value, value, value))
-    try:
-        return kind(content, draw)
-    except ValueError:
-        return flip(content, draw)
+    """A file's content after one change; most changes keep JSON valid."""
+    return draw.choice((cut, flip, insert, repeat, value, value, value, value))(content, draw)
 
 
 INTEGERS = (-1, 1 << 40, 2**62, -(2**63), 300)
@@ -97,7 +99,7 @@ TYPES = (torch.float64, torch.float16, torch.int64, torch.int32, torch.bool, tor
 def mutated(
     tensors: dict[str, torch.Tensor], about: dict[str, str], path: Path, draw: random.Random
 ) -> tuple[str, str]:
-    """Write tensors with one thing about them wrong; says what, and of which tensor."""
+    """Write tensors with one error; returns its kind and the name of the tensor."""
     tensors, about = {name: tensor.clone() for name, tensor in tensors.items()}, dict(about)
     name = draw.choice(sorted(tensors))
     tensor = tensors[name]

@@ -60,7 +60,7 @@ class Question:
         answers: the right answers.
         options: the answers to choose from; empty where the answer is written.
         details: fields that are stored with the result, for metrics by category.
-        place: index of the character in the context where the answer begins, where that is known.
+        place: index of the character in the context that the distance to the answer counts from, where it is known.
     """
 
     id: str

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextlab.benchmarks.data.questions import LENGTHS, estimated_tokens, grouped, in_turns, sample_documents
+from contextlab.benchmarks.data.questions import (
+    LENGTHS,
+    estimated_tokens,
+    grouped,
+    in_turns,
+    sample_documents,
+    sample_readings,
+)
 from contextlab.benchmarks.examples import Passage, Question
 
 LONG = "word " * 300
@@ -55,6 +62,17 @@ def test_every_sample_document_answers_its_own_questions() -> None:
         assert document.questions
         for question in document.questions:
             assert all(part in document.text for part in question.answers[0].split(" at the "))
+
+
+def test_sample_readings_are_different_stories_that_answer_their_questions() -> None:
+    readings = sample_readings(3, 400, 5, {"category": "one"})
+    assert len({reading.context for reading in readings}) == len({reading.id for reading in readings}) == 3
+    questions = [(reading, question) for reading in readings for question in reading.questions]
+    assert len({question.id for _, question in questions}) == len(questions) > 3
+    for reading, question in questions:
+        assert question.details == {"category": "one"}
+        assert all(part in reading.context for part in question.answers[0].split(" at the "))
+    assert sample_readings(2, 400, 5)[1].context == readings[1].context
 
 
 @pytest.mark.parametrize(("text", "marks"), [("", 0), ("one two", 2), ("Don't stop!", 5)])

@@ -17,6 +17,7 @@ from contextlab.benchmarks.data.sources import (
     Location,
     cache_dir,
     field,
+    json_file,
     locate,
     parse_json,
     plain_or_gz,
@@ -172,6 +173,13 @@ def test_broken_json_and_missing_fields_are_named() -> None:
     for record in ({}, {"a": 1}, {"a": ""}, [], None):
         with pytest.raises(UserError, match="Example 3 has no str in its field 'a'"):
             field(record, "a", str, "Example 3")
+
+
+def test_a_json_file_is_its_value_and_the_digest_of_its_bytes(tmp_path: Path) -> None:
+    content = b'{"a": [1,\n2]}'
+    assert json_file(put(tmp_path, content)) == ({"a": [1, 2]}, hashlib.sha256(content).hexdigest())
+    with pytest.raises(UserError, match=rf"^Line 2 of .*{FILE}"):
+        json_file(put(tmp_path, b'{"a": [1,\n2}'))
 
 
 def test_shuffling_depends_on_the_identity_alone() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from contextlab.benchmarks.data import pg22_build
 from contextlab.benchmarks.data.catalogue import DataSet
 from contextlab.benchmarks.data.fetch import SUMS, read_sums
-from contextlab.benchmarks.data.sources import json_lines, parse_json, read
+from contextlab.benchmarks.data.sources import json_file, json_lines
 from contextlab.errors import UserError
 
 State = Literal["absent", "broken", "incomplete", "re-laid", "unverified", "intact", "complete"]
@@ -137,5 +137,5 @@ def _digests(path: Path) -> set[str]:
     if name.endswith(".jsonl"):
         json_lines(path)
     elif name.endswith(".json"):
-        parse_json(read(path)[0], path)
+        json_file(path)
     return digests

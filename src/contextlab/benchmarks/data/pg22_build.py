@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contextlab.benchmarks.data.sources import json_lines, parse_json, read
+from contextlab.benchmarks.data.sources import json_file, json_lines, read
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def differences(folder: Path) -> list[str]:
     """Differences between a built set and its manifest, one sentence each."""
     manifest = folder / MANIFEST
     try:
-        fields = parse_json(read(manifest)[0], manifest)
+        fields = json_file(manifest)[0]
         books = [book for _, book in json_lines(folder / "books.jsonl")[0]]
         if fields["sha256"] != _digest_of(books):
             return [f"{folder}/books.jsonl does not list the books of {MANIFEST}: build the set again."]
@@ -133,7 +133,7 @@ def lists(folder: Path, books: list[dict[str, Any]]) -> bool:
     """Whether the manifest in `folder` lists these books; False without a manifest."""
     manifest = folder / MANIFEST
     try:
-        fields = parse_json(read(manifest)[0], manifest)
+        fields = json_file(manifest)[0]
     except UserError:
         return False
     return isinstance(fields, dict) and fields.get("sha256") == _digest_of(books)

@@ -6,10 +6,10 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from contextlab.benchmarks.data.sample import story
+from contextlab.benchmarks.data.sample import Fact, story
 from contextlab.benchmarks.examples import Passage, Question, Reading
 from contextlab.benchmarks.task import Dataset
 
@@ -60,12 +60,18 @@ def sample_documents(seed: int) -> tuple[Passage, ...]:
     """Short stories of the generated sample, with questions about them."""
     stories = [story(SAMPLE_WORDS, seed, index) for index in range(SAMPLE_DOCUMENTS)]
     return tuple(
-        Passage(
-            "\n\n".join(tale.chapters),
-            tuple(Question(f"{seed}-{n}-{i}", fact.question, (fact.answer,)) for i, fact in enumerate(tale.facts)),
-        )
+        Passage("\n\n".join(tale.chapters), _fact_questions(f"{seed}-{n}", tale.facts, {}))
         for n, tale in enumerate(stories)
         if tale.facts
+    )
+
+
+def sample_readings(count: int, words: int, seed: int, details: Mapping[str, Any] | None = None) -> tuple[Reading, ...]:
+    """Generated stories of at least `words` words, each with questions about its facts, all with these details."""
+    stories = [story(words, seed, index) for index in range(count)]
+    return tuple(
+        Reading(f"sample/{n}", f"sample/{n}", tale.text, _fact_questions(f"{n}", tale.facts, details or {}))
+        for n, tale in enumerate(stories)
     )
 
 
@@ -73,3 +79,9 @@ def sample_dataset(readings: Sequence[Reading], name: str) -> Dataset:
     """Generated readings in place of a data set."""
     digest = hashlib.sha256(repr(readings).encode()).hexdigest()
     return Dataset(tuple(readings), "sample", digest, f"generated sample, not {name}")
+
+
+def _fact_questions(prefix: str, facts: Sequence[Fact], details: Mapping[str, Any]) -> tuple[Question, ...]:
+    return tuple(
+        Question(f"{prefix}-{i}", fact.question, (fact.answer,), details=details) for i, fact in enumerate(facts)
+    )

@@ -150,6 +150,16 @@ def parse_json(text: str, path: Path, first_line: int = 1) -> Any:
         ) from None
 
 
+def json_file(path: Path) -> tuple[Any, str]:
+    """The JSON value of a UTF-8 file, and the file's sha256.
+
+    Raises:
+        UserError: when the file is missing or broken, naming the line.
+    """
+    text, sha256 = read(path)
+    return parse_json(text, path), sha256
+
+
 def field(record: Any, name: str, kind: type, where: str) -> Any:
     """A field of a JSON object; `where` names the file and the example in errors.
 

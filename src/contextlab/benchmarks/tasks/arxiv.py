@@ -1,7 +1,7 @@
 """ArXiv (LongMem, section 3.1): perplexity of long papers in LaTeX.
 
-The paper's 100 documents are not published: the task reads the folder `arxiv` of the user's own, every file a
-document, and where there is none the stand-in `latex_papers`. Markup, comments and preambles stay.
+The paper's 100 documents are not published. The task reads the user's own folder `arxiv`, in which every file is a
+document, or else the replacement `latex_papers`. Markup, comments and preambles are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ArXiv(FolderTask):
     seeds: ClassVar[dict[str, int]] = {"all": 23}
 
     def note(self, split: str, folder: Path, documents: int) -> str:
-        """The stand-in is known by its folder."""
+        """Names the replacement, which is recognised by its folder."""
         if folder.name == "latex_papers":
             return "stand-in: LaTeX of other origin, not papers of arXiv"
         return f"papers of the user's own choice ({documents} files), not the LongMem paper's list"

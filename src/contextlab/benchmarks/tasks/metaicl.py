@@ -1,7 +1,7 @@
 """MetaICL (Min et al. 2022), setting hr_to_lr: new tasks learned from at most 16 demonstrations.
 
-Demonstrations are worded as GenerativeAdapter words them (its figure 7), `Input:` and `Output:` with an empty line
-between two of them.
+Demonstrations have GenerativeAdapter's prompt (its figure 7): `Input:` and `Output:`, with an empty line between two
+demonstrations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHERS = (
     *("ai2_arc", "codah", "commonsense_qa", "dream", "openbookqa", "qasc", "quarel", "quartz-no_knowledge"),
     *("quartz-with_knowledge", "superglue-copa"),
 )
-# Of the known files, those that were made from raw data by the same recipe instead of by upstream's scripts.
+# Tasks whose verified files were made from raw data by the same recipe, and not by upstream's scripts.
 CONVERTED = (
     *("ai2_arc", "climate_fever", "codah", "dream", "ethos-national_origin", "ethos-race", "ethos-religion"),
     *("financial_phrasebank", "hate_speech18", "medical_questions_pairs", "tweet_eval-stance_atheism"),
@@ -50,17 +50,17 @@ LONGEST_ANSWER = 10
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class MetaICLConfig(QuestionConfig):
-    """How items are put.
+    """The prompt of items.
 
     Attributes:
-        upstream: wording and cuts of MetaICL's own code, see `metaicl_upstream`.
+        upstream: whether to use the prompt and the lengths of MetaICL's own code, see `metaicl_upstream`.
     """
 
     upstream: bool = False
 
 
 class MetaICL(Task):
-    """Answer an item of a task after some demonstrations of it, by choosing an option or by writing."""
+    """Answer an item of a task after demonstrations of the task, by choosing an option or by writing."""
 
     name: ClassVar[str] = "metaicl"
     splits: ClassVar[dict[str, str]] = {
@@ -84,7 +84,7 @@ class MetaICL(Task):
         return name
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """Every task with every seed present, 16 items of a test file to an example; the first of every task first.
+        """Every task with every available seed, 16 items of a test file to an example; tasks alternate.
 
         Raises:
             UserError: when the data folder lacks the set, or a file is missing or broken.
@@ -101,7 +101,7 @@ class MetaICL(Task):
         return Dataset(readings, location.source, digest.hexdigest(), _note(location.path, tasks, readings))
 
     def protocol(self, split: str, context: Control = "own") -> QuestionProtocol:
-        """The lowest perplexity per token, or exact match of what is written in 10 tokens, case apart."""
+        """Ranks options by perplexity per token, or compares an answer of 10 tokens exactly, ignoring case."""
         from contextlab.benchmarks.protocols.answers import AnswerProtocol, RankProtocol
         from contextlab.benchmarks.protocols.metaicl_upstream import UpstreamProtocol
 
@@ -125,11 +125,11 @@ class MetaICL(Task):
 
 
 def summarise(records: list[dict[str, Any]], measure: str) -> dict[str, Metric]:
-    """The mean over tasks, over the tasks of each kind, over the tasks with one seed, and every single task.
+    """Means over tasks: over all, over those of each kind, and with each seed; and every single task.
 
-    Where options were ranked, classification has macro F1 too, over the classes that are right answers, and `score` is
-    MetaICL's number: the mean over tasks of macro F1 for classification and accuracy for the others. F1 is the mean
-    over seeds. In means over tasks a task is a cluster, in those of a task an item is one, with all its seeds.
+    Where options are ranked, classification tasks also have macro F1 over the classes that are right answers, and
+    `score` is MetaICL's number: the mean over tasks of macro F1 for classification and accuracy for the others. F1 is
+    the mean over seeds. In means over tasks a cluster is a task; in those of one task it is an item with all its seeds.
     """
     from contextlab.benchmarks.metrics.estimates import proportion
 
@@ -162,14 +162,14 @@ def _of_items(entries: Sequence[dict[str, Any]], measure: str) -> list[Part]:
 
 
 def _over_tasks(single: Mapping[str, Metric]) -> Metric:
-    """The mean of a number of every task, each of which stands for its items."""
+    """The mean over tasks; every task is one observation."""
     from contextlab.benchmarks.metrics.estimates import proportion
 
     return proportion([Part(metric.value * metric.n, metric.n, task, task) for task, metric in single.items()])
 
 
 def _f1(entries: Sequence[dict[str, Any]]) -> Metric:
-    """The mean over seeds and right classes; an item counts once in each seed."""
+    """Macro F1 as the mean over seeds and right classes; an item is one observation for each seed."""
     from contextlab.benchmarks.metrics.estimates import f1_parts, proportion
 
     right = {f"{entry['seed']}/{entry['answer']}" for entry in entries}
@@ -186,7 +186,7 @@ def _shots(split: str) -> int:
 
 
 def _task(folder: Path, shots: int, digest: Any) -> list[Reading]:
-    """The first 16 items with every seed, then the next 16 with every seed, and so on."""
+    """The readings of a task: the first 16 items with every seed, then the next 16 with every seed, and so on."""
     name = folder.name
     seeds = _seeds(folder)
     if not seeds:
@@ -211,7 +211,7 @@ def _question(record: Any, where: str, item: str, seed: int) -> Question:
     output, options = field(record, "output", str, where), texts(record, "options", where)
     if output not in options:
         raise UserError(f"{where} has an output that is none of its options: replace the file with an intact copy.")
-    # Sorted, an option has the same number in all items of a classification.
+    # Options are sorted, so that a class has the same index in all items.
     text = field(record, "input", str, where).strip()
     return Question(f"{item}/{seed}", text, (output,), tuple(sorted(options)), {"item": item, "seed": seed})
 
@@ -219,7 +219,7 @@ def _question(record: Any, where: str, item: str, seed: int) -> Question:
 def _readings(
     task: str, seed: int, shots: int, demonstrations: Sequence[Question], items: Sequence[Question]
 ) -> list[Reading]:
-    """One draw of demonstrations for all items; those of a smaller k are among those of a larger one."""
+    """The readings of one draw of demonstrations; those of a smaller k are also in those of a larger k."""
     draw = random.Random(f"{task}/{seed}").random
     shown = sorted(demonstrations, key=lambda _: draw())[:shots]
     context = "\n\n".join(f"{prompt('metaicl-item').format(text=one.text)} {one.answers[0].strip()}" for one in shown)
@@ -247,7 +247,7 @@ def _note(folder: Path, tasks: Sequence[str], readings: Sequence[Reading]) -> st
 
 
 def _items(folder: Path) -> list[str]:
-    """The digests of the files that are read of a task."""
+    """The digests of the files of a task."""
     names = (f"{folder.name}_16_{seed}_{part}.jsonl" for seed in _seeds(folder) for part in ("train", "test"))
     return [proofs.file_item(name, plain_or_gz(folder / name) or folder / name) for name in names]
 

@@ -1,4 +1,4 @@
-"""Multi-Session Chat (Xu et al. 2022): questions about five sessions (MSC-Self-Instruct), and predicting the fifth."""
+"""Multi-Session Chat (Xu et al. 2022): questions about five sessions (MSC-Self-Instruct), perplexity of the fifth."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from contextlab.benchmarks.configs import ContextConfig, QuestionConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import msc_sessions, sample_sessions, transcript
-from contextlab.benchmarks.data.questions import in_turns, sample_dataset
-from contextlab.benchmarks.data.sample import story
+from contextlab.benchmarks.data.questions import in_turns, sample_dataset, sample_readings
 from contextlab.benchmarks.data.sources import field, json_lines, locate
 from contextlab.benchmarks.examples import Dialogue, Question, Reading, Session
 from contextlab.benchmarks.metrics import qa as qa_metrics
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.answers import AnswerProtocol
     from contextlab.benchmarks.protocols.responses import ResponseProtocol
 
-# How the windows of LoCoMo conversations are called that were re-laid as MSC; upstream's ids look otherwise.
+# Ids of windows of LoCoMo conversations in the layout of MSC; upstream's ids have another form.
 RELAID = re.compile(r"(conv-\d+)_[a-z]\d+")
 DIALOGUES = "msc_dialogue/session_5/test.txt"
 SAMPLE_SEED = 23
@@ -41,7 +40,7 @@ class MSC(Task):
     config: QuestionConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """Questions about the same five sessions share a reading; the readings come in turns over the conversations.
+        """Questions about the same five sessions share a reading; readings alternate between the conversations.
 
         Raises:
             UserError: when the data folder lacks the file, or it is broken.
@@ -49,7 +48,8 @@ class MSC(Task):
         self.check_split(split)
         location = locate(self.name, "msc_self_instruct.jsonl", data)
         if location.path is None:
-            return sample_dataset(_sample_readings(), "MSC-Self-Instruct")
+            readings = sample_readings(SAMPLE_CONVERSATIONS, SAMPLE_WORDS, SAMPLE_SEED)
+            return sample_dataset(readings, "MSC-Self-Instruct")
         records, sha256 = json_lines(location.path)
         works: dict[str, dict[str, list[Question]]] = {}
         for number, (where, record) in enumerate(records, start=1):
@@ -59,7 +59,7 @@ class MSC(Task):
         return Dataset(readings, location.source, sha256, _note(records, "MSC-Self-Instruct", location.path))
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
-        """Greedy answers of 20 tokens at most; `tokens` keeps the end of the sessions."""
+        """Greedy answers of at most 20 tokens; `tokens` keeps the end of the sessions."""
         from contextlab.benchmarks.protocols.answers import SQUAD_SCORES, AnswerProtocol
 
         self.check_split(split)
@@ -81,7 +81,7 @@ class MSCPerplexity(Task):
     Config = ContextConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """The conversations in turns over those that they are taken from.
+        """The conversations; those that are parts of one conversation alternate with others.
 
         Raises:
             UserError: when the data folder lacks the file, or it is broken.
@@ -101,7 +101,7 @@ class MSCPerplexity(Task):
         return Dataset(in_turns(works.values()), location.source, sha256, _note(records, "MSC", location.path))
 
     def protocol(self, split: str, context: Control = "own") -> ResponseProtocol:
-        """Every turn of the session but its first is scored; `tokens` keeps the end of the sessions before."""
+        """Scores every turn of the last session but its first; `tokens` keeps the end of the earlier sessions."""
         from contextlab.benchmarks.protocols.responses import ResponseProtocol
 
         self.check_split(split)
@@ -109,7 +109,7 @@ class MSCPerplexity(Task):
 
 
 def _work(record: Any, where: str) -> str:
-    """What the conversation is a part of: windows of one re-laid conversation overlap."""
+    """The work of a conversation: windows of one re-laid conversation overlap."""
     identity: str = field(field(record, "metadata", dict, where), "initial_data_id", str, where)
     relaid = RELAID.fullmatch(identity)
     return relaid[1] if relaid else identity
@@ -139,16 +139,3 @@ def _note(records: Sequence[tuple[str, Any]], name: str, path: Path) -> str:
     if any(RELAID.fullmatch(record["metadata"]["initial_data_id"]) for _, record in records):
         return f"re-laid: conversations of other origin in the {name} layout, by their ids, not {name}"
     return proofs.unverified(name, len(records), "record")
-
-
-def _sample_readings() -> tuple[Reading, ...]:
-    stories = [story(SAMPLE_WORDS, SAMPLE_SEED, index) for index in range(SAMPLE_CONVERSATIONS)]
-    return tuple(
-        Reading(
-            f"sample/{n}",
-            f"sample/{n}",
-            tale.text,
-            tuple(Question(f"{n}-{i}", fact.question, (fact.answer,)) for i, fact in enumerate(tale.facts)),
-        )
-        for n, tale in enumerate(stories)
-    )

@@ -1,8 +1,8 @@
-"""A retrieval probe: what was hidden where, told once in a generated story, asked at a controlled distance.
+"""A retrieval probe: facts that a generated story says once, with questions at a controlled distance.
 
-People, things and places of the four promises that are asked about occur nowhere else in a story, and those of the
-other options of a question occur nowhere at all, so that all a right answer needs is what was told at its one place.
-It needs no data.
+A story has four promises, whose people, things and places do not occur elsewhere in it. The other options of a question
+do not occur in the story at all. A right answer therefore needs only the one sentence that says it. The probe needs no
+data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BEFORE_WORDS = 150
 
 
 class Needle(Task):
-    """Which of four answers was told in a story, by the distance in tokens to where it was told?"""
+    """Which of four answers did a story give, by the distance in tokens between the answer and the question?"""
 
     name: ClassVar[str] = "needle"
     splits: ClassVar[dict[str, str]] = {
@@ -42,7 +42,7 @@ class Needle(Task):
     Config = ContextConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """Stories a little longer than the farthest distance; no data folder is looked at."""
+        """Stories a little longer than the longest distance; the data folder is not used."""
         last = list(DISTANCES).index(self.check_split(split))
         names = list(DISTANCES)[last - PROMISES + 1 : last + 1]
         readings = [_reading(f"{split}/{index}", names, index) for index in range(STORIES)]
@@ -69,7 +69,7 @@ def _reading(identity: str, names: list[str], index: int) -> Reading:
 
 
 def _question(identity: str, fact: Fact, others: tuple[Fact, ...], reach: str, context: str) -> Question:
-    """`distance` in the record is counted from the last word of the answer where it was told last."""
+    """A question; `distance` in its record counts from the last occurrence of the thing in the context."""
     options = tuple(sorted([fact.answer, *(other.answer for other in others[: OPTIONS - 1])]))
     what = fact.question.rpartition(" the ")[2].removesuffix("?")
     return Question(identity, fact.question, (fact.answer,), options, {"reach": reach}, context.rindex(what))

@@ -1,7 +1,7 @@
 """PG-19 (Rae et al. 2019): perplexity of books that were published before 1919.
 
 The files are those of upstream's bucket, `pg19/test/<number>.txt` and `pg19/validation/<number>.txt`, in which
-offensive words are replaced by `<DW>`; they are read as they are.
+offensive words are replaced by `<DW>`; they are read unchanged.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ class PG19(FolderTask):
     seeds: ClassVar[dict[str, int]] = {"test": 19, "validation": 20}
 
     def note(self, split: str, folder: Path, documents: int) -> str:
-        """Nobody publishes digests of the books, so that none of them can be shown to be upstream's."""
+        """Digests of the books are not published, so that no file can be verified."""
         part = "" if documents == BOOKS[split] else f" in place of {BOOKS[split]}, not a result on PG-19"
         return proofs.unverified(f"PG-19 {split}", documents, "book", part)

@@ -1,8 +1,8 @@
 """PG-22 (Wang et al. 2023, LongMem, section 3.1): perplexity of books that Project Gutenberg released in 2020-2022.
 
 The splits are the paper's ranges of length in tokens. A `books.jsonl` whose last bucket is "more than 500K" is divided
-at 1M tokens, where the paper's S5 begins. The texts are read as they are: hard-wrapped lines, `_italics_`, illustration
-and transcriber's notes stay, only line ends are those of the file.
+at 1M tokens, where the paper's S5 begins. The texts are read unchanged: hard-wrapped lines, `_italics_`, and notes on
+illustrations and by transcribers are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 S5_TOKENS = 1_000_000
 INSIDE = re.compile(r"(?!.*\.\.)\w[\w./-]{0,200}")
-# Documents and words of the generated sample: words are counted so that the tokens reach the split's lower bound.
+# Numbers of documents and words of the generated sample, with enough words for the least tokens of the split.
 SAMPLE_SIZES = {"S1": (10, 6_000), "S2": (6, 16_000), "S3": (3, 90_000), "S4": (2, 450_000), "S5": (2, 900_000)}
 
 
@@ -43,10 +43,10 @@ class PG22(Task):
     Config = PerplexityConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """The books of a split in the order of `books.jsonl`; the digest covers their texts.
+        """The books of a split, in the order of `books.jsonl`; the digest covers their texts.
 
         Raises:
-            UserError: when a file is missing or broken, or no book is of the split's length.
+            UserError: when a file is missing or broken, or no book has the length of the split.
         """
         split = self.check_split(split)
         location = locate(self.name, "books.jsonl", data)
@@ -83,7 +83,7 @@ def _books(path: Path) -> list[dict[str, Any]]:
 
 
 def _note(chosen: list[dict[str, Any]], books: list[dict[str, Any]], folder: Path) -> str:
-    """Texts are compared with `books.jsonl` elsewhere; here the books are, with the manifest or with known ones."""
+    """The note: compares the list of books with the manifest, or the books with verified ones."""
     known = proofs.verified("pg22", [proofs.item(book["id"], book["sha256_txt"]) for book in chosen])
     if known or pg22_build.lists(folder, books):
         return "real: Project Gutenberg books released 2020-2022, drawn by the LongMem paper's rule, not its list"

@@ -1,4 +1,4 @@
-"""SituatedQA (Zhang and Choi 2021), questions whose answers depend on the date; there is nothing to read."""
+"""SituatedQA (Zhang and Choi 2021): questions whose answers depend on the date, without a context."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TOGETHER = 16
 
 
 class SituatedQA(Task):
-    """Short answers from what a model knows by itself to questions that name a date."""
+    """Short answers to questions that name a date, from what a model knows without a context."""
 
     name: ClassVar[str] = "situatedqa"
     splits: ClassVar[dict[str, str]] = {split: f"{split} questions of the temporal part" for split in COMPLETE}
     default_split: ClassVar[str] = "test"
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """The questions in the order of the file, 16 to an example that has an empty context.
+        """The questions in the order of the file, 16 to an example with an empty context.
 
         Raises:
             UserError: when the data folder lacks the file, or it is broken.
@@ -43,10 +43,10 @@ class SituatedQA(Task):
         return Dataset(_readings(questions, split), location.source, sha256, note)
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
-        """Greedy answers of 20 tokens at most; `exact_match_any` counts answers that are right at another date.
+        """Greedy answers of at most 20 tokens; `exact_match_any` also accepts answers that are right at another date.
 
         Raises:
-            UserError: for a wrong context, since there is no own one.
+            UserError: for a wrong context, since there is no own context.
         """
         from contextlab.benchmarks.protocols.answers import SQUAD_SCORES, AnswerProtocol
 
@@ -70,7 +70,7 @@ def _note(records: list[Any], split: str) -> str:
 def _question(record: Any, where: str, identity: str) -> Question:
     details = {name: field(record, name, str, where) for name in ("date", "date_type")}
     any_answer = texts(record, "any_answer", where)
-    # The same question is asked as of several dates.
+    # The same question occurs with several dates.
     details["cluster"] = field(record, "question", str, where).strip()
     text = field(record, "edited_question", str, where).strip()
     return Question(identity, text, texts(record, "answer", where), details={**details, "any_answer": any_answer})

@@ -1,4 +1,4 @@
-"""SQuAD v1.1 (Rajpurkar et al. 2016), development set, as in GenerativeAdapter (section 4.2): many questions a text."""
+"""SQuAD v1.1 (Rajpurkar et al. 2016), development set: many questions per text, as in GenerativeAdapter (4.2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from contextlab.benchmarks.configs import QuestionConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import LENGTHS, grouped, sample_dataset, sample_documents
-from contextlab.benchmarks.data.sources import field, locate, parse_json, read
+from contextlab.benchmarks.data.sources import field, json_file, locate
 from contextlab.benchmarks.examples import Passage, Question
 from contextlab.benchmarks.task import Control, Dataset, Task
 
@@ -41,12 +41,12 @@ class SQuAD(Task):
         location = locate(self.name, "dev-v1.1.json", data)
         if location.path is None:
             return sample_dataset(grouped(sample_documents(SAMPLE_SEED), split), "SQuAD")
-        text, sha256 = read(location.path)
-        documents = list(_documents(parse_json(text, location.path), str(location.path)))
+        content, sha256 = json_file(location.path)
+        documents = list(_documents(content, str(location.path)))
         return Dataset(grouped(documents, split), location.source, sha256, _note(documents, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
-        """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text."""
+        """Greedy answers of at most 20 tokens; `tokens` keeps the end of a text."""
         from contextlab.benchmarks.protocols.answers import document_protocol
 
         self.check_split(split)

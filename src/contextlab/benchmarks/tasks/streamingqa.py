@@ -1,6 +1,6 @@
 """StreamingQA (Liska et al. 2022), evaluation set, as in GenerativeAdapter (section 4.2): questions about dated news.
 
-Questions name their article by its WMT sorting key, which ends in the sha256 of the article as the archives spell it.
+Questions name their article by its WMT sorting key, which ends in the sha256 of the encoded article in the archives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from contextlab.errors import UserError
 if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.answers import AnswerProtocol
 
-# The spelling is upstream's.
+# Upstream's spelling.
 FILE = "streaminqa_eval.jsonl"
 AGES = ("recent", "past")
 SAMPLE_SEED = 22
@@ -35,10 +35,10 @@ SAMPLE_SEED = 22
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class StreamingQAConfig(QuestionConfig):
-    """How articles are joined and questions put.
+    """The order of articles and the wording of questions.
 
     Attributes:
-        order: of the articles: by `date`, or `shuffled` by the rule of GenerativeAdapter's code.
+        order: order of the articles: by `date`, or `shuffled` by the rule of GenerativeAdapter's code.
     """
 
     order: Literal["date", "shuffled"] = "date"
@@ -58,9 +58,9 @@ class StreamingQA(Task):
     config: StreamingQAConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """The articles by date, joined to texts, with all their questions; the digest covers the file of questions.
+        """The articles by date, joined to texts, with all their questions.
 
-        The articles are part of that file by the sha256 in their sorting keys.
+        The digest covers the file of questions, and through the sha256 in sorting keys also the articles.
 
         Raises:
             UserError: when a file is missing or broken, or the archives lack an article.
@@ -82,7 +82,7 @@ class StreamingQA(Task):
         return Dataset(grouped(documents, split), location.source, sha256, note)
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
-        """Greedy answers of 20 tokens at most; `tokens` keeps the end of a text."""
+        """Greedy answers of at most 20 tokens; `tokens` keeps the end of a text."""
         from contextlab.benchmarks.protocols.answers import document_protocol
 
         self.check_split(split)
@@ -90,7 +90,7 @@ class StreamingQA(Task):
 
 
 def _question(record: Any, where: str) -> tuple[str, Question]:
-    """The sorting key of the article, and what is asked about it."""
+    """The sorting key of an article, and a question about it."""
     key, age = field(record, "evidence_id", str, where), field(record, "recent_or_past", str, where)
     digest = key[20:].strip("\0\1")
     if not key[:20].isascii() or not key[:20].isdigit() or len(digest) != 64 or age not in AGES:
@@ -121,9 +121,9 @@ def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[
 
 
 def _shuffled(documents: Sequence[Passage], questions: Sequence[tuple[str, Question]]) -> list[Passage]:
-    """The order of GenerativeAdapter's code: rows of questions drawn by numpy's seed 0, articles as they first occur.
+    """The rule of GenerativeAdapter's code: questions are shuffled by numpy's seed 0; articles by first occurrence.
 
-    Its rows are those of a prepared file that is not published, so that its order itself cannot be had.
+    The code shuffles the rows of a file that is not published, so that its exact order cannot be reproduced.
     """
     first: dict[str, int] = {}
     for rank, row in enumerate(np.random.RandomState(0).permutation(len(questions))):
@@ -133,7 +133,7 @@ def _shuffled(documents: Sequence[Passage], questions: Sequence[tuple[str, Quest
 
 
 def _articles(path: Path, wanted: dict[str, str]) -> dict[str, str]:
-    """The wanted articles of an archive by their sorting keys; `wanted` gives the key of a digest."""
+    """The wanted articles of an archive, by their sorting keys; `wanted` maps digests to keys."""
     articles: dict[str, str] = {}
     for where, line in lines(path):
         _, _, encoded = line.rpartition(b"\t")
@@ -154,7 +154,7 @@ def _note(records: Sequence[Any], path: Path) -> str:
         return "real: the StreamingQA evaluation set"
     if proofs.verified("streamingqa-relaid", [proofs.file_item(FILE, path)]):
         return "re-laid: SQuAD paragraphs in the StreamingQA layout with invented dates, not StreamingQA"
-    # Upstream has three answers of three people, which do not agree on every question.
+    # Upstream has answers of three people, which differ for some questions.
     if all(len(set(record["answers"])) == 1 for record in records):
         return "re-laid: data of other origin in the StreamingQA layout, one answer a question, not StreamingQA"
     return proofs.unverified("StreamingQA", len(records), "question")

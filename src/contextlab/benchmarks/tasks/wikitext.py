@@ -1,6 +1,6 @@
 """WikiText-2 (Merity et al. 2017): perplexity of whole Wikipedia articles in tokenised text.
 
-The texts are read as they are: `<unk>` for rare words, ` @-@ ` in joins, a space at both ends of a line.
+The texts are read unchanged: `<unk>` for rare words, ` @-@ ` for hyphens, a space at both ends of a line.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from contextlab.errors import UserError
 if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
-# Sections have two signs of equality or more; formulas that stand alone have no empty line after them.
+# Headings of sections have two or more equals signs; formulas on a line of their own have no empty line after them.
 TITLE = re.compile(r"^ = (?!= ).* = \n(?= \n)", re.MULTILINE)
 COMPLETE = 60
-# Documents and words of the generated sample, and by split the seed that it follows from.
+# Numbers of documents and words of the generated sample, and its seeds by split.
 SAMPLE_SIZE = 8, 2_000
 SAMPLE_SEEDS = {"valid": 11, "test": 12}
 
@@ -40,7 +40,7 @@ class WikiText(Task):
     Config = PerplexityConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """The articles of a split in the order of the file; together they are its text.
+        """The articles of a split, in the order of the file, without leaving out any text.
 
         Raises:
             UserError: when the data folder lacks the file, or it has no article.
@@ -53,14 +53,14 @@ class WikiText(Task):
         starts = [title.start() for title in TITLE.finditer(text)]
         if not starts:
             raise UserError(f"{location.path} has no line ' = Title = ': replace it with an intact copy of WikiText-2.")
-        # What stands before the first title belongs to the first article.
+        # Text before the first title belongs to the first article.
         ends = [*starts[1:], len(text)]
         articles = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         examples = tuple(Document(f"{split}/{n}", article) for n, article in enumerate(articles))
         return Dataset(examples, location.source, sha256, _note(articles, split, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
-        """Reads whole articles, or scores 1,024 tokens after a history; where a context ends is the method's choice."""
+        """Reads whole articles, or scores 1,024 tokens after a history; segments are the method's own."""
         from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
         self.check_split(split)
