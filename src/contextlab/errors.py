@@ -6,20 +6,20 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST = 120
-"""Characters of somebody's input that a message repeats."""
+"""The most characters of an input that a message repeats."""
 
 
 class UserError(Exception):
-    """A mistake the user can mend; its text is one sentence, the command line prints it and exits with code 2."""
+    """A mistake that the user can correct: one sentence, which the command line prints before it exits with code 2."""
 
 
 def short(text: str) -> str:
-    """A text as a message quotes it: its beginning, when it is long."""
+    """A text for a message, shortened when it is long."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that does not exist, with the nearest names that do."""
+    """The error for an unknown name, with the most similar known name."""
     choices = sorted(known)
     near = [choice for choice in choices if choice.lower() == name.lower()]
     near = near or difflib.get_close_matches(name, choices, n=1, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""One process at a time where several would write the same files of the cache."""
+"""Locks between processes that would write the same files of the cache."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from contextlab.paths import cache_dir
 
 @contextlib.contextmanager
 def held(what: str) -> Iterator[None]:
-    """Hold the lock on something, after whoever holds it; the end of a process, of any kind, releases it.
+    """Wait for the lock of a name and hold it; the operating system releases it when the process ends.
 
     Args:
-        what: names it, the same in every process.
+        what: name of the lock, the same in every process.
 
     Raises:
         UserError: when the cache folder cannot be written.

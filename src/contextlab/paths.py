@@ -9,5 +9,5 @@ import platformdirs
 
 
 def cache_dir() -> Path:
-    """`CONTEXTLAB_CACHE`, else the platform's cache folder; not created here."""
+    """The folder `CONTEXTLAB_CACHE`, else the platform's cache folder; it is not created."""
     return Path(os.environ.get("CONTEXTLAB_CACHE") or platformdirs.user_cache_dir("contextlab")).expanduser()

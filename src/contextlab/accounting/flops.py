@@ -1,8 +1,9 @@
-"""Model FLOPs, counted from what runs.
+"""Model FLOPs, counted from the operations that run.
 
-Convention: a multiply-add is 2, element-wise work is 0, and attention is counted exactly: visible (query, key) pairs
-x 2 x (d_qk + d_v), whichever kernel runs it. Its backward pass is twice that: kernels that compute the scores a second
-time do so for memory's sake. Attention written out as matrix products counts as those, masked pairs included.
+Convention: a multiply-add is 2 and element-wise work is 0. Attention is counted exactly, for every kernel: visible
+(query, key) pairs x 2 x (d_qk + d_v). Its backward pass counts twice that; computing the scores a second time, which
+some kernels do to save memory, is not counted. Attention that is written as matrix products counts as such, including
+masked pairs.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ CALL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"
 
 
 class FlopCounter:
-    """While entered, adds up the FLOPs of what runs, backward passes included, in `flops`.
+    """A context manager that sums the FLOPs of all operations, including backward passes, in `flops`.
 
-    An operation outside of torch counts by the formula given to `torch.utils.flop_counter.register_flop_formula`;
-    without one it counts 0, with a warning.
+    An operation outside of torch counts by its formula registered with
+    `torch.utils.flop_counter.register_flop_formula`; without one it counts 0, with a warning.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class FlopCounter:
 
     @contextmanager
     def counted_as(self, flops: int) -> Iterator[None]:
-        """Count `flops` for everything that runs inside."""
+        """Count `flops` for all operations inside the `with` block."""
         self.flops += flops
         self._paused = True
         try:
@@ -86,7 +87,7 @@ class FlopCounter:
 
 
 class _AttentionCalls(TorchFunctionMode):
-    """Counts attention where it is called: below, the fallback to matrix products and padded heads hide its shape."""
+    """Counts calls of attention: in the operations below, matrix products and padded heads hide its shape."""
 
     def __init__(self, counter: FlopCounter) -> None:
         super().__init__()
@@ -103,22 +104,22 @@ class _AttentionCalls(TorchFunctionMode):
 
 
 def count(fn: Callable[[], R]) -> tuple[R, int]:
-    """The result of `fn()` and the FLOPs it took."""
+    """The result of `fn()` and its FLOPs."""
     with FlopCounter() as counter:
         result = fn()
     return result, counter.flops
 
 
 def causal_pairs(queries: int, keys: int) -> int:
-    """Visible pairs when query i sees the keys 0 .. i."""
+    """Number of visible pairs when query i sees keys 0 to i."""
     seen = min(queries, keys)
     return seen * (seen + 1) // 2 + (queries - seen) * keys
 
 
 def visible_pairs(mask: Tensor) -> int:
-    """Entries of a mask, boolean or added to scores, whose key is seen."""
+    """Number of visible pairs of a mask, which is boolean or added to the scores."""
     with no_dispatch():
-        # Some callers mask with the lowest finite number instead of -inf.
+        # Some callers use the lowest finite number instead of -inf.
         seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
         return int(seen.count_nonzero())
 
@@ -162,7 +163,7 @@ def _added_product(_base: Tensor, a: Tensor, b: Tensor, **_: Any) -> int:
     return _product(a, b)
 
 
-# Torch has no formulas for some of these; for the others it takes as long as a small product itself.
+# Torch has no formulas for some of these; its other formulas take as long as a small product.
 _PRODUCTS: dict[Any, Callable[..., int]] = {
     **dict.fromkeys((aten.dot, aten.vdot, aten.mv, aten.mm, aten.bmm), _product),
     **dict.fromkeys(

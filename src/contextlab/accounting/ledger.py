@@ -24,21 +24,21 @@ Phase = Literal["train", "contextualize", "query"]
 R = TypeVar("R")
 
 KEPT = 3
-"""Calls of every kind that are kept for being the largest."""
+"""Number of largest calls of every kind that are kept, to be run again."""
 SHARE_AGAIN = 0.04
-"""Of the FLOPs of all calls, what may run again beside the calls that must."""
+"""Share of the FLOPs of all calls that may run again, in addition to the calls that must run again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What calls cost together.
+    """The total cost of several calls.
 
     Attributes:
         flops: model FLOPs, as `accounting.flops` counts them; None when they were not counted.
         peak_bytes: the most memory in use at one time, weights included; None where it was not measured.
         seconds: wall time.
-        tokens: tokens processed, padding left out.
-        largest_bytes: what the largest call holds, returns, copies, and computes in its largest product.
+        tokens: tokens processed, without padding.
+        largest_bytes: bytes of the largest call: of its state, result and copies, and of its largest product.
     """
 
     flops: int | None = 0
@@ -64,7 +64,7 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """A call that can be run again, the bytes that it found in memory and returned, and the products it made."""
+    """A call that can be run again, with the bytes of its state and result, and its products."""
 
     run: Callable[[], object]
     held_bytes: int
@@ -73,28 +73,27 @@ class _Call:
 
     @property
     def bytes(self) -> int:
-        """What it holds, returns, copies, and computes in its largest product."""
+        """Bytes of its state, result and copies, and of its largest product."""
         computed = self.products.largest_bytes + self.products.copied_bytes
         return self.held_bytes + self.returned_bytes + computed
 
 
 class Ledger:
-    """Costs of calls of one method, added up by phase until they are taken.
+    """Costs of the calls of one method, summed by phase until `take`.
 
-    What a call returns and how long it takes comes from running it as it is. Its FLOPs are those of its products
-    (`accounting.products`). Peak memory is read off a GPU's allocator after every call; elsewhere the largest calls of
-    every kind run a second time under the watch, when `peaks` asks for them. Seconds are taken with the device
-    synchronised; warming up is the caller's.
+    Results and seconds come from the unchanged call. FLOPs are those of its products (`accounting.products`). On a GPU
+    the allocator reports peak memory after every call; elsewhere `peaks` runs the largest calls of every kind a second
+    time under the watch. Seconds are measured with the device synchronised; the caller warms up.
 
     Args:
         device: where the calls run.
-        counting: whether FLOPs and peak memory are wanted; without them both are None.
-        watching: count FLOPs by running every call a second time under the watch, for methods whose products Python's
-            functions do not show.
-        resident_bytes: what is in memory throughout: weights and added parameters (`memory.resident_bytes`).
+        counting: whether to count FLOPs and peak memory; both are None otherwise.
+        watching: whether to count FLOPs by running every call a second time under the watch, for methods with products
+            that are not called from Python.
+        resident_bytes: bytes of weights and added parameters (`memory.resident_bytes`).
 
     Attributes:
-        missed: whether the watch has seen other FLOPs than the products gave, so that FLOPs so far are wrong.
+        missed: whether the watch counted other FLOPs than the products, so that FLOPs so far are wrong.
     """
 
     def __init__(
@@ -111,14 +110,14 @@ class Ledger:
     def call(
         self, phase: Phase, fn: Callable[[], R], *, tokens: int | Callable[[R], int], kind: str, held_bytes: int = 0
     ) -> R:
-        """Run `fn()` and enter its cost; a call that raises is not entered.
+        """Run `fn()` and record its cost; a call that raises is not recorded.
 
         Args:
-            phase: where the cost belongs.
+            phase: the phase of the cost.
             fn: the call; it can be run again.
-            tokens: tokens it processes, or a function that tells them from the result.
-            kind: of the calls whose memory can be compared by their sizes.
-            held_bytes: what it finds in memory beside the resident bytes.
+            tokens: number of tokens it processes, or a function that computes this from the result.
+            kind: name of the kind of call; calls of one kind can be compared by their sizes.
+            held_bytes: bytes in memory before the call, without the resident bytes.
         """
         if self._reads_allocator:
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -134,12 +133,12 @@ class Ledger:
         return result
 
     def take(self) -> dict[Phase, Cost]:
-        """The costs by phase since the last take."""
+        """The costs by phase since the last `take`."""
         costs, self._costs = self._costs, {}
         return costs
 
     def peaks(self) -> dict[str, int]:
-        """The highest peak of all calls so far by phase, in bytes; nothing on a GPU, where every call has its own."""
+        """The highest peak of all calls so far, by phase, in bytes; empty on a GPU, where every call has its own."""
         peaks: dict[str, int] = {}
         left = self._flops * SHARE_AGAIN
         for (phase, *_), calls in self._largest.items():
@@ -154,7 +153,7 @@ class Ledger:
         return peaks
 
     def watching_one(self) -> Ledger:
-        """An empty ledger for the same device that counts FLOPs by the watch."""
+        """An empty ledger for the same device that counts FLOPs under the watch."""
         return Ledger(self._device, watching=True, resident_bytes=self._resident_bytes)
 
     @property
@@ -165,15 +164,15 @@ class Ledger:
         flops = self._watched(call)[0] if self._watching else call.products.flops
         if self._reads_allocator:
             return dataclasses.replace(cost, flops=flops, peak_bytes=torch.cuda.max_memory_allocated(self._device))
-        # A call that passes a boundary of the method's state may need more memory than a larger one that does not: it
-        # makes more products, or returns less than it held.
+        # A call that passes a boundary of a segment may need more memory than a larger call that does not: it has more
+        # products, or its result is smaller than its state.
         key = phase, kind, call.returned_bytes < call.held_bytes
         self._largest[key] = _largest([call, *self._largest.get(key, [])])
         self._flops += flops
         return dataclasses.replace(cost, flops=flops, largest_bytes=call.bytes)
 
     def _watched(self, call: _Call) -> tuple[int, int]:
-        """FLOPs and peak of a call, run once more under the watch."""
+        """FLOPs and peak of a call that is run again under the watch."""
         with FlopCounter() as flops, PeakMemory(self._device, self._resident_bytes + call.held_bytes) as memory:
             call.run()
         return flops.flops, memory.peak_bytes
@@ -185,19 +184,19 @@ class Ledger:
 
 
 def _largest(calls: list[_Call]) -> list[_Call]:
-    """The calls that may have the highest peak: the one of most products, then the largest ones."""
+    """The calls that may have the highest peak: the one with most products, then the largest ones."""
     most = max(calls, key=lambda call: (call.products.count, call.bytes))
     others = sorted((call for call in calls if call is not most), key=lambda call: call.bytes, reverse=True)
     return [most, *others[:KEPT]]
 
 
 def _must_run_again(rank: int, calls: list[_Call]) -> bool:
-    """Of what `_largest` gives: the call of most products, and the largest one where that is another."""
+    """Whether a call of `_largest` must run again: the one with most products, and the largest one."""
     return rank == 0 or (rank == 1 and calls[1].bytes > calls[0].bytes)
 
 
 def _bytes_of(result: object) -> int:
-    """Bytes of the tensors that a call returned."""
+    """Bytes of the tensors in a result."""
     if isinstance(result, State):
         return _held(result)
     if isinstance(result, Tensor):
@@ -206,14 +205,14 @@ def _bytes_of(result: object) -> int:
 
 
 class Meter:
-    """A method whose every call is entered in a ledger: the calls and their results are the method's.
+    """A method whose calls are recorded in a ledger; calls and results are the method's own.
 
     Args:
         method: the method.
-        ledger: where its costs go.
+        ledger: the ledger for its costs.
 
     Attributes:
-        example: whose calls these are, for errors.
+        example: id of the current example, for errors.
     """
 
     def __init__(self, method: AnyMethod, ledger: Ledger) -> None:
@@ -239,7 +238,7 @@ class Meter:
     def read(
         self, phase: Phase, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
     ) -> tuple[Any, Tensor | None]:
-        """`AnyMethod.read`, entered in `phase` with its unpadded tokens.
+        """`AnyMethod.read`, recorded in `phase` with its unpadded tokens.
 
         Raises:
             UserError: when a log-probability is not finite.
@@ -255,7 +254,7 @@ class Meter:
         return after, logprobs_BT
 
     def score(self, phase: Phase, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
-        """`AnyMethod.score`, entered in `phase` with the candidates' tokens of every row.
+        """`AnyMethod.score`, recorded in `phase` with the candidates' tokens of every row.
 
         Raises:
             UserError: when a log-probability is not finite.
@@ -272,7 +271,7 @@ class Meter:
         return logprobs_BNM
 
     def generate(self, phase: Phase, state: Any, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
-        """`AnyMethod.generate`, entered in `phase` with the tokens of the prompts and those written."""
+        """`AnyMethod.generate`, recorded in `phase` with the prompts' and the written tokens."""
         return self.ledger.call(
             phase,
             lambda: self.method.generate(state, prompts, **options),
@@ -282,7 +281,7 @@ class Meter:
         )
 
     def _check_finite(self, logprobs: Tensor | None) -> None:
-        """A metric over NaN is a number all the same, so that nothing that is not finite may reach one."""
+        """Refuse log-probabilities that are not finite, because `min` and `argmax` over NaN still return a number."""
         if logprobs is not None and not bool(logprobs.isfinite().all()):
             example = f" on example '{self.example}'" if self.example else ""
             raise UserError(
@@ -291,13 +290,13 @@ class Meter:
             )
 
     def keep(self, state: Any) -> None:
-        """Record the size of `state` as what must be kept; of several, the largest counts."""
+        """Record the size of `state` as what must be kept; the largest of several counts."""
         if self._state is None or state.nbytes > self._state["bytes"]:
             tokens = int(state.length_B.sum())
             self._state = {"bytes": state.nbytes, "floats": state.floats, "tokens": tokens, "cached": state.cached}
 
     def take(self) -> dict[str, Any]:
-        """Cost by phase, and the size of what was kept (None when nothing was), of the example just finished."""
+        """Cost by phase and size of the kept state (None without one), since the last `take`."""
         state, self._state = self._state, None
         return {"cost": {phase: cost.as_dict() for phase, cost in self.ledger.take().items()}, "state": state}
 

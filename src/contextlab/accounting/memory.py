@@ -17,16 +17,16 @@ LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
 
 class PeakMemory:
-    """While entered, finds the most memory in use at one time; read `peak_bytes` afterwards.
+    """A context manager that measures the most memory in use at one time, in `peak_bytes`.
 
-    On a CUDA device this is the allocator's peak, which includes all that was allocated before. Elsewhere it is
-    `resident_bytes` plus the peak of live bytes in storages that operations made since entering. Views and in-place
-    operations share a storage, and a storage stops counting as soon as it is freed, so the number is the same on
-    every machine. Operations written in Python are seen from inside; the working memory of torch's own is not.
+    On a CUDA device this is the allocator's peak, which includes earlier allocations. Elsewhere it is `resident_bytes`
+    plus the peak of live bytes in storages that operations allocate inside the `with` block. Views and in-place
+    operations share a storage, and a freed storage no longer counts, so the number is the same on every machine. The
+    temporary memory of operations written in Python is included; that of torch's own operations is not.
 
     Args:
         device: where the call runs.
-        resident_bytes: what the call finds in memory: weights and states.
+        resident_bytes: bytes in memory before the call: weights and states.
     """
 
     def __init__(self, device: torch.device | str = "cpu", resident_bytes: int = 0) -> None:
@@ -73,25 +73,25 @@ class PeakMemory:
 
 @functools.cache
 def _returns_arguments(op: Any) -> bool:
-    """Whether an operation says that what it returns is part of its arguments."""
-    # torch.tensor(...) fills its storage unseen, and lift_fresh announces it.
+    """Whether an operation's schema says that its result aliases its arguments."""
+    # torch.tensor(...) allocates its storage without a visible operation; lift_fresh follows and shows it.
     returns = getattr(getattr(op, "_schema", None), "returns", ())
     return op is not LIFT_FRESH and any(value.alias_info is not None for value in returns)
 
 
 def _is_argument(storage: torch.UntypedStorage, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a storage belongs to an argument: `_unsafe_view` does not say so."""
+    """Whether a storage belongs to an argument, which the schema of `_unsafe_view` does not say."""
     if op is LIFT_FRESH:
         return False
     return any(tensor.untyped_storage() is storage for tensor in tensors_in((*args, *kwargs.values())))
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the distinct storages behind the tensors: shared and tied ones count once, views as all they keep."""
+    """Bytes of the distinct storages of the tensors: shared and tied storages count once, a view counts as a whole."""
     storages = {id(tensor.untyped_storage()): tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
 
 def resident_bytes(*modules: torch.nn.Module) -> int:
-    """Bytes of all parameters and buffers of the modules, what they share counted once."""
+    """Bytes of all parameters and buffers of the modules; shared ones count once."""
     return storage_bytes(tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))

@@ -1,9 +1,9 @@
-"""FLOPs of a call from its products, noted where Python calls them.
+"""FLOPs of a call from its products, recorded where Python calls them.
 
-The watch of `accounting.flops` sees every operation, and takes about as long as a small model. Here only the functions
-that make products are wrapped, for the duration of a call: each runs as it is and adds a number that follows from the
-shapes of its arguments. Results are bitwise those without, and a product takes a microsecond longer. A product that
-is called from elsewhere, from C++ or by a name that was bound before, is not seen: the ledger compares with the watch.
+The watch of `accounting.flops` sees every operation, and takes about as much time as a small model. Here only the
+functions that compute products are wrapped, for the duration of a call: each runs unchanged and adds FLOPs that follow
+from the shapes of its arguments. Results are bitwise equal, and a product takes a microsecond longer. A product that
+is called from C++, or by a name that was bound before, is missed; therefore the ledger compares with the watch.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from contextlab.accounting.watch import tensors_in
 
 Arguments = tuple[Any, ...]
 Count = Callable[["ProductCounter", Arguments, Mapping[str, Any], Any], tuple[int, int]]
-"""FLOPs of a call, and of its backward pass, from the arguments and the result."""
+"""Computes FLOPs of a call and of its backward pass from the arguments and the result."""
 
 
 class ProductCounter:
-    """While entered, adds up the FLOPs of products, backward passes included.
+    """A context manager that sums the FLOPs of products, including backward passes.
 
-    The convention is that of `accounting.flops`. Wrappers are the process's: two counters cannot be entered at once.
+    The convention is that of `accounting.flops`. Wrappers are global: only one counter can be active.
 
     Attributes:
-        flops: so far.
-        count: products so far, those of backward passes left out.
-        largest_bytes: of the first factor and the result of the largest product.
-        copied_bytes: of all that was copied or joined on the way, caches above all.
+        flops: FLOPs so far.
+        count: number of products so far, without backward passes.
+        largest_bytes: bytes of the first factor and the result of the largest product.
+        copied_bytes: bytes of all copies and concatenations, mainly of caches.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ class ProductCounter:
         self._visible.clear()
 
     def visible(self, mask: Tensor) -> int:
-        """Visible pairs of a mask, counted once for all layers that share it."""
+        """Number of visible pairs of a mask, computed once for all layers that share it."""
         if id(mask) not in self._visible:
-            # The mask is held, so that no other tensor can have its id.
+            # The mask is kept alive, so that no other tensor can have its id.
             self._visible[id(mask)] = mask, visible_pairs(mask)
         return self._visible[id(mask)][1]
 
@@ -112,14 +112,14 @@ def _copy(counter: ProductCounter, _args: Arguments, _kwargs: Mapping[str, Any],
 
 
 def _custom(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
-    """An operation outside of torch, by its registered formula; its backward pass is another operation, or products."""
+    """An operation outside of torch, by its registered formula; its backward pass is counted separately."""
     op, *inputs = args
     formula = flop_registry.get(op._opoverload._overloadpacket)
     return (formula(*inputs, **kwargs, out_val=result) if formula else 0), 0
 
 
 def _decomposition(packet: Any) -> Count:
-    """A decomposition of matrices, by the formula registered for its operation."""
+    """A matrix decomposition, by the formula registered for its operation."""
 
     def count(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
         formula = flop_registry.get(packet)

@@ -1,4 +1,4 @@
-"""Seeing every operation that runs."""
+"""Observing every operation that runs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ OF_TORCH = frozenset({"aten", "prim", "prims"})
 
 @contextmanager
 def watching(observer: Observer) -> Iterator[None]:
-    """Show every operation to `observer(op, args, kwargs, result, inside)` after it ran.
+    """Call `observer(op, args, kwargs, result, inside)` after every operation.
 
-    Composite operations are shown as the operations they consist of. Autograd resolves them before they can be seen,
-    `torch.inference_mode` does not, so that `linear` would arrive in one piece there and in its parts elsewhere.
-    Operations outside of torch that are written in Python are shown after what they consist of, which is `inside`.
+    Composite operations are decomposed. Autograd does this anyway, but `torch.inference_mode` does not: without it
+    `linear` would be one operation there and several elsewhere. Operations outside of torch that are written in Python
+    follow their own operations, for which `inside` is true.
     """
     mode = _get_current_dispatch_mode()
     if not isinstance(mode, _Watch):
         with _Watch(observer):
             yield
         return
-    # Two modes would take twice the time, and the outer one would see the parts of what the inner one takes apart.
+    # Two modes would take twice the time, and the outer one would see the operations that the inner one decomposes.
     mode.observers.append(observer)
     try:
         yield
@@ -54,7 +54,7 @@ class _Watch(TorchDispatchMode):
             result = func(*args, **kwargs)
         elif parts is DispatchKey.CompositeImplicitAutograd:
             with self:
-                # `func.decompose` prefers Python decompositions, whose results differ in the last bits.
+                # `func.decompose` uses Python decompositions first, whose results differ in the last bits.
                 return func._op_dk(parts, *args, **kwargs)
         else:
             with self, self._within():
@@ -73,14 +73,14 @@ class _Watch(TorchDispatchMode):
 
 
 def _backend(args: tuple[Any, ...]) -> DispatchKey:
-    """Whose kernels run on these arguments."""
+    """The dispatch key of the kernels for these arguments."""
     first = next(tensors_in(args), None)
     return DispatchKey.CUDA if first is not None and first.is_cuda else DispatchKey.CPU
 
 
 @functools.cache
 def _parts(op: Any, backend: DispatchKey) -> DispatchKey | None:
-    """Where an operation's parts are found, if it is taken apart: one that has a kernel of its own runs that kernel."""
+    """The dispatch key of an operation's decomposition; None for an operation with a kernel of its own."""
     if not hasattr(op, "_overloadpacket") or torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), backend):
         return None
     for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.CompositeExplicitAutograd):
@@ -90,7 +90,7 @@ def _parts(op: Any, backend: DispatchKey) -> DispatchKey | None:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of an operation's arguments or result, in lists and tuples too."""
+    """The tensors in an operation's arguments or result, also in lists and tuples."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

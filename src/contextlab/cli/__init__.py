@@ -1,4 +1,4 @@
-"""The command line: one module per sub-command, none of which imports torch before it has to."""
+"""The command line: one module per sub-command, which imports torch only when needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH_OF_FILES = 160
 def console() -> Console:
     """Standard output for tables: as wide as the terminal, or wide enough for a table in a file.
 
-    Text is shown as it is: no markup, no names of pictures, no control characters.
+    Text is shown literally: without markup, emoji names or control characters.
     """
     from rich.console import Console
 
@@ -29,5 +29,5 @@ def console() -> Console:
 
 
 def say(text: str) -> None:
-    """Print text of which parts come from files or packages of others."""
+    """Print text with parts from foreign files or packages, without control characters."""
     print(harmless.text(text))

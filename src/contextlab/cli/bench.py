@@ -19,24 +19,27 @@ if TYPE_CHECKING:
 def bench(
     method: Annotated[str, typer.Option(help="Such as 'longmem(K=32),longmem,path.py:Class(setting=value)'.")],
     task: Annotated[str, typer.Option(help="Such as 'pg22/S1(tokens=8192),needle'; see `contextlab ls tasks NAME`.")],
-    split: Annotated[str | None, typer.Option(help="Split of all tasks, where none stands behind their names.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split of all tasks that are named without one.")] = None,
     backbone: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
     context: Annotated[str, typer.Option(help="Controls: own, none, wrong; several separated by commas.")] = "own",
     history: Annotated[
-        int | None, typer.Option(min=1, help="Tokens read before the scored ones, in all that can.")
+        int | None, typer.Option(min=1, help="Tokens read before the scored ones, for all tasks with this setting.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Run the first so many examples.")] = None,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens read of a text, in all that can.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of whatever a method draws.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most examples, the first ones.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens read of a text, for all tasks with this setting.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of a method's random numbers.")] = 0,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of all that have it.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting for all methods and tasks that have it."),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of data sets; CONTEXTLAB_DATA when not given.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder that the results are kept in.")] = Path("runs"),
-    device: Annotated[str | None, typer.Option(help="Torch device; the GPU when there is one.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of data sets; by default CONTEXTLAB_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
+    device: Annotated[str | None, typer.Option(help="Torch device; by default the GPU, where there is one.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-    no_count: Annotated[bool, typer.Option("--no-count", help="Leave FLOPs and peak memory out.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run, and nothing else.")] = False,
+    no_count: Annotated[bool, typer.Option("--no-count", help="Do not count FLOPs and peak memory.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON object per run.")] = False,
 ) -> None:
     """Run methods on tasks, store the results, and print a table; run again, it resumes."""
     settings = settings_of(setting or [])
@@ -90,7 +93,7 @@ def _print(results: Results, out: Path) -> None:
     tasks = [labels.of_result(run) for run in runs]
     for task in dict.fromkeys(tasks):
         frame = comparison([run for run, other in zip(runs, tasks, strict=True) if other == task])
-        # Methods side by side: there are fewer of them than measures, and a terminal is narrow.
+        # Methods are columns, because there are fewer methods than metrics and a terminal is narrow.
         table = Table("", *(" ".join(key) for key in frame.index), title=task)
         for measure, cells in frame.items():
             table.add_row(str(measure), *cells)

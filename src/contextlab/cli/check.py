@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def check(
-    method: Annotated[str, typer.Argument(help="A name, or path.py:Class, perhaps as NAME(setting=value).")],
+    method: Annotated[str, typer.Argument(help="NAME or path.py:Class, with settings as in NAME(setting=value).")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Put a method to the laws of the interface, on small models of several families; exit 1 if one fails."""
+    """Check the laws of the interface for a method, on small models of several families; exit 1 if one fails."""
     from contextlab import registry
     from contextlab.testing import laws
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.data.catalogue import DataSet, Remote
     from contextlab.benchmarks.data.gutenberg import Row
 
-app = typer.Typer(help="Data sets: what there is, how to get it, and whether it is intact.", no_args_is_help=True)
+app = typer.Typer(help="Data sets: list them, get them, and check whether they are intact.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
@@ -49,10 +49,12 @@ def list_(as_json: AsJson = False) -> None:
 @app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="A data set; see `contextlab data ls`.")],
-    mirror: Annotated[str | None, typer.Option(help="Folder or address with the files as in a data folder.")] = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="Folder or address with the files in the layout of a data folder.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download what may be downloaded of a data set into the cache; run again, it resumes."""
+    """Download a data set into the cache, as far as this is possible; the same command again resumes."""
     from contextlab.benchmarks.data import fetch as downloads
     from contextlab.paths import cache_dir
 
@@ -74,11 +76,11 @@ def fetch(
 
 @app.command()
 def check(
-    name: Annotated[str | None, typer.Argument(help="A data set; all of them when not given.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Data folder; CONTEXTLAB_DATA, else the cache.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A data set; by default all.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data folder; by default CONTEXTLAB_DATA, else the cache.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say of every data set whether it is there, complete, re-laid or broken; exit 1 if one is broken."""
+    """Show for every data set whether it is absent, complete, re-laid or broken; exit 1 if one is broken."""
     from contextlab.benchmarks.data.catalogue import ENTRIES
     from contextlab.benchmarks.data.intact import examine
     from contextlab.paths import cache_dir
@@ -115,14 +117,16 @@ def check(
 def build(
     name: Annotated[str, typer.Argument(help="The data set to build: pg22.")],
     mirror: Annotated[str | None, typer.Option(help="Folder or address of a mirror of Project Gutenberg.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Data folder that receives pg22/; the cache's if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Data folder for pg22/; by default the cache's.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many books.")] = None,
-    catalogue: Annotated[str | None, typer.Option(help="pg_catalog.csv: file or address; the mirror's own.")] = None,
-    pg19: Annotated[Path | None, typer.Option(help="PG-19's metadata.csv; the fetched one if not given.")] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of GPT-2; the hub's if not given.")] = None,
+    catalogue: Annotated[
+        str | None, typer.Option(help="File or address of pg_catalog.csv; by default the mirror's.")
+    ] = None,
+    pg19: Annotated[Path | None, typer.Option(help="PG-19's metadata.csv; by default the fetched one.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of GPT-2; by default the hub's.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw PG-22 from Project Gutenberg's catalogue; run again, it resumes."""
+    """Draw PG-22 from Project Gutenberg's catalogue; the same command again resumes."""
     if name != "pg22":
         raise unknown("data set that can be built", name, ["pg22"])
 
@@ -183,7 +187,7 @@ def _entry(name: str) -> DataSet:
 
 
 def _loaded(entry: DataSet, root: Path) -> tuple[str, str]:
-    """What the loader says the data is, or why it refuses all of its splits."""
+    """The loader's note on the data, or the reason why it refuses all splits."""
     from contextlab import registry
 
     problem = ""

@@ -18,10 +18,10 @@ EXTRAS = {"kernels": "triton", "lm-eval": "lm_eval", "faiss": "faiss", "ray": "r
 
 
 def doctor(
-    out: Annotated[Path, typer.Option(help="Folder that results would be kept in.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder for results.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what this machine can run and what is missing, with the command that mends it."""
+    """Show what this machine can run and what is missing, with a command that fixes it."""
     findings = [*_versions(), *_machine(), *_extras(), *_folders(out)]
     if as_json:
         print(json.dumps(findings))
@@ -63,7 +63,7 @@ def _extras() -> Iterator[dict[str, Any]]:
     from importlib import util
 
     for extra, module in EXTRAS.items():
-        # Looked up and not imported: some of them disturb torch when they come first.
+        # Packages are not imported, because some of them disturb torch when they are imported first.
         present = util.find_spec(module) is not None
         fix = None if present else f"pip install 'contextlab[{extra}]'"
         yield _finding(f"extra {extra}", "present" if present else "not installed", fix)
@@ -86,7 +86,7 @@ def _folders(out: Path) -> Iterator[dict[str, Any]]:
 
 
 def _writable(what: str, folder: Path, fix: str) -> dict[str, Any]:
-    """Try to write where the folder is, or where it would be made."""
+    """Try to write in the folder, or in the folder where it would be created."""
     import tempfile
 
     existing = next((candidate for candidate in (folder, *folder.absolute().parents) if candidate.exists()), folder)

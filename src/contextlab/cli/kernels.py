@@ -21,13 +21,13 @@ def kernels() -> None:
 
 @app.command()
 def bench(
-    op: Annotated[str, typer.Option(help="Operations wanted, separated by commas; all when not given.")] = "",
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU when there is one.")] = None,
-    sizes: Annotated[str | None, typer.Option(help="toy, cpu or cuda; those of the device when not given.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of everything.")] = 5,
+    op: Annotated[str, typer.Option(help="Operations, separated by commas; by default all.")] = "",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU, where there is one.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="toy, cpu or cuda; by default those of the device.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of timed runs.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure the kernels against their plain-torch twins, torch's own operations and the machine's limits."""
+    """Measure the kernels beside their plain-torch references, torch's own operations and the hardware's limits."""
     report = measured([name for name in op.split(",") if name], device, sizes, repeats)
     if as_json:
         print(json.dumps(report))
@@ -39,10 +39,10 @@ def bench(
 
 
 def measured(wanted: list[str], device: str | None, sizes: str | None, repeats: int) -> dict[str, Any]:
-    """The report: ceilings of the machine, and one record per operation, size and form.
+    """The report: limits of the hardware, and one record per operation, size and form.
 
     Raises:
-        UserError: for an unknown operation, size or device, or when the environment asks for an unknown form.
+        UserError: for an unknown operation, size or device, or when the environment names an unknown form.
     """
     import torch
 

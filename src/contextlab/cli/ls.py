@@ -24,7 +24,7 @@ Line = dict[str, Any]
 
 
 class Kind(StrEnum):
-    """What can be listed."""
+    """Kinds of things that can be listed."""
 
     methods = "methods"
     tasks = "tasks"
@@ -37,10 +37,10 @@ def ls(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     name: Annotated[str | None, typer.Argument(help="Show one method or task with its splits and settings.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("runs"),
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show needs, settings, prompts.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show requirements, settings and prompts.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """List what there is, where it comes from and what it needs."""
+    """List methods, tasks, backbones or results, with their sources and requirements."""
     if name is not None:
         _show(kind, name, verbose, as_json)
         return
@@ -114,7 +114,7 @@ def _task(name: str, verbose: bool) -> tuple[Line, dict[str, str], type[Config]]
 
 
 def _methods(verbose: bool) -> Iterator[Line]:
-    """Names and first lines come from the sources; needs and settings take importing all of them, and torch."""
+    """Names and first lines are read from the sources; requirements and settings need an import of torch."""
     from contextlab import registry, static
 
     sources = registry.sources(registry.METHODS)
@@ -169,7 +169,7 @@ def _tasks(verbose: bool) -> Iterator[Line]:
 
 
 def _prompts(task: Task) -> dict[str, str]:
-    """Every prompt of a task once, by the splits that it belongs to."""
+    """Every prompt of a task, by the splits that use it."""
     splits: dict[str, list[str]] = {}
     for split, worded in task.worded():
         splits.setdefault(worded.protocol(split).prompt, []).append(worded.spelled(split))

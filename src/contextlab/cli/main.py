@@ -22,7 +22,7 @@ from contextlab.cli.train import train
 from contextlab.errors import UserError
 from contextlab.version import __version__
 
-# Plain help is written in half the time of the coloured one.
+# Plain help takes half the time of coloured help.
 app = typer.Typer(
     help="Compare methods that let a language model use more context than it was built for.",
     rich_markup_mode=None,
@@ -34,20 +34,20 @@ for command in (bench, train, ls, check, table, doctor):
 app.add_typer(data, name="data")
 app.add_typer(kernels, name="kernels")
 
-# Typer does not export the base of its errors of usage, which is its own or click's, by version.
+# Typer does not export the base class of its usage errors, which is its own or click's, depending on the version.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; in any position.")] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Compare methods that let a language model use more context than it was built for."""
 
 
 def _check_empty(arguments: Sequence[str]) -> None:
-    """Refuse `--out ''`, which would be the current folder, and whatever else was given nothing."""
+    """Refuse empty values: `--out ''` would be the current folder."""
     for before, argument in zip(("", *arguments), arguments, strict=False):
         option, equals, value = argument.partition("=")
         if not argument or (option.startswith("--") and equals and not value):
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UserError, UsageError) as error:
         if debug:
             print(harmless.text(traceback.format_exc()), file=sys.stderr, end="")
-        # Messages about usage list choices on lines of their own.
+        # Usage errors list choices on separate lines.
         message = " ".join(error.format_message().split()) if isinstance(error, UsageError) else str(error)
         print(f"contextlab: {harmless.line(message)}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Everything that could change a result, and where and with what it was measured."""
+"""The identity of a run (everything that could change its result) and its provenance (machine, versions, time)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def identity(
     protocol: Protocol,
     seed: int,
 ) -> dict[str, Any]:
-    """All that the result of one example may depend on; `method` and `task` come with the name they were asked by.
+    """Everything that the result of an example depends on, with the names of method and task in the command.
 
-    How many examples are run is not part of it: a higher limit continues the same run.
+    The number of examples is not part of it: a higher limit continues the same run.
     """
     backbone = method[1].backbone
     return {
@@ -73,7 +73,7 @@ def identity(
 
 
 def provenance(backbone: Backbone, protocol: Protocol, seed: int) -> dict[str, Any]:
-    """Versions, place and time, as stored with a result."""
+    """Versions, machine and time, as stored with a result."""
     return {
         "contextlab": __version__,
         "commit": commit(),
@@ -90,7 +90,7 @@ def provenance(backbone: Backbone, protocol: Protocol, seed: int) -> dict[str, A
 
 
 def files_of(settings: Any) -> dict[str, str]:
-    """sha256 of the content of every path in a configuration, however deep it stands; a folder's files by name.
+    """sha256 of the content of every path in a configuration, at any depth; of a folder by the names of its files.
 
     Raises:
         UserError: when a file cannot be read.
@@ -113,7 +113,7 @@ def _file_digest(path: Path) -> str:
 
 
 def prompt_digest(protocol: Protocol) -> str:
-    """sha256 of the protocol's prompt; of the empty text for a protocol without one."""
+    """sha256 of the protocol's prompt, which may be empty."""
     return hashlib.sha256(protocol.prompt.encode()).hexdigest()
 
 
@@ -124,19 +124,19 @@ def command() -> str:
 
 @cache
 def commit() -> str | None:
-    """The revision of the checkout that the package runs from; None for an installed package."""
+    """The commit of the checkout that the package runs from; None for an installed package."""
     git = ["git", "-C", str(PACKAGE), "rev-parse", "--show-toplevel", "HEAD"]
     try:
         answer = subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\n")
     except (OSError, subprocess.CalledProcessError):
         return None
-    # An environment may lie inside a checkout of something else.
+    # An installed package may be inside the checkout of another project.
     return answer[1] if Path(answer[0]) / "src" / "contextlab" == PACKAGE else None
 
 
 @cache
 def hardware(device: torch.device) -> str:
-    """A device in words."""
+    """The description of a device."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
     return f"{device.type} ({_processor()}, {os.cpu_count()} cores)"
@@ -149,6 +149,6 @@ def _processor() -> str:
 
 
 def _architecture(backbone: Backbone) -> dict[str, Any]:
-    """The model's configuration without what only says where it was found and by whom it was written."""
+    """The model's configuration without the fields that only name its source or the library that wrote it."""
     config: dict[str, Any] = backbone.model.config.to_dict()
     return {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}

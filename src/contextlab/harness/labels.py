@@ -1,4 +1,4 @@
-"""How runs are called in tables: so that a label can be given to `--method` or `--task` again."""
+"""Labels of runs in tables, which are also valid arguments of `--method` and `--task`."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def of_task(name: str, split: str, lengths: Mapping[str, int | None]) -> str:
     Args:
         name: of the task.
         split: as it is stored, with the settings that differ from their defaults.
-        lengths: stored settings that are no part of it; None where one is not given.
+        lengths: stored settings that are not part of the split; None where one is not set.
     """
     set_lengths = {key: length for key, length in lengths.items() if length is not None}
     try:
         item = grammar.split(split)
-    except UserError:  # stored before splits followed the grammar, or by somebody else
+    except UserError:  # stored by a version without this grammar, or by another program
         item = grammar.Item(split)
     return grammar.spelled(name, item.name, {**item.settings, **set_lengths})

@@ -1,4 +1,4 @@
-"""What comes out of a run: its JSON object, and paired differences between runs."""
+"""Results of runs: one JSON object per run, and paired differences between runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 PHASES = ("train", "contextualize", "query")
 FEW = 4
-"""Examples below which a spread of seconds says nothing."""
+"""The least number of examples for which a spread of seconds is reported."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One task under one control, with the examples that every method gets."""
+    """One task under one control, with the same examples for every method."""
 
     name: str
     task: Task
@@ -37,7 +37,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The task's name in tables."""
+        """The task's label in tables."""
         return labels.of_task(self.name, self.split, {"history": self.options.history, "tokens": self.options.tokens})
 
     @property
@@ -64,7 +64,7 @@ class Case:
             raise UserError(f"{self.name} {self.split} holds a single work: run it without --context wrong.")
 
     def other(self, index: int) -> Example:
-        """The next example of another work; the example itself when there is none."""
+        """The next example of another work; the example itself when there is no other work."""
         examples: Sequence[Example] = self.dataset.examples
         own = examples[index]
         later = (*examples[index + 1 :], *examples[:index])
@@ -76,8 +76,8 @@ class Peaks:
     """The highest peak memory of stored examples.
 
     Attributes:
-        phases: in bytes, by phase; a GPU's are in the lines instead.
-        examples: how many of the stored lines they are of, the first ones.
+        phases: in bytes, by phase; on a GPU they are stored in the lines instead.
+        examples: number of stored lines, the first ones, that they cover.
     """
 
     phases: Mapping[str, int]
@@ -85,27 +85,27 @@ class Peaks:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> Peaks:
-        """Those of a summary; none where there is none, or it was stored before peaks were kept in it."""
+        """The peaks of a summary; empty without a summary, or for one of a version that did not store them."""
         if stored is None or "measured" not in stored:
             return cls({}, 0)
         costs = {phase: cost for phase, cost in stored["cost"].items() if cost is not None}
         return cls({phase: cost["peak_bytes"] for phase, cost in costs.items()}, stored["measured"])
 
     def with_measured(self, phases: Mapping[str, int], examples: int) -> Peaks:
-        """The higher ones of both, for so many lines."""
+        """The maximum of these and the measured peaks, for the first `examples` lines."""
         both = {phase: max(self.phases.get(phase) or 0, phases.get(phase, 0)) for phase in {**self.phases, **phases}}
         return Peaks(both, examples)
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What a metric of one run is above that of another, over the same examples.
+    """The difference between a metric of one run and that of another, over the same examples.
 
     Attributes:
         label: the two runs, as `longmem, own - wrong` or `longmem - window`.
-        task: as tables call it, with split and settings.
+        task: its label in tables, with split and settings.
         measure: the metric that is compared.
-        higher_is_better: None where the protocol does not say.
+        higher_is_better: None where this is unknown.
         metric: the difference of the two runs' metrics.
     """
 
@@ -122,8 +122,8 @@ class Results:
 
     Attributes:
         runs: one JSON object per run, in the order of the runs.
-        differences: the paired ones.
-        parts: for every run, what its examples add to the metrics, by their ids; shares are made of it.
+        differences: the paired differences.
+        parts: for every run, the parts of its examples in the metrics, by their ids; used for shares.
     """
 
     runs: list[dict[str, Any]]
@@ -138,7 +138,7 @@ class Results:
 
 
 def description(name: str, method: AnyMethod, case: Case) -> dict[str, Any]:
-    """What was run, on what."""
+    """The fields that describe a run: method, task, split, context, backbone and data."""
     backbone = method.backbone
     return {
         "method": name,
@@ -167,7 +167,7 @@ def description(name: str, method: AnyMethod, case: Case) -> dict[str, Any]:
 
 
 def changed_settings(method: AnyMethod) -> list[str]:
-    """Names of the settings that are not the method's defaults."""
+    """Names of the settings that differ from the method's defaults."""
     return list(method.config.changed())
 
 
@@ -191,21 +191,21 @@ def training_cost(method: AnyMethod) -> dict[str, Any] | None:
 
 
 def largest_bytes(line: Mapping[str, Any], phase: str) -> int:
-    """What the largest call of an example held, as its line tells; 0 where it does not."""
+    """Bytes of the largest call of an example, from its line; 0 where they are not stored."""
     return int(line["cost"].get(phase, {}).get("largest_bytes", 0))
 
 
 def recounted(line: Mapping[str, Any], watched: Mapping[str, Any]) -> dict[str, Any]:
-    """A line with the FLOPs that a second run of its example was counted with."""
+    """A line with the FLOPs that were counted in a second run of its example."""
     cost = {phase: {**cost, "flops": watched["cost"][phase]["flops"]} for phase, cost in line["cost"].items()}
     return {**line, "cost": cost}
 
 
 def _cost(costs: Sequence[dict[str, Any]], peak: int | None) -> dict[str, Any] | None:
-    """Means of FLOPs and tokens, the highest peak, the median of the seconds, and how far these spread.
+    """Means of FLOPs and tokens, the highest peak, and the median and the spread of the seconds.
 
-    The spread is the distance of the quartiles of the seconds per FLOP (per token, where FLOPs were not counted) over
-    their median: examples differ in size, and at equal work only other load makes one slower than another.
+    The spread is the interquartile range of the seconds per FLOP (per token, where FLOPs were not counted) divided by
+    their median. Examples differ in size, but seconds per FLOP differ only when other programs are running.
     """
     if not costs:
         return None
@@ -238,10 +238,10 @@ def measure_of(result: Mapping[str, Any]) -> Measure:
 
 
 def difference(measure: Measure, mine: Mapping[str, Parts], other: Mapping[str, Parts]) -> Metric | None:
-    """A metric of one run less that of another over the examples that both have; None without any.
+    """A metric of one run minus that of another, over the examples that both have; None without any.
 
-    Where an example lacks the parts of the measure, as in runs that were stored before these were kept, the means of
-    the examples' qualities are compared.
+    Where an example lacks the parts of the measure, as in runs of earlier versions, the means of the examples'
+    qualities are compared.
     """
     shared = [example for example in mine if example in other]
     whole = all(measure.name in run[example] for run in (mine, other) for example in shared)
@@ -253,11 +253,11 @@ def difference(measure: Measure, mine: Mapping[str, Parts], other: Mapping[str, 
 def differences(
     parts: Mapping[tuple[str, str, Control], Mapping[str, Parts]], measures: Mapping[str, Measure]
 ) -> Iterable[Difference]:
-    """Paired differences: of every method's own context to its controls, and to the first method.
+    """Paired differences: between every method's own context and its controls, and between it and the first method.
 
     Args:
-        parts: of every example by its id, by method, task and control; the first method's come first.
-        measures: by task, what is compared.
+        parts: parts of every example by its id, for each method, task and control, with the first method first.
+        measures: by task, the metric that is compared.
     """
     first = next(iter(parts))[0] if parts else ""
     for (method, task, control), own in parts.items():

@@ -1,4 +1,4 @@
-"""Runs methods on tasks: every context x task x method over the same examples, from the store where it has them."""
+"""Runs methods on tasks: every context x task x method over the same examples, reusing stored results."""
 
 from __future__ import annotations
 
@@ -67,29 +67,29 @@ def bench(
 ) -> Results:
     """Run methods on tasks, store every finished example, and summarise.
 
-    What the store already has is not run again, so that an interrupted call resumes when it is repeated.
+    Stored examples are not run again: an interrupted call resumes when it is repeated.
 
     Args:
         methods: names or `path.py:Class`, with settings as in `longmem(K=32)`, as a list or separated by commas.
-        tasks: likewise, and with splits as in `pg22/S1(tokens=8192)`.
-        split: of every task; each task's default when None.
+        tasks: the same form, with splits as in `pg22/S1(tokens=8192)`.
+        split: split of every task; each task's default when None.
         backbone: name, hub id, folder or GGUF file.
-        context: controls: `own`, `none`, `wrong`; with `own` and others, paired differences are made.
+        context: controls: `own`, `none`, `wrong`; with `own` and others, paired differences are computed.
         history: tokens read before the scored ones, in every task that has this setting.
-        limit: the first so many examples of each task.
+        limit: the most examples of each task, the first ones.
         tokens: the most tokens read of each text, in every task that has this setting.
-        seed: of whatever a method draws; every example starts from its own seed.
-        settings: each for all methods and tasks that have it, where it means the same in all of them.
+        seed: seed of a method's random numbers; every example starts from its own seed.
+        settings: settings for all methods and tasks that have them, with the same meaning.
         data: folder of data sets.
         out: folder of the store.
-        device: torch device; chosen by the machine when None.
+        device: torch device; the GPU, where there is one, when None.
         dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
-        counting: whether FLOPs and peak memory are wanted; without them a run is a little faster.
+        counting: whether to count FLOPs and peak memory; a run without them is a little faster.
         progress: whether to show progress on standard error; only on a terminal when None.
-        on_result: called with every run's result as soon as it is there.
+        on_result: called with the result of every run when it is finished.
 
     Raises:
-        UserError: for any name, option, data or folder that does not do.
+        UserError: for a wrong name, option, data set or folder.
     """
     _check_out(out)
     selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
@@ -112,7 +112,7 @@ def bench(
 
 
 def _check_out(out: Path | str) -> None:
-    """Refuse a folder of results that cannot be one, before anything is loaded."""
+    """Refuse a folder of results that cannot be written, before anything is loaded."""
     if not str(out):
         raise UserError("The folder of results has no name: give one with --out.")
     existing = next((folder for folder in (Path(out), *Path(out).absolute().parents) if folder.exists()), None)
@@ -121,7 +121,7 @@ def _check_out(out: Path | str) -> None:
 
 
 def _controls(names: str | Sequence[str]) -> list[Control]:
-    """The controls that a text, or each of several texts, lists, each once."""
+    """The controls in a text with commas, or in a list of names, without repetition."""
     listed = names.split(",") if isinstance(names, str) else names
     wanted = dict.fromkeys(name.strip() for name in listed if name.strip())
     if not wanted:
@@ -155,7 +155,7 @@ def _cases(
 def _run(
     name: str, method: AnyMethod, case: Case, seed: int, out: Path, show: bool, counting: bool
 ) -> tuple[dict[str, Any], dict[str, Parts]]:
-    """The result of one run and what each of its examples adds to the metrics."""
+    """The result of one run, and the parts of its examples in the metrics."""
     current = provenance(method.backbone, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
@@ -186,7 +186,7 @@ def _run(
 
 
 def _summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks, run: Run, *, resumed: bool) -> dict[str, Any]:
-    """`summary` of lines of which some may come from the disk, where anything may have happened to them."""
+    """`summary` of lines; stored lines may not fit the task, because files can be edited."""
     try:
         return summary(case, lines, peaks)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -204,15 +204,15 @@ def _with_training(summary: dict[str, Any], method: AnyMethod) -> dict[str, Any]
 
 
 def _warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
-    """A fresh meter of a method that has read once, so that the first example is not charged for what happens once.
+    """A new meter of a method that has read once, so that one-off costs are not part of the first example.
 
-    A second reading under the watch tells whether the method's products are seen without it.
+    A second reading under the watch shows whether the cheaper counting of products misses any.
     """
     backbone = method.backbone
     added = method.added_parameters * backbone.dtype.itemsize
     tokens_BT = torch.arange(WARM_UP_TOKENS, device=backbone.device)[None] % backbone.vocab_size
     seed_example(seed, "")
-    # What is computed once, the state behind BOS above all, must not be in one count and not in the other.
+    # One-off computations, above all the empty state, must not be in only one of the two counts.
     state = method.start()
     with ProductCounter() as products:
         method.read(state, tokens_BT)
@@ -224,20 +224,20 @@ def _warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
 def _measure(
     meter: Meter, case: Case, run: Run, seed: int, peaks: Peaks, unmeasured: Sequence[dict[str, Any]]
 ) -> Peaks:
-    """The highest peaks of all stored examples; and true FLOPs, where the watch sees more than the products.
+    """The highest peaks of all stored examples; where the products missed FLOPs, lines are counted again.
 
     Args:
-        meter: that the examples of this command went through.
-        case: what is run.
-        run: where it is stored.
-        seed: of the run.
-        peaks: of an earlier command.
-        unmeasured: lines of a command that was ended before it measured; where the largest of all is among them, it is
-            run once more.
+        meter: the meter of this command's examples.
+        case: the task and its examples.
+        run: the stored run.
+        seed: seed of the run.
+        peaks: peaks of an earlier command.
+        unmeasured: lines of a command that ended before measuring; the largest of all lines is run again if it is one
+            of them.
     """
     index = {example.id: number for number, example in enumerate(case.selected)}
     for phase in PHASES:
-        # Of equal ones the newest, whose calls can be run again.
+        # Among equal lines the newest, whose calls can be run again.
         largest = max(reversed(run.lines.values()), key=lambda line: largest_bytes(line, phase))
         if largest in unmeasured and largest["id"] in index:
             _example(meter, case, index[largest["id"]], seed)
@@ -251,7 +251,7 @@ def _measure(
 
 def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     example = case.dataset.examples[index]
-    # A seed of its own gives an example the same draws in a resumed run.
+    # Every example has its own seed, so that a resumed run draws the same numbers.
     seed_example(seed, example.id)
     meter.example = example.id
     record = case.protocol.evaluate(meter, example, case.other(index))
@@ -263,7 +263,7 @@ def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
 
 
 def seed_example(seed: int, example: str) -> None:
-    """Set every random state to what the draws of an example start from in a run with this seed."""
+    """Set the state of every random generator for one example of a run with this seed."""
     value = int.from_bytes(hashlib.sha256(f"{seed}\0{example}".encode()).digest()[:4])
     random.seed(value)
     np.random.seed(value)

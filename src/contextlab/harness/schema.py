@@ -1,6 +1,6 @@
-"""What stored files must hold to be read: checked where they are read, so that nothing behind it meets a surprise.
+"""Schemas of stored files, checked when they are read.
 
-Fields that are not named here are kept as they are: a later version may store more than an earlier one reads.
+Other fields are allowed and kept: a later version may store more than an earlier one reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST = 1e300
 
 
 def _row(values: list[Any]) -> list[Any]:
-    """Numerator, denominator, cluster and perhaps stratum, as `benchmarks.task.Part` has them."""
+    """Numerator, denominator, cluster and optionally stratum, as in `benchmarks.task.Part`."""
     numbers, words = values[:2], values[2:]
     if not all(isinstance(n, int | float) and not isinstance(n, bool) and abs(n) < MOST for n in numbers):
         raise ValueError("a part is no fraction of two numbers")
@@ -36,7 +36,7 @@ class Part(pydantic.BaseModel):
 
 
 class Cost(Part):
-    """See `accounting.ledger.Cost`; what was not counted is None."""
+    """See `accounting.ledger.Cost`; None where a cost was not counted."""
 
     flops: Count | None
     peak_bytes: Count | None
@@ -56,7 +56,7 @@ class Size(Part):
 
 
 class Score(Part):
-    """What tables read of a finished example; `index` is its place in the data, which early versions do not store."""
+    """The fields of a finished example that tables read; `index` in the data is missing in early versions."""
 
     id: str
     record: dict[str, Any] = {}
@@ -75,13 +75,13 @@ class Line(Score):
 
 
 class Started(Part):
-    """When a run was first started."""
+    """The time of the first start of a run."""
 
     started: str
 
 
 class Manifest(Part):
-    """What a run is."""
+    """Identity and provenance of a run."""
 
     schema_: Literal[1] = Field(alias="schema")
     run_id: str
@@ -99,7 +99,7 @@ class Metric(Part):
 
 
 class Data(Part):
-    """What the numbers were measured on."""
+    """The data that a run was measured on."""
 
     source: str
     sha256: str
@@ -108,7 +108,7 @@ class Data(Part):
 
 
 class Provenance(Started):
-    """Where and with what."""
+    """Versions, machine and time."""
 
     device: str
     dtype: str
@@ -116,7 +116,7 @@ class Provenance(Started):
 
 
 class Measure(Part):
-    """See `benchmarks.task.Measure`, which is made of all that is stored."""
+    """See `benchmarks.task.Measure`."""
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
@@ -150,7 +150,7 @@ class Summary(Part):
 
 
 def fault(kind: type[Part], value: Any) -> str | None:
-    """The first thing that is wrong with a JSON value, as `field: reason`; None when nothing is."""
+    """The first error of a JSON value, as `field: reason`; None for a valid value."""
     try:
         kind.model_validate(value)
     except pydantic.ValidationError as error:

@@ -25,13 +25,13 @@ class SelectedMethod:
 
     @property
     def label(self) -> str:
-        """Its name in tables."""
+        """Its label in tables."""
         return labels.of_method(self.name, self.config.changed())
 
 
 @dataclasses.dataclass(frozen=True)
 class SelectedTask:
-    """A split of a task, which has its settings."""
+    """A task with its settings, and a split."""
 
     name: str
     task: Task
@@ -45,18 +45,18 @@ def select(
     settings: Mapping[str, Any] | None = None,
     **lengths: int | None,
 ) -> tuple[list[SelectedMethod], list[SelectedTask]]:
-    """What is named, every method and task with the same settings once.
+    """The methods and tasks that are named, without repetition.
 
     Args:
         methods: as in `grammar.items`.
-        tasks: likewise.
-        split: of every task; each task's default when None.
-        settings: each for all methods and tasks that have it.
-        **lengths: `task.LENGTHS`, likewise; None where one is not given.
+        tasks: as in `grammar.items`.
+        split: split of every task; each task's default when None.
+        settings: settings for all methods and tasks that have them.
+        **lengths: the settings `task.LENGTHS`, for all tasks that have them; None where one is not set.
 
     Raises:
-        UserError: for a wrong name, split or setting; for one that is given twice, or that nothing has; or for one
-            for all that does not mean the same in all.
+        UserError: for an unknown name, split or setting; for a setting that is written twice; for a setting for all
+            that nothing has, or that has different meanings.
     """
     of_methods = [(item, registry.method_class(item.name)) for item in grammar.items(methods, "method")]
     of_tasks = [_with_split(item, split) for item in grammar.items(tasks, "task")]
@@ -73,7 +73,7 @@ def _methods(
     seen: list[tuple[str, Config]] = []
     for (item, kind), own in zip(named, settings, strict=True):
         config = kind.Config.parse(own, item.name)
-        # A configuration need not be hashable.
+        # A configuration may not be hashable.
         if (item.name, config) not in seen:
             seen.append((item.name, config))
             yield SelectedMethod(item.name, kind, config)
@@ -90,7 +90,7 @@ def _tasks(named: Sequence[Item], settings: Sequence[Mapping[str, Any]]) -> Iter
 
 
 def _with_split(item: Item, text: str | None) -> Item:
-    """An item with the split that is given for all tasks, and its settings."""
+    """An item with the split for all tasks and the settings of that split."""
     if text is None:
         return item
     if item.split is not None:
@@ -111,7 +111,7 @@ def _refuse_twice(item: Item, settings: Iterable[str], option: str) -> None:
 def _dealt(
     owners: Sequence[tuple[Item, type[Config]]], settings: Mapping[str, Any], lengths: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """The settings of every method and task: its own, and those for all that it has."""
+    """The settings of every method and task: its own, and those for all, where it has them."""
     for key in lengths:
         if key in settings:
             raise UserError(f"{key} is given by --{key} and by --set: keep one of the two.")
@@ -135,7 +135,7 @@ def _dealt(
 
 
 def _check_alike(having: Sequence[tuple[Item, type[Config]]], key: str, value: Any, option: str) -> None:
-    """Refuse one value for settings that only share their name."""
+    """Refuse one value for settings that have the same name and different meanings."""
     first, kind = having[0]
     other = next((item for item, config in having if not alike(kind, config, key)), None)
     if other is not None:

@@ -1,4 +1,4 @@
-"""Results on disk: one folder per run, one line per finished example, resumable after any kind of end."""
+"""Results on disk: one folder per run and one line per finished example; a run can always be resumed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from contextlab.errors import UserError
 from contextlab.harness import schema
 
 Parts = dict[str, list[Part]]
-"""By metric, the parts of one example."""
+"""The parts of one example, by metric."""
 QUALITY = "quality"
-"""The name of the parts that the protocol's quality makes."""
+"""The key of the parts that are made from the protocol's quality."""
 
 
 def digest(value: Any) -> str:
@@ -36,13 +36,13 @@ def run_id(identity: Mapping[str, Any]) -> str:
 
 
 class Run:
-    """A run that this process holds: what it has finished, and where the next line goes.
+    """A run that this process has locked, with its finished examples.
 
     Attributes:
-        folder: of the run.
-        manifest: identity and provenance, as the run was first started with.
+        folder: its folder.
+        manifest: identity and provenance of its first start.
         lines: finished examples by id, in the order in which they were finished.
-        summary: of the last command that finished; None before.
+        summary: summary of the last command that finished; None before.
     """
 
     def __init__(self, folder: Path, file: FileIO, manifest: dict[str, Any]) -> None:
@@ -55,18 +55,18 @@ class Run:
             _write(folder / "manifest.json", manifest)
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Store one finished example, which has an `id`; it is on the disk when this returns."""
+        """Store one finished example, which has an `id`; it is on disk when this function returns."""
         text = json.dumps(line)
         rest = memoryview(text.encode() + b"\n")
         with _writing(self.folder):
-            # A full disk shortens a write before it refuses one.
+            # On a full disk a write may be incomplete without an error.
             while rest:
                 rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
         self.lines[line["id"]] = json.loads(text)
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Store the summary in place of an earlier one, and return it as it was stored."""
+        """Store the summary, replacing an earlier one, and return it as stored."""
         stored: dict[str, Any] = json.loads(json.dumps(summary, default=str))
         with _writing(self.folder):
             _write(self.folder / "summary.json", stored)
@@ -76,10 +76,10 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, Any]) -> Iterator[Run]:
-    """Hold the run of an identity below `out`, new or as far as it came.
+    """Lock the run of an identity below `out`, a new or an unfinished one.
 
     Raises:
-        UserError: when another process holds it, a stored line is broken, or `out` cannot be written.
+        UserError: when another process has locked it, a stored line is broken, or `out` cannot be written.
     """
     name = run_id(identity)
     folder = out / name
@@ -98,14 +98,14 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, An
 
 
 def parts(folder: Path, examples: int) -> dict[str, Parts]:
-    """What the first examples of a stored run, by their ids, add to its metrics; those that were skipped add nothing.
+    """The parts of the first examples of a stored run, by their ids; skipped examples have none.
 
     Args:
-        folder: of the run.
-        examples: as many as its summary is about; a run that was summarised again with a lower limit has stored more.
+        folder: folder of the run.
+        examples: number of examples in its summary; the run stores more when it was repeated with a lower limit.
 
     Raises:
-        UserError: when a stored line is broken; a last one that is not whole belongs to no example.
+        UserError: when a stored line is broken; an incomplete last line is ignored.
     """
     path = folder / "examples.jsonl"
     try:
@@ -114,8 +114,8 @@ def parts(folder: Path, examples: int) -> dict[str, Parts]:
         return {}
     except OSError as error:
         raise _unreadable(path, error) from None
-    # Lines stand in the order in which examples were finished, which a resumed run need not have taken from the data,
-    # and the last line of an example counts.
+    # Lines are in the order in which examples were finished, which may differ from that of the data in a resumed run.
+    # The last line of an example counts.
     latest = {line["id"]: line for line in lines}
     if all(line.get("index") is not None for line in lines):
         chosen = [line for line in latest.values() if line["index"] < examples]
@@ -125,7 +125,7 @@ def parts(folder: Path, examples: int) -> dict[str, Parts]:
 
 
 def line_parts(line: Mapping[str, Any]) -> Parts:
-    """What one stored example adds to every metric that runs are compared in, and to `quality`, which all have."""
+    """The parts of one stored example in the metrics that runs are compared in, and in `quality`."""
     stored = {name: [_part(*values) for values in rows] for name, rows in (line.get("parts") or {}).items()}
     cluster = (line.get("record") or {}).get("work", line["id"])
     return {**stored, QUALITY: [_part(line["quality"], 1.0, cluster)]}
@@ -136,7 +136,7 @@ def _part(numerator: float, denominator: float, cluster: str, stratum: str = "")
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """The result that a finished run has stored.
+    """The stored result of a finished run.
 
     Raises:
         UserError: when the file cannot be read, or holds no result.
@@ -154,7 +154,7 @@ def _unreadable(path: Path, error: OSError) -> UserError:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Put what the operating system refuses into a sentence."""
+    """Turn errors of the operating system into a UserError."""
     try:
         yield
     except OSError as error:
@@ -173,7 +173,7 @@ def _lock(file: FileIO, folder: Path) -> None:
 
 
 def _finished(path: Path, file: FileIO) -> list[dict[str, Any]]:
-    """The whole lines of a file; what a killed process left of a last one is cut off."""
+    """The lines of a file; an incomplete last line, left by a killed process, is removed from the file."""
     file.seek(0)
     content = file.readall() or b""
     whole = _whole(content)
@@ -183,7 +183,7 @@ def _finished(path: Path, file: FileIO) -> list[dict[str, Any]]:
 
 
 def _whole(content: bytes) -> bytes:
-    """Lines that end, without what a killed process left of a last one."""
+    """The content without an incomplete last line, which a killed process may leave."""
     return content[: content.rfind(b"\n") + 1]
 
 
@@ -222,7 +222,7 @@ def _stored(path: Path, kind: type[schema.Part]) -> dict[str, Any] | None:
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file so that it is there as a whole or not at all."""
+    """Write a JSON file completely or not at all."""
     temporary = path.with_suffix(".tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -236,7 +236,7 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _discard(folder: Path) -> None:
-    """Remove a run that finished nothing, so that a refused command leaves nothing behind."""
+    """Remove a run without finished examples, so that a refused command leaves no folder."""
     for name in ("examples.jsonl", "manifest.json"):
         (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):

@@ -1,1 +1,1 @@
-"""Bridges to other libraries; each needs its library only when used."""
+"""Integrations with other libraries, which are imported only when needed."""

@@ -1,6 +1,6 @@
-"""Any method as a model of lm-evaluation-harness: `lm_eval --model contextlab --model_args method=longmem,...`.
+"""Methods as models of lm-evaluation-harness: `lm_eval --model contextlab --model_args method=longmem,...`.
 
-`python -m contextlab.integrations.lm_eval` is the harness's own command with this model in it.
+`python -m contextlab.integrations.lm_eval` is the harness's command with this model.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens
 
 
 class ContextLM(TemplateLM):
-    """A context method that answers the harness's three kinds of requests.
+    """A context method for the harness's three kinds of requests.
 
-    Every context is read once, whatever number of continuations it has. As in the harness's own `hf` model an empty
-    context is the BOS token, which then stays in the context; without `keep_bos` it only predicts the first token, as
-    `contextlab bench` has it. Where the method starts anew after so many tokens (`full`), a longer request keeps its
-    last ones, also like `hf`; every other method reads all.
+    Every context is read once for all its continuations. As in the harness's `hf` model, an empty context is the BOS
+    token, which stays in the context; without `keep_bos` it only predicts the first token, as in `contextlab bench`. A
+    method with a largest context (`full`) reads only the last tokens of a longer request, also as in `hf`; all other
+    methods read the whole request.
 
     Args:
         method: a registered name, or `path.py:Class`.
         backbone: a name, hub id, folder or GGUF file.
-        device: where it runs; chosen by the machine when None.
+        device: torch device; the GPU, where there is one, when None.
         dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
-        add_bos_token: whether texts begin with BOS; what the tokenizer does by itself when None.
-        keep_bos: whether the BOS of an empty context stays in it.
-        batch_size: has no meaning here; the harness always gives one.
-        max_batch_size: likewise.
-        **settings: of the method.
+        add_bos_token: whether texts begin with BOS; the tokenizer's default when None.
+        keep_bos: whether the BOS of an empty context stays in the context.
+        batch_size: ignored; the harness always passes one.
+        max_batch_size: ignored.
+        **settings: settings of the method.
 
     Raises:
         UserError: for an unknown method, backbone or setting.
@@ -63,7 +63,7 @@ class ContextLM(TemplateLM):
         **settings: Any,
     ) -> None:
         super().__init__()
-        # The harness names this device whether there is one or not.
+        # The harness passes this device on every machine.
         device = None if device == "cuda:0" and not torch.cuda.is_available() else device
         self.method = load(method, backbone, device, dtype, **settings)
         self.backbone = self.method.backbone
@@ -79,16 +79,16 @@ class ContextLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """The token that stands for an empty context."""
+        """The token that replaces an empty context."""
         return self.backbone.bos
 
     @property
     def tokenizer_name(self) -> str:
-        """What the harness's cache of requests tells tokenizers apart by."""
+        """The name of the tokenizer in the harness's cache of requests."""
         return self.backbone.tokenizer_digest
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the harness stores with its results."""
+        """The fields that the harness stores with its results."""
         return {
             "contextlab": __version__,
             "method": self._name,
@@ -98,7 +98,7 @@ class ContextLM(TemplateLM):
         }
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Tokens of a text; one that already begins with BOS gets no second one."""
+        """Tokens of a text; BOS is not added to a text that already begins with it."""
         add = self._add_bos_token if add_special_tokens is None else add_special_tokens
         if add_special_tokens is None and string.startswith(self.tokenizer.decode(self.prefix_token_id)):
             add = False
@@ -106,12 +106,12 @@ class ContextLM(TemplateLM):
         return list(self.tokenizer.encode(string, verbose=False, **options))
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Log-probabilities of whole texts, each read as one stream however long it is."""
+        """Log-probabilities of whole texts of any length, each read as one stream."""
         totals = []
         with torch.set_grad_enabled(self.method.capabilities.needs_gradients):
             for request in self._progress(requests, len(requests), disable_tqdm):
                 tokens_BT = pad([self.tok_encode(request.args[0])], self._device)[0]
-                # A whole text is no question: where its segments begin is the method's own choice.
+                # A whole text has no question, so the method divides it into segments by itself.
                 _, logprobs_BT = self.method.read(self._read([self.prefix_token_id], None), tokens_BT)
                 assert logprobs_BT is not None
                 totals.append(float(logprobs_BT.double().sum()))
@@ -120,7 +120,7 @@ class ContextLM(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        """For each request the continuation's log-probability, and whether greedy decoding would have written it."""
+        """For each request the continuation's log-probability, and whether it is the greedy continuation."""
         groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for number, (_, context, continuation) in enumerate(requests):
             groups[tuple(self._fitting(context, len(continuation)))].append(number)
@@ -140,7 +140,7 @@ class ContextLM(TemplateLM):
             yield from (float(row[: len(one)].sum()) for row, one in zip(logprobs_NM, some, strict=True))
 
     def _greedy(self, state: Any, candidates: list[list[int]]) -> list[bool]:
-        # Whatever does not begin with the most probable token need not be compared any further.
+        # Only continuations that begin with the most probable token can be greedy.
         written = [int(self.method.next_logprobs(state)[0].argmax())]
         longest = max((len(one) for one in candidates if one[:1] == written), default=0)
         if longest > 1:
@@ -152,7 +152,7 @@ class ContextLM(TemplateLM):
         groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
         limits = [_limit(request.args[1]) for request in requests]
         for number, (request, limit) in enumerate(zip(requests, limits, strict=True)):
-            # As in `hf`, the last token that is written has a position too.
+            # As in `hf`, the last written token has a position too.
             groups[tuple(self._fitting(self.tok_encode(request.args[0]), limit + 1))].append(number)
         results: dict[int, str] = {}
         for context, numbers in self._progress(groups.items(), len(groups), disable_tqdm):
@@ -192,7 +192,7 @@ class ContextLM(TemplateLM):
         return state
 
     def _fitting(self, context: list[int], question: int) -> list[int]:
-        """The last tokens of a context that a method reads as one with a question; its last token is only predicted."""
+        """The last tokens of a context that fit before a question, whose last token is predicted and not read."""
         most = self.method.capabilities.max_context
         return context if most is None else context[-max(most + 1 - question, 1) :]
 

@@ -1,8 +1,8 @@
-"""Makes the model `contextlab` known to lm-evaluation-harness, which has no way of its own to find others' models.
+"""Registers the model `contextlab` in lm-evaluation-harness, which has no entry points for models.
 
-The harness imports torch, and torch calls every entry point of the group `torch.backends` when it is imported. The
-package registers `announce` there, so that an installed contextlab is found by the plain `lm_eval` command. Everywhere
-else the call looks for the harness among the loaded modules, and does nothing.
+The harness imports torch, and torch calls every entry point of the group `torch.backends` at its import. The package
+registers `announce` there, so that the `lm_eval` command knows the model of an installed contextlab. In other programs
+the call does nothing, because the harness is not among the loaded modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TARGET = "contextlab.integrations.lm_eval:ContextLM"
 
 
 def announce() -> None:
-    """Register the model if the harness is what imports torch; whatever goes wrong must not stop that import."""
+    """Register the model if the harness imports torch; no error may stop that import."""
     if "lm_eval" in sys.modules:
         with contextlib.suppress(Exception):
             register()
@@ -30,17 +30,17 @@ def announce() -> None:
 
 
 def register() -> None:
-    """Register the model, to be imported when it is asked for."""
+    """Register the model, to be imported when the harness needs it."""
     from lm_eval.api.registry import model_registry
 
-    # A registry that is not empty is taken to hold the harness's own models.
+    # The harness loads its own models only into an empty registry, so they are loaded first.
     importlib.import_module("lm_eval.models")
     if "contextlab" not in model_registry:
         model_registry.register("contextlab", target=TARGET)
 
 
 def say_mistakes() -> None:
-    """Let a user's mistake end the harness's own command with one sentence and exit code 2."""
+    """End the harness's command with one sentence and exit code 2 after a user error."""
     other = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -54,7 +54,7 @@ def say_mistakes() -> None:
 
 
 def main() -> int:
-    """The harness's command line with this model in it; a user's mistake is one sentence."""
+    """The harness's command line with this model; a user error is one sentence."""
     from lm_eval.__main__ import cli_evaluate
 
     register()

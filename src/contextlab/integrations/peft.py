@@ -1,4 +1,4 @@
-"""Adapters as PEFT LoRA folders, for `PeftModel.from_pretrained` and everything that loads such folders."""
+"""Adapters as PEFT LoRA folders, for `PeftModel.from_pretrained` and other programs that load such folders."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PREFIX = "base_model.model."
 
 @torch.no_grad()
 def export(adapter: Adapter, folder: Path | str) -> Path:
-    """Write an adapter of one row as a LoRA of its backbone, whole or not at all.
+    """Write an adapter of one row as a LoRA of its backbone, completely or not at all.
 
     Args:
         adapter: from `GenerativeAdapter.adapter`.
-        folder: to be made.
+        folder: new folder.
 
     Returns:
-        The folder.
+        The path of the folder.
 
     Raises:
-        UserError: for an adapter of several rows, or when the folder is there already or cannot be written.
+        UserError: for an adapter of several rows, or when the folder exists or cannot be written.
     """
     rows, target = len(adapter.S_BLRR), Path(folder).expanduser()
     if rows != 1:
@@ -54,7 +54,7 @@ def export(adapter: Adapter, folder: Path | str) -> Path:
 
 
 def _lora_config(adapter: Adapter) -> dict[str, Any]:
-    """PEFT's fields; it scales by lora_alpha / r, and our scale is part of the weights."""
+    """PEFT's configuration. PEFT scales by lora_alpha / r, which is 1 here: our scale is part of the weights."""
     generator = adapter.generator
     return {
         "peft_type": "LORA",

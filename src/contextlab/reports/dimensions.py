@@ -1,6 +1,6 @@
-"""What a stored result is in every dimension of a table: its method, task, context, and whatever tells it apart.
+"""The dimensions of a table: the method, task, context and so on of every stored result.
 
-Everything here takes time linear in the number of results.
+All functions take linear time in the number of results.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from contextlab.harness import labels
 Result = dict[str, Any]
 DIMENSIONS = ("method", "task", "context", "backbone", "device", "dtype", "seed")
 VERSIONS = ("contextlab", "commit", "torch", "transformers", "weights_sha256", "prompt_sha256")
-"""Fields of the provenance that tell results apart that are equal in every dimension."""
+"""Fields of the provenance that distinguish results with equal dimensions."""
 
 
 def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
-    """By dimension, the words for each result, in their order; no two runs have the same words.
+    """The name of each result in every dimension, in the order of the results; no two runs are equal in all dimensions.
 
-    A method carries every setting that is not its default, a task its split and settings, and a digest of its data
-    where that differs. Results that are equal by that carry those settings of the method in which they differ, as where
-    defaults have changed; what is still equal is told apart by version or by run.
+    The name of a method has the settings that differ from its defaults; that of a task has its split, its settings, and
+    a digest of its data where this differs. Results that would be equal also have the settings in which they differ
+    (for example after a change of defaults), and otherwise their version or run.
     """
     settings = _settings(results)
     digests = _grouped(results, lambda r: (r["task"], r["split"]), lambda r: r["data"]["sha256"])
@@ -45,7 +45,7 @@ def named(result: Result) -> str:
 
 
 def _settings(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """The settings of every result that its method carries."""
+    """The settings in the name of every result's method."""
     changed = [set(result.get("changed", ())) for result in results]
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, (result, names) in enumerate(zip(results, changed, strict=True)):
@@ -87,7 +87,7 @@ def _words(result: Result, settings: Mapping[str, Any], digests: set[str]) -> di
 
 
 def _versions(results: Sequence[Result]) -> Iterator[str]:
-    """What tells results apart that are equal in every dimension; nothing where they are one run."""
+    """Versions or run ids that distinguish results with equal dimensions; empty when all are one run."""
     if len({result["run_id"] for result in results}) == 1:
         yield from ("" for _ in results)
         return

@@ -1,4 +1,4 @@
-"""Tables of stored results; no table goes without a caption that says what data its numbers were measured on."""
+"""Tables of stored results; every table has a caption that names the data of its numbers."""
 
 from __future__ import annotations
 
@@ -76,24 +76,23 @@ def comparison(
 ) -> pandas.DataFrame:
     """One table of many results, in the order in which they were started, equal rows together.
 
-    A dimension other than rows and columns in which the results differ becomes part of the rows. Of results that
-    are one run that was stored several times the latest is taken. `share` is
-    (window - method) / (window - full) in nats per token, where both are there on the same examples and the interval
-    of window - full lies above 0. The difference to a baseline is `paired`, over the same examples and with its
-    interval, for the task's measure, and the plain one for the other metrics.
+    Other dimensions in which the results differ become part of the rows. When a run is stored several times, the latest
+    result is used. `share` is (window - method) / (window - full) in nats per token, where both baselines were run on
+    the same examples and the interval of window - full is above 0. For the task's measure the difference to a baseline
+    is `paired`: over the same examples, with its interval. For other metrics it is the difference of the values.
 
     Args:
         results: from `load_results` or `bench`.
         rows: one of `DIMENSIONS`.
         columns: one of `DIMENSIONS`; each of its values has its own group of columns.
-        baseline: method whose metrics are subtracted, in columns of their own; named as in the table's rows, or without
-            settings where there is one result of it.
-        metrics: those wanted; all when empty.
-        legacy_cost: whether to add what the GenerativeAdapter paper's Table 1 would print for a question of the query's
-            length behind the keys that were kept, and what that computes, both with the paper's model sizes.
+        baseline: method whose metrics are subtracted, in separate columns; named as in the table's rows, or without
+            settings where there is only one result of it.
+        metrics: metrics to show; all when empty.
+        legacy_cost: whether to add the cost that Table 1 of the GenerativeAdapter paper would print for a question of
+            the query's length after the cached keys, and its true cost, both with the paper's model sizes.
 
     Returns:
-        Cells as text, metrics as `value [low, high]`; `attrs["caption"]` says what they were measured on and with.
+        Cells as text, metrics as `value [low, high]`; `attrs["caption"]` describes data and conventions.
 
     Raises:
         UserError: for an unknown dimension, baseline or metric.
@@ -133,7 +132,7 @@ def comparison(
 
 
 def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
-    """A table as text with its caption, which CSV has as a column; whatever stands in the results, it stays text.
+    """A table as text with its caption, which is a column in CSV; names in results cannot act as markup or formulas.
 
     Args:
         frame: from `comparison`.
@@ -157,7 +156,7 @@ def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
 
 
 def _summaries(folder: Path | str) -> list[Path]:
-    """Summaries at any depth, also behind symbolic links; a folder that several lead to counts once."""
+    """Paths of summaries at any depth, also through symbolic links; every folder is read once."""
     paths: list[Path] = []
     visited: set[str] = set()
     for directory, folders, files in os.walk(folder, followlinks=True):
@@ -212,13 +211,13 @@ def _quality(
 
 
 def _share(result: Result, peers: Mapping[str, Result]) -> Metric | None:
-    """The share of full attention's gain; None where it is not known or has no meaning."""
+    """The share of full attention's gain; None where it cannot be computed or has no meaning."""
     runs = [_nats(run) for run in (peers.get("window"), result, peers.get("full")) if run is not None]
     return share_of_full(*runs) if len(runs) == 3 else None
 
 
 def _with_plain_names(results: dict[str, Result]) -> dict[str, Result]:
-    """Results by their names in the table, with the mark and without, and by the method's where it has one result."""
+    """Results by their names in the table, with and without mark, and by the method's name where it has one result."""
     counts = Counter(result["method"] for result in results.values())
     plain = {result["method"]: result for result in results.values() if counts[result["method"]] == 1}
     return plain | {_unmarked(name): result for name, result in results.items()} | results
@@ -281,7 +280,7 @@ def _legacy(result: Result) -> dict[str, str]:
 
 
 def _directions(results: Iterable[Result]) -> str:
-    """Whether a positive paired difference is good news, for every measure."""
+    """For every measure, whether higher or lower is better."""
     measures = dict.fromkeys(measure_of(result) for result in results)
     words = {True: "higher", False: "lower"}
     directions = [f"{one.name} {words[one.higher_is_better]}" for one in measures if one.higher_is_better is not None]

@@ -1,6 +1,6 @@
-"""The laws that every context method obeys, for the tests of those who write one.
+"""The laws of context methods, for tests of new methods.
 
-`check` runs them all; with pytest, `@pytest.mark.laws_of("mine.py:Mine")` makes a test of each (`testing.plugin`).
+`check` runs them all. With pytest, `@pytest.mark.laws_of("mine.py:Mine")` makes a test of each (`testing.plugin`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Case", "LawResult", "cases", "check"]
 
 
 def __getattr__(name: str) -> Any:
-    # pytest imports this package whenever it starts, and the laws bring torch with them.
+    # pytest imports this package at every start, and the laws import torch.
     if name in __all__:
         from contextlab.testing import laws
 

@@ -1,4 +1,4 @@
-"""The laws of the interface, checked on small random models: what every method must do, whatever it is.
+"""The laws of the interface, which hold for every method, checked on small random models.
 
 Legend: B rows, T tokens, N candidates, V vocabulary.
 """
@@ -28,7 +28,7 @@ from contextlab.testing.parts import LENGTH, SHORT, Broken, read, same, texts, u
 
 FAMILIES = ("tiny-llama", "tiny-gpt2")
 EXACT = ("tiny-gpt2", "tiny-opt")
-"""Families that compute in float64 throughout: the norms of Llama do not."""
+"""Families that compute everything in float64; the norms of Llama are always float32."""
 CANDIDATES = ([5, 6, 7, 8, 9], [5, 9], [11], [12, 13, 14, 15, 16, 17, 18])
 
 Make = Callable[[Backbone], AnyMethod]
@@ -37,7 +37,7 @@ Law = Callable[[AnyMethod], None]
 
 @dataclasses.dataclass(frozen=True)
 class LawResult:
-    """Whether one law holds for one family of models; `detail` says what went wrong where it does not."""
+    """Whether one law holds for one family of models; `detail` describes the failure where it does not."""
 
     law: str
     family: str
@@ -51,9 +51,9 @@ class Case:
     """One law on one small random model.
 
     Attributes:
-        law: its name.
+        law: name of the law.
         family: name of the backbone.
-        dtype: of the backbone.
+        dtype: type of the backbone.
     """
 
     law: str
@@ -66,10 +66,10 @@ class Case:
         return self.family if self.dtype == "float32" else f"{self.family} {self.dtype}"
 
     def broken(self, make: Make) -> str | None:
-        """What goes wrong, in one sentence; None where the law holds.
+        """The failure in one sentence; None where the law holds.
 
         Args:
-            make: builds the method on a backbone; what it raises is a broken law.
+            make: builds the method on a backbone; an exception counts as a broken law.
 
         Raises:
             UserError: when the backbone cannot be loaded.
@@ -82,13 +82,13 @@ class Case:
             return str(broken)
         except UserError as error:
             return f"refused: {error}"
-        except Exception as error:  # a third party's method may fail in any way; the check must go on
+        except Exception as error:  # a third party's method may raise anything; the other laws must still be checked
             return f"{type(error).__name__}: {error}"
         return None
 
 
 def cases(families: tuple[str, ...] = FAMILIES) -> Iterator[Case]:
-    """All laws in every family; the bitwise ones in bfloat16 too, those of learning in float64."""
+    """All laws in every family; the bitwise ones also in bfloat16, those of learning in float64."""
     for family in families:
         for dtype, names in (("float32", tuple(LAWS)), ("bfloat16", BITWISE)):
             yield from (Case(name, family, dtype) for name in names)
@@ -100,7 +100,7 @@ def check(make: Make, families: tuple[str, ...] = FAMILIES) -> list[LawResult]:
     """All laws on a method, on one small random model of every family.
 
     Args:
-        make: builds the method on a backbone; what it raises is reported as a broken law.
+        make: builds the method on a backbone; an exception is reported as a broken law.
         families: names of backbones.
     """
     results = []
@@ -113,7 +113,7 @@ def check(make: Make, families: tuple[str, ...] = FAMILIES) -> list[LawResult]:
 
 
 def causality(method: AnyMethod) -> None:
-    """Changing the tokens after t changes no log-probability at or before t."""
+    """Changing the tokens after t does not change log-probabilities at or before t."""
     cuts = sorted({1, 17, 63, 127, 128, 129, 200, LENGTH - 1})
     whole = texts(1).repeat(len(cuts), 1)
     changed = whole.clone()
@@ -125,7 +125,7 @@ def causality(method: AnyMethod) -> None:
 
 
 def streaming(method: AnyMethod) -> None:
-    """`read(ab)` equals `read(a)` then `read(b)`, at every split, scored or not; `score` continues a read text."""
+    """Reading a text in two calls, or reading and scoring it, equals reading it in one call, at every split."""
     if not method.capabilities.exact_streaming:
         return
     text = texts(1)
@@ -154,7 +154,7 @@ def _splits(method: AnyMethod, text_T: Tensor, whole_T: Tensor, splits: Tensor) 
 
 
 def silent_reading(method: AnyMethod) -> None:
-    """Reading without log-probabilities leaves a state with the same future, whatever it leaves out on the way."""
+    """Reading without log-probabilities leaves a state that predicts the same."""
     text, future = texts(2), texts(2, seed=4)[:, :40]
     for begin, end in ((0, 128), (0, 256), (0, LENGTH), (100, 140), (100, LENGTH)):
         state = read(method, text[:, :begin])[0]
@@ -181,7 +181,7 @@ def score_is_pure(method: AnyMethod) -> None:
 
 
 def generate(method: AnyMethod) -> None:
-    """Prompts behind a single row are continued as behind forks of it, and alone as beside others."""
+    """Prompts after one row are continued as after forks of it, and alone as beside other prompts."""
     prompts = [[3, 5, 7, 9], [], [11], list(range(20, 60)), [4, 4]]
     for length in (0, 100, SHORT):
         state = read(method, texts(1)[:, :length])[0]
@@ -195,7 +195,7 @@ def generate(method: AnyMethod) -> None:
 
 
 def forks(method: AnyMethod) -> None:
-    """Forks of a state go their own ways; indexing picks rows."""
+    """Forks of a state do not influence each other; indexing selects rows."""
     state = read(method, texts(2)[:, :100])[0]
     text = texts(6, seed=1)[:, :60]
     forked, _ = method.read(state.fork(3), text)
@@ -206,7 +206,7 @@ def forks(method: AnyMethod) -> None:
 
 
 def rows(method: AnyMethod) -> None:
-    """Rows of a batch do not influence each other, whatever their lengths and whatever stands in the padding."""
+    """Rows of a batch do not influence each other, for any lengths and any padding."""
     lengths = torch.tensor([LENGTH, 0, 1, 63, 128, 131, 257])
     text = texts(len(lengths))
     together = method.read(method.start(len(lengths)), text, lengths)
@@ -247,7 +247,7 @@ def lengths(method: AnyMethod) -> None:
 
 
 def saving(method: AnyMethod) -> None:
-    """A state saved and loaded has bitwise the same future, and `nbytes` is what the saved tensors hold."""
+    """A state that is saved and loaded predicts bitwise the same, and `nbytes` is the size of its tensors."""
     state = read(method, texts(2)[:, :200])[0]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
@@ -273,7 +273,7 @@ def determinism(method: AnyMethod) -> None:
 
 
 def counting(method: AnyMethod) -> None:
-    """Calls that are counted, by their products or under the watch, give bitwise what they give uncounted."""
+    """Calls that are counted, by their products or under the watch, have bitwise the same results."""
     text, prompts = texts(2)[:, :SHORT], [[3, 5, 7], []]
     state = read(method, text)[0]
     calls: dict[str, Callable[[], Any]] = {
@@ -293,7 +293,7 @@ def counting(method: AnyMethod) -> None:
 
 
 def restart(method: AnyMethod) -> None:
-    """Rows that start anew go on as from an empty state, and the others as if nothing had happened."""
+    """Restarted rows continue as from an empty state, and the other rows as before."""
     new_B = torch.tensor([True, False, True, False])
     text, following = texts(4), texts(4, seed=3)[:, :200]
     for lengths in ([200, 60, 128, 7], [LENGTH] * 4):
@@ -306,7 +306,7 @@ def restart(method: AnyMethod) -> None:
 
 
 def backbone_is_untouched(method: AnyMethod) -> None:
-    """After any call the backbone's weights and its attention setting are bitwise what they were."""
+    """No call changes the backbone's weights or its attention implementation."""
     model = method.backbone.model
     before = backbones.weights_digest(model), model.config._attn_implementation, model.training
     state = read(method, texts(1))[0]
@@ -317,7 +317,7 @@ def backbone_is_untouched(method: AnyMethod) -> None:
 
 
 def equals_baseline_without_memory(method: AnyMethod) -> None:
-    """Where the paper says that an empty memory leaves another method, it does."""
+    """With an empty memory the method equals the baseline that its paper names."""
     baseline = method.baseline()
     if baseline is not None:
         text = texts(2)
@@ -343,4 +343,4 @@ LAWS: dict[str, Law] = {
 }
 
 BITWISE = ("saving", "determinism", "counting")
-"""Laws that hold whatever the width of the numbers."""
+"""Laws that hold in every number type."""

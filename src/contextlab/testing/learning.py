@@ -1,7 +1,7 @@
-"""The laws of learning: `learn` is `read` with a graph, the same one at every split, and none into the backbone.
+"""The laws of learning: `learn` equals `read`, with the same gradients at every split and none in the backbone.
 
-They are checked in float64, with learned weights that have been moved away from where they start, for many starts are
-silent: nothing depends on the rest of the weights there, and every law would hold.
+They are checked in float64, with weights that differ from their initial values: with many initial values the result
+does not depend on some of the weights, so that every law would hold.
 
 Legend: B rows, T tokens.
 """
@@ -18,16 +18,16 @@ from contextlab.method import AnyMethod, State
 from contextlab.testing.parts import SHORT, Broken, same, texts
 
 MOVED = 0.05
-"""Standard deviation of what is added to learned weights."""
+"""Standard deviation of the noise that is added to learned weights."""
 OPEN = -1.0
-"""Takes the place of a weight of minus infinity."""
+"""Replaces a weight of minus infinity."""
 STEP = 1e-6
-"""Half the distance of the points of a finite difference, small enough to stay between the kinks of relu."""
+"""Half the step of a finite difference, small enough not to cross a kink of relu."""
 SMALL = 1e-4
-"""Gradients below this are compared as if they were as large as this."""
+"""Smaller gradients are compared by their absolute differences."""
 EXACT = 1e-9
 CLOSE = 1e-4
-"""Relative difference between a gradient and a finite difference; both err by rounding, and by the third derivative."""
+"""Largest relative difference between a gradient and a finite difference, which have rounding and truncation errors."""
 SPLITS = (1, 63, 64, 127, 128, 129)
 
 
@@ -58,7 +58,7 @@ def learning_is_reading(method: AnyMethod) -> None:
 
 
 def gradients_at_every_split(method: AnyMethod) -> None:
-    """Learning from a text in two calls gives the gradient of learning from it in one."""
+    """Learning from a text in two calls has the same gradient as in one call."""
     if (learned := _moved(method)) is None:
         return
     text = texts(2)[:, :SHORT]
@@ -69,7 +69,7 @@ def gradients_at_every_split(method: AnyMethod) -> None:
 
 
 def exact_gradients(method: AnyMethod) -> None:
-    """The gradient of every learned parameter along a random direction is the finite difference."""
+    """The gradient of every learned parameter along a random direction equals the finite difference."""
     if (learned := _moved(method)) is None:
         return
     text = texts(2)[:, :SHORT]
@@ -77,7 +77,7 @@ def exact_gradients(method: AnyMethod) -> None:
     random = torch.Generator().manual_seed(3)
     for (name, parameter), gradient in zip(learned.named_parameters(), gradients, strict=True):
         direction = torch.randn(parameter.shape, generator=random, dtype=torch.float64).to(parameter.dtype)
-        # A parameter of a narrower type needs a wider step, or rounding is all that is left.
+        # A parameter of a narrower type needs a larger step, because of its rounding errors.
         step = STEP if parameter.dtype == torch.float64 else 1e-3
         ends = [_shifted(method, parameter, sign * step * direction, text) for sign in (1, -1)]
         numeric, exact = (ends[0] - ends[1]) / (2 * step), float((gradient * direction).sum())
@@ -87,7 +87,7 @@ def exact_gradients(method: AnyMethod) -> None:
 
 
 def nothing_reaches_the_backbone(method: AnyMethod) -> None:
-    """Backpropagation leaves no gradient on the backbone, whose parameters are what they were."""
+    """Backpropagation leaves no gradient in the backbone and does not change its parameters."""
     if _moved(method) is None:
         return
     parameters = list(method.backbone.model.parameters())
@@ -107,7 +107,7 @@ def nothing_reaches_the_backbone(method: AnyMethod) -> None:
 
 
 def rows_learn_alone(method: AnyMethod) -> None:
-    """The gradient of one row's loss does not depend on what stands in the other rows."""
+    """The gradient of one row's loss does not depend on the other rows."""
     if (learned := _moved(method)) is None:
         return
     text = texts(2)[:, :SHORT]
@@ -118,7 +118,7 @@ def rows_learn_alone(method: AnyMethod) -> None:
 
 
 def graph_ends_where_it_is_cut(method: AnyMethod) -> None:
-    """Behind `State.detach` a second call learns as from a state that was read."""
+    """After `State.detach` a second call has the same gradients as after `read`."""
     if (learned := _moved(method)) is None:
         return
     text = texts(2)[:, :SHORT]
@@ -143,7 +143,7 @@ LAWS: dict[str, Callable[[AnyMethod], None]] = {
 
 
 def _moved(method: AnyMethod) -> nn.Module | None:
-    """What is learned, with other weights than it starts with; None where nothing is."""
+    """The learned module with weights that differ from their initial values; None where there is none."""
     if method.learned is None:
         return None
     random = torch.Generator().manual_seed(0)
@@ -179,7 +179,7 @@ def _exact_loss(method: AnyMethod, text_BT: Tensor) -> Tensor:
 
 
 def _shifted(method: AnyMethod, parameter: nn.Parameter, shift: Tensor, text_BT: Tensor) -> float:
-    """The loss with a parameter moved."""
+    """The loss with a shifted parameter."""
     before = parameter.detach().clone()
     with torch.no_grad():
         parameter.add_(shift)

@@ -1,4 +1,4 @@
-"""What laws are made of: generated texts, comparisons, and what is raised when one does not hold.
+"""Parts of laws: generated texts, comparisons, and the exception for a broken law.
 
 Legend: B rows, T tokens.
 """
@@ -14,38 +14,38 @@ from contextlab.method import AnyMethod
 
 TOLERANCE = 1e-4
 LENGTH = 300
-SHORT = 140  # just past the first boundary of the small models' segments, short enough to be split everywhere
+SHORT = 140  # after the first boundary of segments in small models, and short enough for all splits
 
 
 class Broken(Exception):
-    """A law does not hold; the text says what was seen."""
+    """A law does not hold; the message describes the failure."""
 
 
 def usable(method: AnyMethod) -> int:
-    """Tokens that texts are drawn from: all but the last, which begins every text."""
+    """Number of tokens that texts are drawn from: all but the last, which is BOS."""
     return method.backbone.vocab_size - 1
 
 
 def texts(count: int, seed: int = 0) -> Tensor:
-    """`tokens_BT`: random texts of `LENGTH` tokens, the same for a seed."""
+    """`tokens_BT`: random texts of `LENGTH` tokens, the same for the same seed."""
     return torch.randint(0, 256, (count, LENGTH), generator=torch.Generator().manual_seed(seed))
 
 
 def read(method: AnyMethod, text: Tensor, state: Any = None) -> tuple[Any, Tensor]:
-    """What `method.read` gives from a state, an empty one when there is none."""
+    """`method.read` from a state, by default an empty one, with log-probabilities."""
     state, logprobs = method.read(state if state is not None else method.start(len(text)), text)
     assert logprobs is not None
     return state, logprobs
 
 
 def same(a: Tensor, b: Tensor, broken: str, tolerance: float = TOLERANCE) -> None:
-    """Refuse numbers that differ by more than the tolerance, or are none."""
+    """Raise `Broken` for numbers that are not finite or differ by more than the tolerance."""
     if (a.numel() and (gap := float((a.double() - b.double()).abs().max())) > tolerance) or bool(a.isnan().any()):
         raise Broken(f"{broken} (by {gap:.2g})")
 
 
 def unchanged(state: Any, before: dict[str, Tensor]) -> None:
-    """Refuse a state that is not bitwise what it was."""
+    """Raise `Broken` for a state that is not bitwise the same as before."""
     for name, tensor in state.tensors().items():
         if not torch.equal(tensor, before[name]):
             raise Broken(f"{name} of the state was changed")

@@ -1,4 +1,4 @@
-"""A pytest plugin that makes a test of every law; a third party writes a marker, and a function that calls `law`.
+"""A pytest plugin that makes a test of every law, for a test function with a marker that calls `law`.
 
 @pytest.mark.laws_of("mine.py:Mine", K=8)
 def test_laws(law):
@@ -20,8 +20,8 @@ MARKER = "laws_of"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Announce the marker."""
-    config.addinivalue_line("markers", f"{MARKER}(method, **settings): put a contextlab method to every law")
+    """Register the marker."""
+    config.addinivalue_line("markers", f"{MARKER}(method, **settings): check every law of a contextlab method")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _hold(case: Case, method: Any, settings: Mapping[str, Any]) -> None:
-    """Fail with what goes wrong."""
+    """Fail with the description of the failure."""
     from contextlab import registry
 
     kind = registry.method_class(method) if isinstance(method, str) else method

@@ -1,7 +1,7 @@
-"""Our tasks as tasks of lm-evaluation-harness: a folder for its `--include_path`.
+"""Our tasks as tasks of lm-evaluation-harness: a folder for its option `--include_path`.
 
-`python -m contextlab.integrations.lm_eval_tasks` prints the folder. The files beside this one name the functions
-below, which the harness calls with what is given as `--metadata`, and with the arguments of the model.
+`python -m contextlab.integrations.lm_eval_tasks` prints the folder. The YAML files in it name the functions below,
+which the harness calls with the values of `--metadata` and the arguments of the model.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def icl(split: str, settings: str = "", data: str | None = None, seed: int = 0, 
     """The prompts of `icl` with their choices: the same as in `contextlab bench`, from the same seed.
 
     Args:
-        split: the set.
-        settings: as in brackets, `k=4,template=hso`. What a paper scores greedily is scored by its labels.
+        split: name of the set.
+        settings: as in brackets, `k=4,template=hso`. Greedy scoring is replaced by the scoring of labels.
         data: folder of data sets.
-        seed: of the demonstrations.
+        seed: seed of the demonstrations.
     """
     config = ICLConfig.parse(grammar.settings(settings, f"icl/{split}"), "icl")
     if template(ICL().check_split(split), config).scoring == "greedy":
         config = dataclasses.replace(config, scoring="label")
     task = ICL(config)
     form, protocol = template(split, config), task.protocol(split)
-    # Several words of one class are several right choices.
+    # Several label words of one class are several right choices.
     gold = [[n for n, c in enumerate(_classes(form.labels)) if c == label] for label in range(len(form.labels))]
     one_word = all(len(words) == 1 for words in form.labels)
     docs = []
@@ -59,12 +59,12 @@ def icl(split: str, settings: str = "", data: str | None = None, seed: int = 0, 
 
 
 def questions(task: str, split: str | None = None, ending: str = "", data: str | None = None, **_: Any) -> Docs:
-    """Every question behind the text that it is about, in the words of `contextlab bench`.
+    """Every question after its context, with the prompts of `contextlab bench`.
 
     Args:
-        task: one that asks questions.
-        split: with settings, as `512(prompt=chat)`; the default when None.
-        ending: what the split's name ends in besides.
+        task: name of a task with questions.
+        split: split with settings, as `512(prompt=chat)`; the default when None.
+        ending: text that is added to the split's name.
         data: folder of data sets.
     """
     known, name = registry.task_and_split(task, split)
@@ -87,7 +87,7 @@ def questions(task: str, split: str | None = None, ending: str = "", data: str |
 
 
 def compare(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    """The scores of a written answer, as `contextlab bench` gives them."""
+    """The scores of a written answer, the same as in `contextlab bench`."""
     protocol = _protocol(doc["task"], doc["split"])
     assert isinstance(protocol, AnswerProtocol)
     metrics = protocol.compare(results[0], Question(doc["id"], "", tuple(doc["answers"])))
@@ -103,7 +103,7 @@ def _protocol(task: str, split: str) -> QuestionProtocol:
 
 
 def choices(task: str, split: str, data: str | None = None, **_: Any) -> Docs:
-    """The contexts of a task of choices, with their candidates, whole: the harness cuts them, if at all."""
+    """The contexts of a task of choices with their candidates, in full length; the harness may cut them."""
     examples = registry.task(task).load(split, Path(data) if data else None).examples
     docs = [{"id": e.id, "context": e.context, "choices": list(e.candidates), "gold": e.answer} for e in examples]
     return {"test": Dataset.from_list(docs)}
