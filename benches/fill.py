@@ -26,8 +26,8 @@ def filled(page: str) -> str:
 def output(command: str) -> str:
     """What a command prints."""
     program, *arguments = shlex.split(command)
-    command = [sys.executable, *PROGRAMS[program], *arguments]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip() + "\n"
+    argv = [sys.executable, *PROGRAMS[program], *arguments]
+    return subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip() + "\n"
 
 
 def main() -> None:

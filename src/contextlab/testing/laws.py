@@ -135,8 +135,8 @@ def streaming(method: AnyMethod) -> None:
     state = read(method, text[:, :100])[0]
     tail = [text[0, 100:140].tolist(), text[0, 100:103].tolist()]
     scores = method.score(state, tail)
-    same(scores[0, 0], whole[100:140], "score differs from reading on")
-    same(scores[0, 1, :3], whole[100:103], "score of a shorter candidate differs from reading on")
+    same(scores[0, 0], whole[100:140], "score differs from read")
+    same(scores[0, 1, :3], whole[100:103], "score of a shorter candidate differs from read")
 
 
 def _splits(method: AnyMethod, text_T: Tensor, whole_T: Tensor, splits: Tensor) -> None:
@@ -163,7 +163,7 @@ def silent_reading(method: AnyMethod) -> None:
             raise Broken("log-probabilities were returned although none were wanted")
         spoken, _ = read(method, text[:, begin:end], state)
         result, expected = (read(method, future, after)[1] for after in (silent, spoken))
-        same(result, expected, f"tokens {begin} to {end} read in silence have another future")
+        same(result, expected, f"tokens {begin} to {end} read without log-probabilities predict otherwise")
 
 
 def score_is_pure(method: AnyMethod) -> None:
@@ -177,7 +177,7 @@ def score_is_pure(method: AnyMethod) -> None:
         same(scores, ContextMethod.score(method, state, CANDIDATES), f"score after {length} tokens differs from a fork")
         for n, candidate in enumerate(CANDIDATES):
             if bool((scores[:, n, len(candidate) :] != 0).any()):
-                raise Broken("log-probabilities behind a candidate's end are not 0")
+                raise Broken("log-probabilities after a candidate's end are not 0")
 
 
 def generate(method: AnyMethod) -> None:
@@ -187,11 +187,11 @@ def generate(method: AnyMethod) -> None:
         state = read(method, texts(1)[:, :length])[0]
         continuations = method.generate(state, prompts, max_new_tokens=6)
         if continuations != method.generate(state.fork(len(prompts)), prompts, max_new_tokens=6):
-            raise Broken(f"prompts after {length} tokens are continued otherwise than behind forks")
+            raise Broken(f"prompts after {length} tokens are continued differently after forks")
         for prompt, written in zip(prompts, continuations, strict=True):
             stop = written[2:3]
             if method.generate(state, [prompt], max_new_tokens=6, stop=stop) != [written[: written.index(stop[0])]]:
-                raise Broken(f"a prompt after {length} tokens is continued otherwise alone, or beyond its end")
+                raise Broken(f"a prompt after {length} tokens is continued differently alone, or not stopped")
 
 
 def forks(method: AnyMethod) -> None:
@@ -216,13 +216,13 @@ def rows(method: AnyMethod) -> None:
     after = read(method, following, together[0])[1]
     assert together[1] is not None
     assert padded[1] is not None
-    same(together[1], padded[1], "what stands in the padding matters")
+    same(together[1], padded[1], "padding changes log-probabilities")
     for row, length in enumerate(lengths.tolist()):
         state, alone = read(method, text[row : row + 1, :length])
         same(together[1][row, :length], alone[0], f"row {row} of length {length} depends on the others")
         if bool((together[1][row, length:] != 0).any()):
             raise Broken("log-probabilities at padding are not 0")
-        same(after[row], read(method, following[row : row + 1], state)[1][0], f"row {row} goes on differently")
+        same(after[row], read(method, following[row : row + 1], state)[1][0], f"row {row} continues differently")
 
 
 def normalised(method: AnyMethod) -> None:
@@ -255,10 +255,10 @@ def saving(method: AnyMethod) -> None:
         held = sum(tensor.numel() * tensor.element_size() for tensor in load_file(path).values())
         loaded = method.load_state(path)
     if held != state.nbytes or loaded.nbytes != state.nbytes:
-        raise Broken(f"the state says {state.nbytes} bytes, the file holds {held}")
+        raise Broken(f"the state has {state.nbytes} bytes by nbytes and {held} in its file")
     future = texts(2, seed=4)[:, :40]
     if not torch.equal(read(method, future, state)[1], read(method, future, loaded)[1]):
-        raise Broken("a loaded state has another future")
+        raise Broken("a loaded state predicts otherwise")
 
 
 def determinism(method: AnyMethod) -> None:
@@ -302,7 +302,7 @@ def restart(method: AnyMethod) -> None:
         if after.length_B.tolist() != [200 + length * (not new) for length, new in zip(lengths, new_B, strict=True)]:
             raise Broken(f"tokens of restarted rows are counted as {after.length_B.tolist()}")
         same(future[~new_B], read(method, following, state)[1][~new_B], "a row beside a restarted one differs")
-        same(future[new_B], read(method, following[new_B])[1], "a restarted row remembers")
+        same(future[new_B], read(method, following[new_B])[1], "a restarted row differs from a new row")
 
 
 def backbone_is_untouched(method: AnyMethod) -> None:

@@ -50,11 +50,11 @@ def learning_is_reading(method: AnyMethod) -> None:
     future = [method.read(after, texts(3, seed=4)[:, :60])[1] for after in (state.detach(), other)]
     assert future[0] is not None
     assert future[1] is not None
-    same(future[0], future[1], "a state that learn leaves has another future")
+    same(future[0], future[1], "a state after learn predicts otherwise")
     if any(tensor.requires_grad for tensor in state.detach().tensors().values()):
         raise Broken("a detached state still has a graph")
     if not any(bool(gradient.any()) for gradient in _gradients(learned, lambda: _loss(method, text))):
-        raise Broken("no gradient reaches what is learned")
+        raise Broken("no gradient reaches the learned module")
 
 
 def gradients_at_every_split(method: AnyMethod) -> None:
