@@ -14,7 +14,7 @@ class PerplexityConfig(Config):
 
     Attributes:
         history: tokens read before the scored ones; without it the whole document is scored.
-        tokens: the most tokens read of a document, its first ones; without it all.
+        tokens: the most tokens read of a text, its first ones; without it all.
     """
 
     history: pydantic.PositiveInt | None = None
@@ -26,7 +26,7 @@ class ContextConfig(Config):
     """How much is read before a question.
 
     Attributes:
-        tokens: the most tokens read of a context, its last ones; without it all.
+        tokens: the most tokens read of a text, its last ones; without it all.
     """
 
     tokens: pydantic.PositiveInt | None = None
