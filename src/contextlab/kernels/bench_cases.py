@@ -52,9 +52,9 @@ def attention_cases(size: Size, device: torch.device) -> Iterator[Case]:
     def gathered() -> Tensor:
         return _gather_and_sdpa(q, k, v, q_memory, *memory, scale)
 
-    retrieved = 2 * ids.numel() * size.c * size.D * bank_k.element_size()
+    retrieved_bytes = 2 * ids.numel() * size.c * size.D * bank_k.element_size()
     flops = ops.local_flops(q, k) + ops.memory_flops(bank_k, retrieved)
-    traffic = retrieved + 5 * q.nbytes + k.nbytes + v.nbytes
+    traffic = retrieved_bytes + 5 * q.nbytes + k.nbytes + v.nbytes
     truth = functools.cache(lambda: _joint_truth(q, k, v, q_memory, *memory, scale))
     runs = {**_forms(run, device), "gather + SDPA": gathered}
     case = Case("joint_memory_attention", size, runs, _relative_to(truth), traffic, flops)
