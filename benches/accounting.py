@@ -1,4 +1,4 @@
-"""What the accounting costs: whole runs with and without counting, in turns."""
+"""The cost of accounting: alternating runs with and without counting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TASKS = ("needle", "metaicl", "icl")
 
 
 def run_seconds(method: str, task: str, backbone: str, limit: int, data: str | None, *, counting: bool) -> float:
-    """Wall time of a run, with the loading of data and backbone that both kinds share."""
+    """Wall time of a run, including loading of data and backbone, which both kinds share."""
     with tempfile.TemporaryDirectory() as out:
         started = time.perf_counter()
         bench(method, task, backbone=backbone, device="cpu", limit=limit, data=data, out=out, counting=counting)
@@ -25,7 +25,7 @@ def run_seconds(method: str, task: str, backbone: str, limit: int, data: str | N
 
 
 def compared(method: str, task: str, backbone: str, limit: int, data: str | None, repeats: int) -> dict[str, Any]:
-    """Medians over runs taken in turns, so that both see the same load of the machine."""
+    """Medians over alternating runs, so that both have the same load of the machine."""
     pairs = [
         [run_seconds(method, task, backbone, limit, data, counting=counting) for counting in (False, True)]
         for _ in range(repeats)

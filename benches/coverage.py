@@ -1,4 +1,4 @@
-"""How often the printed 95 % intervals hold the truth, in simulation: one row per kind of interval, data and clusters.
+"""Simulated coverage of the printed 95 % intervals: one row per kind of interval, data and clusters.
 
 Data is drawn from distributions whose true value is known, for 3, 5, 8 and 24 clusters. A cluster holds one observation
 (`none`), or 1 to 16 that are alike to a degree, the intra-class correlation. The last line of output is JSON.
@@ -28,7 +28,7 @@ NOMINAL = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Clusters of unequal size whose observations are alike to a degree; None is one observation a cluster."""
+    """Clusters of unequal size with an intra-class correlation; None is one observation per cluster."""
 
     generator: np.random.Generator
     clusters: int
@@ -48,14 +48,14 @@ class Sample:
         return math.sqrt(correlation) * np.array([common[name] for name in names]) + math.sqrt(1 - correlation) * own
 
     def copied(self, names: list[str], draw: Callable[[int], Array]) -> Array:
-        """Draws of any distribution; those of a cluster are its common one or their own, by lot."""
+        """Draws of any distribution; each is randomly the common draw of its cluster or its own."""
         common = dict(zip(dict.fromkeys(names), draw(self.clusters), strict=True))
         lot = self.generator.random(len(names)) < math.sqrt(self.correlation or 0.0)
         own = draw(len(names))
         return np.array([common[name] if shared else one for name, shared, one in zip(names, lot, own, strict=True)])
 
     def chances(self, names: list[str], chance: float) -> Array:
-        """The chance of success of every observation: beta-distributed over clusters."""
+        """The probability of success of every observation: beta-distributed over clusters."""
         if not self.correlation:
             return np.full(len(names), chance)
         scale = (1 - self.correlation) / self.correlation
@@ -108,7 +108,7 @@ def proportion(chance: float) -> Case:
 
 
 def macro_f1(shares: list[float], accuracy: float) -> Case:
-    """Classes that come with the given shares and are taken for each other equally often."""
+    """Classes with these shares, which are confused with each other equally often."""
     classes, come = len(shares), np.array(shares)
     errors = come * accuracy + (1 - come) * (1 - accuracy) / (classes - 1)
     truth = float((2 * come * accuracy / (come + errors)).mean())
@@ -131,7 +131,7 @@ def task_mean(sample: Sample) -> tuple[Metric | None, float]:
 
 
 def paired_nats(skewed: bool) -> Case:
-    """Nats of two methods on the same documents, of which one is better by a little."""
+    """Nats of two methods on the same documents, of which one is slightly better."""
 
     def case(sample: Sample) -> tuple[Metric | None, float]:
         names = sample.names()
@@ -147,7 +147,7 @@ def paired_nats(skewed: bool) -> Case:
 
 
 def paired_accuracy(first: float, second: float, alike: float) -> Case:
-    """Right answers of two methods, of which the second gives the first one's with the chance `alike`."""
+    """Right answers of two methods; the second has the answer of the first with probability `alike`."""
 
     def case(sample: Sample) -> tuple[Metric | None, float]:
         names = sample.names()
@@ -161,7 +161,7 @@ def paired_accuracy(first: float, second: float, alike: float) -> Case:
 
 
 def share(gain: float, spread: float) -> Case:
-    """The share of full attention's gain that a method reaches: 0.7, over documents that gain unequally."""
+    """The share of full attention's gain that a method reaches: 0.7, over documents with different gains."""
 
     def case(sample: Sample) -> tuple[Metric | None, float]:
         names = sample.names()
@@ -202,7 +202,7 @@ CASES: dict[tuple[str, str], Case] = {
 def coverage(
     case: Case, clusters: int, correlation: float | None, repetitions: int, seed: int = SEED
 ) -> dict[str, Any]:
-    """How often an interval held the truth, and how often there was one."""
+    """The rate at which an interval covers the true value, and the rate at which it exists."""
     sample = Sample(np.random.default_rng([seed, clusters]), clusters, correlation)
     held, shown, widths = 0, 0, []
     for _ in range(repetitions):

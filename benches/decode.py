@@ -1,4 +1,4 @@
-"""Reading token by token: `full` beside the model itself with its own cache.
+"""Decoding token by token: `full` beside the model with transformers' cache.
 
 Both sides hold the same keys and values in their caches. They take steps in turn, in one process, so that whatever else
 runs on the machine meets both; each ratio is of two neighbouring groups of steps, by the clock and in processor time.
@@ -34,7 +34,7 @@ from contextlab.methods.local_cache import LocalState
 
 
 class Ours:
-    """The state machine after a text."""
+    """The method `full` after a text."""
 
     def __init__(self, method: AnyMethod, tokens_1T: Tensor) -> None:
         self.method = method
@@ -52,7 +52,7 @@ class Ours:
 
 
 class Theirs:
-    """The model with its cache, which holds what a cache of ours does."""
+    """The model with its own cache of the same text."""
 
     def __init__(self, model: Any, kv: KV) -> None:
         self.model, self.cache = model, transformers.DynamicCache(config=model.config)
@@ -73,7 +73,7 @@ class Theirs:
 
 
 def seconds(step: Callable[[Tensor], Tensor], tokens: list[Tensor]) -> tuple[float, float]:
-    """Seconds per token by the clock, and of all threads together."""
+    """Wall time and CPU time of all threads, in seconds per token."""
     started, used = time.perf_counter(), time.process_time()
     for token_11 in tokens:
         step(token_11)
@@ -81,7 +81,7 @@ def seconds(step: Callable[[Tensor], Tensor], tokens: list[Tensor]) -> tuple[flo
 
 
 def timed(ours: Ours, theirs: Theirs, tokens: list[Tensor], group: int) -> dict[str, Any]:
-    """Seconds of both sides on the same tokens, which of them first changing from group to group."""
+    """Seconds of both sides on the same tokens; the first side changes from group to group."""
     apart = float((ours.step(tokens[0]) - theirs.step(tokens[0])).abs().max())
     pairs = []
     for number, begin in enumerate(range(1, len(tokens) - group + 1, group)):
@@ -105,9 +105,9 @@ def spread(values: Any) -> dict[str, float]:
 
 
 def peaks(ours: Ours, theirs: Theirs, token_11: Tensor) -> dict[str, float]:
-    """Of a step in free slots, of one that makes room, and of the model's own step, per byte of keys and values."""
+    """Peak per byte of keys and values: of a step with free slots, of one without, and of the model's own step."""
     with PeakMemory() as memory:
-        # A copy without free slots, of which all was made under the watch.
+        # A copy without free slots, which is allocated under the watch.
         ours.state = ours.state.map(Tensor.clone)
         growing = _peak(ours, token_11, memory)
         usual = _peak(ours, token_11, memory)

@@ -1,4 +1,4 @@
-"""What encoding long texts costs with EVALM, in seconds and bytes, and the paper's shapes by arithmetic."""
+"""The cost of encoding long texts with EVALM, in seconds and bytes; the paper's shapes are calculated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTHS = [4096, 16384, 65536]
 
 
 def encode(backbone_name: str, length: int, chunk: int, *, counted: bool) -> dict[str, Any]:
-    """Encode so many tokens, with seconds, or with the peak of live bytes."""
+    """Encode a text; measures seconds, or the peak of live bytes."""
     backbone = load(backbone_name, device="cpu", dtype="float32")
     method = EVALM(backbone, EVALMConfig(c=chunk, remote_bias=-2.0))
     weights = resident_bytes(backbone.model, method.summaries)
@@ -50,7 +50,7 @@ def encode(backbone_name: str, length: int, chunk: int, *, counted: bool) -> dic
 
 
 def state_bytes(method: EVALM, length: int) -> int:
-    """Summaries, query sum and the local view at its fullest, of a text of that length; without counters."""
+    """Bytes of summaries, query sum and the largest local context for a text of that length, without counters."""
     backbone, geometry = method.backbone, method.geometry
     numbers = 2 * backbone.kv_heads * backbone.head_width
     local = min(length, geometry.sinks + geometry.recent + geometry.window)
@@ -58,7 +58,7 @@ def state_bytes(method: EVALM, length: int) -> int:
 
 
 def by_arithmetic(length: int) -> dict[str, Any]:
-    """FLOPs per token and numbers in the state of the paper's form at that length, beside full attention's."""
+    """FLOPs per token and numbers in the state of the paper's model at that length, and of full attention."""
     results = {}
     assert PAPER.W is not None
     for name, (width, heads, layers) in PAPER_SHAPES.items():
@@ -83,7 +83,7 @@ def _resident() -> int:
 
 
 def _alone(arguments: list[str]) -> dict[str, Any]:
-    """A process of its own, for the highest resident memory is that of a process."""
+    """The output of a separate process, since the highest resident memory is measured per process."""
     command = [sys.executable, __file__, *arguments]
     result: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return result

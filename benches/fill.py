@@ -1,4 +1,4 @@
-"""Fills pages with tables: what stands between `<!-- run: COMMAND -->` and `<!-- end -->` becomes the command's output.
+"""Fills pages with tables: the text between `<!-- run: COMMAND -->` and `<!-- end -->` becomes the command's output.
 
 Commands are `contextlab ...` and `benches/tables.py ...`; they run in the folder of the project.
 """
@@ -24,7 +24,7 @@ def filled(page: str) -> str:
 
 
 def output(command: str) -> str:
-    """What a command prints."""
+    """The output of a command."""
     program, *arguments = shlex.split(command)
     argv = [sys.executable, *PROGRAMS[program], *arguments]
     return subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip() + "\n"

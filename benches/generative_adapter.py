@@ -1,4 +1,4 @@
-"""What a context costs as weights: reading it beside a plain forward pass, a question beside the closed book."""
+"""The cost of a context as weights: of reading beside a plain forward pass, of a question beside closed-book."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _forward(backbone: Backbone, chunks: list[Tensor]) -> None:
 
 
 def _measured(ours: Callable[[], Any], plain: Callable[[], Any], repeats: int) -> dict[str, Any]:
-    """FLOPs and seconds of both; taken in turns, so that both see the same load of the machine."""
+    """FLOPs and seconds of both, alternating, so that both have the same load of the machine."""
     flops = [count(call)[1] for call in (ours, plain)]
     seconds_of: list[list[float]] = [[], []]
     for _ in range(repeats):
@@ -52,7 +52,7 @@ def _measured(ours: Callable[[], Any], plain: Callable[[], Any], repeats: int) -
 
 
 def cost(backbone: Backbone, tokens: int, repeats: int, config: GenerativeAdapterConfig) -> dict[str, Any]:
-    """Costs of a context of so many tokens and of a question after it."""
+    """Costs of a context of some length and of a question after it."""
     text = backbone.encode(documents(10 * tokens, 1, seed=0)[0].text)
     tokens_1T = torch.tensor([text[:tokens]], device=backbone.device)
     question = [text[tokens : tokens + QUESTION]]

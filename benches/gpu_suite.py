@@ -1,4 +1,4 @@
-"""All that needs a GPU, in one command: tests of the kernels, their speed, and what the methods cost.
+"""All measurements that need a GPU, in one command: tests and speed of the kernels, and costs of the methods.
 
     python benches/gpu_suite.py --out DIR [--section tests,kernels,...] [--toy]
 
@@ -63,7 +63,7 @@ def kernels(toy: bool) -> dict[str, Any]:
 
 
 def longmem(toy: bool) -> dict[str, Any]:
-    """LongMem, Table 7: tokens per second and memory of a 1k window with a bank against attention over all."""
+    """LongMem, Table 7: tokens per second and memory of a 1k window with a bank, beside full attention."""
     shape = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2} if toy else {}
     segment, rows, lengths = (16, 2, (64, 128)) if toy else (1024, 4, tuple(PUBLISHED))
     records = []
@@ -104,7 +104,7 @@ def hso(toy: bool) -> dict[str, Any]:
 
 
 def evalm(toy: bool) -> dict[str, Any]:
-    """EVALM, figure 4: seconds and memory of encoding against length, read piece by piece or as one sequence."""
+    """EVALM, figure 4: seconds and memory of encoding by length, read in pieces or as one sequence."""
     width, heads, layers = (32, 2, 2) if toy else PAPER_SHAPES["evalm-350m"]
     config = EVALMConfig(W=16, c=16, sinks=0, remote_bias=0.0) if toy else PAPER
     records = []
@@ -137,7 +137,7 @@ def evalm(toy: bool) -> dict[str, Any]:
 
 
 def generative_adapter(toy: bool) -> dict[str, Any]:
-    """GenerativeAdapter on Mistral 7B's shape: making weights of a context, and a question after it."""
+    """GenerativeAdapter with the shape of Mistral 7B: a context becomes weights, and a question after it."""
     small: dict[str, Any] = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     small |= {"num_attention_heads": 2, "num_key_value_heads": 1}
     with DEVICE:
@@ -233,13 +233,13 @@ def _read(method: AnyMethod, tokens_BT: Tensor, piece: int, *, logprobs: bool = 
 
 @torch.no_grad()
 def _forward(backbone: Backbone, tokens_BT: Tensor, method: EVALM | None = None) -> None:
-    """A whole sequence without the vocabulary, with the model's own attention or the method's."""
+    """A whole sequence without the vocabulary projection, with the model's own attention or the method's."""
     with method.as_attention() if method else contextlib.nullcontext():
         backbone.model.base_model(tokens_BT, use_cache=False)
 
 
 def _cost(read: Callable[[], object], model: torch.nn.Module, toy: bool) -> dict[str, float]:
-    """Median seconds after a warm-up, their spread, and the peak of memory, weights included."""
+    """Median seconds after a warm-up, their spread, and peak memory including weights."""
     with PeakMemory(DEVICE, resident_bytes(model)) as peak:
         read()
     times = []

@@ -1,4 +1,4 @@
-"""The house drawn from its imports: rooms, arrows between rooms, circles, arrows that run up, sizes of modules."""
+"""Imports between packages ("rooms"): arrows, circles, arrows to a higher floor, and sizes of modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("testing", "integrations", "reports", "training"),
     ("cli", PACKAGE),
 )
-"""Rooms from the ground up; a room imports from its own floor and from those below."""
+"""Rooms by floor, from the lowest; a room imports from its own floor and from those below."""
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -37,7 +37,7 @@ def modules(source: Path = SOURCE) -> dict[str, Path]:
 
 
 def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules of the package that a module imports anywhere, those for types only included."""
+    """The modules of the package that a module imports anywhere, including imports for types."""
     return {target for target in _imported(ast.parse(path.read_text()), known) if target != name}
 
 
@@ -75,14 +75,14 @@ def _reach(start: str, graph: dict[str, set[str]]) -> set[str]:
 
 
 def upward(graph: dict[str, set[str]]) -> list[str]:
-    """Arrows from a room to one that stands above it."""
+    """Arrows from a room to a room on a higher floor."""
     floor = {name: number for number, rooms in enumerate(FLOORS) for name in rooms}
     arrows = ((name, target) for name in graph for target in graph[name])
     return sorted(f"{a} -> {b}" for a, b in arrows if floor[room(a)] < floor[room(b)])
 
 
 def code_lines(path: Path) -> int:
-    """Lines that hold code: no blank lines, comments or docstrings."""
+    """Number of lines with code, without blank lines, comments and docstrings."""
     text = path.read_text()
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     skipped: set[int] = set()
@@ -98,7 +98,7 @@ def code_lines(path: Path) -> int:
 
 
 def drawn() -> dict[str, object]:
-    """The house in numbers."""
+    """Numbers of rooms, arrows, circles and code lines."""
     known = modules()
     graph = {name: imports(name, path, known) for name, path in known.items()}
     sizes = {name: code_lines(path) for name, path in known.items()}

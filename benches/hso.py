@@ -1,4 +1,4 @@
-"""What HSO costs beside the plain model read in the same windows, and, with --loss, what it gains on books."""
+"""The cost of HSO beside the plain model in the same windows, and, with --loss, its gain on books."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FROM_CHARACTER = 20_000
 
 
 def _seconds(calls: list[Callable[[], object]], repeats: int) -> list[float]:
-    """Median seconds of each; taken in turns, so that all see the same load of the machine."""
+    """Median seconds of each, alternating, so that all have the same load of the machine."""
     times_of: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
         for call, times in zip(calls, times_of, strict=True):
@@ -74,7 +74,7 @@ def cost(backbone: Backbone, repeats: int) -> dict[str, Any]:
 
 
 def _stretches(backbone: Backbone, data: Path, split: str) -> Iterator[Tensor]:
-    """`tokens_BT` of one stretch of each of the first books that are long enough."""
+    """`tokens_BT` of one part of each of the first books that are long enough."""
     for book in PG22().load(split, data).examples[:BOOKS]:
         tokens = backbone.encode(book.text[FROM_CHARACTER:][: 16 * TOKENS])[:TOKENS]
         if len(tokens) == TOKENS:
@@ -82,7 +82,7 @@ def _stretches(backbone: Backbone, data: Path, split: str) -> Iterator[Tensor]:
 
 
 def loss(backbone: Backbone, data: Path, split: str) -> dict[str, Any]:
-    """Mean difference of the loss to the plain model's on stretches of different books, nats per token."""
+    """Mean difference between the loss and the plain model's on parts of different books, in nats per token."""
     methods = {"default": HSO(backbone), "present_only": HSO(backbone, HSOConfig(update="present"))}
     plain = Window(backbone)
     deltas: dict[str, list[float]] = {name: [] for name in methods}

@@ -1,4 +1,4 @@
-"""Makes `contextlab/benchmarks/data/proofs.json` from a data folder whose files are known to be the publishers'.
+"""Makes `contextlab/benchmarks/data/proofs.json` from a data folder with verified files of the publishers.
 
 Every file that is read must have the digest that `SHA256SUMS` in the folder lists; DATA.md beside it says which sets
 are the publishers' own and which are not. Of the latter, StreamingQA's and MSC's are taken too, to be called what they
@@ -36,7 +36,7 @@ SPLITS = {
 
 
 def collected(data: Path) -> dict[str, str]:
-    """By group, the digests of everything that the loaders ask about while they read a folder."""
+    """By group, the digests that loaders verify while they read a folder."""
     groups: dict[str, set[str]] = defaultdict(set)
 
     def collect(group: str, items: Iterable[str]) -> bool:

@@ -39,7 +39,7 @@ def _protocol(identity: dict[str, Any]) -> Protocol:
 
 
 def _ordered(line: dict[str, Any]) -> dict[str, Any]:
-    """A line with its parts where a run would put them."""
+    """A line with its parts, in the order of fields of a new run."""
     before = ("id", "index", "record", "quality", "parts")
     return {
         **{key: line[key] for key in before if key in line},
@@ -48,7 +48,7 @@ def _ordered(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with(summary: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
-    """A summary with other metrics, in the same order; the measure stands before the metrics."""
+    """A summary with other metrics, in the same order; the measure is before the metrics."""
     kept = {key: value for key, value in summary.items() if key != "measure"}
     return {
         one: item

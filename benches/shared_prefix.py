@@ -1,4 +1,4 @@
-"""Scoring candidates after one long context: once from a shared state, against one forward pass per candidate.
+"""Scoring candidates after one long context: from a shared state, or with one forward pass per candidate.
 
 Prints one JSON line with the seconds of both, their ratio in the same process, and the largest difference of scores.
 The other side is lm-eval's own Hugging Face model (`pip install 'contextlab[lm-eval]'`) on the same requests.
@@ -23,7 +23,7 @@ from contextlab.benchmarks.data.sample import documents
 
 
 def requests(encode: Callable[[str], list[int]], context: int, count: int, length: int) -> tuple[list[int], Any]:
-    """A context and candidates of real sentences, none of them the same."""
+    """A context and different candidates of real sentences."""
     (document,) = documents(context + count * length, 1, seed=0)
     tokens = encode(document.text)
     starts = random.Random(0).sample(range(context, len(tokens) - length), count)

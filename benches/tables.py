@@ -1,4 +1,4 @@
-"""The stored output of the benchmarks as Markdown: what was measured once in rows, lists of measurements as tables."""
+"""The stored output of the benchmarks as Markdown: single measurements as rows, lists as tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def page(path: Path, columns: Sequence[str] = ()) -> str:
 
 
 def records(rows: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> str:
-    """A table with one row per record, of the given columns or of all."""
+    """A table with one row per record, with some columns or all."""
     flat = [dict(_flat(row)) for row in rows]
     keys = columns or list(dict.fromkeys(key for row in flat for key in row))
     lines = [keys, ["---"] * len(keys), *([row.get(key, "") for key in keys] for row in flat)]
@@ -30,7 +30,7 @@ def _is_records(value: Any) -> bool:
 
 
 def _flat(value: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Every value of nested objects as text under its dotted name; sizes in one word."""
+    """Every value of nested objects as text by its dotted name; sizes in one word."""
     for key, item in value.items():
         if isinstance(item, dict) and key != "size":
             yield from _flat(item, f"{before}{key}.")

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 if not torch.cuda.is_available():
-    # Triton's kernels then run in its interpreter, which it decides when it is imported, by whatever test comes first.
+    # Triton decides at its import, in the first test that needs it, whether kernels run in the interpreter.
     os.environ["TRITON_INTERPRET"] = "1"
-# The models are so small that threads would only wait for each other.
+# The models are too small for several threads.
 torch.set_num_threads(1)
 
 SHARED = Path(os.environ.get("CONTEXTLAB_SHARED", Path(__file__).parents[2] / "shared"))
@@ -23,7 +23,7 @@ Fixture = tuple[dict[str, Any], dict[str, torch.Tensor]]
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of reference numbers and data; users of the package do not have it."""
+    """The folder of reference numbers and data, which users of the package do not have."""
     if not SHARED.is_dir():
         pytest.skip(f"reference data not found at {SHARED}")
     return SHARED

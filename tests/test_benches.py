@@ -1,4 +1,4 @@
-"""Every benchmark runs at toy sizes and prints JSON; what is arithmetic in it is asserted, what is time is not."""
+"""Every benchmark runs at toy sizes and prints JSON; numbers are checked, times are not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BENCHES = Path(__file__).parents[1] / "benches"
 
 @pytest.fixture
 def bench(monkeypatch, capsys):
-    """Runs a benchmark as its command line would, with some of its constants changed; gives its JSON."""
+    """Runs a benchmark as on its command line, with some constants changed; returns its JSON."""
 
     def run(name, *arguments, **constants):
         spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCHES / f"{name}.py")
@@ -34,9 +34,9 @@ def bench(monkeypatch, capsys):
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say(bench):
-    """What is stored in results/benches is the same with more repetitions.
+    """The file in results/benches is the same with more repetitions.
 
-    Of 100 intervals that hold the truth in 93 % of cases fewer than 80 do so once in 100,000 times.
+    Of 100 intervals with a coverage of 93 %, fewer than 80 cover the true value once in 100,000 times.
     """
     rows = bench("coverage", "--repetitions", "100", CLUSTERS=(3, 8), CORRELATIONS=(None, 0.3))["coverage"]
     assert {row["interval"] for row in rows} >= {"mean", "ratio", "proportion", "macro F1", "share"}
@@ -53,7 +53,7 @@ def test_stored_coverage_is_what_the_docs_promise():
 
 
 def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
-    """What lies in results/ is what this version makes of its records."""
+    """The summaries in results/ are what this version computes from their records."""
 
     def stored(folder, name):
         return {path.parent.name: path.read_text("utf-8") for path in sorted(folder.glob(f"*/{name}"))}
@@ -102,7 +102,7 @@ def test_evalm_in_a_process_of_its_own_for_every_length(bench):
     short, long = report["runs"]
     assert (short["tokens"], long["tokens"]) == (256, 1024)
     assert 0 < long["state_bytes"] - short["state_bytes"] < 4 * short["state_bytes"]
-    # Most of a toy's peak is what one block computes, which the formula leaves out.
+    # Most of a toy's peak is the computation of one block, which is not in the formula.
     assert all(run["formula_bytes"] < run["peak_bytes"] < 3 * run["formula_bytes"] for run in report["runs"])
 
 

@@ -18,7 +18,7 @@ frozen = pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(
 
 @frozen
 class Base(Config):
-    """What others begin from.
+    """Base of other configurations.
 
     Attributes:
         N: tokens of a window; as many as
@@ -112,7 +112,7 @@ def test_fields_are_alike_where_one_class_or_one_meaning_is_behind_them() -> Non
 
 
 def test_what_the_built_in_settings_of_one_name_share_is_known() -> None:
-    """A change of a description that makes two of them alike, or no longer so, has to be meant."""
+    """A change of a description changes whether two settings mean the same only on purpose."""
     by_name: dict[str, list[str]] = {}
     for owner, kind in CONFIGS.items():
         for field in dataclasses.fields(kind):

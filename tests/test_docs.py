@@ -1,4 +1,4 @@
-"""What README and docs tell users to do works."""
+"""The commands in README and docs work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house as its imports draw it: no circle, no arrow that runs up, no module too large."""
+"""Imports between packages: no circles, none upwards; and no module is too large."""
 
 from __future__ import annotations
 

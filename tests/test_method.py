@@ -168,7 +168,7 @@ def test_what_is_ahead_ends_with_a_segment(context, question, segment):
 
 
 def after(rows, vocabulary=7):
-    """Says that what follows n is n + 1, and 0 at first."""
+    """Predicts n + 1 after n, and 0 first."""
 
     def logprobs(chosen_B):
         last_B = torch.full((rows,), -1) if chosen_B is None else chosen_B

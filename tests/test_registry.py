@@ -16,7 +16,7 @@ from contextlab.errors import UserError
 ROOT = Path(__file__).parents[1]
 METHOD = "from contextlab.methods.full import Full\n"
 TASK = "from contextlab.benchmarks.tasks.needle import Needle\nclass Task(Needle): ...\n"
-# What a plugin may do wrong, and what the sentence about it says.
+# Errors of a plugin, with the text of their messages.
 METHODS_GONE_WRONG = {
     "exits": ("import sys\nsys.exit(3)\n", "cannot be imported (SystemExit: 3)"),
     "ends": ("raise GeneratorExit\n", "cannot be imported (GeneratorExit)"),
@@ -48,7 +48,7 @@ TASKS_GONE_WRONG = {
 
 
 def install(folder: Path, package: str, entries: str, modules: dict[str, str]) -> None:
-    """What pip leaves behind for a package with entry points."""
+    """The metadata that pip writes for a package with entry points."""
     info = folder / f"{package.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
@@ -104,7 +104,7 @@ def test_a_name_of_two_plugins_is_an_error() -> None:
 
 @pytest.fixture
 def gone_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One package for every mistake."""
+    """One package for every error."""
     for group, cases in (("methods", METHODS_GONE_WRONG), ("tasks", TASKS_GONE_WRONG)):
         for name, (source, _) in cases.items():
             module = f"toy_{group}_{name}"
@@ -147,7 +147,7 @@ def test_faulty_plugins_do_not_hide_the_others(capsys: pytest.CaptureFixture[str
 
 
 def test_listing_methods_runs_nothing_of_them(gone_wrong: Path) -> None:
-    """Also not of the packages that they are in."""
+    """Nor of the packages that contain them."""
     code = f"""
 import sys
 sys.path.insert(0, {str(gone_wrong)!r})
@@ -238,7 +238,7 @@ def test_everything_that_is_built_in_is_registered_under_a_name_that_loads() -> 
 
 @pytest.mark.parametrize("name", registry.methods())
 def test_settings_are_parsed_from_text(name):
-    """As they come from the command line."""
+    """In the form of the command line."""
     config = registry.method_class(name).Config
     defaults = config().as_dict()
     given = {key: str(value) for key, value in defaults.items() if value is not None}

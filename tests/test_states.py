@@ -1,4 +1,4 @@
-"""States in files: what a reading leaves behind comes back, and nothing else is taken for a state."""
+"""States in files: every state can be loaded, and no other content is accepted."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_registered_method_is_among_those_that_are_damaged() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_readings_leave_behind_is_loaded(name: str, family: str, models: Any, tmp_path: Path) -> None:
-    """Whatever the lengths, in forks and single rows too: the checks of what is loaded refuse no true state."""
+    """For any lengths, in forks and single rows too: the checks at loading refuse no valid state."""
     method = made(name, models[family])
     for lengths, ahead in (([0], None), ([1], None), ([60, 20], None), ([24, 0, 63], None), ([120, 137], None),
                            ([97], Ahead(97, 8)), ([50], Ahead(120, 13))):  # fmt: skip
@@ -101,7 +101,7 @@ def test_damaged_states_are_refused_in_one_sentence(name: str, models: Any, tmp_
         same = all(torch.equal(loaded[key], whole[key]) for key in whole)
         assert same or kind == "value", (kind, tensor)
         if not same:
-            # A number that another reading may leave behind: nobody can tell, but it must be one.
+            # A number that another text could give cannot be detected, but it must be finite.
             assert not loaded[tensor].is_floating_point(), tensor
             assert (loaded[tensor] != whole[tensor]).sum() == 1
             assert int(loaded[tensor].max()) < 2**36 or tensor == "left_B", (tensor, loaded[tensor])

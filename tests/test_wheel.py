@@ -13,12 +13,12 @@ PACKAGE = ROOT / "src" / "contextlab"
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The files of the package that a wheel holds."""
+    """The files of the package in a wheel."""
     from setuptools.config.pyprojecttoml import apply_configuration
 
     monkeypatch.chdir(ROOT)
     distribution = apply_configuration(setuptools.Distribution({"script_name": "setup.py"}), ROOT / "pyproject.toml")
-    # With it a folder of metadata is written into the tree first.
+    # Otherwise a folder of metadata would be written into the source tree.
     distribution.include_package_data = False
     command = distribution.get_command_obj("build_py")
     command.build_lib = str(tmp_path)

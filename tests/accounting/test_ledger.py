@@ -55,7 +55,7 @@ class Bigram(ContextMethod):
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one whenever a call runs under the watch."""
+    """Adds one in every call under the watch."""
     runs: list[int] = []
 
     class Probe(module.FlopCounter):

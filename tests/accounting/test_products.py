@@ -27,7 +27,7 @@ def counted(fn: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def agree(fn: Callable[[], Any]) -> int:
-    """FLOPs by the products, which are those that the watch sees."""
+    """FLOPs of the products, which must equal those of the watch."""
     flops = counted(fn)[1]
     assert flops == count(fn)[1]
     return flops

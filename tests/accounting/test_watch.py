@@ -24,7 +24,7 @@ def nested(a: Tensor) -> Tensor:
 
 
 class Seen:
-    """Notes the names of what it is shown."""
+    """Records the names of operations."""
 
     def __init__(self) -> None:
         self.ops: list[tuple[str, bool]] = []
@@ -127,7 +127,7 @@ def test_tensors_are_found_in_lists_and_tuples() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_an_operation_with_a_kernel_of_its_own_is_not_decomposed(dtype: torch.dtype) -> None:
-    """silu's backward pass has a kernel and parts; the parts round otherwise."""
+    """silu's backward pass has a kernel and a decomposition, which rounds differently."""
     x = torch.randn(400).to(dtype).requires_grad_()
 
     def gradient() -> Tensor:

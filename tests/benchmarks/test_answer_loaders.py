@@ -24,7 +24,7 @@ from contextlab.benchmarks.tasks.squad import SQuAD
 from contextlab.benchmarks.tasks.streamingqa import StreamingQA, StreamingQAConfig
 from contextlab.errors import UserError
 
-# By task: a split, and a file that it is read from.
+# By task: a split and one of its files.
 SOURCES: list[tuple[Task, str, str]] = [
     (SQuAD(), "512", "squad/dev-v1.1.json"),
     (StreamingQA(), "512", "streamingqa/streaminqa_eval.jsonl.gz"),
@@ -50,7 +50,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(task: Task, split: str, root: Path) -> str:
-    """The sentence with which a data folder is refused."""
+    """The error message for a data folder."""
     with pytest.raises(UserError) as caught:
         task.load(split, root)
     message = str(caught.value)
@@ -155,7 +155,7 @@ VALUES = (b"null", b"-1", b"1e999", b'""', b"[]", b"{}", b"[null]", b'"\\ud800"'
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
-    """The content with one to three places changed: bytes, pieces, or JSON values of another kind."""
+    """The content with one to three changes of bytes, of pieces, or of the type of JSON values."""
     for _ in range(draw.randint(1, 3)):
         start = draw.randrange(max(len(content), 1))
         end = min(len(content), start + draw.choice((1, 1, 5, 60)))

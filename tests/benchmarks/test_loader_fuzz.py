@@ -45,7 +45,7 @@ def lines(*records: Any) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-# By task its files; those that end in `.gz` are packed after they were damaged, and may be damaged once more.
+# Files by task; files with `.gz` are packed after they were damaged, and may be damaged again.
 FILES: dict[Task, dict[str, bytes]] = {
     ChapterBreak(): {
         "chapterbreak/chapterbreak_ctx_4096.json.gz": lines(

@@ -1,4 +1,4 @@
-"""A data folder in the upstream formats of the answering tasks, small enough to be written for every test."""
+"""A data folder in the upstream formats of the tasks with questions, small enough for every test."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def metaicl(task: str, count: int, tag: str) -> list[dict[str, Any]]:
 
 
 def write(root: Path) -> Path:
-    """Everything below `root`, which is returned."""
+    """Writes all files below `root` and returns it."""
     put(root / "squad/dev-v1.1.json", json.dumps(squad()).encode())
     put(root / "streamingqa/streaminqa_eval.jsonl.gz", lines(streamingqa()))
     archives(root / "streamingqa/wmt")

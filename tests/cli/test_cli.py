@@ -36,7 +36,7 @@ def bench(out: Path, *more: str) -> list[str]:
 
 @pytest.fixture
 def entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toys under the names that an installed package would give them."""
+    """The toys under the names of an installed package."""
     methods = {"toy-counter": COUNTER, "toy-broken": f"{TOY}:Absent"}
     monkeypatch.setattr(registry, "_names", lambda group: dict.fromkeys(methods if "meth" in group else ["toy"], "pkg"))
     find = registry._find

@@ -17,7 +17,7 @@ COMMANDS = {
 
 
 def refused(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a refused command prints."""
+    """The one line that a command prints for an error."""
     assert main(arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -60,7 +60,7 @@ def test_a_device_that_cannot_compute_is_one_sentence(device: str, capsys: pytes
 def test_kernels_are_measured_where_times_are_right(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Elsewhere nothing waits for the device, and there are no sizes."""
+    """Other devices cannot be synchronised and have no sizes."""
     monkeypatch.setattr("contextlab.backbone.compute_device", lambda name: torch.device(name or "cpu"))
     sentence = "The kernels are measured on cpu or cuda, not on mps: use --device cpu."
     assert refused(("kernels", "bench", "--device", "mps"), capsys) == sentence

@@ -1,4 +1,4 @@
-"""Whatever is given for a setting or a split: an answer, or one sentence."""
+"""Any value of a setting or a split is accepted, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_setting_that_is_named_twice_is_refused(pairs: list[str]) -> None:
 
 
 def spoilt(split: str, draw: random.Random) -> str:
-    """A text with something wrong about it."""
+    """A text with an error in it."""
     position = draw.randrange(len(split) + 1)
     odd = draw.choice((*":,=/()'[\"\0\ud800 ", "", "(n=", ",n=-1", "(seed=x)", "9" * 400, "%s"))
     return draw.choice(

@@ -28,7 +28,7 @@ costs = st.fixed_dictionaries({"flops": counts, "peak_bytes": counts, "seconds":
 
 
 class Mean:
-    """A protocol of which only the summary is wanted."""
+    """A protocol with nothing but a summary."""
 
     measure = None
 
@@ -147,7 +147,7 @@ def test_a_control_is_not_compared_with_another_method() -> None:
 
 
 def test_the_weights_of_the_measure_are_those_of_the_difference() -> None:
-    """A long text counts for more than a short one in nats per token, and the difference follows."""
+    """A long text has more weight than a short one in nats per token, and also in the difference."""
 
     def run(nats: dict[str, float]) -> dict[str, Any]:
         tokens = {"long": 90, "short": 10}

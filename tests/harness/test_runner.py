@@ -35,7 +35,7 @@ import sys
 from contextlab.harness.runner import bench
 bench(sys.argv[1], sys.argv[2], backbone="tiny-llama", device="cpu", out=sys.argv[3])
 """
-# The contract's object: a type where the value is a leaf, `...` where the content is the task's or method's own.
+# The object of a result: a type where the value is a leaf, `...` where task or method define the content.
 COST = {"flops": int, "peak_bytes": int, "seconds": float, "seconds_spread": float | None, "tokens": int}
 SCHEMA: dict[str, Any] = {
     "schema": int,
@@ -202,7 +202,7 @@ def test_a_killed_run_ends_like_one_without_interruption(tmp_path: Path, log: Pa
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("method", registry.methods())
 def test_a_run_that_goes_on_has_bitwise_the_results_of_one_at_once(method: str, dtype: str, tmp_path: Path) -> None:
-    # Full attention refuses prompts beyond the small model's positions.
+    # Full attention refuses prompts that are longer than the small model's positions.
     context = "none" if method == "full" else "own"
     options: dict[str, Any] = {"tasks": "sst2", "split": "n2", "dtype": dtype, "context": context}
     for limit in (2, 3):
@@ -330,7 +330,7 @@ def test_the_identity_changes_with_all_that_could_change_a_result(monkeypatch: p
             seen.append(identities.identity(**base))
     texts = [json.dumps(identity, sort_keys=True) for identity in seen]
     assert len(set(texts)) == len(texts)
-    # The sources are in it file by file, so a commit that changes none of them changes no result.
+    # The identity has the digests of source files, so that a commit without changes in them keeps it.
     monkeypatch.setattr(identities, "commit", lambda: "0")
     longer = identities.identity(**{**base, "dataset": dataclasses.replace(dataset, note="other", source="hub")})
     assert longer == identities.identity(**base)
@@ -362,7 +362,7 @@ print(result["run_id"])
 
 
 def run_id_of(plugin: str, folder: Path, **environment: str) -> str:
-    """The id of a run in a process of its own, which stands in a folder and imports from it."""
+    """The id of a run in a new process, which imports from its working folder."""
     paths = os.pathsep.join([str(folder), *sys.path])
     command = [sys.executable, "-c", RUN_ID, plugin, str(folder / "runs")]
     done = subprocess.run(
@@ -395,7 +395,7 @@ def test_the_package_offers_load_and_bench(tmp_path: Path) -> None:
 
 
 def test_a_table_of_a_lower_limit_is_about_the_first_examples_of_the_data(tmp_path: Path) -> None:
-    """Also where the store has them in another order, because a line was deleted and its example ran again."""
+    """Also where the store has them in another order, after a line was deleted and its example ran again."""
     run(tmp_path, limit=4)
     (path,) = tmp_path.glob("*/examples.jsonl")
     lines = path.read_bytes().splitlines(keepends=True)

@@ -57,7 +57,7 @@ def write(out: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 class FullDisk:
-    """A file that takes some bytes and then no more."""
+    """A file on a disk with little free space."""
 
     def __init__(self, file: Any, room: int) -> None:
         self.file, self.room = file, room
@@ -133,7 +133,7 @@ def test_parts_are_read_without_holding_the_run(tmp_path: Path) -> None:
 
 
 def test_parts_are_those_of_the_examples_that_a_summary_is_about(tmp_path: Path) -> None:
-    """Whatever the order they were finished in: a line that was deleted is run again, after the others."""
+    """In any order of finishing: the example of a deleted line runs again, after the others."""
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         for index in (3, 1, 0, 2):
             run.append(line(str(index), float(index), index=index))

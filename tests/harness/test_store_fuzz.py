@@ -1,4 +1,4 @@
-"""Commands on damaged stores answer, or say in one sentence which file is broken; see `damage` for longer runs."""
+"""Commands on damaged stores succeed, or name the broken file in one sentence; see `damage` for longer runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def spoil(out: Path, draw: random.Random) -> Path:
-    """Damage one file of one run, or put something else in its place."""
+    """Damage, remove or replace one file of one run."""
     path = draw.choice(sorted(out.iterdir())) / draw.choice(FILES)
     content = path.read_bytes()
     kind = draw.random()

@@ -1,4 +1,4 @@
-"""A method and tasks small enough to follow by hand; tests name them by path, as a user would."""
+"""A method and tasks that are small enough for calculations by hand; tests name them by path, as users do."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from contextlab.methods.window import Window
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class CounterConfig(MethodConfig):
-    """prior: count that every token starts with."""
+    """prior: initial count of every token."""
 
     prior: pydantic.PositiveFloat = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts(State):
-    """counts_BV: how often each token was read."""
+    """counts_BV: number of times that each token was read."""
 
     counts_BV: Tensor
 
 
 class Counter(ContextMethod):
-    """Expects the tokens that it has seen most.
+    """Predicts the most frequent tokens so far.
 
     Further lines are not listed.
     """
@@ -76,7 +76,7 @@ class Other(Counter):
 
 
 class Hidden(Window):
-    """A window with products that Python's functions do not show."""
+    """A window with products that are not called from Python."""
 
     least = 0
 
@@ -91,7 +91,7 @@ class Hidden(Window):
 
 
 class HiddenLate(Hidden):
-    """The same, but not in calls as short as the one that is looked at first."""
+    """The same, but not in calls as short as the first one, which the watch checks."""
 
     least = 20
 
@@ -101,7 +101,7 @@ def _hidden_product() -> None:
 
 
 class LetterProtocol(Protocol):
-    """Choose the continuation; a record also holds one random draw."""
+    """Choose the continuation; a record also has one random number."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -127,7 +127,7 @@ class LetterProtocol(Protocol):
 
 
 class Letters(Task):
-    """Which letter comes back?"""
+    """Which letter occurs again?"""
 
     name: ClassVar[str] = "letters"
     splits: ClassVar[dict[str, str]] = {"short": "8 examples", "long": "8 examples, longer", "one": "a single work"}
@@ -150,7 +150,7 @@ class Letters(Task):
 
 
 def _announce(example: str) -> None:
-    """Leave a trace of every evaluation, and take as long as the test wants."""
+    """Write a file for every evaluation, and wait as long as the test needs."""
     if "TOY_LOG" in os.environ:
         with open(os.environ["TOY_LOG"], "a", encoding="utf-8") as log:
             log.write(f"{example}\n")

@@ -55,7 +55,7 @@ def window() -> ContextLM:
 
 
 class Calls:
-    """Counts what a method is asked to do."""
+    """Counts the calls of a method."""
 
     def __init__(self, method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count: Counter[str] = Counter()
@@ -122,7 +122,7 @@ def test_every_context_is_read_once(window: ContextLM, monkeypatch: pytest.Monke
     contexts = [window.tokenizer.decode(one) for one in calls.contexts]
     assert sorted(contexts) == ["another", "one context"]
     assert (calls.count["start"], calls.count["score"]) == (2, 2)
-    # The order of the answers is that of the requests.
+    # Results are in the order of the requests.
     for index in (0, 5, 7):
         (alone,) = window.loglikelihood(requests(pairs[index]), disable_tqdm=True)
         assert result[index][0] == pytest.approx(alone[0], abs=1e-4)
@@ -231,7 +231,7 @@ def test_without_a_limit_256_tokens_are_written_as_by_the_harness(options: dict[
 
 @pytest.mark.parametrize("command", ["lm_eval", "lm-eval", "lm_eval/__main__.py"])
 def test_a_mistake_ends_the_harness_s_own_command_with_one_sentence(command: str, tmp_path: Path) -> None:
-    """Whatever the harness does with it on the way: what ends the process is what the user reads."""
+    """Whatever the harness does with the error, the user reads one sentence."""
     script = tmp_path / command
     script.parent.mkdir(exist_ok=True)
     script.write_text(

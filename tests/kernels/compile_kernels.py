@@ -1,4 +1,4 @@
-"""Compiles every kernel for a Hopper GPU, which needs none: the compiler refuses much that the interpreter takes."""
+"""Compiles every kernel for a Hopper GPU, without one: the compiler is stricter than the interpreter."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def kind(name: str, constants: dict[str, Any]) -> str:
 
 
 def compiled(tuner: Any, constants: dict[str, Any], config: Any, wide: bool) -> dict[str, Any]:
-    """What a kernel needs of a multiprocessor: bytes of shared memory, registers of a thread, bytes spilled."""
+    """The resources of a kernel: bytes of shared memory, registers of a thread, bytes spilled."""
     constants = {**constants, **config.kwargs}
     signature = {name: kind(name, constants) for name in tuner.fn.arg_names}
     if wide:

@@ -11,7 +11,7 @@ from contextlab.kernels.dispatch import FORMS, VARIABLE
 
 @pytest.fixture(autouse=True)
 def _fresh_memory_is_nan() -> Iterator[None]:
-    """What an operation forgets to write must show."""
+    """Makes missing writes of an operation visible."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     assert torch.empty(3).isnan().all()
@@ -21,7 +21,7 @@ def _fresh_memory_is_nan() -> Iterator[None]:
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every form of the kernels, one after the other."""
+    """Each form of the kernels."""
     if request.param == "triton" and util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
     monkeypatch.setenv(VARIABLE, request.param)

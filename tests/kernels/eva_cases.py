@@ -1,4 +1,4 @@
-"""Random arguments of EVA attention and of chunk compression, and what they must give in float64."""
+"""Random arguments of EVA attention and of chunk compression, with expected results in float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAVES = ("q", "k", "v", "chunk_k", "chunk_v", "chunk_bias", "bias")
 
 @dataclasses.dataclass
 class Attention:
-    """Leaves by name, and what has no gradient."""
+    """Leaves by name, and arguments without gradients."""
 
     tensors: dict[str, Tensor]
     counts: Tensor | None
@@ -122,7 +122,7 @@ def pooling(
     device: str = "cpu",
     seed: int = 0,
 ) -> Pooling:
-    """Keys and values as projections leave them: heads inside of tokens."""
+    """Keys and values with the strides of projections: heads inside of tokens."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:

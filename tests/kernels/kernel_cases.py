@@ -1,4 +1,4 @@
-"""Random arguments of joint memory attention, and what they must give in float64."""
+"""Random arguments of joint memory attention, with expected results in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6, torch.float16: 3e-3, tor
 
 @dataclasses.dataclass
 class Case:
-    """Leaves in the order of the arguments, and what has no gradient."""
+    """Leaves in the order of the arguments, and arguments without gradients."""
 
     leaves: list[Tensor]
     ids: Tensor
@@ -54,7 +54,7 @@ def case(
     device: str = "cpu",
     seed: int = 0,
 ) -> Case:
-    """A bank as LongMem keeps it (chunks before heads in memory) and misses that point nowhere."""
+    """A bank with LongMem's strides (chunks before heads), and ids out of range where nothing was retrieved."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -78,7 +78,7 @@ def case(
 
 
 def gradients(out: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
-    """Of a weighted sum in which every element counts."""
+    """Gradients of a weighted sum over all elements."""
     weights = torch.sin(torch.arange(out.numel(), device=out.device, dtype=torch.float64)).view_as(out)
     return torch.autograd.grad((out * weights.to(out.dtype)).sum(), leaves)
 

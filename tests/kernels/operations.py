@@ -1,4 +1,4 @@
-"""Every operation with random arguments of any shape, stored in any way, and what it must give in float64."""
+"""Every operation with random arguments of any shape and any strides, with expected results in float64."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ class Operation:
         return _tuple(self.function(*arguments.values()))
 
     def expected(self, arguments: Arguments) -> tuple[Tensor, ...]:
-        """Results as they must be."""
+        """Expected results."""
         return _tuple(self.truth(*arguments.values()))
 
     def with_gradients(self, arguments: Arguments) -> Arguments:
-        """The arguments, of which the leaves ask for gradients."""
+        """The arguments; leaves require gradients."""
         return {name: x.detach().requires_grad_() if name in self.leaves else x for name, x in arguments.items()}
 
     def leaves_of(self, arguments: Arguments) -> list[Tensor]:
-        """Those arguments, in order."""
+        """The leaves among the arguments, in order."""
         return [arguments[name] for name in self.leaves]
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in memory.
+    """The strides and the type of a tensor in memory.
 
     Attributes:
         order: which of the orders of its dimensions, counted around.
@@ -96,7 +96,7 @@ class Layout:
     repeated: int | None = None
 
     def of(self, x: Tensor) -> Tensor:
-        """The tensor stored like this, among numbers that must not be read; along `repeated` it becomes its first."""
+        """The tensor with this layout, among numbers that must not be read; constant along `repeated`."""
         if x.numel() == 0:
             return x
         one = x if self.repeated is None else x.narrow(self.repeated % x.dim(), 0, 1)
@@ -111,7 +111,7 @@ class Layout:
 
 
 def sizes() -> st.SearchStrategy[Sizes]:
-    """Any sizes, 0 and 1 among them."""
+    """Any sizes, including 0 and 1."""
     return st.builds(
         lambda heads, **others: Sizes(H=heads[0], K=heads[1], **others),
         heads=st.sampled_from([(4, 2), (1, 1), (3, 1), (2, 2), (0, 1)]),
@@ -136,19 +136,19 @@ LAYOUTS = st.one_of(
 
 
 def names(operation: str) -> tuple[str, ...]:
-    """What of an operation is stored: its arguments, and the gradient of its output."""
+    """The tensors of an operation with a layout: its arguments, and the gradient of its output."""
     return (*OPERATIONS[operation].arguments(Sizes(), torch.Generator(), True), "dout")
 
 
 def laid_out(arguments: Arguments, layouts: Mapping[str, Layout], paired: tuple[str, ...] = ()) -> Arguments:
-    """The arguments with every tensor stored as its layout says, those of a pair as the first."""
+    """The arguments, each tensor in its layout; the tensors of a pair have the layout of the first."""
     if paired:
         layouts = {**layouts, **dict.fromkeys(paired, layouts[paired[0]])}
     return {name: layouts[name].of(x) if isinstance(x, Tensor) else x for name, x in arguments.items()}
 
 
 def in_float64(arguments: Arguments) -> Arguments:
-    """The same numbers in float64, one behind the other."""
+    """The same numbers in float64, contiguous."""
 
     def wide(x: Tensor) -> Tensor:
         plain = x.detach().clone(memory_format=torch.contiguous_format)
@@ -188,7 +188,7 @@ def _memory(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
 
 
 def _search(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
-    """Small whole numbers: exact in every type, with many ties."""
+    """Small integers: exact in every type, with many ties."""
     shapes = {"q": (s.B, s.H, s.T, s.D), "mean": (s.B, s.K, s.n, s.D)}
     inputs = {name: torch.randint(-1, 2, shape, generator=g).float() for name, shape in shapes.items()}
     return {**inputs, "count": torch.randint(s.n + 1, (s.B,), generator=g), "take": s.m}
@@ -236,7 +236,7 @@ def _true_eva(*arguments: Any) -> Tensor:
 
 
 def _true_sinks(q: Tensor, q_sink: Tensor, k: Tensor, v: Tensor, seen: Tensor, sinks: int) -> Tensor:
-    """All scores of both queries, of which every key takes its own."""
+    """All scores of both queries; every key uses those of its own query."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     first = torch.arange(k.shape[2], device=k.device) < sinks
     logits = torch.where(first, q_sink @ k.transpose(-1, -2), q @ k.transpose(-1, -2)) * SCALE

@@ -13,7 +13,7 @@ from contextlab.kernels.dispatch import forced
 
 
 def slow(q_BHTD, mean_BKnD, count_B, take):
-    """Sort every query's chunks by (score downwards, id upwards)."""
+    """Sort every query's chunks by decreasing score and increasing id."""
     rows, heads, queries, _ = q_BHTD.shape
     groups = heads // mean_BKnD.shape[1]
     ids = torch.zeros(rows, heads, queries, take, dtype=torch.int64)
@@ -27,7 +27,7 @@ def slow(q_BHTD, mean_BKnD, count_B, take):
 
 
 def whole_numbers(rows, kv_heads, groups, queries, chunks, width=3):
-    """Small whole numbers are exact in every type, and make many ties."""
+    """Small integers are exact in every type, and make many ties."""
     q = torch.randint(-1, 2, (rows, kv_heads * groups, queries, width)).float()
     return q, torch.randint(-1, 2, (rows, kv_heads, chunks, width)).float(), torch.randint(0, chunks + 1, (rows,))
 
@@ -63,7 +63,7 @@ def test_ties_and_short_banks_in_every_form(form, queries, chunks, take, width, 
 @pytest.mark.parametrize("queries", [1, 70])
 @pytest.mark.parametrize(("chunks", "take"), [(127, 2), (128, 2), (150, 2), (192, 2), (511, 2), (512, 2), (1100, 4)])
 def test_where_another_way_begins_the_answer_is_the_same(queries, chunks, take, device):
-    """Ties and scores of -inf among them, with as many chunks and queries as make the search change its way."""
+    """With ties and scores of -inf, and with numbers of chunks and queries that change the algorithm."""
     q = torch.ones(1, 2, queries, 1, device=device)
     mean = torch.randint(-3, 2, (1, 1, chunks, 1), device=device).float()
     for least in (-2, 0, 1):
@@ -148,7 +148,7 @@ def test_counts_of_chunks_that_are_not_there_are_refused(form, wrong):
 
 @pytest.mark.parametrize(("wrong", "nearest"), [(1032, 1031), (2**32 + 3, 1031), (-1, 0), (-(2**32) + 3, 0)])
 def test_where_counts_are_not_looked_at_the_nearest_holds(form, wrong, nearest, device):
-    """As on a GPU: no form reads behind the bank, whose last stretch here is shorter than the one before."""
+    """As on a GPU: no form reads outside of the bank, whose last part is shorter than the others here."""
     q = torch.ones(1, 1, 2, 4, device=device)
     memory = torch.cat((torch.randn(1031, 4), torch.full((500, 4), 9.0)))
     mean = memory[None, None, :1031].to(device)

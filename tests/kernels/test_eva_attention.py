@@ -88,7 +88,7 @@ def test_gradcheck(size):
     shape = {**SIZES[size], "queries": 5, "keys": 9, "width": 2, "chunks": 3, "kv_heads": 1, "heads": 2}
     example = attention(**{**shape, "window": 4 if "window" in shape else None}).truth()
     leaves = example.leaves
-    # Around minus infinity there is no difference to take.
+    # There is no finite difference at minus infinity.
     leaves[5] = torch.tensor([0.5, -0.3], dtype=torch.float64, requires_grad=True)
 
     def run(*tensors):
@@ -100,7 +100,7 @@ def test_gradcheck(size):
 
 
 def test_a_part_written_out_equals_the_fused_one():
-    """The form that a processor only takes for the gradient of a bias."""
+    """The form that a CPU uses only for the gradient of a bias."""
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 4, 300, 8, generator=generator)
     k, v = (torch.randn(2, 2, 300, 8, generator=generator) for _ in range(2))
@@ -119,7 +119,7 @@ def test_a_part_written_out_equals_the_fused_one():
 @pytest.mark.parametrize("stored", ["transposed", "every other", "repeated"])
 @pytest.mark.parametrize("name", ["q", "k", "v", "mask", "out", "dout"])
 def test_the_fused_kernel_gets_rows_in_one_piece(name, stored):
-    """It reads D numbers on end wherever a row begins, other tensors' numbers among them."""
+    """It reads D consecutive numbers from the beginning of a row, also numbers of other tensors."""
     tensors = {key: torch.randn(2, 4, 9, 8) for key in ("q", "dout")} | {key: torch.randn(2, 2, 7, 8) for key in "kv"}
     tensors["mask"] = torch.randn(2, 4, 9, 7)
 
@@ -151,7 +151,7 @@ def test_what_the_fused_kernel_can_read_is_not_copied():
 
 
 def test_queries_that_repeat_do_not_order_the_output_wrongly():
-    """Torch's kernel allots its output with the queries' order of steps, and then writes rows in one piece."""
+    """Torch's kernel allocates its output with the queries' strides, and then writes contiguous rows."""
     k, v = torch.randn(1, 1, 7, 8), torch.randn(1, 1, 7, 8)
     for steps in ((1, 1, 0, 1), (0, 1, 0, 1), (8, 8, 1, 1), (3, 1, 8, 1)):
         q = torch.randn(99).as_strided((1, 1, 5, 8), steps)

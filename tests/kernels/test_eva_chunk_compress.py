@@ -58,7 +58,7 @@ def test_blocks_equal_float64_in_any_shape(tokens, chunk, rows, width, features,
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 9))
 def test_by_hand_for_all_lengths(length, chunk):
-    """Means are over the chunk size, weights over the tokens that are there."""
+    """Means divide by the chunk size, weights are over existing tokens."""
     example = pooling(length, chunk).truth()
     w, k, v = example.leaves
     q = torch.randn(1, 4, length, 16, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What holds for EVA attention and chunk compression in every form, whatever they compute with."""
+"""Laws of EVA attention and chunk compression in every form."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_triton_pools_like_float64_in_any_shape(tokens, chunk, rows, width, feat
 
 @pytest.mark.parametrize("size", [{"window": 32, "overlap": True}, {"keys": 333}, {"bias": True, "keys": 333}])
 def test_tiles_written_out_are_the_same_operation(size, monkeypatch):
-    """What runs on a GPU where Triton does not."""
+    """The form for a GPU without Triton."""
 
     def tiled_backward(dout, out, lse, q, k, v, bias, scale, causal, *, into_bias):
         return part.tiled_backward(dout, out, lse, q, k, v, bias, scale, causal=causal, into_bias=into_bias)
@@ -113,7 +113,7 @@ def test_a_window_of_all_keys_is_none_and_counts_of_all_chunks_too(form, device)
 
 @pytest.mark.parametrize(("wrong", "nearest"), [(6, 5), (2**32 + 3, 5), (-1, 0), (-(2**32) + 3, 0)])
 def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(form, wrong, nearest, device):
-    """Forward and backward, without reading behind the chunks."""
+    """Forward and backward, without reading outside of the chunks."""
     example = attention(9, device=device)
     q, k, v, chunk_k, chunk_v, chunk_bias = (x.detach() for x in example.leaves)
 
@@ -132,7 +132,7 @@ def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(form, wron
 
 
 def test_a_chunk_of_one_token_counts_as_that_token(form, device):
-    """Local keys handed over as chunks, the rest local: one softmax over all."""
+    """Some local keys are passed as chunks: the softmax is over all of them."""
     example = attention(20, 60, counts=False, chunks=0, chunk_bias=False, device=device)
     out = example.run()
     k, v = example.tensors["k"], example.tensors["v"]

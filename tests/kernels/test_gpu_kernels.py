@@ -1,4 +1,4 @@
-"""What only a GPU can show: bfloat16, sizes that fill it, and runs that race."""
+"""Tests that need a GPU: bfloat16, large sizes, and races between programs."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_blocks_equal_float64_in_any_shape(queries, before, rows, heads, width, 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_slopes_are_not_rounded_to_the_keys_type(dtype):
-    """A thousand tokens away steps of one token are less than the spacing of bfloat16."""
+    """At a distance of a thousand tokens, steps of one token are smaller than the spacing of bfloat16."""
     q, k, v = (torch.randn(1, 2, t, 8).to(dtype) for t in (3, 1500, 1500))
     slopes = torch.tensor([0.004, 0.002])
     with forced("torch"):

@@ -1,4 +1,4 @@
-"""What holds for every operation in every form: any shape, any layout in memory, torch's rules, FLOPs without data."""
+"""Laws of every operation in every form: any shape, any layout in memory, torch's rules, FLOPs without data."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _compare(name: str, arguments: Arguments, layouts: dict[str, Layout]) -> Non
 
 
 def _gradients(out: Tensor, leaves: list[Tensor], dout: Tensor) -> tuple[Tensor, ...]:
-    # Without any element, or any chunk, some arguments are not looked at.
+    # Without any element, or any chunk, some arguments are not read.
     return torch.autograd.grad(out, leaves, dout, allow_unused=True, materialize_grads=True)
 
 
@@ -104,7 +104,7 @@ def _needs_form(form: str, name: str = "") -> None:
 
 
 class Calls(TorchDispatchMode):
-    """Keeps the calls of this project's own operations."""
+    """Records the calls of this project's operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,10 +117,10 @@ class Calls(TorchDispatchMode):
 
 
 def _calls(name: str) -> list[tuple[Any, tuple[Any, ...]]]:
-    """The registered operations behind a public function, forward and backward, with what they are called with."""
+    """The registered operations of a public function, forward and backward, with their arguments."""
     operation, layout = OPERATIONS[name], Layout(order=9, step=2)
     arguments = operation.arguments(FEW, torch.Generator().manual_seed(0), True)
-    # Half the width, so that a result that is wider shows.
+    # Half the width, so that a result of another type is detected.
     arguments = {n: x.half() if isinstance(x, Tensor) and x.is_floating_point() else x for n, x in arguments.items()}
     stored = operation.with_gradients(laid_out(arguments, dict.fromkeys(names(name), layout)))
     with Calls() as seen:
@@ -132,19 +132,19 @@ def _calls(name: str) -> list[tuple[Any, tuple[Any, ...]]]:
 
 @pytest.mark.parametrize("form", ["torch", "triton"])
 def test_every_operation_follows_torchs_rules(form: str) -> None:
-    """Nothing is changed in place, gradients are registered, and shapes and steps in memory are known without data."""
+    """Nothing is changed in place, gradients are registered, and shapes and strides are known without data."""
     _needs_form(form)
     checked = set()
     with forced(form):
         calls = [call for name in OPERATIONS if form == "torch" or name not in NO_TRITON for call in _calls(name)]
         for op, arguments in calls:
-            # What is traced is the same for other options and in the interpreter, which is slow: then only the
-            # results' shapes and steps are at stake.
+            # The trace is the same for other options and in the interpreter, which is slow: there only the
+            # results' shapes and strides are tested.
             rules = ["test_faketensor"]
             if form == "torch" and op.name() not in checked:
                 rules += ["test_schema", "test_autograd_registration", "test_aot_dispatch_dynamic"]
-            # Backward passes, the search and the sinks have no gradients, and opcheck would ask for those of
-            # arguments that want some.
+            # Backward passes, the search and the sinks have no gradients, and opcheck would need those of
+            # arguments that require some.
             wanted = op.name() in DIFFERENTIABLE
             detached = (x.detach() if isinstance(x, Tensor) else x for x in arguments)
             inputs = [
@@ -159,7 +159,7 @@ def test_every_operation_follows_torchs_rules(form: str) -> None:
 @pytest.mark.parametrize("options", [True, False])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_flops_are_counted_without_data(name: str, options: bool) -> None:
-    """As if every chunk, pair and token were seen: never less than with data, and the same where all are."""
+    """They count every chunk, pair and token as seen: never less than with data, and equal where all are seen."""
     operation = OPERATIONS[name]
     arguments = operation.arguments(Sizes(), torch.Generator().manual_seed(0), options)
 

@@ -46,7 +46,7 @@ def test_sinks_are_attended_to_by_their_own_query():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("size", [1, 1000])
 def test_a_part_of_which_nothing_is_seen_has_no_weight(dtype, size):
-    """However large the scores are, of the sinks or behind them."""
+    """For any size of the scores, of the sinks or of later keys."""
     (q, q_sink, k, v), seen = case()
     q, q_sink, k, v = (x.to(dtype) for x in (q * size, q_sink * size, k, v))
     seen[:, 0, 3:], seen[:, 1, :3], seen[:, 1, 5] = False, False, True
@@ -109,7 +109,7 @@ def test_a_mistake_is_one_sentence(changed, error, sentence):
 
 
 def test_queries_stored_in_another_order_compile():
-    """What torch is told about the result's steps in memory is true, whatever those of the queries are."""
+    """The result's strides are as registered, for any strides of the queries."""
     (q, q_sink, k, v), seen = case()
     q, q_sink = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, q_sink))
 

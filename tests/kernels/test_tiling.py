@@ -8,12 +8,12 @@ tiling = pytest.importorskip("contextlab.kernels.tiling")
 
 
 def tf32(x):
-    """Rounded to the 10 bits behind the point that matrix units read of a float32."""
+    """Rounded to the 10 bits of mantissa that matrix units read of a float32."""
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
 def three_products(a, b):
-    """What three products of tf32, summed in float32, make of one of float32."""
+    """A float32 product from three products of tf32, summed in float32."""
     a_high, b_high = tf32(a), tf32(b)
     a_low, b_low = tf32(a - a_high), tf32(b - b_high)
     return (a_low @ b_high + a_high @ b_low) + a_high @ b_high
@@ -28,7 +28,7 @@ def test_three_products_of_tf32_are_within_what_float32_is_tested_for(width):
     a, b = torch.randn(200, width) * torch.rand(200, 1).exp(), torch.randn(width, 300)
     exact = a.double() @ b.double()
     assert error(three_products(a, b), exact) < TOLERANCE[torch.float32] / 5
-    # One product is not: its error is that of 11 bits.
+    # A single product is not: its error is that of 11 bits.
     assert error(tf32(a) @ tf32(b), exact) > 20 * TOLERANCE[torch.float32]
 
 

@@ -75,7 +75,7 @@ def test_cells_carry_value_interval_and_cost() -> None:
 
 
 def test_a_baseline_is_compared_example_by_example() -> None:
-    """The spread between the examples is large, that of the differences small."""
+    """The examples differ much, their differences little."""
     window, full = (
         result("window", parts=nats_of({"a": 1.0, "b": 5.0, "c": 9.0, "d": 3.0})),
         result("full", parts=nats_of({"a": 0.9, "b": 4.8, "c": 8.85})),
@@ -179,7 +179,7 @@ def test_share_has_an_interval_over_the_clusters() -> None:
 
 @pytest.mark.parametrize("full", [[3.2, 3.4, 3.1, 3.6], [3.9, 2.6, 3.7, 2.7], [3.4, 3.6, 3.3, 3.8]])
 def test_share_is_left_out_where_full_attention_may_gain_nothing(full: list[float]) -> None:
-    """Equal to the window, not surely better, and worse."""
+    """Equal to the window, not significantly better, and worse."""
     runs = [("window", [3.2, 3.4, 3.1, 3.6]), ("full", full), ("sliding", [3.1, 3.2, 3.05, 3.35])]
     results = [result(name, parts=nats_of({str(n): one for n, one in enumerate(row)})) for name, row in runs]
     assert "share" not in comparison(results)
@@ -304,7 +304,7 @@ def test_what_was_not_counted_is_blank() -> None:
 
 
 def test_a_table_takes_time_linear_in_its_results() -> None:
-    """Counted in looks at methods, not in seconds."""
+    """Counted in reads of methods, not in seconds."""
     looks = 0
 
     class Counting(dict[str, Any]):

@@ -1,4 +1,4 @@
-"""Every registered method through the same laws, and methods that break them on purpose."""
+"""The laws of every registered method, and methods that break them on purpose."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_other_settings_keep_the_laws(name):
 
 
 class LooksAhead(Full):
-    """Adds a trace of the whole call to every log-probability."""
+    """Every log-probability depends on all tokens of the call."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
         state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
@@ -64,28 +64,28 @@ class LooksAhead(Full):
 
 
 class ForgetsTheSplit(Full):
-    """Starts anew with every call."""
+    """Forgets its state in every call."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
         return super().read(self.start(state.batch_size), tokens_BT, lengths_B, logprobs=logprobs)
 
 
 class SkipsInSilence(Sliding):
-    """Leaves out segments that are not scored although something of them is kept."""
+    """Skips segments that are not scored, although the state depends on them."""
 
     def skim(self, state, tokens_Bt, lengths_B):
         return dataclasses.replace(self.start(state.batch_size), length_B=state.length_B)
 
 
 class TalksInSilence(Full):
-    """Returns log-probabilities that nobody wanted."""
+    """Returns log-probabilities with `logprobs=False`."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
         return super().read(state, tokens_BT, lengths_B)
 
 
 class ChangesTheState(Full):
-    """Scores in place."""
+    """Changes the state in `score`."""
 
     def score(self, state, candidates):
         scores = super().score(state, candidates)
@@ -94,7 +94,7 @@ class ChangesTheState(Full):
 
 
 class MixesRows(Full):
-    """Lets the first row's length leak into all."""
+    """All rows depend on the first row."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
         state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
@@ -104,7 +104,7 @@ class MixesRows(Full):
 
 
 class NotAProbability(Full):
-    """Is too sure of everything."""
+    """Returns probabilities that are too large."""
 
     def score(self, state, candidates):
         return super().score(state, candidates) * 0.9
@@ -122,7 +122,7 @@ class IsRandom(Full):
 
 
 class TouchesTheBackbone(Full):
-    """Adapts the weights and leaves them so."""
+    """Changes the weights of the backbone."""
 
     def step(self, state, tokens_Bt, lengths_B):
         with torch.no_grad():
@@ -131,7 +131,7 @@ class TouchesTheBackbone(Full):
 
 
 class HidesMemory(Full):
-    """Keeps something outside its state."""
+    """Stores memory outside of its state."""
 
     remembered: torch.Tensor
 
@@ -144,7 +144,7 @@ class HidesMemory(Full):
 
 
 class Miscounts(Full):
-    """Forgets to count."""
+    """Does not count tokens."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
         before = state.length_B
@@ -153,7 +153,7 @@ class Miscounts(Full):
 
 
 class WritesFromNothing(Full):
-    """Writes as if nothing had been read where many prompts stand behind one row."""
+    """Ignores the state when it writes after several prompts."""
 
     def generate(self, state, prompts, **options):
         start = self.start(state.batch_size) if state.batch_size < len(prompts) else state
@@ -161,7 +161,7 @@ class WritesFromNothing(Full):
 
 
 class NoticesTheCounters(Full):
-    """Computes otherwise while something counts."""
+    """Computes differently under a counter."""
 
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
         state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)

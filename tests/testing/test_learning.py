@@ -1,4 +1,4 @@
-"""Every method that learns through the laws of learning, and learners that break them on purpose."""
+"""The laws of learning for every method that learns, and methods that break them on purpose."""
 
 from __future__ import annotations
 
@@ -122,14 +122,14 @@ class Shifts(Window):
 
 
 class CutsTheGraph(Shifts):
-    """Forgets where a state came from."""
+    """Cuts the graph of a state."""
 
     def learn(self, state: Any, tokens_BT: Any, lengths_B: Any = None) -> Any:
         return super().learn(state.detach(), tokens_BT, lengths_B)
 
 
 class LearnsOtherNumbers(Shifts):
-    """Is surer when it learns."""
+    """Returns larger log-probabilities in `learn`."""
 
     def learn(self, state: Any, tokens_BT: Any, lengths_B: Any = None) -> Any:
         state, predicted = super().learn(state, tokens_BT, lengths_B)
@@ -141,13 +141,13 @@ class LearnsNothing(Shifts):
 
     def learn(self, state: Any, tokens_BT: Any, lengths_B: Any = None) -> Any:
         state, predicted = super().learn(state, tokens_BT, lengths_B)
-        # A graph that leads nowhere.
+        # A graph without parameters.
         nowhere = 0 * self.shift.weight.sum()
         return state, dataclasses.replace(predicted, logprobs_BT=predicted.logprobs_BT.detach() + nowhere)
 
 
 class TurnsTheGradient(Shifts):
-    """Learns half of what it should."""
+    """Halves its gradients."""
 
     def step(self, state: Any, tokens_Bt: Any, lengths_B: Any) -> Any:
         after, hidden_BtC = Window.step(self, state, tokens_Bt, lengths_B)
@@ -156,7 +156,7 @@ class TurnsTheGradient(Shifts):
 
 
 class ReachesTheBackbone(Shifts):
-    """Leaves the backbone its gradients."""
+    """Does not freeze the backbone."""
 
     def step(self, state: Any, tokens_Bt: Any, lengths_B: Any) -> Any:
         for parameter in self.backbone.model.parameters():
@@ -165,7 +165,7 @@ class ReachesTheBackbone(Shifts):
 
 
 class MixesRows(Shifts):
-    """Learns from the mean row."""
+    """The gradient of a row depends on the mean of all rows."""
 
     def step(self, state: Any, tokens_Bt: Any, lengths_B: Any) -> Any:
         after, hidden_BtC = super().step(state, tokens_Bt, lengths_B)

@@ -1,4 +1,4 @@
-"""The pytest plugin, as the tests of a third party use it."""
+"""The pytest plugin in the tests of a third party."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves files from memory with ranges; hangs up after `most` bytes of an answer."""
+    """Serves files from memory with ranges; closes the connection after `most` bytes of a response."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {"/set/a.bin": CONTENT}
         self.most, self.validator, self.requests = 10**9, '"v1"', list[tuple[str, str | None]]()
-        # Where there are two, an answer stops in its middle until another is asked for, or for as long as that takes.
+        # With two requests, a response waits in its middle for the other request.
         self.meeting: threading.Barrier | None = None
 
     @property
@@ -175,7 +175,7 @@ def test_another_file_than_the_published_one_is_refused(digest: str, server: Ser
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
-    """What calls at the same time return."""
+    """The results of simultaneous calls."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result() for future in [pool.submit(call) for call in calls]]
 

@@ -26,7 +26,7 @@ from contextlab.errors import UserError
 HEADER = "The Project Gutenberg eBook of X\r\n\r\nTitle: X\r\n\r\n"
 START = "*** START OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\n\r\n"
 END = "\r\n\r\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\r\nlicence\r\n"
-# Words by number of the book; ten of them are of the kind that is drawn, and two of those are too short.
+# Words by number of the book; ten of them satisfy the rule of the set, and two of those are too short.
 LENGTHS = {
     61001: 7,
     61002: 3,
@@ -67,7 +67,7 @@ def catalogue(numbers: Any = tuple(LENGTHS)) -> bytes:
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Path:
-    """Books at all the places where mirrors keep them, with and without BOM."""
+    """Books at all paths that mirrors use, with and without BOM."""
     root = tmp_path / "mirror"
     for number in LENGTHS:
         path = root / paths(number)[number % 3]
@@ -150,7 +150,7 @@ def test_books_of_pg19_are_left_out(drawn: Builder, tmp_path: Path, metadata: Pa
 
 
 class Stopping(Mirror):
-    """A mirror whose reader is stopped after so many books."""
+    """A mirror whose reader is interrupted after some books."""
 
     def __init__(self, where: Path, books: int) -> None:
         super().__init__(str(where))

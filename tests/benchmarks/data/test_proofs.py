@@ -1,4 +1,4 @@
-"""A note says `real` only where digests show it, and one changed word takes it away."""
+"""A note says `real` only where digests match, and never after a change of one word."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from contextlab.errors import UserError
 Edit = Callable[[Any], None]
 
 DIALOGUES = "msc_dialogue/session_5/test.txt"
-# By task a split, a file below the data folder that the split is read from, and how one word of it is changed.
+# By task: a split, its file below the data folder, and a change of one word in it.
 KNOWN: list[tuple[str, str, str, Edit | None]] = [
     ("squad", "2k", "squad/dev-v1.1.json", lambda content: longer(content["data"][3]["paragraphs"][1], "context")),
     ("squad", "2k", "squad/dev-v1.1.json", lambda content: longer(content["data"][0]["paragraphs"][0]["qas"][1], "id")),
@@ -89,7 +89,7 @@ def edited(raw: bytes, name: str, edit: Edit | None) -> bytes:
 
 
 def folder_of(data: Path, file: str, root: Path) -> Path:
-    """A data folder that shares all files with `data`, so that one of them can be replaced."""
+    """A data folder with links to all files of `data`, so that one of them can be replaced."""
     top = file.partition("/")[0]
     shutil.copytree(data / top, root / top, copy_function=lambda source, target: Path(target).symlink_to(source))
     return root

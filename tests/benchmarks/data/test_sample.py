@@ -13,7 +13,7 @@ from contextlab.benchmarks.data import phrases
 from contextlab.benchmarks.data.sample import FAR, choices, documents, story
 from contextlab.benchmarks.examples import Choice
 
-# Results on generated stories are stored: those must stay as they are.
+# Results on generated stories are stored, so that the stories must not change.
 STORIES = "c143a18630f5a65d7c7c982eb104ca08697d1c4b7860e200c4f5970d3683272e"
 CHOICES = "33b89e45ff44e9ed93560ce358a7bcbbeb9a2adbf68b19b07e4b7ce0c9610ea3"
 PROGRAM = """
@@ -29,7 +29,7 @@ NAME = re.compile(rf"\b(?:{'|'.join(NAMES)})\b", re.IGNORECASE)
 
 
 def named(text: str) -> Counter[str]:
-    """How often each person, thing, place and spot occurs."""
+    """The number of occurrences of each person, thing, place and spot."""
     return Counter(name.lower() for name in NAME.findall(text))
 
 
@@ -127,7 +127,7 @@ def test_candidates_are_the_same_words_in_another_order(examples: tuple[Choice, 
         assert len(set(example.candidates)) == 6
         assert len({tuple(sorted(re.findall(r"[\w']+", candidate))) for candidate in example.candidates}) == 1
         assert 110 <= len(example.candidates[0].split()) <= 155
-        # What tells candidates apart comes before they are cut.
+        # Candidates differ before the token at which they are cut.
         assert len(named(" ".join(example.candidates[0].split()[: int(128 / 1.3)]))) == 15
 
 

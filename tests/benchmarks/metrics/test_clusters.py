@@ -1,4 +1,4 @@
-"""What every task draws together, and that the parts of a record are those of the metrics."""
+"""The clusters of every task, and that the parts of a record are those of the metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlab.benchmarks.task import Part, Protocol
 
 
 def read(reading: Any, measures: tuple[str, ...], value: float = 0.5) -> dict[str, Any]:
-    """The record of a reading, with the details of its questions as the protocol stores them."""
+    """The record of a reading, with the details of its questions."""
     entries = [{"id": q.id, **q.details, **dict.fromkeys(measures, value)} for q in reading.questions]
     return {"id": reading.id, "work": reading.work, "questions": entries}
 
@@ -35,7 +35,7 @@ def read(reading: Any, measures: tuple[str, ...], value: float = 0.5) -> dict[st
 def test_questions_are_drawn_together_where_they_share_something(
     name: str, split: str, expected: list[str] | None, tmp_path: Path
 ) -> None:
-    """Their article or the question that has several dates, else the work that was read."""
+    """The cluster is the article, the question with several dates, or else the work."""
     task = registry.task(name)
     protocol = task.protocol(split)
     assert isinstance(protocol, QuestionProtocol)

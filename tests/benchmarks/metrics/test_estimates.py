@@ -24,7 +24,7 @@ from contextlab.benchmarks.task import Measure, Metric, Part
 NATS, ACCURACY = Measure("nats_per_token", False), Measure("accuracy", True, bounded=True)
 numbers = st.floats(-100, 100, allow_nan=False)
 quick = settings(max_examples=50, deadline=None)
-# Of every example: the texts that it holds, each with a value of two runs, a weight, a cluster and a stratum.
+# For every example its texts, each with a value in two runs, a weight, a cluster and a stratum.
 readings = st.lists(
     st.lists(
         st.tuples(numbers, numbers, st.floats(0.5, 50), st.sampled_from("abc"), st.sampled_from(["x", "y"])),
@@ -57,7 +57,7 @@ def width(metric: Metric | None) -> float:
 def test_the_paired_difference_is_the_difference_of_the_metrics(
     rows: list[list[tuple[float, float, float, str, str]]], bounded: bool
 ) -> None:
-    """Whatever the weights, clusters and strata; only over the examples that both runs have."""
+    """For any weights, clusters and strata; only over the examples that both runs have."""
     if bounded:
         rows = [[((a + 100) / 200, (b + 100) / 200, *rest) for a, b, *rest in row] for row in rows]  # type: ignore[misc]
     one = {str(n): [Part(a * w, w, c, s) for a, _, w, c, s in row] for n, row in enumerate(rows)}
@@ -80,7 +80,7 @@ def test_the_paired_difference_is_the_difference_of_the_metrics(
 @quick
 @given(st.lists(st.tuples(numbers, numbers), min_size=2, max_size=9))
 def test_paired_nats_have_the_interval_of_the_paired_t_test(rows: list[tuple[float, float]]) -> None:
-    """That of scipy, where the differences are not skewed; it is never narrower."""
+    """It equals scipy's where the differences are not skewed, and is never narrower."""
     rows += [(b, a) for a, b in rows]
     one, two = zip(*rows, strict=True)
     if np.std(np.subtract(one, two)) < 1e-3:

@@ -63,7 +63,7 @@ def test_the_order_of_observations_does_not_matter(rows: list[Part], random: Any
 @quick
 @given(st.lists(numbers, min_size=2, max_size=12))
 def test_the_mean_of_equal_clusters_has_students_interval_at_least(values: list[float]) -> None:
-    """It is the textbook's exactly where the values are not skewed."""
+    """It equals the textbook's interval where the values are not skewed."""
 
     def bounds(numbers: list[float]) -> tuple[Bounds, Any]:
         textbook = stats.t.interval(0.95, len(numbers) - 1, np.mean(numbers), stats.sem(numbers))
@@ -93,7 +93,7 @@ def test_skewness_moves_the_bound_on_the_side_of_the_tail() -> None:
 
 
 def test_skewness_is_corrected_by_halls_transformation() -> None:
-    """Inverted, its bounds are the quantiles of Student's t again."""
+    """The inverse transformation of its bounds gives the quantiles of Student's t."""
     values = np.array([1.0, 1.2, 0.8, 1.1, 0.7, 1.6, 1.0, 1.3, 0.9, 1.5, 1.0, 1.2])
     interval = intervals.mean_interval(jackknife([Part(v, 1.0, str(n)) for n, v in enumerate(values)]))
     assert interval is not None
@@ -127,7 +127,7 @@ def test_proportions_stay_between_0_and_1_and_mirror(rows: list[Part]) -> None:
 
 
 def test_what_is_alike_counts_less() -> None:
-    """The same 32 answers: every one alone, in clusters that are like the whole, and in clusters of equals."""
+    """The same 32 answers: each its own cluster, in clusters like the whole, and in clusters of equal answers."""
     answers = [number % 2 for number in range(32)]
     alone = [str(number) for number in range(32)]
     mixed, equals = [str(number // 4) for number in range(32)], [f"{n % 2}/{n // 8}" for n in range(32)]

@@ -40,7 +40,7 @@ OTHER = Reading("other", "other", "Some quite different text that is longer.", (
 
 
 class FakeMeter:
-    """Knows bytes, writes what it is told to, likes `another`."""
+    """A byte model that writes a fixed text and prefers `another`."""
 
     def __init__(self, written: str = " answer 0\nmore", **capabilities: Any) -> None:
         self.written = written
@@ -89,7 +89,7 @@ class FakeMeter:
         scores = torch.zeros(1, len(texts), max(map(len, texts)))
         for row, text in enumerate(texts):
             scores[0, row, : len(text)] = -1.0 if text.endswith("another") else -2.0
-            # Where what is asked is scored too, it must not count.
+            # The question may be scored together with the options, but must not count.
             scores[0, row, : max(text.find("Answer:"), 0)] = -100.0 * row
         return scores
 

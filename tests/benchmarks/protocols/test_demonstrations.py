@@ -28,7 +28,7 @@ ONE = Block("test/1", BLOCK.items[:1], TRAIN)
 
 
 class FakeMeter:
-    """Knows bytes, gives each the log-probability -1, or -0.5 in texts with what it favours, and writes `says`."""
+    """A byte model: log-probability -1 for each byte, or -0.5 in texts that it prefers; it writes `says`."""
 
     def __init__(self, favoured: str = "", says: str = "", **capabilities: Any) -> None:
         self.favoured, self.says = favoured, says
@@ -124,7 +124,7 @@ def test_only_the_label_is_scored_or_all_of_the_template() -> None:
     def nats(split: str) -> list[float]:
         return list(ask(split, ONE)[0]["answers"][0]["nats"])
 
-    # Every byte costs 1: " Negative" and " Positive" are as long; of LongMem's words for SST-5 the shortest wins.
+    # Every byte costs 1: " Negative" and " Positive" have equal length; for SST-5 LongMem's shortest word is predicted.
     assert nats("sst2(template=hso)") == pytest.approx([math.log(2)] * 2)
     words = torch.tensor([float(len(word) + 1) for word in ("terrible", "bad", "okay", "good", "great")])
     expected = (-(-words).log_softmax(0)).tolist()

@@ -27,7 +27,7 @@ REVIEW = Item("test/0", "fine .", 1, tuple(Labelled(f"train/{n}", f"text {n}", n
 
 
 class FakeMeter:
-    """Knows bytes, and gives every byte of a label the same log-probability."""
+    """A byte model with the same log-probability for every byte of a label."""
 
     def __init__(self, per_byte: dict[str, float] | None = None, **capabilities: Any) -> None:
         self.per_byte = per_byte or {}

@@ -37,7 +37,7 @@ def reading(identity: str, shown: list[Question], questions: list[Question]) -> 
 
 
 class Recorder:
-    """A meter that keeps the texts that are read, and likes the longest option."""
+    """A meter that stores the texts that are read, and prefers the longest option."""
 
     def __init__(self) -> None:
         self.backbone, self.capabilities, self.method = BYTES, Capabilities(), self

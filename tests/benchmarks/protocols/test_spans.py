@@ -24,7 +24,7 @@ VOCABULARY = 64
 
 @dataclasses.dataclass(frozen=True)
 class Seen(State):
-    """What a toy has read: the counts of all tokens."""
+    """The counts of all tokens that a toy has read."""
 
     counts: Tensor
 
@@ -63,7 +63,7 @@ class Unigram(ContextMethod):
 
 
 class FakeMeter:
-    """Passes every call to the method and notes it."""
+    """Passes every call to the method and records it."""
 
     def __init__(self, **capabilities: Any) -> None:
         self.method = Unigram(**capabilities)

@@ -18,7 +18,7 @@ texts = st.lists(st.sampled_from([*TEXT.split(" "), " ", "  ", "\n", "\n\n", "\t
 
 @cache
 def backbone() -> Any:
-    """A tokenizer that merges bytes to words with the space before them."""
+    """A tokenizer whose tokens are words with the space before them."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

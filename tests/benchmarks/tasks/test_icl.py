@@ -51,7 +51,7 @@ def write_sst2(root: Path) -> None:
 
 
 def placed(text: str) -> tuple[Any, str]:
-    """The task with the settings behind a split, and the split."""
+    """The task with the settings of a split, and the split."""
     return registry.task_and_split("icl", text)
 
 

@@ -15,7 +15,7 @@ from contextlab.errors import UserError
 
 
 def record(task: str, seed: int, pairs: list[tuple[int, int]], classes: int = 3) -> dict[str, Any]:
-    """One example whose items have the given answers and predictions."""
+    """One example with these answers and predictions."""
     entries = [
         {
             "id": f"{task}/{n}/{seed}",
@@ -70,7 +70,7 @@ def test_tasks_have_equal_weight_and_seeds_are_separate() -> None:
 
 
 def test_a_paired_difference_is_that_of_the_mean_over_tasks() -> None:
-    """Readings of a large task outnumber those of a small one, and yet both tasks count alike."""
+    """A large task has more readings than a small one, and both have equal weight."""
     protocol = MetaICL().protocol("k16")
 
     def run(right: dict[str, int]) -> list[dict[str, Any]]:
