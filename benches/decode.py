@@ -1,9 +1,9 @@
 """Decoding token by token: `full` beside the model with transformers' cache.
 
-Both sides hold the same keys and values in their caches. They take steps in turn, in one process, so that whatever else
-runs on the machine meets both; each ratio is of two neighbouring groups of steps, by the clock and in processor time.
-Memory is counted, not sampled: storages that operations make in a step, and the state with the free slots behind it,
-without the weights; `growing` is the step that moves the state into larger memory, `usual` one in free slots.
+Both sides have the same keys and values in their caches. Their steps alternate in one process, so that other programs
+affect both; each ratio is of two neighbouring groups of steps, in wall time and in CPU time. Memory is counted, not
+sampled: storages that operations allocate in a step, and the state with its free slots, without the weights. `growing` is
+the step that moves the state into larger memory, `usual` is a step with free slots.
 
 The last line is JSON: per length the medians and quartiles of seconds per token, of their ratio, and peaks as multiples
 of the state's bytes.

@@ -1,8 +1,7 @@
 """Makes `contextlab/benchmarks/data/proofs.json` from a data folder with verified files of the publishers.
 
-Every file that is read must have the digest that `SHA256SUMS` in the folder lists; DATA.md beside it says which sets
-are the publishers' own and which are not. Of the latter, StreamingQA's and MSC's are taken too, to be called what they
-are.
+Every file must have the digest in the folder's `SHA256SUMS`; DATA.md beside it says which sets are the publishers'. Of
+the others, those in the layouts of StreamingQA and MSC are included too, so that their notes name them.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _word(value: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--columns", default="", help="of measurements, separated by commas; all when not given")
+    parser.add_argument("--columns", default="", help="of measurements, separated by commas; by default all")
     options = parser.parse_args()
     columns = [name for name in options.columns.split(",") if name]
     print("\n\n".join(page(path, columns) for path in options.files))

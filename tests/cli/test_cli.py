@@ -102,13 +102,13 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
         (["ls", "method"], "methods"),
         (["check", "nothing-like-it"], "There is no method"),
         (["table", "/nowhere"], "no results below /nowhere"),
-        (["table", ""], "table is given nothing"),
+        (["table", ""], "table is empty"),
         (["table", str(TOY)], "is a file: name the folder"),
-        (["ls", "results", "--out", ""], "--out is given nothing"),
-        (["ls", "results", "--out="], "--out is given nothing"),
-        (["doctor", "--out", ""], "--out is given nothing"),
+        (["ls", "results", "--out", ""], "--out is empty"),
+        (["ls", "results", "--out="], "--out is empty"),
+        (["doctor", "--out", ""], "--out is empty"),
         *(
-            (["bench", "--method", COUNTER, "--task", LETTERS, option, ""], f"{option} is given nothing")
+            (["bench", "--method", COUNTER, "--task", LETTERS, option, ""], f"{option} is empty")
             for option in ("--out", "--data", "--device", "--backbone", "--split", "--dtype")
         ),
         (["bench", "--method", COUNTER, "--task", LETTERS, "--out", str(TOY)], "toy_parts.py is a file"),

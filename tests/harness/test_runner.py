@@ -350,8 +350,8 @@ from contextlab.methods.window import Window
 from own_helper import FACTOR
 class Helped(Window):
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
-        state, found = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
-        return state, None if found is None else found * FACTOR
+        state, logprobs_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, None if logprobs_BT is None else logprobs_BT * FACTOR
 """
 RUN_ID = """
 import sys

@@ -159,7 +159,7 @@ def build(
     screen = console()
     screen.print(f"{manifest['books']} books below {root / 'pg22'}: {_counts(manifest['buckets'])}.")
     screen.print(f"Left out: {_counts(manifest['skipped']) or 'none'}.")
-    screen.print(f"Whoever has the same set has the sha256 {manifest['sha256']}.")
+    screen.print(f"sha256 of the set: {manifest['sha256']}.")
 
 
 def _progress(rows: list[Row]) -> Iterator[Row]:

@@ -28,7 +28,7 @@ def doctor(
         return
     from rich.table import Table
 
-    table = Table("", "found", "to mend it")
+    table = Table("", "found", "to fix it")
     for finding in findings:
         table.add_row(finding["what"], finding["found"], finding["fix"] or "")
     console().print(table)

@@ -92,7 +92,7 @@ def _settings(name: str, config: type[Config]) -> list[dict[str, str]]:
     from contextlab import registry
     from contextlab.config import described
 
-    with registry.foreign(f"The settings of '{name}' cannot be told", "mend its Config"):
+    with registry.foreign(f"The settings of '{name}' cannot be read", "correct its Config"):
         return [dataclasses.asdict(setting) for setting in described(config)]
 
 
@@ -153,7 +153,7 @@ def _tasks(verbose: bool) -> Iterator[Line]:
     for name, package in registry.tasks().items():
         try:
             task = registry.task(name)
-            with registry.foreign(f"The task '{name}' cannot tell its prompts", "mend it"):
+            with registry.foreign(f"The task '{name}' cannot show its prompts", "correct it"):
                 prompts = {"prompts": _prompts(task)} if verbose else {}
         except UserError as error:
             yield {"name": name, "about": str(error), "from": package}

@@ -51,7 +51,7 @@ def _check_empty(arguments: Sequence[str]) -> None:
     for before, argument in zip(("", *arguments), arguments, strict=False):
         option, equals, value = argument.partition("=")
         if not argument or (option.startswith("--") and equals and not value):
-            raise UserError(f"{option or before or 'An argument'} is given nothing: name something, or leave it away.")
+            raise UserError(f"{option or before or 'An argument'} is empty: give it a value, or leave it out.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

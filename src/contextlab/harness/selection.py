@@ -94,7 +94,7 @@ def _with_split(item: Item, text: str | None) -> Item:
     if text is None:
         return item
     if item.split is not None:
-        raise UserError(f"{item.name} is given a split behind its name and by --split: keep one of the two.")
+        raise UserError(f"{item.name} has a split after its name and another in --split: keep one of the two.")
     split = grammar.split(text)
     _refuse_twice(item, split.settings, "--split")
     return Item(item.name, split.name, {**item.settings, **split.settings})
@@ -103,9 +103,7 @@ def _with_split(item: Item, text: str | None) -> Item:
 def _refuse_twice(item: Item, settings: Iterable[str], option: str) -> None:
     for key in settings:
         if key in item.settings:
-            raise UserError(
-                f"{item.name} is given {short(key)} twice, behind its name and by {option}: keep one of the two."
-            )
+            raise UserError(f"{item.name} has {short(key)} twice, after its name and in {option}: keep one of the two.")
 
 
 def _dealt(
@@ -114,7 +112,7 @@ def _dealt(
     """The settings of every method and task: its own, and those for all, where it has them."""
     for key in lengths:
         if key in settings:
-            raise UserError(f"{key} is given by --{key} and by --set: keep one of the two.")
+            raise UserError(f"{key} is set by --{key} and by --set: keep one of the two.")
     names = ", ".join(dict.fromkeys(item.name for item, _ in owners))
     fields = [[field.name for field in dataclasses.fields(kind)] for _, kind in owners]
     for key, value in {**settings, **lengths}.items():

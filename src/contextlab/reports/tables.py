@@ -43,7 +43,7 @@ CONVENTION = (
 LEGACY = (
     "Legacy: multiply-accumulates as printed in the GenerativeAdapter paper, whose attention to a cached context is "
     "multiplied by the question's length once too often; cached: the same sizes (Mistral-7B), counted rightly; the "
-    "query's tokens are taken as one question"
+    "query's tokens count as one question"
 )
 LATEX = str.maketrans(
     {character: "\\" + character for character in "&%$#_{}"}
@@ -58,7 +58,7 @@ def load_results(folder: Path | str) -> list[Result]:
         UserError: when there are none, or a summary is broken.
     """
     if Path(folder).is_file():
-        raise UserError(f"{folder} is a file: name the folder that `contextlab bench` was given with --out.")
+        raise UserError(f"{folder} is a file: name the folder that `contextlab bench` wrote to.")
     paths = _summaries(folder)
     if not paths:
         raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")

@@ -173,7 +173,7 @@ def test_ahead_holds_the_lengths_of_the_context_and_of_the_longest_candidate(con
 
 
 def test_a_context_longer_than_the_method_reads_is_an_error_that_says_so() -> None:
-    with pytest.raises(UserError, match=r"Unigram reads at most 19 tokens .* 20 are asked for: choose a shorter split"):
+    with pytest.raises(UserError, match=r"Unigram reads at most 19 tokens .* 20 are needed: choose a shorter split"):
         choice(max_context=19)
     assert choice(max_context=20)[0]["correct"]
     assert choice("none", max_context=19)[0]["context_tokens"] == 0

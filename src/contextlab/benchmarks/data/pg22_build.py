@@ -211,12 +211,12 @@ def _journal(path: Path, plan: Plan) -> dict[int, dict[str, Any]]:
         if begun != dataclasses.asdict(plan):
             raise UserError(
                 f"{path.parent} holds a build from another catalogue, PG-19 list or tokenizer: give another --out, or "
-                f"delete {path} to begin anew."
+                f"delete {path} to start again."
             )
         kept = (entry for entry in entries if "skipped" in entry or (path.parent / entry["file"]).is_file())
         return {entry["gutenberg_id"]: entry for entry in kept}
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is no journal of a build: delete it to begin anew.") from None
+        raise UserError(f"{path} is no journal of a build: delete it to start again.") from None
 
 
 def _numbers(path: Path) -> tuple[set[int], str]:

@@ -248,7 +248,7 @@ def check_fits(meter: Meter, tokens: int, remedy: str) -> None:
     if limit is not None and limit < tokens:
         raise UserError(
             f"{type(meter.method).__name__} reads at most {limit} tokens as one on {meter.backbone.name}, and {tokens} "
-            f"are asked for: {remedy} or use a backbone with more positions."
+            f"are needed: {remedy} or use a backbone with more positions."
         )
 
 

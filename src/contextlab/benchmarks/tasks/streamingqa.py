@@ -145,7 +145,7 @@ def _articles(path: Path, wanted: dict[str, str]) -> dict[str, str]:
                 raise UserError(f"{where} holds no article: replace the file with an intact copy.") from None
     missing = [key for key in wanted.values() if not articles.get(key)]
     if missing:
-        raise UserError(f"{path} lacks {len(missing)} articles that are asked about: replace it with a whole copy.")
+        raise UserError(f"{path} lacks {len(missing)} articles of questions: replace it with a whole copy.")
     return articles
 
 
