@@ -2,8 +2,8 @@
 
 Both sides have the same keys and values in their caches. Their steps alternate in one process, so that other programs
 affect both; each ratio is of two neighbouring groups of steps, in wall time and in CPU time. Memory is counted, not
-sampled: storages that operations allocate in a step, and the state with its free slots, without the weights. `growing` is
-the step that moves the state into larger memory, `usual` is a step with free slots.
+sampled: storages that operations allocate in a step, and the state with its free slots, without the weights. `growing`
+is the step that moves the state into larger memory, `usual` is a step with free slots.
 
 The last line is JSON: per length the medians and quartiles of seconds per token, of their ratio, and peaks as multiples
 of the state's bytes.
