@@ -353,35 +353,45 @@ class Helped(Window):
         state, logprobs_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
         return state, None if logprobs_BT is None else logprobs_BT * FACTOR
 """
-RUN_ID = """
+RUN_IDS = """
 import sys
+from pathlib import Path
 from contextlab.harness.runner import bench
-result = bench(sys.argv[1], "sst2", split="n2", limit=1, backbone="tiny-llama", device="cpu", out=sys.argv[2]).runs[0]
-print(result["run_id"])
+from contextlab.kernels.dispatch import forced
+
+def run_id(plugin):
+    options = {"split": "n2", "limit": 1, "backbone": "tiny-llama", "device": "cpu", "out": "runs"}
+    return bench(plugin, "sst2", **options).runs[0]["run_id"]
+
+print(run_id("own.py:Helped"))
+Path("unrelated.py").write_text("CHANGED = 1")
+print(run_id(f"{sys.argv[1]}/own.py:Helped"))
+with forced("reference"):
+    print(run_id("own.py:Helped"))
 """
 
 
-def run_id_of(plugin: str, folder: Path, **environment: str) -> str:
-    """The id of a run in a new process, which imports from its working folder."""
+def run_ids(folder: Path) -> list[str]:
+    """Ids of runs in a new process that imports from its working folder: by name, by path, with other kernels."""
     paths = os.pathsep.join([str(folder), *sys.path])
-    command = [sys.executable, "-c", RUN_ID, plugin, str(folder / "runs")]
+    command = [sys.executable, "-c", RUN_IDS, f"{folder}/../{folder.name}"]
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, "PYTHONPATH": paths, **environment}, capture_output=True, text=True
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
     )
-    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.split()
 
 
 def test_what_a_users_file_imports_from_its_folder_is_part_of_it_and_its_path_is_not(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(HELPED)
     (tmp_path / "own_helper.py").write_text("FACTOR = 1.0")
     (tmp_path / "unrelated.py").write_text("")
-    first = run_id_of("own.py:Helped", tmp_path)
+    first, by_path, other_kernels = run_ids(tmp_path)
     assert first.startswith("own-py-helped-sst2-n2-")
-    (tmp_path / "unrelated.py").write_text("CHANGED = 1")
-    assert run_id_of(f"{tmp_path}/../{tmp_path.name}/own.py:Helped", tmp_path) == first
-    assert run_id_of("own.py:Helped", tmp_path, CONTEXTLAB_KERNELS="reference") != first
+    assert by_path == first
+    assert other_kernels != first
     (tmp_path / "own_helper.py").write_text("FACTOR = 1.5")
-    assert run_id_of("own.py:Helped", tmp_path) != first
+    assert first not in run_ids(tmp_path)
 
 
 def test_the_package_offers_load_and_bench(tmp_path: Path) -> None:
