@@ -1,10 +1,10 @@
-"""Every method's time beside transformers' own, for reading, scoring and many prompts, and the ratio of their FLOPs.
+"""Time of every method and of transformers' own model, for reading, scoring and many prompts, and the ratio of FLOPs.
 
-Both sides work on the same tokens in one process and in turns, so that a ratio is of two neighbouring measurements.
-`plain` is the model as transformers runs it: `reading`, cold windows of 1,024 tokens with the log-probabilities of
-all tokens; `scoring`, candidates one after the other behind a copy of the context's cache; `prompts`, greedy
-continuations in the same way. FLOPs are counted by the same counter on both sides. A method is as fast as its
-arithmetic where `time` and `flops` agree.
+Both sides have the same tokens and alternate in one process, so that a ratio is of two neighbouring measurements. `plain`
+is the model with transformers' own code: `reading` is cold windows of 1,024 tokens with the log-probabilities of all
+tokens; `scoring` is candidates one by one after a copy of the context's cache; `prompts` is greedy continuations in the
+same way. One counter counts the FLOPs of both sides. A method is as fast as its FLOPs allow where `time` and `flops`
+agree.
 
 The last line is JSON: per method and kind of work the medians and quartiles of seconds and of the ratio.
 
@@ -39,7 +39,7 @@ Work = Callable[[], object]
 
 
 class Plain:
-    """The model as transformers runs it."""
+    """The model with transformers' own code."""
 
     def __init__(self, backbone: Backbone, context_1T: Tensor) -> None:
         self.backbone, self.model = backbone, backbone.model
@@ -49,17 +49,17 @@ class Plain:
         self.pending_11C = states_1TC[:, -1:]
 
     def read(self, tokens_1T: Tensor) -> list[Tensor]:
-        """Log-probabilities of all tokens but each window's first."""
+        """Log-probabilities of all tokens except the first of each window."""
         with torch.no_grad():
             return [self._read(window_1T) for window_1T in tokens_1T.split(WINDOW, dim=1)]
 
     def score(self, candidates: list[list[int]]) -> list[float]:
-        """The log-probability of every candidate behind the context."""
+        """The log-probability of every candidate after the context."""
         with torch.no_grad():
             return [self._score(torch.tensor([candidate])) for candidate in candidates]
 
     def continued(self, prompts: list[list[int]], new: int) -> list[list[int]]:
-        """Greedy continuations of prompts behind the context."""
+        """Greedy continuations of prompts after the context."""
         with torch.no_grad():
             return [self._continued(torch.tensor([prompt]), new) for prompt in prompts]
 
@@ -102,7 +102,7 @@ def seconds(work: Work) -> float:
 
 
 def compared(ours: Work, plain: Work, repeats: int) -> dict[str, Any]:
-    """Seconds of both in turns, after one run of each that counts FLOPs and warms up."""
+    """Seconds of both, alternating, after one run of each that counts FLOPs and warms up."""
     arithmetic = flops(ours) / flops(plain)
     pairs = []
     for repeat in range(repeats):
@@ -124,7 +124,7 @@ def compared(ours: Work, plain: Work, repeats: int) -> dict[str, Any]:
 def pairs_of_work(
     method: AnyMethod, plain: Plain, text_1T: Tensor, options: argparse.Namespace
 ) -> dict[str, tuple[Work, Work]]:
-    """What the method does and what the model does, by kind."""
+    """The work of the method and of the model, by kind."""
     context_1T, rest = text_1T[:, : options.context], text_1T[0, options.context :].tolist()
     tokens_1T = text_1T[:, : options.tokens]
     candidates = [rest[n * options.length :][: options.length] for n in range(options.candidates)]

@@ -1,10 +1,10 @@
-"""Stored runs again, record by record: what this version computes beside what is stored.
+"""Runs stored runs again and compares them record by record.
 
-Of every method and of every task one stored run is taken, the one of fewest tokens, and its first examples run again
-with the settings that are stored. A record counts as reproduced where all of its texts and whole numbers are equal and
-its other numbers agree within the tolerance; the tolerance is for processors that add in another order.
+For every method and every task the stored run with the fewest tokens is used. Its first examples run again with the stored
+settings. A record is reproduced when all its texts and integers are equal and its other numbers agree within the
+tolerance, which allows for processors that sum in another order.
 
-The last line is JSON: per run how many records agree, the largest relative difference, and what differs beyond it.
+The last line is JSON: per run the number of records that agree, the largest relative difference, and larger differences.
 
     python benches/rerun.py results/*/ --data DIR [--limit 1] [--every]
 """
@@ -31,7 +31,7 @@ Leaves = dict[str, Any]
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every number and text of a record under its dotted name."""
+    """Every number and text of a record by its dotted name."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item, f"{name}.{key}")
@@ -43,14 +43,14 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def distance(one: Any, other: Any) -> float:
-    """Relative difference of two numbers with a fraction; 0 or infinity for whatever is equal or not."""
+    """Relative difference of two floats; for other values 0 if they are equal, else infinity."""
     if isinstance(one, float) and isinstance(other, float):
         return abs(one - other) / max(abs(one), abs(other), 1.0)
     return 0.0 if one == other else math.inf
 
 
 def stored(folders: Sequence[Path], every: bool) -> list[Path]:
-    """Run folders: all, or for every method and every task the one that reads the fewest tokens."""
+    """Run folders: all, or for every method and every task the one with the fewest tokens."""
     runs = [path.parent for folder in folders for path in sorted(folder.glob("*/summary.json"))]
     if every:
         return runs
@@ -69,7 +69,7 @@ def _tokens(summary: dict[str, Any]) -> int:
 
 
 def compared(run: Path, data: str | None, limit: int) -> dict[str, Any]:
-    """The first examples of a stored run beside the same examples run again."""
+    """The first examples of a stored run, compared with the same examples run again."""
     summary = json.loads((run / "summary.json").read_text())
     lines = [json.loads(line) for line in (run / "examples.jsonl").read_text().splitlines()]
     settings = {name: value for name, value in summary["method_config"].items() if value is not None}
