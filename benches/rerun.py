@@ -1,10 +1,10 @@
 """Runs stored runs again and compares them record by record.
 
-For every method and every task the stored run with the fewest tokens is used. Its first examples run again with the stored
-settings. A record is reproduced when all its texts and integers are equal and its other numbers agree within the
+For every method and every task the stored run with the fewest tokens is used. Its first examples run again with the
+stored settings. A record is reproduced when all its texts and integers are equal and its other numbers agree within the
 tolerance, which allows for processors that sum in another order.
 
-The last line is JSON: per run the number of records that agree, the largest relative difference, and larger differences.
+The last line is JSON: per run the number of equal records, the largest relative difference, and larger differences.
 
     python benches/rerun.py results/*/ --data DIR [--limit 1] [--every]
 """
