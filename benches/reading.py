@@ -1,10 +1,10 @@
 """Time of every method and of transformers' own model, for reading, scoring and many prompts, and the ratio of FLOPs.
 
 Both sides have the same tokens and alternate in one process, so that a ratio is of two neighbouring measurements.
-`plain` is the model with transformers' own code: `reading` is cold windows of 1,024 tokens with the log-probabilities of
-all tokens; `scoring` is candidates one by one after a copy of the context's cache; `prompts` is greedy continuations in
-the same way. One counter counts the FLOPs of both sides. A method is as fast as its FLOPs allow where `time` and `flops`
-agree.
+`plain` is the model with transformers' own code: `reading` is cold windows of 1,024 tokens with the log-probabilities
+of all tokens; `scoring` is candidates one by one after a copy of the context's cache; `prompts` is greedy continuations
+in the same way. One counter counts the FLOPs of both sides. A method is as fast as its FLOPs allow where `time` and
+`flops` agree.
 
 The last line is JSON: per method and kind of work the medians and quartiles of seconds and of the ratio.
 
