@@ -229,7 +229,7 @@ def test_ls_methods_shows_origin_needs_and_settings(capsys: pytest.CaptureFixtur
     counter, broken = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert counter == {
         "name": "toy-counter",
-        "about": "Expects the tokens that it has seen most.",
+        "about": "Predicts the most frequent tokens so far.",
         "from": "pkg",
         "needs": [],
         "settings": ["prior=1.0"],
