@@ -51,7 +51,7 @@ def test_a_file_of_ones_own_is_shown(capsys: pytest.CaptureFixture[str]) -> None
     text = shown(capsys, "methods", f"{TOY}:Counter")
     assert "Predicts the most frequent tokens so far." in text
     assert "number > 0, default 1.0" in text
-    assert "count that every token starts with." in text
+    assert "initial count of every token." in text
     assert "/short" in shown(capsys, "tasks", f"{TOY}:Letters")
 
 
