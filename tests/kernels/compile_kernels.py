@@ -28,7 +28,7 @@ POINTERS = {
         *("dbias_BHT", "chunk_bias_H", "dk_xBHnD", "dv_xBHnD", "lse_BKn", "delta_BKn"),
     ),
     "*i64": ("ids_BHTm", "count_B", "key_BHTx", "counts_BT"),
-    "*i8": ("found_BHTm",),
+    "*i8": ("retrieved_BHTm",),
 }
 LOCAL = {"SLOPES": True}
 MEMORY = {"CHUNK": 4}
