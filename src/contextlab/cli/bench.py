@@ -41,7 +41,7 @@ def bench(
     no_count: Annotated[bool, typer.Option("--no-count", help="Do not count FLOPs and peak memory.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON object per run.")] = False,
 ) -> None:
-    """Run methods on tasks, store the results, and print a table; run again, it resumes."""
+    """Run methods on tasks, store the results, and print a table; the same command again resumes."""
     settings = settings_of(setting or [])
 
     from contextlab.harness import runner
@@ -70,7 +70,7 @@ def bench(
 
 
 def settings_of(pairs: list[str]) -> dict[str, Any]:
-    """Settings by key, with values as they stand behind a method."""
+    """Settings by key, with values in the same form as after a method's name."""
     settings = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")

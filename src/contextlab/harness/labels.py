@@ -12,20 +12,20 @@ from contextlab.errors import UserError
 
 
 def of_method(name: str, settings: Mapping[str, Any], *, untrained: bool = False, trained: int | None = None) -> str:
-    """A method with those of its settings that tell it apart, marked where it has something to learn.
+    """A method with its distinguishing settings, marked as untrained or trained where it can learn.
 
     Args:
-        name: of the method.
-        settings: shown.
-        untrained: whether it has learned nothing.
-        trained: tokens that it has learned from, where that is known.
+        name: name of the method.
+        settings: settings in the label.
+        untrained: whether its weights are the initial ones.
+        trained: number of training tokens, where that is known.
     """
     marks = [grammar.UNTRAINED] if untrained else [f"(trained {short_count(trained)})"] if trained else []
     return " ".join([grammar.spelled(name, None, settings), *marks])
 
 
 def of_run(result: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """The method of a stored result, with these of its settings."""
+    """The method of a stored result, with these settings."""
     cost = result["cost"].get("train")
     trained = cost["tokens"] if cost is not None else None
     return of_method(result["method"], settings, untrained=result.get("untrained", False), trained=trained)

@@ -40,7 +40,7 @@ def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def named(result: Result) -> str:
-    """The method of a result, marked where it has something to learn."""
+    """The method of a result, marked as untrained or trained where it can learn."""
     return labels.of_run(result, {})
 
 

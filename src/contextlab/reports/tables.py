@@ -238,7 +238,7 @@ def _signed(metric: Metric) -> str:
 
 
 def _costs(result: Result) -> dict[str, str]:
-    """Costs as text; a blank where something was not counted, or was timed while counters ran."""
+    """Costs as text; empty where a cost was not counted, or time was measured while counting."""
     phases = {phase: cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"}
     counted = {phase: cost["flops"] for phase, cost in phases.items() if cost["flops"] is not None}
     costs = {f"TFLOPs {phase}": flops / 1e12 for phase, flops in counted.items()}
@@ -258,7 +258,7 @@ def _costs(result: Result) -> dict[str, str]:
 
 
 def _training(result: Result) -> dict[str, float]:
-    """What the weights cost once, where that is known."""
+    """The cost of training the weights, where that is known."""
     cost = result["cost"].get("train")
     if cost is None:
         return {}
@@ -267,7 +267,7 @@ def _training(result: Result) -> dict[str, float]:
 
 
 def _disturbed(result: Result) -> bool:
-    """Whether examples took so unequally long for equal work that something else was running."""
+    """Whether the seconds per FLOP of examples differ so much that another program was running."""
     costs = [cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"]
     return any((cost.get("seconds_spread") or 0) > MOST_SPREAD for cost in costs)
 

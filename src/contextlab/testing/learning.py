@@ -32,9 +32,9 @@ SPLITS = (1, 63, 64, 127, 128, 129)
 
 
 def learning_is_reading(method: AnyMethod) -> None:
-    """`learn` gives the numbers of `read`, its hidden states those log-probabilities, and the state the same future.
+    """`learn` equals `read` in log-probabilities and future; its hidden states give these log-probabilities.
 
-    Where the method says that hidden states alone do not make its distribution, there are none to look at.
+    A method whose distribution does not follow from hidden states alone has none to check.
     """
     if (learned := _moved(method)) is None:
         return
@@ -168,7 +168,7 @@ def _gradients(learned: nn.Module, loss: Callable[[], Tensor]) -> list[Tensor]:
 
 
 def _exact_loss(method: AnyMethod, text_BT: Tensor) -> Tensor:
-    """The mean log-probability in the backbone's own type: the head's log-probabilities are float32 throughout."""
+    """The mean log-probability in the backbone's type, since the head returns log-probabilities in float32."""
     predicted = method.learn(method.start(len(text_BT)), text_BT)[1]
     hidden_BTC = predicted.hidden_BTC
     if hidden_BTC is None:
