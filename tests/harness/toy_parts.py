@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,11 +13,13 @@ import pydantic
 import torch
 from torch import Tensor
 
+from contextlab.attention import CacheReader, Layout
 from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Control, Dataset, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State
+from contextlab.methods.local_cache import LocalState
 from contextlab.methods.window import Window
 
 
@@ -80,14 +83,10 @@ class Hidden(Window):
 
     least = 0
 
-    def step(self, state: Any, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[Any, Tensor]:
-        if tokens_Bt.shape[1] > self.least:
+    def forward(self, state: LocalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
+        if layout.group_T is not None or tokens_BT.shape[1] > self.least:
             _hidden_product()
-        return super().step(state, tokens_Bt, lengths_B)
-
-    def forward(self, state: Any, tokens_BT: Tensor, steps_T: Tensor, reader: Any) -> Tensor:
-        _hidden_product()
-        return super().forward(state, tokens_BT, steps_T, reader)
+        return super().forward(state, tokens_BT, layout)
 
 
 class HiddenLate(Hidden):
