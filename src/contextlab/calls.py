@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from contextlab.errors import UserError
+from contextlab.states import Owner, State
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,7 +35,7 @@ def checked(name: str) -> Callable[[F], F]:
             return function
 
         @functools.wraps(function)
-        def called(self: Any, *args: Any, **options: Any) -> Any:
+        def called(self: Owner, *args: Any, **options: Any) -> Any:
             if self.called:
                 return _owned(self, function(self, *args, **options))
             check(self, *args, **options)
@@ -50,7 +51,7 @@ def checked(name: str) -> Callable[[F], F]:
     return decorate
 
 
-def same_origin(first: Any, second: Any) -> bool:
+def same_origin(first: Owner, second: Owner) -> bool:
     """Whether two methods are of one kind, with equal settings, on the same weights, so that states may change over."""
     if first is second:
         return True
@@ -72,25 +73,24 @@ def check_tokens(tokens: Tensor, vocabulary: int | None) -> None:
         raise UserError(f"There is no token {wrong}: give ids from 0 to {(vocabulary or 0) - 1}, at padding too.")
 
 
-def _owned(method: Any, result: Any) -> Any:
+def _owned(method: Owner, result: Any) -> Any:
     """The result of a call, with the state in it marked as the method's."""
     state = result[0] if isinstance(result, tuple) and result else result
-    own = getattr(state, "own", None)
-    if own is not None:
-        own(method)
+    if isinstance(state, State):
+        state.own(method)
     return result
 
 
-def _start(_method: Any, batch_size: int = 1, **_options: Any) -> None:
+def _start(_method: Owner, batch_size: int = 1, **_options: Any) -> None:
     _integer("batch_size", batch_size, 1)
 
 
-def _read(method: Any, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, **_options: Any) -> None:
+def _read(method: Owner, state: object, tokens_BT: Tensor, lengths_B: Tensor | None = None, **_options: Any) -> None:
     rows, device = _state(method, state)
     _tensor("tokens", tokens_BT, 2, device)
     if len(tokens_BT) != rows:
         raise UserError(f"The state has {rows} rows and the tokens have {len(tokens_BT)}: give one row of each.")
-    check_tokens(tokens_BT, _vocabulary(method))
+    check_tokens(tokens_BT, method.backbone.vocab_size)
     if lengths_B is None:
         return
     _tensor("lengths", lengths_B, 1, device)
@@ -99,15 +99,15 @@ def _read(method: Any, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None =
         raise UserError(f"Lengths must be {rows} numbers from 0 to {tokens_BT.shape[1]}, one of each row of tokens.")
 
 
-def _score(method: Any, state: Any, candidates: Sequence[Sequence[int]]) -> None:
+def _score(method: Owner, state: object, candidates: Sequence[Sequence[int]]) -> None:
     _state(method, state)
-    if not _texts("candidates", candidates, _vocabulary(method)):
+    if not _texts("candidates", candidates, method.backbone.vocab_size):
         raise UserError("There are no candidates to score: give at least one.")
 
 
 def _generate(
-    method: Any,
-    state: Any,
+    method: Owner,
+    state: object,
     prompts: Sequence[Sequence[int]],
     *,
     max_new_tokens: int,
@@ -117,7 +117,7 @@ def _generate(
     **_options: Any,
 ) -> None:
     rows, _ = _state(method, state)
-    count = _texts("prompts", prompts, _vocabulary(method))
+    count = _texts("prompts", prompts, method.backbone.vocab_size)
     if rows not in (1, count):
         raise UserError(f"The state has {rows} rows and there are {count} prompts: give one of each, or a single row.")
     _integer("max_new_tokens", max_new_tokens, 0)
@@ -127,7 +127,7 @@ def _generate(
         raise UserError(f"temperature={temperature} is not valid: give 0 for the most probable token, or more.")
 
 
-def _next(method: Any, state: Any) -> None:
+def _next(method: Owner, state: object) -> None:
     _state(method, state)
 
 
@@ -141,9 +141,9 @@ CHECKS: dict[str, Callable[..., None]] = {
 }
 
 
-def _state(method: Any, state: Any) -> tuple[int, torch.device]:
+def _state(method: Owner, state: object) -> tuple[int, torch.device]:
     """Rows and device of a state that a method may go on from."""
-    if not isinstance(getattr(state, "length_B", None), Tensor):
+    if not isinstance(state, State):
         raise UserError(f"A {type(state).__name__} is no state: give what start or read of this method returned.")
     if state.owner is not None and not same_origin(state.owner, method):
         raise UserError(
@@ -186,7 +186,3 @@ def _bounded(token: Any) -> int:
 def _integer(name: str, value: Any, least: int) -> None:
     if not isinstance(value, numbers.Integral) or not least <= int(value) <= MOST_SEED:
         raise UserError(f"{name}={value} is not valid: give a whole number, {least} or more.")
-
-
-def _vocabulary(method: Any) -> int | None:
-    return getattr(method.backbone, "vocab_size", None)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from contextlab import calls, cards, states, tensors
 from contextlab.config import MethodConfig as MethodConfig
 from contextlab.errors import UserError
+from contextlab.states import State as State
 
 if TYPE_CHECKING:
     from contextlab.backbone import Backbone
@@ -68,141 +68,6 @@ class Ahead:
     def first_segment(self, segment: int) -> int:
         """The length of a first segment that lets a later one, of `segment` tokens, end with the question."""
         return (self.context + self.question) % segment or segment
-
-
-@dataclasses.dataclass(frozen=True)
-class State:
-    """What a method keeps between calls: a value made of tensors, every one with the batch rows first.
-
-    Subclasses add fields that are tensors, tuples of tensors, or further such dataclasses; whatever else these hold
-    says how to understand the tensors, and is the same in every state of a method. No state sees a change of another,
-    so forks share memory until they are read.
-
-    Attributes:
-        length_B: tokens read so far, int64.
-        pending_BC: the hidden state that predicts the next token; projected onto the vocabulary when needed.
-    """
-
-    length_B: Tensor
-    pending_BC: Tensor
-
-    owner: ClassVar[AnyMethod | None] = None
-    """The method that made the state, where that is known; it is no part of the value."""
-
-    def own(self, method: AnyMethod | None) -> Self:
-        """The same state, marked as made by a method."""
-        object.__setattr__(self, "owner", method)
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What copies and pickles hold: not the method, which has a whole model in it."""
-        return {name: value for name, value in vars(self).items() if name != "owner"}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor under the dotted name of its field."""
-        found: dict[str, Tensor] = {}
-        _walk(self, "", lambda name, tensor: found.setdefault(name, tensor))
-        return found
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The state with every tensor replaced by `change(tensor)`."""
-        changed: Self = _walk(self, "", lambda _, tensor: change(tensor))
-        return changed.own(self.owner)
-
-    @property
-    def batch_size(self) -> int:
-        """Number of rows."""
-        return self.length_B.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors, as stored."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
-
-    @property
-    def floats(self) -> int:
-        """Floating-point numbers held, whatever their width."""
-        return sum(tensor.numel() for tensor in self.tensors().values() if tensor.is_floating_point())
-
-    @property
-    def cached(self) -> int:
-        """Keys of all rows that a question meets in every layer; a summary of many tokens counts as one."""
-        return 0
-
-    def fork(self, n: int) -> Self:
-        """`n` copies of every row, next to each other: row b becomes rows b*n .. b*n+n-1."""
-        return self.map(lambda tensor: tensor.repeat_interleave(n, dim=0))
-
-    def index(self, rows: Sequence[int]) -> Self:
-        """The given rows, in the given order."""
-        return self.map(lambda tensor: tensor[torch.as_tensor(rows, device=tensor.device)])
-
-    def detach(self) -> Self:
-        """The same numbers without a graph behind them."""
-        return self.map(Tensor.detach)
-
-    def where(self, rows_B: Tensor, other: Self) -> Self:
-        """The rows of this state where `rows_B` (bool) is true, and those of another of the method elsewhere.
-
-        What one of them has fewer slots of is filled up with zeros, which its counts do not include.
-        """
-        others = other.tensors()
-        chosen: Self = _walk(self, "", lambda name, tensor: _rows_of(rows_B, tensor, others[name]))
-        return chosen.own(self.owner)
-
-    def to(self, device: torch.device | str) -> Self:
-        """The state on another device."""
-        return self.map(lambda tensor: tensor.to(device))
-
-    def save(self, path: Path | str) -> None:
-        """Write all tensors to one safetensors file, with what the state belongs to.
-
-        Raises:
-            UserError: when it cannot be written.
-        """
-        tensors.write(path, self.tensors(), None if self.owner is None else states.origin(self.owner))
-
-    def load(self, path: Path | str, wanted: Mapping[str, str] | None = None) -> Self:
-        """A state of this one's structure with the tensors of a file that `save` wrote, on this one's device.
-
-        Args:
-            path: of the file.
-            wanted: what the state must belong to (`states.origin`); None does not ask for it.
-
-        Raises:
-            UserError: when the file is broken, or holds the state of another method, backbone or settings.
-        """
-        stored = states.load(path, self.tensors(), wanted)
-        loaded: Self = _walk(self, "", lambda name, _: stored[name])
-        return loaded.own(self.owner)
-
-
-def _rows_of(rows_B: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Rows of one tensor where the condition holds, of the other elsewhere, in the larger of the two shapes."""
-    shape = [max(sizes) for sizes in zip(one.shape, other.shape, strict=True)]
-    one, other = (_filled_up(tensor, shape) for tensor in (one, other))
-    return torch.where(rows_B.view(-1, *[1] * (one.dim() - 1)), one, other)
-
-
-def _filled_up(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    missing = [size - own for size, own in zip(shape, tensor.shape, strict=True)]
-    return (
-        functional.pad(tensor, [width for gap in reversed(missing) for width in (0, gap)]) if any(missing) else tensor
-    )
-
-
-def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any]) -> Any:
-    """Rebuild a nest of dataclasses and tuples with `visit(name, tensor)` in place of every tensor."""
-    if isinstance(value, Tensor):
-        return visit(name, value)
-    prefix = f"{name}." if name else ""
-    if isinstance(value, tuple):
-        return tuple(_walk(item, f"{prefix}{i}", visit) for i, item in enumerate(value))
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value
-    parts = [field.name for field in dataclasses.fields(value) if field.init]
-    changed = {part: _walk(getattr(value, part), prefix + part, visit) for part in parts}
-    return dataclasses.replace(value, **changed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,7 +57,7 @@ def write(path: Path | str, tensors: Mapping[str, Tensor], about: Mapping[str, s
             save_file(whole, fresh, metadata=dict(about or {}))
             os.replace(fresh, target)
     except (OSError, SafetensorError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        reason = ((error.strerror if isinstance(error, OSError) else None) or str(error)).lower()
         raise UserError(f"{target} cannot be written ({reason}): name another file.") from error
 
 

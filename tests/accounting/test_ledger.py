@@ -30,7 +30,7 @@ class Bigram(ContextMethod):
         generator = torch.Generator().manual_seed(0)
         self.rows_VC = torch.randn(V, C, generator=generator)
         self.head_CV = torch.randn(C, V, generator=generator)
-        backbone: Any = SimpleNamespace(logprobs_of_all=lambda h: (h @ self.head_CV).log_softmax(-1))
+        backbone: Any = SimpleNamespace(vocab_size=V, logprobs_of_all=lambda h: (h @ self.head_CV).log_softmax(-1))
         super().__init__(backbone)
 
     @property

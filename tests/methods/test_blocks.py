@@ -17,7 +17,9 @@ from contextlab.method import Ahead, Capabilities, ContextMethod, State
 from contextlab.methods import blocks
 from contextlab.methods.blocks import BlockMethod
 
-BACKBONE: Any = SimpleNamespace(logprobs=lambda before, tokens: -(1000 * before[..., 0] + tokens).float())
+BACKBONE: Any = SimpleNamespace(
+    vocab_size=100, logprobs=lambda before, tokens: -(1000 * before[..., 0] + tokens).float()
+)
 
 
 @dataclasses.dataclass(frozen=True)

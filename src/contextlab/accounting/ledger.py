@@ -231,13 +231,14 @@ class Meter:
         """The method's capabilities."""
         return self.method.capabilities
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Any:
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
         """An empty state; costs nothing."""
-        return self.method.start(batch_size, ahead=ahead)
+        state: State = self.method.start(batch_size, ahead=ahead)
+        return state
 
     def read(
-        self, phase: Phase, state: Any, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
-    ) -> tuple[Any, Tensor | None]:
+        self, phase: Phase, state: State, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
+    ) -> tuple[State, Tensor | None]:
         """`AnyMethod.read`, recorded in `phase` with its unpadded tokens.
 
         Raises:
@@ -253,7 +254,7 @@ class Meter:
         self._check_finite(logprobs_BT)
         return after, logprobs_BT
 
-    def score(self, phase: Phase, state: Any, candidates: Sequence[Sequence[int]]) -> Tensor:
+    def score(self, phase: Phase, state: State, candidates: Sequence[Sequence[int]]) -> Tensor:
         """`AnyMethod.score`, recorded in `phase` with the candidates' tokens of every row.
 
         Raises:
@@ -270,7 +271,7 @@ class Meter:
         self._check_finite(logprobs_BNM)
         return logprobs_BNM
 
-    def generate(self, phase: Phase, state: Any, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
+    def generate(self, phase: Phase, state: State, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
         """`AnyMethod.generate`, recorded in `phase` with the prompts' and the written tokens."""
         return self.ledger.call(
             phase,
@@ -289,7 +290,7 @@ class Meter:
                 "float32, a smaller lr where the method has one, or other weights."
             )
 
-    def keep(self, state: Any) -> None:
+    def keep(self, state: State) -> None:
         """Record the size of `state` as what must be kept; the largest of several counts."""
         if self._state is None or state.nbytes > self._state["bytes"]:
             tokens = int(state.length_B.sum())

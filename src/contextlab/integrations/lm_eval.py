@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 
 from contextlab.integrations import lm_eval_plugin
-from contextlab.method import Ahead, pad
+from contextlab.method import Ahead, State, pad
 from contextlab.registry import load
 from contextlab.version import __version__
 
@@ -133,13 +133,13 @@ class ContextLM(TemplateLM):
                 results.update(zip(numbers, scores, strict=True))
         return [results[number] for number in range(len(requests))]
 
-    def _sums(self, state: Any, candidates: list[list[int]]) -> Iterator[float]:
+    def _sums(self, state: State, candidates: list[list[int]]) -> Iterator[float]:
         for start in range(0, len(candidates), AT_ONCE):
             some = candidates[start : start + AT_ONCE]
             logprobs_NM = self.method.score(state, some)[0].double().cpu()
             yield from (float(row[: len(one)].sum()) for row, one in zip(logprobs_NM, some, strict=True))
 
-    def _greedy(self, state: Any, candidates: list[list[int]]) -> list[bool]:
+    def _greedy(self, state: State, candidates: list[list[int]]) -> list[bool]:
         # Only continuations that begin with the most probable token can be greedy.
         written = [int(self.method.next_logprobs(state)[0].argmax())]
         longest = max((len(one) for one in candidates if one[:1] == written), default=0)
@@ -162,7 +162,7 @@ class ContextLM(TemplateLM):
                     results[number] = self._write(state, requests[number].args[1], limits[number])
         return [results[number] for number in range(len(requests))]
 
-    def _write(self, state: Any, options: dict[str, Any], limit: int) -> str:
+    def _write(self, state: State, options: dict[str, Any], limit: int) -> str:
         until = options.get("until") or []
         stops = [until] if isinstance(until, str) else [stop for stop in until if stop]
         temperature = float(options.get("temperature", 0.0)) if options.get("do_sample", True) else 0.0

@@ -5,12 +5,10 @@ Legend: B rows, T tokens.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from contextlab.method import AnyMethod
+from contextlab.method import AnyMethod, State
 
 TOLERANCE = 1e-4
 LENGTH = 300
@@ -31,7 +29,7 @@ def texts(count: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, (count, LENGTH), generator=torch.Generator().manual_seed(seed))
 
 
-def read(method: AnyMethod, text: Tensor, state: Any = None) -> tuple[Any, Tensor]:
+def read(method: AnyMethod, text: Tensor, state: State | None = None) -> tuple[State, Tensor]:
     """`method.read` from a state, by default an empty one, with log-probabilities."""
     state, logprobs = method.read(state if state is not None else method.start(len(text)), text)
     assert logprobs is not None
@@ -44,7 +42,7 @@ def same(a: Tensor, b: Tensor, broken: str, tolerance: float = TOLERANCE) -> Non
         raise Broken(f"{broken} (by {gap:.2g})")
 
 
-def unchanged(state: Any, before: dict[str, Tensor]) -> None:
+def unchanged(state: State, before: dict[str, Tensor]) -> None:
     """Raise `Broken` for a state that is not bitwise the same as before."""
     for name, tensor in state.tensors().items():
         if not torch.equal(tensor, before[name]):

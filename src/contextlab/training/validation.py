@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from contextlab.errors import UserError
-from contextlab.method import AnyMethod
+from contextlab.method import AnyMethod, State
 from contextlab.methods.full import Full
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.training.corpus import Corpus
@@ -142,12 +142,12 @@ class Validator:
             seconds=time.perf_counter() - started - before,
         )
 
-    def _behind_own(self, method: AnyMethod) -> tuple[Any, Tensor]:
+    def _behind_own(self, method: AnyMethod) -> tuple[State, Tensor]:
         """The state behind the histories, and `logprobs_BS` behind it."""
         state, _ = method.read(method.start(len(self.documents)), self.history_BH, logprobs=False)
         return state, self._scored(method, state)
 
-    def _scored(self, method: AnyMethod, state: Any) -> Tensor:
+    def _scored(self, method: AnyMethod, state: State) -> Tensor:
         _, logprobs_BS = method.read(state, self.scored_BS)
         assert logprobs_BS is not None
         # The first token is predicted from the end of the history, whatever the memory.

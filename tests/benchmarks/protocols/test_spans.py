@@ -35,6 +35,7 @@ class Unigram(ContextMethod):
     def __init__(self, **capabilities: Any) -> None:
         backbone = SimpleNamespace(
             name="toy",
+            vocab_size=VOCABULARY,
             encode=lambda text: [int(word) for word in text.split()],
             decode=lambda tokens: " ".join(map(str, tokens)),
         )
