@@ -53,7 +53,7 @@ class Config:
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise UserError(_said(where, first, owner)) from None
+            raise UserError(_sentence(where, first, owner)) from None
         config.check_size(owner)
         return config
 
@@ -129,8 +129,8 @@ def meanings(kind: type[Config]) -> dict[str, str]:
     """What the docstring of a configuration says of its fields, else those of its bases: the part `name: meaning`."""
     docs = [inspect.cleandoc(one.__doc__ or "") for one in kind.__mro__ if issubclass(one, Config)]
     names = [field.name for field in dataclasses.fields(kind)]
-    told = {name: [text for doc in docs if (text := _told(name, doc))] for name in names}
-    return {name: texts[0] for name, texts in told.items() if texts}
+    abouts = {name: [text for doc in docs if (text := _meaning(name, doc))] for name in names}
+    return {name: texts[0] for name, texts in abouts.items() if texts}
 
 
 def alike(one: type[Config], other: type[Config], name: str) -> bool:
@@ -150,9 +150,9 @@ def _declaring(kind: type, name: str) -> type:
     return next(base for base in reversed(kind.__mro__) if name in vars(base).get("__annotations__", {}))
 
 
-def _told(name: str, doc: str) -> str:
-    found = re.search(rf"^( *){re.escape(name)}: (.*(?:\n\1 +\S.*)*)", doc, re.MULTILINE)
-    return " ".join(found[2].split()) if found else ""
+def _meaning(name: str, doc: str) -> str:
+    match = re.search(rf"^( *){re.escape(name)}: (.*(?:\n\1 +\S.*)*)", doc, re.MULTILINE)
+    return " ".join(match[2].split()) if match else ""
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -185,7 +185,7 @@ def _unknown(key: str, names: list[str], owner: str) -> UserError:
     return unknown(f"setting{_of(owner)}", key, names)
 
 
-def _said(where: str, first: Mapping[str, Any], owner: str) -> str:
+def _sentence(where: str, first: Mapping[str, Any], owner: str) -> str:
     """A sentence on the first thing that pydantic found wrong."""
     if first["type"] == "missing":
         return f"Setting {where}{_of(owner)} has no default: give it as {where}=value."

@@ -164,8 +164,8 @@ def foreign(what: str, advice: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        said = str(error).strip().partition("\n")[0]
-        reason = said if isinstance(error, UserError) else f"{type(error).__name__}: {said}".removesuffix(": ")
+        message = str(error).strip().partition("\n")[0]
+        reason = message if isinstance(error, UserError) else f"{type(error).__name__}: {message}".removesuffix(": ")
         raise UserError(f"{what} ({reason}): {advice}.") from error
 
 

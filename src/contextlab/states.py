@@ -89,9 +89,9 @@ class State:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor under the dotted name of its field."""
-        found: dict[str, Tensor] = {}
-        _walk(self, "", lambda name, tensor: found.setdefault(name, tensor))
-        return found
+        by_name: dict[str, Tensor] = {}
+        _walk(self, "", lambda name, tensor: by_name.setdefault(name, tensor))
+        return by_name
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The state with every tensor replaced by `change(tensor)`."""

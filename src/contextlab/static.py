@@ -53,8 +53,8 @@ def _spec(module: str) -> ModuleSpec | None:
     parts = module.split(".")
     for end in range(1, len(parts) + 1):
         name = ".".join(parts[:end])
-        found = (finder.find_spec(name, path) for finder in sys.meta_path)
-        spec = next((one for one in found if one is not None), None)
+        specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next((one for one in specs if one is not None), None)
         if spec is None:
             return None
         path = spec.submodule_search_locations

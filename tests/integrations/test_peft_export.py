@@ -10,14 +10,14 @@ from contextlab.errors import UserError
 from contextlab.integrations.peft import export
 from contextlab.method import Ahead
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
-from contextlab.methods.generative_adapter.places import adapted
+from contextlab.methods.generative_adapter.targets import adapted
 
 peft = pytest.importorskip("peft")
 
 
 def adapter_of(name, **settings):
     method = GenerativeAdapter(backbones.load(name), GenerativeAdapterConfig(chunk=32, d_r=8, r=4, **settings))
-    for i in range(len(method.generator.places)):
+    for i in range(len(method.generator.targets)):
         torch.nn.init.normal_(method.generator.layer(i).A1, std=2.0)
     text = torch.randint(0, 257, (1, 64))
     return method.adapter(method.read(method.start(ahead=Ahead(64)), text, logprobs=False)[0])
@@ -42,7 +42,7 @@ def test_peft_loads_and_merges_what_the_adapter_does(name, settings, tmp_path):
     generator = adapter.generator
     plain = logits(generator.backbone.model, tokens)
     pairs = [type(p)(p.up.expand(2, -1, -1), p.down.expand(2, -1, -1)) for p in adapter.pairs()]
-    with adapted(generator.places, pairs.__getitem__):
+    with adapted(generator.targets, pairs.__getitem__):
         expected = logits(generator.backbone.model, tokens)
     folder = export(adapter, tmp_path / "new" / "lora")
     loaded = peft.PeftModel.from_pretrained(backbones.load(name).model, folder)

@@ -90,10 +90,10 @@ def attending(model: Any, attend: Attend, positions: Callable[[int], Tensor]) ->
     def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         if kwargs.get("attend") is not None:  # a method's own pass, which brings its attention and positions
             return args, kwargs
-        given = next(x for x in (*args, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if x is not None)
-        rows, length = given.shape[:2]
+        inputs = next(x for x in (*args, kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if x is not None)
+        rows, length = inputs.shape[:2]
         _check_whole(length, **kwargs)
-        ids_BT = positions(length).to(given.device).expand(rows, -1)
+        ids_BT = positions(length).to(inputs.device).expand(rows, -1)
         return args, {**kwargs, "position_ids": ids_BT, "use_cache": False, "attend": attend}
 
     # OPT's head calls the decoder inside its base model.

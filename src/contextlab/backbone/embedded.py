@@ -146,10 +146,10 @@ def digests(folder: Path) -> dict[str, str]:
 def changed_files(folder: Path) -> list[str]:
     """Names of the files of a converted folder that are not what they were, missing and further ones included."""
     try:
-        noted: dict[str, str] = json.loads((folder / SOURCE).read_text())["files"]
+        recorded: dict[str, str] = json.loads((folder / SOURCE).read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return [SOURCE]
-    return sorted({name for name, _ in noted.items() ^ digests(folder).items()})
+    return sorted({name for name, _ in recorded.items() ^ digests(folder).items()})
 
 
 def _sha256(path: Path) -> str:

@@ -119,8 +119,8 @@ def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **
             model, report = load_model(source, dtype=dtype, output_loading_info=True, **own)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
     except Exception as error:  # whatever a foreign folder makes transformers raise
-        said = str(error).strip().partition("\n")[0]
-        reason = said if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {said}"
+        message = str(error).strip().partition("\n")[0]
+        reason = message if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {message}"
         raise UserError(
             f"Backbone '{source}' cannot be loaded ({reason}): give a local folder or check the name."
         ) from error

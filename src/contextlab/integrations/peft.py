@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.adapter import Adapter
-from contextlab.methods.generative_adapter.places import transposed
+from contextlab.methods.generative_adapter.targets import transposed
 
 PREFIX = "base_model.model."
 
@@ -37,9 +37,9 @@ def export(adapter: Adapter, folder: Path | str) -> Path:
     if target.exists():
         raise UserError(f"{target} is there already: name a new folder.")
     weights = {}
-    for place, pair in zip(adapter.generator.places, adapter.pairs(), strict=True):
-        weights[f"{PREFIX}{place.name}.lora_A.weight"] = pair.down[0].float().contiguous()
-        weights[f"{PREFIX}{place.name}.lora_B.weight"] = pair.up[0].float().contiguous()
+    for layer, pair in zip(adapter.generator.targets, adapter.pairs(), strict=True):
+        weights[f"{PREFIX}{layer.name}.lora_A.weight"] = pair.down[0].float().contiguous()
+        weights[f"{PREFIX}{layer.name}.lora_B.weight"] = pair.up[0].float().contiguous()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
@@ -65,6 +65,6 @@ def _lora_config(adapter: Adapter) -> dict[str, Any]:
         "lora_alpha": generator.rank,
         "lora_dropout": 0.0,
         "bias": "none",
-        "fan_in_fan_out": any(map(transposed, generator.places)),
-        "target_modules": [place.name for place in generator.places],
+        "fan_in_fan_out": any(map(transposed, generator.targets)),
+        "target_modules": [layer.name for layer in generator.targets],
     }

@@ -35,11 +35,11 @@ class ClosedBook(ContextMethod[MethodConfig, State]):
         self, state: State, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
     ) -> tuple[State, Tensor | None]:
         """Score the tokens of this call as a text of their own; forget them."""
-        found_BT = None
+        logprobs_BT = None
         if logprobs:
-            _, found_BT = self.full.read(self.full.start(state.batch_size), tokens_BT, lengths_B)
+            _, logprobs_BT = self.full.read(self.full.start(state.batch_size), tokens_BT, lengths_B)
         read_B = lengths_B if lengths_B is not None else tokens_BT.shape[1]
-        return dataclasses.replace(state, length_B=state.length_B + read_B), found_BT
+        return dataclasses.replace(state, length_B=state.length_B + read_B), logprobs_BT
 
     def score(self, state: State, candidates: Sequence[Sequence[int]]) -> Tensor:
         """Score the candidates after an empty context."""

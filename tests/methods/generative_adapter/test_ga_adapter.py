@@ -13,7 +13,7 @@ CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
 def make(backbone, seed=0):
     method = GenerativeAdapter(backbone, GenerativeAdapterConfig(chunk=32, d_r=8, r=4, seed=seed))
-    for i in range(len(method.generator.places)):
+    for i in range(len(method.generator.targets)):
         torch.nn.init.normal_(method.generator.layer(i).A1, std=0.5)
     return method
 

@@ -6,7 +6,7 @@ import torch
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.generator import LayerGenerator
 from contextlab.methods.generative_adapter.normalise import factors
-from contextlab.methods.generative_adapter.places import Place
+from contextlab.methods.generative_adapter.targets import Target
 
 KINDS = {"svd_full": "svd", "svd_rank_r": "svd", "fro": "frobenius", "none": "none"}
 EXACT = {"atol": 1e-9, "rtol": 1e-9}
@@ -14,8 +14,8 @@ EXACT = {"atol": 1e-9, "rtol": 1e-9}
 
 def layer_generator(width=12, inputs=8, outputs=10, d_r=6, *, gain=True, seed=0):
     nothing = torch.nn.Identity()
-    place = Place("0", nothing, nothing, inputs, outputs)
-    layer = LayerGenerator(width, d_r, place, gain=gain, random=torch.Generator().manual_seed(seed)).double()
+    target = Target("0", nothing, nothing, inputs, outputs)
+    layer = LayerGenerator(width, d_r, target, gain=gain, random=torch.Generator().manual_seed(seed)).double()
     torch.nn.init.normal_(layer.A1)
     return layer
 
@@ -80,10 +80,10 @@ def test_sums_are_kept_in_float32_for_narrow_weights():
 
 def test_the_start_is_seeded_and_of_the_released_variance():
     random = torch.Generator().manual_seed(3)
-    place = Place("0", torch.nn.Identity(), torch.nn.Identity(), 300, 10)
-    first = LayerGenerator(400, 200, place, gain=True, random=random)
+    target = Target("0", torch.nn.Identity(), torch.nn.Identity(), 300, 10)
+    first = LayerGenerator(400, 200, target, gain=True, random=random)
     random.manual_seed(3)
-    again = LayerGenerator(400, 200, place, gain=True, random=random)
+    again = LayerGenerator(400, 200, target, gain=True, random=random)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     assert not bool(first.A1.any())
     for weight, fan_in in ((first.A2, 400), (first.B1, 400), (first.B2, 300)):

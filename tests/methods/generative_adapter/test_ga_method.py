@@ -36,7 +36,7 @@ def randomised(backbone, path, **settings):
     """A method whose A1 is not zero, from a weights file."""
     method = GenerativeAdapter(backbone, GenerativeAdapterConfig(**SMALL | settings))
     random = torch.Generator().manual_seed(1)
-    for i in range(len(method.generator.places)):
+    for i in range(len(method.generator.targets)):
         torch.nn.init.normal_(method.generator.layer(i).A1, std=0.5, generator=random)
     save_file(method.generator.state_dict(), path)
     return GenerativeAdapter(backbone, GenerativeAdapterConfig(**SMALL | settings | {"weights": path}))

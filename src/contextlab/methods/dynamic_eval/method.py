@@ -107,22 +107,22 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
             raise UserError("Dynamic evaluation needs gradients: read outside of torch.inference_mode.")
         rows, length = tokens_BT.shape
         lengths = [length] * rows if lengths_B is None else lengths_B.tolist()
-        found_BT = torch.zeros(rows, length, device=tokens_BT.device) if logprobs else None
+        logprobs_BT = torch.zeros(rows, length, device=tokens_BT.device) if logprobs else None
         before = [single_row(state, row) for row in range(rows)]
         after = []
         errors: list[Diverged] = []
         for row, count in enumerate(lengths):
             try:
-                grown, found = self._read_row(before[row], tokens_BT[row : row + 1, :count], logprobs)
+                grown, pieces = self._read_row(before[row], tokens_BT[row : row + 1, :count], logprobs)
             except Diverged as error:
                 errors.append(error)
-                grown, found = lost(before[row], count), [torch.full((1, count), math.nan, device=tokens_BT.device)]
+                grown, pieces = lost(before[row], count), [torch.full((1, count), math.nan, device=tokens_BT.device)]
             after.append(grown)
-            if found_BT is not None and count:
-                found_BT[row, :count] = torch.cat(found, dim=1)[0]
+            if logprobs_BT is not None and count:
+                logprobs_BT[row, :count] = torch.cat(pieces, dim=1)[0]
         if errors and len(errors) == rows:
             raise errors[0]
-        return joined(state, before, after), found_BT
+        return joined(state, before, after), logprobs_BT
 
     @torch.no_grad()
     def score(self, state: DynamicEvalState, candidates: Sequence[Sequence[int]]) -> Tensor:
@@ -168,55 +168,55 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
         if tokens_NM.shape[1] <= self._room(state):
             branches = self.local.branches(self.backbone, self._forward)
             return self._run(state, functools.partial(branches.score, state, candidates))
-        found_1NM = torch.zeros(1, *tokens_NM.shape, device=tokens_NM.device)
+        logprobs_1NM = torch.zeros(1, *tokens_NM.shape, device=tokens_NM.device)
         for row, (tokens_M, length) in enumerate(zip(tokens_NM, lengths_N.tolist(), strict=True)):
             if length:
-                found_1NM[0, row, :length] = self._score_one(state, tokens_M[None, :length])
-        return found_1NM
+                logprobs_1NM[0, row, :length] = self._score_one(state, tokens_M[None, :length])
+        return logprobs_1NM
 
     def _score_one(self, state: DynamicEvalState, tokens_1M: Tensor) -> Tensor:
         """The last token is not read: nothing depends on what would be learned from its arrival."""
-        state, found_1m = self.read(state, tokens_1M[:, :-1])
-        assert found_1m is not None
-        return torch.cat((found_1m[0], self.next_logprobs(state)[0, tokens_1M[0, -1:]]))
+        state, logprobs_1m = self.read(state, tokens_1M[:, :-1])
+        assert logprobs_1m is not None
+        return torch.cat((logprobs_1m[0], self.next_logprobs(state)[0, tokens_1M[0, -1:]]))
 
     def _read_row(
         self, state: DynamicEvalState, tokens_1T: Tensor, logprobs: bool
     ) -> tuple[DynamicEvalState, list[Tensor]]:
         if bool(state.pending_BC.isnan().any()):
             raise Diverged(f"Dynamic evaluation has diverged before: use a smaller lr than {self.config.lr:g}.")
-        given, found = state.learned, []
+        shared, pieces = state.learned, []
         if logprobs and tokens_1T.shape[1]:
             head = functools.partial(self.backbone.logprobs, state.pending_BC[:, None], tokens_1T[:, :1])
-            found.append(self._run(state, head))
+            pieces.append(self._run(state, head))
         while tokens_1T.shape[1]:
             if not self._room(state):
-                state = self._learn_late(state, tokens_1T[:, :1], given)
+                state = self._learn_late(state, tokens_1T[:, :1], shared)
             room = self._room(state)
             block_1t, next_1s = tokens_1T[:, :room], tokens_1T[:, 1 : room + 1]
             if next_1s.shape[1] == room and not int(state.fill_B):
-                state, found_1s = self._learn(state, block_1t, next_1s, given)
+                state, logprobs_1s = self._learn(state, block_1t, next_1s, shared)
             else:
                 wanted_1s = next_1s if logprobs else next_1s[:, :0]
-                found_1s, after = self._run(state, functools.partial(self._predict, state, block_1t, wanted_1s))
+                logprobs_1s, after = self._run(state, functools.partial(self._predict, state, block_1t, wanted_1s))
                 state = advanced(state, block_1t, *after)
-            found.append(found_1s)
+            pieces.append(logprobs_1s)
             tokens_1T = tokens_1T[:, room:]
-        return state, found
+        return state, pieces
 
     def _predict(self, state: DynamicEvalState, tokens_1t: Tensor, next_1s: Tensor) -> tuple[Tensor, tuple[Tensor, KV]]:
         """Log-probabilities of the next tokens; the last hidden state, and the cache."""
         layout = self.local.layout(state, tokens_1t.shape[1])
         hidden_1tC, (reader,) = self._forward(state, tokens_1t, layout)
-        found_1s = self.backbone.logprobs(hidden_1tC[:, : next_1s.shape[1]], next_1s)
-        return found_1s, (hidden_1tC[:, -1], reader.grown(torch.full_like(state.fill_B, tokens_1t.shape[1])))
+        logprobs_1s = self.backbone.logprobs(hidden_1tC[:, : next_1s.shape[1]], next_1s)
+        return logprobs_1s, (hidden_1tC[:, -1], reader.grown(torch.full_like(state.fill_B, tokens_1t.shape[1])))
 
     def _forward(self, state: DynamicEvalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, list[CacheReader]]:
         """`hidden_BTC` of tokens that lie behind a state, with the weights that the model has now, and the reader."""
         reader = CacheReader(self.backbone, state.kv, layout)
         return self.local.hidden(self.backbone, state, tokens_BT, reader), [reader]
 
-    def _learn_late(self, state: DynamicEvalState, next_11: Tensor, given: Learned) -> DynamicEvalState:
+    def _learn_late(self, state: DynamicEvalState, next_11: Tensor, shared: Learned) -> DynamicEvalState:
         """Learn from a segment that an earlier call has read: run it once more, from the cache before it."""
         fill_B, used = state.fill_B, int(state.kv.used_B)
         begin = used - int(fill_B)
@@ -228,25 +228,25 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
             kv=state.kv.cut(begin, fill_B > 0),
         )
         tokens_1t = state.tokens_BN[:, begin:used]
-        return self._learn(rewound, tokens_1t, torch.cat((tokens_1t[:, 1:], next_11), dim=1), given)[0]
+        return self._learn(rewound, tokens_1t, torch.cat((tokens_1t[:, 1:], next_11), dim=1), shared)[0]
 
     def _learn(
-        self, state: DynamicEvalState, tokens_1t: Tensor, next_1t: Tensor, given: Learned
+        self, state: DynamicEvalState, tokens_1t: Tensor, next_1t: Tensor, shared: Learned
     ) -> tuple[DynamicEvalState, Tensor]:
-        """Read a whole segment and update the weights, in place unless they are the caller's, `given`."""
+        """Read a whole segment and update the weights, in place unless they are `shared` with the caller's state."""
         predict = functools.partial(self._predict, state, tokens_1t, next_1t)
         if not self.config.lr:
-            found_1t, after = self._run(state, predict)
-            return self._closed(advanced(state, tokens_1t, *after)), found_1t
-        found_1t, after, gradients = self.model.gradients(_first(state.learned.weights), predict)
+            logprobs_1t, after = self._run(state, predict)
+            return self._closed(advanced(state, tokens_1t, *after)), logprobs_1t
+        logprobs_1t, after, gradients = self.model.gradients(_first(state.learned.weights), predict)
         state = advanced(state, tokens_1t, *after)
-        self._check(state, next_1t, found_1t)
-        learned = given.copy() if state.learned is given else state.learned
+        self._check(state, next_1t, logprobs_1t)
+        learned = shared.copy() if state.learned is shared else state.learned
         steps_B = state.steps_B + 1
         weights, m, v = map(_first, (learned.weights, learned.m, learned.v))
         self.rule.update(weights, gradients, m, v, int(steps_B))
-        loss_B = state.loss_B - found_1t.mean()
-        return self._closed(dataclasses.replace(state, learned=learned, steps_B=steps_B, loss_B=loss_B)), found_1t
+        loss_B = state.loss_B - logprobs_1t.mean()
+        return self._closed(dataclasses.replace(state, learned=learned, steps_B=steps_B, loss_B=loss_B)), logprobs_1t
 
     def _closed(self, state: DynamicEvalState) -> DynamicEvalState:
         """The state after a segment, which may end the context."""
@@ -265,8 +265,8 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
         cold = dataclasses.replace(state, kv=self.backbone.empty_kv(1))
         return self._predict(cold, state.tokens_BN[:, : int(state.kv.used_B)], next_1s)
 
-    def _check(self, state: DynamicEvalState, next_1t: Tensor, found_1t: Tensor) -> None:
-        loss = -float(found_1t.mean())
+    def _check(self, state: DynamicEvalState, next_1t: Tensor, logprobs_1t: Tensor) -> None:
+        loss = -float(logprobs_1t.mean())
         worse = not math.isfinite(loss)
         if not worse and int(state.steps_B) and loss > float(state.loss_B / state.steps_B) + WORSE_NATS:
             known_1s = torch.cat((state.tokens_BN[:, 1 : int(state.kv.used_B)], next_1t[:, -1:]), dim=1)
@@ -279,9 +279,9 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
             )
 
 
-def _is_mean_square(found: Tensor, weight: Tensor) -> bool:
-    floats = found.shape == weight.shape and found.is_floating_point()
-    return floats and bool((found.to(weight.dtype).isfinite() & (found >= 0)).all())
+def _is_mean_square(values: Tensor, weight: Tensor) -> bool:
+    floats = values.shape == weight.shape and values.is_floating_point()
+    return floats and bool((values.to(weight.dtype).isfinite() & (values >= 0)).all())
 
 
 def _first(tensors: tuple[Tensor, ...]) -> list[Tensor]:

@@ -45,9 +45,9 @@ class Adaptable:
 
     def run(self, weights: Sequence[Tensor], fn: Callable[[], R]) -> R:
         """`fn()` while the model has these weights."""
-        given = {name: w.to(self._own[name].dtype) for name, w in zip(self.names, weights, strict=True)}
-        placed = {f"model.{name}": value for name, value in {**self._own, **given}.items()}
-        result: R = functional_call(self._seat, placed, (fn,))
+        replaced = {name: w.to(self._own[name].dtype) for name, w in zip(self.names, weights, strict=True)}
+        parameters = {f"model.{name}": value for name, value in {**self._own, **replaced}.items()}
+        result: R = functional_call(self._seat, parameters, (fn,))
         return result
 
     def gradients(
@@ -57,8 +57,8 @@ class Adaptable:
         leaves = [w.detach().requires_grad_() for w in weights]
         with torch.enable_grad():
             logprobs, rest = self.run(leaves, fn)
-            found = torch.autograd.grad(-logprobs.mean(), leaves, materialize_grads=True)
-        return logprobs.detach(), rest, found
+            gradients = torch.autograd.grad(-logprobs.mean(), leaves, materialize_grads=True)
+        return logprobs.detach(), rest, gradients
 
 
 class _Seat(nn.Module):

@@ -144,11 +144,11 @@ class CausalEVA(nn.Module):
         # Window by window: the bias of all of them would be a whole matrix.
         for begin in range(0, q_BHTD.shape[2], self.window):
             first, end = max(begin - self.extension, 0), min(begin + self.window, q_BHTD.shape[2])
-            place_S = torch.arange(first, end, device=q_BHTD.device)
-            distance_tS = place_S[begin - first :, None] - place_S
+            position_S = torch.arange(first, end, device=q_BHTD.device)
+            distance_tS = position_S[begin - first :, None] - position_S
             bias_tS = (self.rel_pos_bias(distance_tS) * scale).masked_fill(distance_tS < 0, float("-inf"))
-            given = (q_BHTD[:, :, begin:end], k_BHTD[:, :, first:end], v_BHTD[:, :, first:end], *chunks)
-            outs.append(eva_attention(*given, scale=scale, bias=bias_tS, counts_BT=counts_BT[:, begin:end]))
+            operands = (q_BHTD[:, :, begin:end], k_BHTD[:, :, first:end], v_BHTD[:, :, first:end], *chunks)
+            outs.append(eva_attention(*operands, scale=scale, bias=bias_tS, counts_BT=counts_BT[:, begin:end]))
         return torch.cat(outs, dim=2)
 
 

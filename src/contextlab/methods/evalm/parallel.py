@@ -38,13 +38,13 @@ class ParallelEVA:
             q_mean_BKnD = q_mean_BKnD * query_factor(scale, q_BHTD.shape[-1])
             noise_BKnD = torch.randn_like(q_mean_BKnD) if summary.training else None
             chunk_k_BKnD, chunk_v_BKnD = summary(q_mean_BKnD, k_BKTD[:, :, :whole], v_BKTD[:, :, :whole], noise_BKnD)
-        given = (q_BHTD, k_BKTD, v_BKTD, chunk_k_BKnD, chunk_v_BKnD)
+        operands = (q_BHTD, k_BKTD, v_BKTD, chunk_k_BKnD, chunk_v_BKnD)
         narrow = window is not None and window < geometry.recent + geometry.window
         if narrow or geometry.sinks or not self.backbone.learned_positions:
             begins = range(0, q_BHTD.shape[2], geometry.window)
-            return torch.cat([self._one_window(begin, *given, summary, scale, window) for begin in begins], dim=2)
+            return torch.cat([self._one_window(begin, *operands, summary, scale, window) for begin in begins], dim=2)
         return eva_attention(
-            *given,
+            *operands,
             scale=scale,
             counts_BT=geometry.counts(torch.arange(q_BHTD.shape[2], device=q_BHTD.device)).expand(len(q_BHTD), -1),
             chunk_bias_H=summary.remote_bias_H,

@@ -14,7 +14,7 @@ from torch import Tensor
 from contextlab import tensors
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.generator import Generator
-from contextlab.methods.generative_adapter.places import Pair
+from contextlab.methods.generative_adapter.targets import Pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Adapter:
         return other.S_BLRR
 
 
-def _check_origin(found: dict[str, str], wanted: dict[str, str]) -> None:
-    for part, digest in wanted.items():
-        if found.get(part) != digest:
+def _check_origin(stored: dict[str, str], expected: dict[str, str]) -> None:
+    for part, digest in expected.items():
+        if stored.get(part) != digest:
             raise UserError(f"This adapter belongs to another {part}: use it with the one that it was made with.")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contextlab.attention import Layout
 from contextlab.methods.generative_adapter.generator import Generator
-from contextlab.methods.generative_adapter.places import Pair, adapted
+from contextlab.methods.generative_adapter.targets import Pair, adapted
 
 
 def read_chunks(generator: Generator, tokens_BnT: Tensor, lengths_Bn: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ def read_chunks(generator: Generator, tokens_BnT: Tensor, lengths_Bn: Tensor | N
         pairs.append(generator.pair(i, before_BnRR.flatten(0, 1)))
 
     position_NT = steps.expand(rows * count, -1)
-    with adapted(generator.places, pairs.__getitem__, enter):
+    with adapted(generator.targets, pairs.__getitem__, enter):
         hidden_NTC = backbone.forward(
             tokens_BnT.flatten(0, 1), position_NT, backbone.reader(rows * count, Layout(position_NT))
         )

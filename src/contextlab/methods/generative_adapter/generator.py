@@ -13,9 +13,9 @@ from torch.nn.functional import rms_norm
 
 from contextlab.backbone import Backbone, weights_digest
 from contextlab.errors import UserError
-from contextlab.methods.generative_adapter import normalise, places
+from contextlab.methods.generative_adapter import normalise, targets
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
-from contextlab.methods.generative_adapter.places import Pair, Place
+from contextlab.methods.generative_adapter.targets import Pair, Target
 
 EPS = 1e-6
 
@@ -26,12 +26,12 @@ class LayerGenerator(nn.Module):
     A1 starts at zero, so that the adapted layer starts as it was; the others at N(0, 1 / (3 fan_in)).
     """
 
-    def __init__(self, width: int, d_r: int, place: Place, *, gain: bool, random: torch.Generator) -> None:
+    def __init__(self, width: int, d_r: int, target: Target, *, gain: bool, random: torch.Generator) -> None:
         super().__init__()
-        self.A1 = nn.Parameter(torch.zeros(place.outputs, d_r))
+        self.A1 = nn.Parameter(torch.zeros(target.outputs, d_r))
         self.A2 = nn.Parameter(torch.randn(d_r, width, generator=random) / (3 * width) ** 0.5)
         self.B1 = nn.Parameter(torch.randn(width, d_r, generator=random) / (3 * width) ** 0.5)
-        self.B2 = nn.Parameter(torch.randn(d_r, place.inputs, generator=random) / (3 * place.inputs) ** 0.5)
+        self.B2 = nn.Parameter(torch.randn(d_r, target.inputs, generator=random) / (3 * target.inputs) ** 0.5)
         self.gain = nn.Parameter(torch.ones(width)) if gain else None
 
     def gram(self, hidden_BTC: Tensor, real_BT: Tensor | None = None) -> Tensor:
@@ -48,7 +48,7 @@ class Generator(nn.Module):
     """One `LayerGenerator` per adapted layer of a backbone.
 
     Attributes:
-        places: the adapted layers.
+        targets: the adapted layers.
         d_r: width of S.
         rank: of the pairs.
         scale: alpha / d_r.
@@ -60,21 +60,21 @@ class Generator(nn.Module):
     def __init__(self, backbone: Backbone, config: GenerativeAdapterConfig) -> None:
         super().__init__()
         self.backbone, self.config = backbone, config
-        self.places = places.find(backbone, config.modules)
+        self.targets = targets.find(backbone, config.modules)
         self.d_r, self.rank = config.widths(backbone.width)
         self.scale = config.alpha / self.d_r if config.alpha is not None else 1 / 16
         random = torch.Generator().manual_seed(config.seed)
         self.layers = nn.ModuleDict(
             {
-                key(place.name): LayerGenerator(backbone.width, self.d_r, place, gain=config.rms_norm, random=random)
-                for place in self.places
+                key(target.name): LayerGenerator(backbone.width, self.d_r, target, gain=config.rms_norm, random=random)
+                for target in self.targets
             }
         ).to(backbone.device, backbone.dtype)
 
     def layer(self, i: int) -> LayerGenerator:
         """The generator of the i-th adapted layer."""
-        found: LayerGenerator = self.layers[key(self.places[i].name)]  # type: ignore[assignment]
-        return found
+        layer: LayerGenerator = self.layers[key(self.targets[i].name)]  # type: ignore[assignment]
+        return layer
 
     def pair(self, i: int, S_BRR: Tensor) -> Pair:
         """The change s A1 norm(S) B2 of the i-th adapted layer.
@@ -98,23 +98,23 @@ class Generator(nn.Module):
         """No change of any layer."""
         none = _wide(self.layer(0).A1.new_zeros(1, 1, 1))
         return tuple(
-            Pair(none.expand(rows, place.outputs, self.rank), none.expand(rows, self.rank, place.inputs))
-            for place in self.places
+            Pair(none.expand(rows, target.outputs, self.rank), none.expand(rows, self.rank, target.inputs))
+            for target in self.targets
         )
 
     def empty(self, rows: int) -> Tensor:
         """`S_BLRR` of an empty context."""
         like = _wide(self.layer(0).A1)
-        return like.new_zeros(rows, len(self.places), self.d_r, self.d_r)
+        return like.new_zeros(rows, len(self.targets), self.d_r, self.d_r)
 
     @property
     def untrained(self) -> bool:
         """Whether every A1 is zero, so that no context changes anything."""
-        return not any(bool(self.layer(i).A1.any()) for i in range(len(self.places)))
+        return not any(bool(self.layer(i).A1.any()) for i in range(len(self.targets)))
 
     def origin(self) -> dict[str, str]:
         """What an S belongs to: digests of the backbone and of this generator, and the adapted layers in order."""
-        modules = json.dumps([place.name for place in self.places])
+        modules = json.dumps([target.name for target in self.targets])
         return {"backbone": self.backbone.digest, "generator": weights_digest(self), "modules": modules}
 
 

@@ -22,7 +22,7 @@ from contextlab.methods.generative_adapter import released
 from contextlab.methods.generative_adapter.adapter import Adapter
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.generator import Generator
-from contextlab.methods.generative_adapter.places import Enter, Pair, adapted
+from contextlab.methods.generative_adapter.targets import Enter, Pair, adapted
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.window import Window, WindowConfig
 
@@ -119,7 +119,7 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
     ) -> tuple[Tensor, Sequence[CacheReader]]:
         """`hidden_BTC` of tokens that lie behind a state, with the weights of the finished chunks; see `adapted`."""
         reader = CacheReader(self.backbone, state.kv, layout)
-        with adapted(self.generator.places, state.pairs.__getitem__, enter):
+        with adapted(self.generator.targets, state.pairs.__getitem__, enter):
             return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
 
     def continuations(self, state: AdapterState, longest: int) -> Branches[AdapterState]:
@@ -161,11 +161,11 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
         )
         read_B = state.length_B + lengths_B
         left_B = torch.where(ended_B, self._chunk_after(read_B, state.context_B), state.left_B)
-        asked_B = ended_B & (read_B == state.context_B)
-        if bool(asked_B.any()):
+        context_ended_B = ended_B & (read_B == state.context_B)
+        if bool(context_ended_B.any()):
             # The last hidden state of a block is what predicts the next token: here, that of a question.
             hidden_BtC = hidden_BtC.clone()
-            hidden_BtC[asked_B, lengths_B[asked_B] - 1] = self._after_bos(pairs)[asked_B]
+            hidden_BtC[context_ended_B, lengths_B[context_ended_B] - 1] = self._after_bos(pairs)[context_ended_B]
         return dataclasses.replace(state, pairs=pairs, left_B=left_B), hidden_BtC
 
     def _chunk_after(self, read_B: Tensor, context_B: Tensor) -> Tensor:
@@ -182,5 +182,5 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
         """`hidden_BC` after BOS alone, with these weights."""
         bos_B1 = torch.full((len(pairs[0].up), 1), self.backbone.bos, device=self.backbone.device)
         zeros_B1 = torch.zeros_like(bos_B1)
-        with adapted(self.generator.places, pairs.__getitem__):
+        with adapted(self.generator.targets, pairs.__getitem__):
             return self.backbone.forward(bos_B1, zeros_B1, self.backbone.reader(len(bos_B1), Layout(zeros_B1)))[:, 0]

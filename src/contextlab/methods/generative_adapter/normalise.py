@@ -51,8 +51,8 @@ def polar_factors(S_mn: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     differentiated: its gradient has a pole only where the first value dropped equals the last one kept, and is cut off
     there.
     """
-    found: tuple[Tensor, Tensor] = _PolarFactors.apply(S_mn, rank)  # type: ignore[no-untyped-call]
-    return found
+    U_mr, V_rn = _PolarFactors.apply(S_mn, rank)  # type: ignore[no-untyped-call]
+    return U_mr, V_rn
 
 
 def lowrank_factors(S_RR: Tensor, rank: int, config: GenerativeAdapterConfig) -> tuple[Tensor, Tensor]:

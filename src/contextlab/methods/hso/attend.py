@@ -59,7 +59,7 @@ class WindowAttend:
         v_BKSD = self._join(self._layers + layer, v)
         return sdpa(rotate(q, self._rotary), k_BKSD, v_BKSD, self._mask(window, width), scale).to(q_BHTD.dtype)
 
-    def place(self, x_BKSD: Tensor) -> Tensor:
+    def slot_index(self, x_BKSD: Tensor) -> Tensor:
         """`slot_BT` as an index into the slots of `x_BKSD`."""
         rows, heads, _, width = x_BKSD.shape
         return self.slot_BT[:, None, :, None].expand(rows, heads, -1, width)
@@ -96,7 +96,7 @@ class _Join(torch.autograd.Function):
         ctx.attend, ctx.i = attend, i
         cached_BKSD = attend.cached[i]
         if not attend.fixed:
-            cached_BKSD.scatter_(2, attend.place(cached_BKSD), new_BKTD)
+            cached_BKSD.scatter_(2, attend.slot_index(cached_BKSD), new_BKTD)
         return cached_BKSD.detach()
 
     @staticmethod
@@ -104,5 +104,5 @@ class _Join(torch.autograd.Function):
         (gradient_BKSD,) = gradients
         ctx.attend.gradients[ctx.i] = gradient_BKSD
         deeper = ctx.needs_input_grad[0] and not ctx.attend.fixed
-        new_BKTD = gradient_BKSD.gather(2, ctx.attend.place(gradient_BKSD)) if deeper else None
+        new_BKTD = gradient_BKSD.gather(2, ctx.attend.slot_index(gradient_BKSD)) if deeper else None
         return new_BKTD, gradient_BKSD.new_zeros(()), None, None

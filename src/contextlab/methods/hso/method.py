@@ -104,4 +104,4 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
             )
             while bool((reading.rest_B > 0).any()):
                 reading.window()
-            return reading.state(), reading.found_BT
+            return reading.state(), reading.logprobs_BT

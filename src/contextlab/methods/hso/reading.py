@@ -48,7 +48,7 @@ class Reading:
 
     Attributes:
         rest_B: tokens of the call still to be read.
-        found_BT: log-probabilities; None when not wanted.
+        logprobs_BT: log-probabilities; None when not wanted.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Reading:
         self.mean_B, self.recent_B, self.worst_B = (x.clone() for x in (state.mean_B, state.recent_B, state.worst_B))
         self.pending_BC, self.lost_B = state.pending_BC, state.pending_BC.isnan().any(1)
         self.stretch = -(-JUDGED_TOKENS // self.config.k)
-        self.found_BT: Tensor | None = None
+        self.logprobs_BT: Tensor | None = None
         if scored:
-            self.found_BT = torch.zeros(rows, length, device=tokens_BT.device)
+            self.logprobs_BT = torch.zeros(rows, length, device=tokens_BT.device)
             if length:
                 first_B1 = self.backbone.logprobs(state.pending_BC[:, None], self.tokens_BT[:, :1])
-                self.found_BT[:, :1] = first_B1.masked_fill(self.rest_B[:, None] == 0, 0.0)
+                self.logprobs_BT[:, :1] = first_B1.masked_fill(self.rest_B[:, None] == 0, 0.0)
         else:
             self._skip_forgotten()
         most = self.context + (0 if self.resets else self.config.k)
@@ -97,16 +97,16 @@ class Reading:
         learning_B = closes_B & ~self.lost_B
         learns = config.lr > 0 and bool(learning_B.any())
         self._enter(take_B)
-        given = self._pass(torch.zeros_like(end_B) if learns else self.open_B, end_B, follows_B)
-        if given.slot_Bt.shape[1]:
+        inputs = self._pass(torch.zeros_like(end_B) if learns else self.open_B, end_B, follows_B)
+        if inputs.slot_Bt.shape[1]:
             with torch.set_grad_enabled(learns):
-                attend = self._attend(given)
-                hidden_BtC = self.backbone.forward(given.tokens_Bt, given.position_Bt, attend)
-                wanted = learns or self.found_BT is not None
-                found_Bt = self.backbone.logprobs(hidden_BtC, given.target_Bt) if wanted else None
-            self._report(given, hidden_BtC.detach(), found_Bt, take_B)
-            if found_Bt is not None and learns:
-                self._learn(given, attend, found_Bt, learning_B)
+                attend = self._attend(inputs)
+                hidden_BtC = self.backbone.forward(inputs.tokens_Bt, inputs.position_Bt, attend)
+                wanted = learns or self.logprobs_BT is not None
+                logprobs_Bt = self.backbone.logprobs(hidden_BtC, inputs.target_Bt) if wanted else None
+            self._report(inputs, hidden_BtC.detach(), logprobs_Bt, take_B)
+            if logprobs_Bt is not None and learns:
+                self._learn(inputs, attend, logprobs_Bt, learning_B)
         self.used_B = torch.where(closes_B, self.used_B + end_B, self.used_B).masked_fill(ends_B, 0)
         self.open_B = end_B.masked_fill(closes_B | ends_B, 0)
         self.left_B = torch.where(ends_B, self.context, self.left_B - take_B)
@@ -178,50 +178,50 @@ class Reading:
             real_Bt & ((steps < size_B1 - 1) | follows_B[:, None]),
         )
 
-    def _attend(self, given: Pass, *, fixed: bool = False, shift: list[Tensor] | None = None) -> WindowAttend:
-        view = int(given.slot_Bt.amax()) + 1
+    def _attend(self, inputs: Pass, *, fixed: bool = False, shift: list[Tensor] | None = None) -> WindowAttend:
+        view = int(inputs.slot_Bt.amax()) + 1
         cached = [x[:, :, :view] for x in self.buffers.cached]
-        return WindowAttend(self.backbone, cached, given.slot_Bt, given.position_Bt, fixed=fixed, shift=shift)
+        return WindowAttend(self.backbone, cached, inputs.slot_Bt, inputs.position_Bt, fixed=fixed, shift=shift)
 
-    def _report(self, given: Pass, hidden_BtC: Tensor, found_Bt: Tensor | None, take_B: Tensor) -> None:
+    def _report(self, inputs: Pass, hidden_BtC: Tensor, logprobs_Bt: Tensor | None, take_B: Tensor) -> None:
         """Note what is new: a window that is run once more has been reported before."""
         until_B = self.used_B + self.open_B
-        if self.found_BT is not None and found_Bt is not None:
-            index_Bt = given.slot_Bt + 1 - until_B[:, None]
-            new_Bt = given.known_Bt & (index_Bt > 0)
+        if self.logprobs_BT is not None and logprobs_Bt is not None:
+            index_Bt = inputs.slot_Bt + 1 - until_B[:, None]
+            new_Bt = inputs.known_Bt & (index_Bt > 0)
             index_Bt = (self.done_B[:, None] + index_Bt).masked_fill(~new_Bt, 0)
-            found_Bt = found_Bt.detach().float().masked_fill(self.lost_B[:, None], float("nan"))
-            self.found_BT.scatter_add_(1, index_Bt, found_Bt.masked_fill(~new_Bt, 0.0))
-        at_B = until_B + take_B - 1 - given.slot_Bt[:, 0]
+            logprobs_Bt = logprobs_Bt.detach().float().masked_fill(self.lost_B[:, None], float("nan"))
+            self.logprobs_BT.scatter_add_(1, index_Bt, logprobs_Bt.masked_fill(~new_Bt, 0.0))
+        at_B = until_B + take_B - 1 - inputs.slot_Bt[:, 0]
         last_B1C = at_B.clamp(0, hidden_BtC.shape[1] - 1)[:, None, None].expand(-1, 1, hidden_BtC.shape[2])
         moved_B = (take_B > 0) & ~self.lost_B
         self.pending_BC = torch.where(moved_B[:, None], hidden_BtC.gather(1, last_B1C)[:, 0], self.pending_BC)
 
-    def _learn(self, given: Pass, attend: WindowAttend, found_Bt: Tensor, closes_B: Tensor) -> None:
+    def _learn(self, inputs: Pass, attend: WindowAttend, logprobs_Bt: Tensor, closes_B: Tensor) -> None:
         """Move the states of the rows whose window is complete against the gradient of its summed loss."""
-        counted_Bt = given.known_Bt & closes_B[:, None]
-        self._check(found_Bt.detach().float().masked_fill(~counted_Bt, 0.0).sum(1) / -self.config.k, closes_B)
+        counted_Bt = inputs.known_Bt & closes_B[:, None]
+        self._check(logprobs_Bt.detach().float().masked_fill(~counted_Bt, 0.0).sum(1) / -self.config.k, closes_B)
         closes_B = closes_B & ~self.lost_B
-        counted_Bt = given.known_Bt & closes_B[:, None]
+        counted_Bt = inputs.known_Bt & closes_B[:, None]
         rows = slice(None) if bool(closes_B.all()) else closes_B.nonzero()[:, 0]
         moments = self.buffers.moments(self.used_B)
-        window = [x.gather(2, attend.place(x)) for x in attend.cached] if self.config.steps == 2 else []
+        window = [x.gather(2, attend.slot_index(x)) for x in attend.cached] if self.config.steps == 2 else []
         for number in range(1, self.config.steps + 1):
             if number == 2:
-                attend, found_Bt = self._again(given, attend, window)
-            torch.autograd.grad(found_Bt, attend.anchor, -counted_Bt.to(found_Bt))
+                attend, logprobs_Bt = self._again(inputs, attend, window)
+            torch.autograd.grad(logprobs_Bt, attend.anchor, -counted_Bt.to(logprobs_Bt))
             self.buffers.move(rows, self._step(rows, number, attend), attend, moments)
 
-    def _again(self, given: Pass, attend: WindowAttend, window: list[Tensor]) -> tuple[WindowAttend, Tensor]:
+    def _again(self, inputs: Pass, attend: WindowAttend, window: list[Tensor]) -> tuple[WindowAttend, Tensor]:
         """The window a second time (HSO-2), with the states that its first step has moved."""
         if self.config.second == "fixed":
-            attend = self._attend(given, fixed=True)
+            attend = self._attend(inputs, fixed=True)
         else:
-            moved = (x.gather(2, attend.place(x)) for x in attend.cached)
-            attend = self._attend(given, shift=[new - old for new, old in zip(moved, window, strict=True)])
+            moved = (x.gather(2, attend.slot_index(x)) for x in attend.cached)
+            attend = self._attend(inputs, shift=[new - old for new, old in zip(moved, window, strict=True)])
         with torch.enable_grad():
-            hidden_BtC = self.backbone.forward(given.tokens_Bt, given.position_Bt, attend)
-            return attend, self.backbone.logprobs(hidden_BtC, given.target_Bt)
+            hidden_BtC = self.backbone.forward(inputs.tokens_Bt, inputs.position_Bt, attend)
+            return attend, self.backbone.logprobs(hidden_BtC, inputs.target_Bt)
 
     def _step(self, rows: slice | Tensor, number: int, attend: WindowAttend) -> Step:
         """How often each state has moved follows from its position: once or twice for every window since its own."""
@@ -253,12 +253,12 @@ class Reading:
         self._lose(closes_B & ~loss_B.isfinite(), "is no longer finite")
         closes_B = closes_B & ~self.lost_B
         windows_B = self._base_B // self.config.k
-        place_B = windows_B % self.stretch
+        offset_B = windows_B % self.stretch
         mean_B = self.mean_B.masked_fill(windows_B == 0, 0.0)
-        before_B = (mean_B * windows_B - self.recent_B * (place_B > 0)) / (windows_B - place_B).clamp(min=1)
-        recent_B = torch.where(place_B == 0, loss_B, self.recent_B + loss_B)
+        before_B = (mean_B * windows_B - self.recent_B * (offset_B > 0)) / (windows_B - offset_B).clamp(min=1)
+        recent_B = torch.where(offset_B == 0, loss_B, self.recent_B + loss_B)
         judged_B = recent_B / self.stretch
-        ends_B, first_B = closes_B & (place_B == self.stretch - 1), windows_B < self.stretch
+        ends_B, first_B = closes_B & (offset_B == self.stretch - 1), windows_B < self.stretch
         suspicious_B = (judged_B > before_B + DIVERGED) & (judged_B > self.worst_B)
         high_B = ends_B & torch.where(first_B, self.stretch > 1, suspicious_B)
         for row in high_B.nonzero()[:, 0].tolist():

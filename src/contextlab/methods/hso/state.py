@@ -99,12 +99,12 @@ class Buffers:
     def move(self, rows: slice | Tensor, step: Step, attend: WindowAttend, moments: Moments) -> None:
         """One step of the given rows' states in `attend`'s view against its gradients."""
         present = self.config.update == "present"
-        for place, i in enumerate(self._chosen):
+        for number, i in enumerate(self._chosen):
             h, g = attend.cached[i], attend.gradients[i]
-            index = attend.place(h)
+            index = attend.slot_index(h)
             if present:
                 h, g = h.gather(2, index), g.gather(2, index)
-            whole = [h, *(xs[place][:, :, : g.shape[2]] for xs in moments if xs)]
+            whole = [h, *(xs[number][:, :, : g.shape[2]] for xs in moments if xs)]
             moved = [x[rows] for x in whole]
             if self.config.optimizer == "sgd":
                 step.sgd(moved[0], g[rows])

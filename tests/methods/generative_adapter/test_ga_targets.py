@@ -10,7 +10,7 @@ from contextlab import backbone as backbones
 from contextlab.backbone import weights_digest
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.config import OUTPUT_PROJECTIONS
-from contextlab.methods.generative_adapter.places import Pair, adapted, find, transposed
+from contextlab.methods.generative_adapter.targets import Pair, adapted, find, transposed
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 
@@ -26,8 +26,8 @@ def opt():
     return backbones.wrap(transformers.OPTForCausalLM(config))
 
 
-def random_pairs(places, rows, rank=3):
-    return [Pair(torch.randn(rows, p.outputs, rank), torch.randn(rows, rank, p.inputs)) for p in places]
+def random_pairs(targets, rows, rank=3):
+    return [Pair(torch.randn(rows, p.outputs, rank), torch.randn(rows, rank, p.inputs)) for p in targets]
 
 
 def logits(backbone, tokens):
@@ -41,7 +41,7 @@ def hooks(backbone):
 
 def test_attention_outputs_are_the_default_on_three_families(backbone):
     layer = {"tiny-llama": "model.layers.{}.self_attn.o_proj", "tiny-gpt2": "transformer.h.{}.attn.c_proj"}
-    names = [place.name for place in find(backbone, OUTPUT_PROJECTIONS)]
+    names = [target.name for target in find(backbone, OUTPUT_PROJECTIONS)]
     assert names == [layer[backbone.name].format(i) for i in range(4)]
     assert [p.name for p in find(opt(), OUTPUT_PROJECTIONS)] == [
         f"model.decoder.layers.{i}.self_attn.out_proj" for i in range(3)
@@ -49,10 +49,10 @@ def test_attention_outputs_are_the_default_on_three_families(backbone):
 
 
 def test_sizes_are_inputs_and_outputs_whichever_way_the_weight_lies():
-    place = find(backbones.load("tiny-gpt2"), "*.1.mlp.c_fc")[0]
-    assert (place.inputs, place.outputs) == (32, 128) == tuple(place.layer.weight.shape)
-    place = find(backbones.load("tiny-llama"), "*.1.mlp.down_proj")[0]
-    assert (place.outputs, place.inputs) == (32, 64) == tuple(place.layer.weight.shape)
+    target = find(backbones.load("tiny-gpt2"), "*.1.mlp.c_fc")[0]
+    assert (target.inputs, target.outputs) == (32, 128) == tuple(target.layer.weight.shape)
+    target = find(backbones.load("tiny-llama"), "*.1.mlp.down_proj")[0]
+    assert (target.outputs, target.inputs) == (32, 64) == tuple(target.layer.weight.shape)
 
 
 def test_patterns_choose_layers_of_some_blocks_too(backbone):
@@ -74,43 +74,43 @@ def test_a_model_without_blocks_is_refused(backbone):
 
 @pytest.mark.parametrize("pattern", [OUTPUT_PROJECTIONS, "*mlp*"])
 def test_pairs_equal_weights_with_the_change_merged(backbone, pattern):
-    places, tokens = find(backbone, pattern), torch.randint(0, 257, (2, 9))
-    pairs = random_pairs(places, rows=2)
-    with adapted(places, pairs.__getitem__):
+    targets, tokens = find(backbone, pattern), torch.randint(0, 257, (2, 9))
+    pairs = random_pairs(targets, rows=2)
+    with adapted(targets, pairs.__getitem__):
         together = logits(backbone, tokens)
     for row in range(2):
         merged = backbones.load(backbone.name)
-        for place, pair in zip(find(merged, pattern), pairs, strict=True):
+        for target, pair in zip(find(merged, pattern), pairs, strict=True):
             change = pair.up[row] @ pair.down[row]
             with torch.no_grad():
-                place.layer.weight += change.mT if transposed(place) else change
+                target.layer.weight += change.mT if transposed(target) else change
         torch.testing.assert_close(together[row], logits(merged, tokens[row : row + 1])[0], atol=2e-4, rtol=1e-4)
 
 
 def test_layers_that_flatten_their_rows_are_adapted_too():
     backbone = opt()
-    places, tokens = find(backbone, "*.fc1"), torch.randint(0, 257, (2, 9))
-    pairs = random_pairs(places, rows=2)
-    with adapted(places, pairs.__getitem__):
+    targets, tokens = find(backbone, "*.fc1"), torch.randint(0, 257, (2, 9))
+    pairs = random_pairs(targets, rows=2)
+    with adapted(targets, pairs.__getitem__):
         together = logits(backbone, tokens)
     one = [Pair(p.up[1:], p.down[1:]) for p in pairs]
-    with adapted(places, one.__getitem__):
+    with adapted(targets, one.__getitem__):
         torch.testing.assert_close(together[1:], logits(backbone, tokens[1:]), atol=1e-4, rtol=1e-4)
 
 
 def test_a_change_of_nothing_is_bitwise_nothing(backbone):
-    places, tokens = find(backbone, OUTPUT_PROJECTIONS), torch.randint(0, 257, (2, 9))
-    nothing = [Pair(torch.zeros_like(p.up), p.down) for p in random_pairs(places, rows=2)]
+    targets, tokens = find(backbone, OUTPUT_PROJECTIONS), torch.randint(0, 257, (2, 9))
+    nothing = [Pair(torch.zeros_like(p.up), p.down) for p in random_pairs(targets, rows=2)]
     plain = logits(backbone, tokens)
-    with adapted(places, nothing.__getitem__):
+    with adapted(targets, nothing.__getitem__):
         assert torch.equal(logits(backbone, tokens), plain)
 
 
 def test_states_are_those_that_enter_the_block(backbone):
-    places, tokens = find(backbone, OUTPUT_PROJECTIONS), torch.randint(0, 257, (1, 9))
+    targets, tokens = find(backbone, OUTPUT_PROJECTIONS), torch.randint(0, 257, (1, 9))
     seen = {}
-    zeros = [Pair(torch.zeros(1, p.outputs, 1), torch.zeros(1, 1, p.inputs)) for p in places]
-    with adapted(places, zeros.__getitem__, seen.__setitem__), torch.no_grad():
+    zeros = [Pair(torch.zeros(1, p.outputs, 1), torch.zeros(1, 1, p.inputs)) for p in targets]
+    with adapted(targets, zeros.__getitem__, seen.__setitem__), torch.no_grad():
         states = backbone.model(tokens, output_hidden_states=True).hidden_states
     assert list(seen) == [0, 1, 2, 3]
     for i, hidden in seen.items():
@@ -118,15 +118,15 @@ def test_states_are_those_that_enter_the_block(backbone):
 
 
 def test_nothing_is_left_in_the_model_after_an_error(backbone):
-    places, tokens = find(backbone, OUTPUT_PROJECTIONS), torch.randint(0, 257, (1, 9))
+    targets, tokens = find(backbone, OUTPUT_PROJECTIONS), torch.randint(0, 257, (1, 9))
     digest, before = weights_digest(backbone.model), hooks(backbone)
 
     def broken(i):
-        assert hooks(backbone) == before + 2 * len(places)
+        assert hooks(backbone) == before + 2 * len(targets)
         raise RuntimeError("no pair")
 
     def run():
-        with adapted(places, broken, lambda i, hidden: None):
+        with adapted(targets, broken, lambda i, hidden: None):
             logits(backbone, tokens)
 
     with pytest.raises(RuntimeError, match="no pair"):

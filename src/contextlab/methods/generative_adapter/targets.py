@@ -37,7 +37,7 @@ class Pair:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Target:
     """One adapted layer: its name in the model, the block it is part of, itself, its inputs and outputs."""
 
     name: str
@@ -47,7 +47,7 @@ class Place:
     outputs: int
 
 
-def find(backbone: Backbone, pattern: str) -> list[Place]:
+def find(backbone: Backbone, pattern: str) -> list[Target]:
     """The linear layers inside the blocks whose name in the model matches one of the patterns, separated by |.
 
     Raises:
@@ -63,42 +63,42 @@ def find(backbone: Backbone, pattern: str) -> list[Place]:
             f"{type(backbone.model).__name__} has no list of blocks to adapt: use a Llama-, GPT-2- or OPT-style model."
         )
     prefix, blocks = stacks[0]
-    places = [
-        Place(f"{prefix}.{i}.{name}", block, layer, *_size(layer))
+    targets = [
+        Target(f"{prefix}.{i}.{name}", block, layer, *_size(layer))
         for i, block in enumerate(blocks)
         for name, layer in block.named_modules()
         if isinstance(layer, nn.Linear | Conv1D)
     ]
-    matching = [p for p in places if any(fnmatchcase(p.name, part.strip()) for part in pattern.split("|"))]
+    matching = [p for p in targets if any(fnmatchcase(p.name, part.strip()) for part in pattern.split("|"))]
     if not matching:
-        names = dict.fromkeys(p.name.removeprefix(prefix).split(".", 2)[2] for p in places)
+        names = dict.fromkeys(p.name.removeprefix(prefix).split(".", 2)[2] for p in targets)
         raise UserError(
             f"modules={pattern} matches no linear layer of {backbone.name}: choose of {', '.join(names)}, as in *NAME."
         )
     return matching
 
 
-def transposed(place: Place) -> bool:
+def transposed(target: Target) -> bool:
     """Whether the layer keeps its weight as inputs x outputs."""
-    return isinstance(place.layer, Conv1D)
+    return isinstance(target.layer, Conv1D)
 
 
 @contextmanager
-def adapted(places: list[Place], pair: Callable[[int], Pair], enter: Enter | None = None) -> Iterator[None]:
-    """While entered, layer i of `places` adds pair(i) to its weight; the weight itself stays as it is.
+def adapted(targets: list[Target], pair: Callable[[int], Pair], enter: Enter | None = None) -> Iterator[None]:
+    """While entered, layer i of `targets` adds pair(i) to its weight; the weight itself stays as it is.
 
     Args:
-        places: from `find`.
+        targets: from `find`.
         pair: the change of a layer, one row for each of the batch.
         enter: told the states `hidden_BTC` that enter a layer's block, before pair(i) is asked for.
     """
     with ExitStack() as stack:
-        for i, place in enumerate(places):
+        for i, target in enumerate(targets):
             if enter is not None:
                 entering = functools.partial(_enter, functools.partial(enter, i))
-                stack.callback(place.block.register_forward_pre_hook(entering, with_kwargs=True).remove)
+                stack.callback(target.block.register_forward_pre_hook(entering, with_kwargs=True).remove)
             leaving = functools.partial(_add, functools.partial(pair, i))
-            stack.callback(place.layer.register_forward_hook(leaving).remove)
+            stack.callback(target.layer.register_forward_hook(leaving).remove)
         yield
 
 
