@@ -23,7 +23,7 @@ class Base(Config):
     Attributes:
         N: tokens of a window; as many as
             fit when not given.
-        hidden: said here alone.
+        hidden: described here alone.
     """
 
     N: pydantic.PositiveInt | None = None
@@ -79,16 +79,16 @@ def test_every_setting_that_is_built_in_is_described(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_described_defaults_are_parsed_to_the_defaults(name: str) -> None:
     kind = CONFIGS[name]
-    told = {one.name: grammar.value(one.default, name) for one in described(kind)}
-    filled = {key: value for key, value in told.items() if value is not None}
+    defaults = {one.name: grammar.value(one.default, name) for one in described(kind)}
+    filled = {key: value for key, value in defaults.items() if value is not None}
     assert kind.parse(filled) == kind()
 
 
 def test_settings_are_described_in_words() -> None:
-    told = described(Some)
-    assert told == [
+    settings = described(Some)
+    assert settings == [
         Setting("N", "integer > 0 or null", "null", "tokens of a segment."),
-        Setting("hidden", "boolean", "false", "said here alone."),
+        Setting("hidden", "boolean", "false", "described here alone."),
         Setting("way", "short | long | ''", "short", "`short` or `long`."),
         Setting("share", "number > 0, <= 1", "0.5", "of the way, to the end."),
         Setting("files", "array", "[]", "that are read."),

@@ -57,11 +57,11 @@ def test_a_value_that_is_spelled_is_read_back(value: Any) -> None:
 def test_any_text_gives_items_or_one_sentence(text: str, kind: Any) -> None:
     for read in (lambda: grammar.items(text, kind), lambda: grammar.split(text), lambda: grammar.settings(text, "it")):
         try:
-            said = str(read())[:1] and "."
+            message = str(read())[:1] and "."
         except UserError as error:
-            said = str(error)
-        assert said[-1] in ".?"
-        assert len(said) < 1000
+            message = str(error)
+        assert message[-1] in ".?"
+        assert len(message) < 1000
 
 
 @pytest.mark.parametrize(

@@ -55,16 +55,16 @@ class Counting(ContextMethod):
     def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
         rows, length = tokens_BT.shape
         lengths_B = lengths_B if lengths_B is not None else torch.full((rows,), length)
-        found = torch.zeros(rows, length)
+        scores = torch.zeros(rows, length)
         for row in range(rows):
             last = state.pending_BC[row, 0]
             for t in range(int(lengths_B[row])):
-                found[row, t] = self.distribution(last)[tokens_BT[row, t]]
+                scores[row, t] = self.distribution(last)[tokens_BT[row, t]]
                 last = tokens_BT[row, t].float()
             state = dataclasses.replace(
                 state, pending_BC=state.pending_BC.index_put((torch.tensor(row), torch.tensor(0)), last)
             )
-        return dataclasses.replace(state, length_B=state.length_B + lengths_B), found if logprobs else None
+        return dataclasses.replace(state, length_B=state.length_B + lengths_B), scores if logprobs else None
 
     def distribution(self, last):
         scores = torch.zeros(7)

@@ -241,5 +241,5 @@ def test_settings_are_parsed_from_text(name):
     """In the form of the command line."""
     config = registry.method_class(name).Config
     defaults = config().as_dict()
-    given = {key: str(value) for key, value in defaults.items() if value is not None}
-    assert config.parse(given).as_dict() == defaults
+    texts = {key: str(value) for key, value in defaults.items() if value is not None}
+    assert config.parse(texts).as_dict() == defaults

@@ -1,4 +1,4 @@
-"""Caches that grow in place: they stay values, and need no memory twice."""
+"""Caches that grow in place: they stay values, and are never in memory twice."""
 
 from __future__ import annotations
 
@@ -283,11 +283,11 @@ def test_full_is_bitwise_the_same_in_place_and_copied(split):
     roomy, _ = method.read(method.start(2), text[:, :split])
     bare = roomy.map(torch.clone)
     for begin in (*range(split, 100, 9), 100):
-        roomy, found = method.read(roomy, text[:, begin : begin + 9])
+        roomy, logprobs = method.read(roomy, text[:, begin : begin + 9])
         bare, expected = method.read(bare, text[:, begin : begin + 9])
-        assert found is not None
+        assert logprobs is not None
         assert expected is not None
-        assert torch.equal(found, expected)
+        assert torch.equal(logprobs, expected)
         bare = bare.map(torch.clone)
 
 

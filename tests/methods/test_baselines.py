@@ -47,30 +47,30 @@ def test_full_equals_the_model_itself(backbone):
 
 def test_full_starts_anew_where_the_positions_end(backbone):
     tokens = text(200)
-    found = read(Full(backbone), tokens)
-    torch.testing.assert_close(found[:, 129:], plain(backbone, tokens[:, 128:]), atol=1e-5, rtol=1e-5)
+    logprobs = read(Full(backbone), tokens)
+    torch.testing.assert_close(logprobs[:, 129:], plain(backbone, tokens[:, 128:]), atol=1e-5, rtol=1e-5)
 
 
 def test_window_equals_the_model_on_every_window_alone(backbone):
     tokens = text(100)
-    found = read(Window(backbone, WindowConfig(N=32)), tokens)
+    logprobs = read(Window(backbone, WindowConfig(N=32)), tokens)
     for begin in range(0, 100, 32):
         piece = tokens[:, begin : begin + 32]
-        torch.testing.assert_close(found[:, begin + 1 : begin + 32], plain(backbone, piece), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logprobs[:, begin + 1 : begin + 32], plain(backbone, piece), atol=1e-5, rtol=1e-5)
 
 
 def test_the_first_token_of_a_window_is_predicted_from_the_window_before(backbone):
     tokens = text(33)
-    found = read(Window(backbone, WindowConfig(N=32)), tokens)
-    torch.testing.assert_close(found[0, 32], plain(backbone, tokens)[0, 31])
+    logprobs = read(Window(backbone, WindowConfig(N=32)), tokens)
+    torch.testing.assert_close(logprobs[0, 32], plain(backbone, tokens)[0, 31])
 
 
 def test_what_is_ahead_places_the_boundaries(backbone):
     tokens = text(60)
     method = Window(backbone, WindowConfig(N=32))
-    _, found = method.read(method.start(ahead=Ahead(10)), tokens)
-    assert found is not None
-    torch.testing.assert_close(found[:, 11:42], plain(backbone, tokens[:, 10:42]), atol=1e-5, rtol=1e-5)
+    _, logprobs = method.read(method.start(ahead=Ahead(10)), tokens)
+    assert logprobs is not None
+    torch.testing.assert_close(logprobs[:, 11:42], plain(backbone, tokens[:, 10:42]), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", [Full, Window, Sliding, Sinks])
@@ -82,8 +82,8 @@ def test_within_the_first_window_all_methods_are_full_attention(backbone, method
 def test_two_windows_of_sliding_are_full_attention():
     backbone = load("tiny-llama")
     tokens = text(64)
-    found = read(Sliding(backbone, SlidingConfig(N=32)), tokens)
-    torch.testing.assert_close(found, read(Full(backbone), tokens), atol=1e-5, rtol=1e-5)
+    logprobs = read(Sliding(backbone, SlidingConfig(N=32)), tokens)
+    torch.testing.assert_close(logprobs, read(Full(backbone), tokens), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("sinks", [0, 3])
@@ -92,36 +92,36 @@ def test_sliding_by_hand(sinks):
     backbone = load("tiny-llama")
     tokens = text(90, seed=3)
     method = Sliding(backbone, SlidingConfig(N=20, sinks=sinks))
-    kv, pending, found = backbone.empty_kv(1), backbone.bos_hidden_C[None], []
+    kv, pending, pieces = backbone.empty_kv(1), backbone.bos_hidden_C[None], []
     for begin in range(0, 90, 20):
         piece = tokens[:, begin : begin + 20]
         position = kv.used_B[:, None] + torch.arange(piece.shape[1])
         reader = CacheReader(backbone, kv, Layout(position))
         with torch.no_grad():
             hidden = backbone.forward(piece, position, reader)
-        found.append(backbone.logprobs(torch.cat((pending[:, None], hidden[:, :-1]), 1), piece))
+        pieces.append(backbone.logprobs(torch.cat((pending[:, None], hidden[:, :-1]), 1), piece))
         kv, pending = reader.grown(torch.tensor([piece.shape[1]])), hidden[:, -1]
         kv = kv.keep(sinks, 20, torch.tensor([True]), backbone)
-    torch.testing.assert_close(read(method, tokens), torch.cat(found, 1).detach(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(read(method, tokens), torch.cat(pieces, 1).detach(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("sinks", [0, 2])
 def test_sinks_equals_streaming_token_by_token(sinks):
-    """A cache of sinks and recent keys without positions, rotated by their place in it, one token at a time."""
+    """A cache of sinks and recent keys without positions, rotated to their slots, one token at a time."""
     backbone = load("tiny-qwen2")
     tokens = text(70, seed=4)
     recent = 17
-    kv, pending, found = backbone.empty_kv(1), backbone.bos_hidden_C[None], []
+    kv, pending, pieces = backbone.empty_kv(1), backbone.bos_hidden_C[None], []
     for t in range(70):
         token = tokens[:, t : t + 1]
-        found.append(backbone.logprobs(pending[:, None], token)[0, 0])
+        pieces.append(backbone.logprobs(pending[:, None], token)[0, 0])
         kv = kv.keep(sinks, recent - 1, torch.tensor([True]), backbone)
         reader = CacheReader(backbone, kv, Layout(kv.used_B[:, None]))
         with torch.no_grad():
             pending = backbone.forward(token, kv.used_B[:, None], reader)[:, 0]
         kv = reader.grown(torch.tensor([1]))
     ours = read(Sinks(backbone, SinksConfig(sinks=sinks, recent=recent)), tokens)[0]
-    torch.testing.assert_close(ours, torch.stack(found).detach(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours, torch.stack(pieces).detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_far_tokens_reach_each_method_as_far_as_it_says():

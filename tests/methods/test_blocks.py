@@ -78,8 +78,8 @@ class Sum(BlockMethod):
 
     def _read(self, state: SumState, sum_B: Tensor, lengths_B: Tensor) -> SumState:
         left_B = state.left_B - lengths_B
-        anew_B = torch.where(left_B == 0, self.segment_B[: len(left_B)], left_B)
-        return dataclasses.replace(state, sum_B=sum_B, left_B=anew_B)
+        left_B = torch.where(left_B == 0, self.segment_B[: len(left_B)], left_B)
+        return dataclasses.replace(state, sum_B=sum_B, left_B=left_B)
 
 
 def _real(tokens_Bt: Tensor, lengths_B: Tensor) -> Tensor:
@@ -100,11 +100,11 @@ def test_every_token_is_scored_from_all_before_it_whatever_the_blocks(shape, mos
     method = Sum(segment)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_TOKENS", most)
-        state, found_BT = method.read(method.start(len(shape)), tokens_BT, torch.tensor(lengths))
-    assert found_BT is not None
+        state, logprobs_BT = method.read(method.start(len(shape)), tokens_BT, torch.tensor(lengths))
+    assert logprobs_BT is not None
     for row, length in enumerate(lengths):
         text = tokens_BT[row, :length].tolist()
-        assert found_BT[row].tolist() == expected(text) + [0.0] * (17 - length)
+        assert logprobs_BT[row].tolist() == expected(text) + [0.0] * (17 - length)
         assert state.pending_BC[row].tolist() == [sum(text)]
     assert state.length_B.tolist() == lengths
     assert len(method.reserved) == method.steps
@@ -129,8 +129,8 @@ def test_reading_in_two_calls_is_reading_in_one(shape, split):
 def test_blocks_that_nobody_asks_about_are_skimmed():
     tokens_BT = torch.arange(20).repeat(2, 1)
     method, thorough = Sum([4, 4], skims=True), Sum([4, 4])
-    state, found = method.read(method.start(2), tokens_BT, logprobs=False)
-    assert found is None
+    state, logprobs = method.read(method.start(2), tokens_BT, logprobs=False)
+    assert logprobs is None
     assert (method.skimmed, method.steps) == (4, 1)
     expected_state, _ = thorough.read(thorough.start(2), tokens_BT, logprobs=False)
     assert (thorough.skimmed, thorough.steps) == (0, 5)
@@ -161,15 +161,15 @@ def test_what_is_scored_is_never_skimmed():
 
 def test_nothing_is_read_in_no_step():
     method = Sum([4])
-    state, found = method.read(method.start(), torch.zeros(1, 0, dtype=torch.int64))
+    state, logprobs = method.read(method.start(), torch.zeros(1, 0, dtype=torch.int64))
     assert method.steps == 0
-    assert found is not None
-    assert found.shape == (1, 0)
+    assert logprobs is not None
+    assert logprobs.shape == (1, 0)
     assert state.length_B.tolist() == [0]
 
 
 class Together:
-    """Says what it is asked for."""
+    """Returns what shows that it was called."""
 
     def score(self, state: SumState, candidates: list[list[int]]) -> Tensor:
         return torch.full((1, len(candidates), 1), 7.0)

@@ -59,12 +59,12 @@ def oracle(backbone, tokens, optimiser_of, cache):
         segment, targets = tokens[:, begin : begin + 16], tokens[:, begin + 1 : begin + 17]
         position = torch.arange(begin - start, begin - start + segment.shape[1])[None]
         reader = CacheReader(copied, kv, Layout(position))
-        found = copied.logprobs(copied.forward(segment, position, reader)[:, : targets.shape[1]], targets)
-        losses.append(found.detach())
+        logprobs = copied.logprobs(copied.forward(segment, position, reader)[:, : targets.shape[1]], targets)
+        losses.append(logprobs.detach())
         if targets.shape[1] < 16:
             break
         optimiser.zero_grad()
-        (-found.mean()).backward()
+        (-logprobs.mean()).backward()
         optimiser.step()
         with torch.no_grad():
             if cache == "recomputed":
@@ -88,13 +88,13 @@ def oracle(backbone, tokens, optimiser_of, cache):
 def test_equals_an_optimiser_of_torch_on_a_copy_of_the_model(backbone, settings, optimiser_of, cache):
     tokens = text(90)
     method = make(backbone, cache=cache, **settings)
-    state, found = read(method, tokens)
+    state, logprobs = read(method, tokens)
     expected, model = oracle(backbone, tokens, optimiser_of, cache)
-    torch.testing.assert_close(found[:, 1:], expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logprobs[:, 1:], expected, atol=1e-4, rtol=1e-4)
     assert state.steps_B.tolist() == [5]
     for name, weights in zip(method.model.names, state.learned.weights, strict=True):
         torch.testing.assert_close(weights[0], model.get_parameter(name), atol=1e-5, rtol=1e-4)
-    assert (found[:, 17:] - window(backbone, tokens)[:, 17:]).abs().max() > 1e-2
+    assert (logprobs[:, 17:] - window(backbone, tokens)[:, 17:]).abs().max() > 1e-2
 
 
 @pytest.fixture(params=["adam, tiny-llama", "adam, tiny-gpt2", "sgd, tiny-gpt2", "rms, tiny-llama"], scope="module")
@@ -139,9 +139,9 @@ def test_rows_may_be_split_at_different_places(method):
     lengths = torch.tensor([0, 16, 31, 45])
     state, _ = method.read(method.start(4), tokens, lengths)
     rest = torch.stack([tokens[row].roll(-int(n)) for row, n in enumerate(lengths)])
-    found = method.read(state, rest, 70 - lengths)[1]
+    logprobs = method.read(state, rest, 70 - lengths)[1]
     for row, n in enumerate(lengths.tolist()):
-        torch.testing.assert_close(found[row, : 70 - n], expected[row, n:], atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(logprobs[row, : 70 - n], expected[row, n:], atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("cut", [1, 16, 17, 32, 33, 60])
@@ -154,23 +154,23 @@ def test_later_targets_change_no_earlier_loss_bitwise(method, cut):
 def test_nothing_is_learned_before_the_first_segment_is_complete(method):
     """Token 16 completes the first segment; its own prediction is from before the update."""
     tokens = text(40)
-    found, plain = read(method, tokens)[1], window(method.backbone, tokens)
-    torch.testing.assert_close(found[:, :17], plain[:, :17], atol=1e-5, rtol=1e-5)
-    assert (found[:, 17:32] - plain[:, 17:32]).abs().max() > 1e-3
+    logprobs, plain = read(method, tokens)[1], window(method.backbone, tokens)
+    torch.testing.assert_close(logprobs[:, :17], plain[:, :17], atol=1e-5, rtol=1e-5)
+    assert (logprobs[:, 17:32] - plain[:, 17:32]).abs().max() > 1e-3
 
 
 def test_a_segment_as_long_as_the_context_is_plain_within_the_first_context(backbone):
     tokens = text(32)
-    found = read(make(backbone, segment=400), tokens)[1]
-    torch.testing.assert_close(found, window(backbone, tokens), atol=1e-5, rtol=1e-5)
+    logprobs = read(make(backbone, segment=400), tokens)[1]
+    torch.testing.assert_close(logprobs, window(backbone, tokens), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("cache", ["stale", "recomputed"])
 def test_without_a_rate_it_is_the_window_and_shares_all_weights(backbone, cache):
     method = make(backbone, lr=0, cache=cache)
     tokens = text(80, rows=2)
-    state, found = read(method, tokens)
-    torch.testing.assert_close(found, window(backbone, tokens), atol=1e-5, rtol=1e-5)
+    state, logprobs = read(method, tokens)
+    torch.testing.assert_close(logprobs, window(backbone, tokens), atol=1e-5, rtol=1e-5)
     assert isinstance(method.baseline(), Window)
     assert method.baseline().local.segment == 32
     for held, own in zip(state.learned.weights, method.model.trained, strict=True):
@@ -195,10 +195,10 @@ def test_weights_last_over_contexts_and_a_new_state_has_the_trained_ones(backbon
 
 def test_rows_have_weights_of_their_own_bitwise(method):
     tokens, lengths = text(50, rows=3), torch.tensor([50, 9, 33])
-    together, found = method.read(method.start(3), tokens, lengths)
+    together, logprobs = method.read(method.start(3), tokens, lengths)
     for row, length in enumerate(lengths.tolist()):
-        alone, logprobs = read(method, tokens[row : row + 1, :length])
-        assert torch.equal(found[row, :length], logprobs[0])
+        alone, alone_logprobs = read(method, tokens[row : row + 1, :length])
+        assert torch.equal(logprobs[row, :length], alone_logprobs[0])
         for mine, other in zip(together.learned.weights, alone.learned.weights, strict=True):
             assert torch.equal(mine[row], other[0])
     assert together.steps_B.tolist() == [3, 0, 2]
@@ -312,8 +312,8 @@ def test_statistics_must_be_there_and_fit(backbone, tmp_path):
 
 def test_narrow_backbones_learn_too():
     narrow = backbones.load("tiny-llama", dtype="bfloat16")
-    state, found = read(make(narrow, lr=1e-5), text(50))
-    assert found.isfinite().all()
+    state, logprobs = read(make(narrow, lr=1e-5), text(50))
+    assert logprobs.isfinite().all()
     assert {w.dtype for w in state.learned.weights} == {torch.float32}
     moved = sum(
         bool((w[0] != own).any()) for w, own in zip(state.learned.weights, narrow.model.parameters(), strict=True)

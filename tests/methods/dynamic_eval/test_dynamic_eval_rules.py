@@ -25,13 +25,13 @@ def follow(rule, arrays, name):
     weights = [w.clone() for w in tensors(arrays, "theta0")]
     for step in range(STEPS):
         rule.update(weights, tensors(arrays, f"grad_{step}"), (), (), step + 1)
-        for found, expected in zip(weights, tensors(arrays, f"{name}_{step}"), strict=True):
-            torch.testing.assert_close(found, expected, **EXACT)
+        for weight, expected in zip(weights, tensors(arrays, f"{name}_{step}"), strict=True):
+            torch.testing.assert_close(weight, expected, **EXACT)
 
 
 def test_statistics_equal_the_reference(arrays):
-    found = root_mean_square(tensors(arrays, f"statgrad_{sample}") for sample in range(4))
-    for ms, expected in zip(found, tensors(arrays, "ms"), strict=True):
+    statistics = root_mean_square(tensors(arrays, f"statgrad_{sample}") for sample in range(4))
+    for ms, expected in zip(statistics, tensors(arrays, "ms"), strict=True):
         torch.testing.assert_close(ms, expected, **EXACT)
 
 

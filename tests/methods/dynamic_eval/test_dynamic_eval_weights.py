@@ -40,16 +40,16 @@ def test_running_with_other_weights_equals_loading_them_and_leaves_no_trace(back
     plain = read(backbone, tokens)
     adaptable = Adaptable(backbone)
     other = [w + 0.05 * torch.randn_like(w) for w in adaptable.trained]
-    found = adaptable.run(other, lambda: read(backbone, tokens))
+    logprobs = adaptable.run(other, lambda: read(backbone, tokens))
     assert backbones.weights_digest(backbone.model) == before
     assert torch.equal(read(backbone, tokens), plain)
-    assert not torch.allclose(found, plain, atol=1e-2)
+    assert not torch.allclose(logprobs, plain, atol=1e-2)
     changed = backbones.load(backbone.name)
     with torch.no_grad():
         for name, w in zip(adaptable.names, other, strict=True):
             changed.model.get_parameter(name).copy_(w)
     # The prediction of the first token comes from BOS, which a backbone computes once.
-    assert torch.equal(found[:, 1:], read(changed, tokens)[:, 1:])
+    assert torch.equal(logprobs[:, 1:], read(changed, tokens)[:, 1:])
 
 
 def test_weights_return_when_a_run_fails(backbone):
@@ -63,13 +63,13 @@ def test_gradients_equal_backward_and_leave_no_trace(backbone):
     tokens = text(20)
     for parameter in backbone.model.parameters():
         parameter.requires_grad_(False)
-    (found,) = [gradient_statistics(backbone, tokens.tolist())]
+    (statistics,) = [gradient_statistics(backbone, tokens.tolist())]
     assert not any(p.requires_grad or p.grad is not None for p in backbone.model.parameters())
     model = backbones.load(backbone.name).model.requires_grad_()
     logits = model(tokens).logits[0, :-1]
     nn.functional.cross_entropy(logits, tokens[0, 1:]).backward()
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad.abs(), atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(statistics[name], parameter.grad.abs(), atol=1e-5, rtol=1e-3)
 
 
 def test_statistics_are_root_mean_squares_over_segments(backbone):

@@ -32,8 +32,8 @@ def test_forward_and_gradients_equal_the_released_module(fixture, name):
     out = module(x.transpose(0, 1)).transpose(0, 1)
     with torch.no_grad():
         fused = module(x.transpose(0, 1)).transpose(0, 1)
-    for found in (out, fused):
-        assert (found - arrays["out"]).abs().max() <= tolerance * arrays["out"].abs().max()
+    for result in (out, fused):
+        assert (result - arrays["out"]).abs().max() <= tolerance * arrays["out"].abs().max()
     (out * arrays["grad_out"]).sum().backward()
     gradients = {"grad_x": x.grad, **{f"grad.{name}": p.grad for name, p in module.named_parameters()}}
     assert gradients.keys() == {key for key in arrays if key.startswith("grad") and key != "grad_out"}
@@ -48,9 +48,9 @@ def test_means_equal_the_released_modules(fixture, name):
     module, tolerance = made(description["hyper"], arrays)
     x_BTC = arrays["x"].transpose(0, 1)
     q, k = (proj(x_BTC).unflatten(-1, (module.heads, -1)).transpose(1, 2) for proj in (module.q_proj, module.k_proj))
-    for found, key in zip(module.means(q, k), ("mid.q_bar", "mid.k_bar"), strict=True):
-        expected = arrays[key][:, :, : found.shape[2]]
-        assert (found - expected).abs().max() <= tolerance * expected.abs().max()
+    for mean, key in zip(module.means(q, k), ("mid.q_bar", "mid.k_bar"), strict=True):
+        expected = arrays[key][:, :, : mean.shape[2]]
+        assert (mean - expected).abs().max() <= tolerance * expected.abs().max()
 
 
 def random(window=8, chunk=4, **options):
@@ -120,9 +120,9 @@ def test_biases_follow_the_distance_over_windows():
     bias = random(relative_bias=True, overlap=True).rel_pos_bias
     table = bias.relative_attention_bias.weight[:, 0]
     distance = torch.arange(-3, 40)[None]
-    found = bias(distance)[0]
-    torch.testing.assert_close(found[:11], table[[0, 0, 0, *range(8)]])
-    assert found[-1] == table[15]
+    biases = bias(distance)[0]
+    torch.testing.assert_close(biases[:11], table[[0, 0, 0, *range(8)]])
+    assert biases[-1] == table[15]
 
 
 @pytest.mark.parametrize(

@@ -69,12 +69,12 @@ def test_any_split_equals_the_parallel_form(exact, family, form, cuts):
     with method.as_attention(), torch.no_grad():
         expected = method.backbone.model(tokens).logits.double().log_softmax(-1)[:, :-1]
     expected = expected.gather(-1, tokens[:, 1:, None])[..., 0]
-    state, found = method.start(), []
+    state, pieces = method.start(), []
     for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), 100], strict=True):
         state, part = method.read(state, tokens[:, begin:end])
-        found.append(part)
+        pieces.append(part)
     # Log-probabilities are float32 whatever the model.
-    torch.testing.assert_close(torch.cat(found, 1)[:, 1:], expected.float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(pieces, 1)[:, 1:], expected.float(), atol=1e-5, rtol=1e-5)
     hidden = state.pending_BC
     whole = method.read(method.start(), tokens)[0].pending_BC
     torch.testing.assert_close(hidden, whole, atol=1e-10, rtol=1e-10)
@@ -244,9 +244,9 @@ def test_sliding_keeps_as_much_of_the_windows_before_as_it_is_told(llama):
     whole = read(Sliding(llama, SlidingConfig(N=24)), tokens)
     torch.testing.assert_close(read(Sliding(llama, SlidingConfig(N=24, recent=24)), tokens), whole)
     cold = Sliding(llama, SlidingConfig(N=24, recent=0))
-    state, found = cold.read(cold.start(), tokens[:, :96])
+    state, logprobs = cold.read(cold.start(), tokens[:, :96])
     assert state.kv.used_B.tolist() == [4]
-    assert (found - whole[:, :96]).abs()[0, 26:].max() > 1e-3
+    assert (logprobs - whole[:, :96]).abs()[0, 26:].max() > 1e-3
     with pytest.raises(UserError, match="take fewer"):
         Sliding(llama, SlidingConfig(recent=124))
 

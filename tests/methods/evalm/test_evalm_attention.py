@@ -21,9 +21,9 @@ def text(length, rows=1):
     return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
-def of_model(model, tokens, **given):
+def of_model(model, tokens, **options):
     with torch.no_grad():
-        return model(tokens, **given).logits.log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0]
+        return model(tokens, **options).logits.log_softmax(-1)[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0]
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_an_unmodified_model_computes_what_the_method_reads(model, settings):
     tokens, lengths = text(170, rows=2), torch.tensor([170, 101])
     mask = (torch.arange(170) < lengths[:, None]).long()
     with eva_attention_of(model, config) as method:
-        found = of_model(model, tokens, attention_mask=mask)
+        logprobs = of_model(model, tokens, attention_mask=mask)
     expected = method.read(method.start(2), tokens, lengths)[1][:, 1:]
-    torch.testing.assert_close(found[mask[:, 1:] > 0], expected[mask[:, 1:] > 0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(logprobs[mask[:, 1:] > 0], expected[mask[:, 1:] > 0], atol=1e-5, rtol=1e-4)
 
 
 def test_it_is_undone_cleanly_also_after_an_exception(model):
@@ -108,7 +108,7 @@ def test_gradients_reach_everything_that_trains(pooling):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"attention_mask": torch.tensor([[0, 1, 1, 1, 1]])}, "padding on the right only"),
         ({"attention_mask": torch.ones(1, 1, 5, 5)}, "padding on the right only"),
@@ -116,10 +116,10 @@ def test_gradients_reach_everything_that_trains(pooling):
         ({"past_key_values": transformers.DynamicCache()}, "use_cache=False"),
     ],
 )
-def test_calls_that_it_does_not_serve_are_one_sentence(given, message):
+def test_calls_that_it_does_not_serve_are_one_sentence(options, message):
     model = backbones.load("tiny-llama").model
     with eva_attention_of(model, OPEN), pytest.raises(UserError, match=message):
-        model(text(5), **given)
+        model(text(5), **options)
 
 
 def test_models_out_of_reach_are_one_sentence():

@@ -74,10 +74,10 @@ def test_noise_moves_values_and_not_keys():
     assert not torch.allclose(plain[1], drawn[1])
 
 
-@pytest.mark.parametrize("given", [None, -2.0])
-def test_heads_start_with_the_bias_given(given):
-    expected = float("-inf") if given is None else given
-    assert made(remote_bias=given).remote_bias_H.tolist() == [expected] * HEADS
+@pytest.mark.parametrize("bias", [None, -2.0])
+def test_heads_start_with_the_bias_of_the_settings(bias):
+    expected = float("-inf") if bias is None else bias
+    assert made(remote_bias=bias).remote_bias_H.tolist() == [expected] * HEADS
 
 
 @pytest.mark.parametrize("scaled_by_the_model", [True, False])
@@ -90,7 +90,7 @@ def test_queries_are_unscaled_however_attention_receives_them(scaled_by_the_mode
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), min_size=1, max_size=3), st.integers(1, 5))
 def test_chunks_that_end_in_a_block_by_hand(rows, chunk):
-    """Rows at different places read different numbers of tokens; token i of a row is the number i, its query too."""
+    """Rows at different positions read different numbers of tokens; token i of a row is the number i, its query too."""
     read, new = (torch.tensor(x) for x in zip(*rows, strict=True))
     used = read.clamp(max=12) // chunk * chunk + read % chunk
     slots, length = int(used.max()), 9

@@ -61,9 +61,9 @@ def test_padding_has_no_effect_whatever_stands_in_it():
     layer, hidden = layer_generator(), torch.randn(2, 9, 12, dtype=torch.float64)
     real = torch.arange(9) < torch.tensor([[4], [0]])
     hidden[:, 5] = float("nan")
-    found = layer.gram(hidden, real)
-    torch.testing.assert_close(found[0], layer.gram(hidden[:1, :4])[0])
-    assert not bool(found[1].any())
+    gram = layer.gram(hidden, real)
+    torch.testing.assert_close(gram[0], layer.gram(hidden[:1, :4])[0])
+    assert not bool(gram[1].any())
 
 
 def test_the_norm_takes_the_size_of_states_away_and_can_be_left_out():
@@ -95,10 +95,10 @@ def test_gradients_reach_every_parameter():
     hidden = torch.randn(1, 20, 12, dtype=torch.float64)
 
     def change(*parameters):
-        given = dict(zip(names, parameters, strict=True))
-        S = torch.func.functional_call(_Gram(layer), {f"layer.{n}": p for n, p in given.items()}, (hidden,))[0]
+        by_name = dict(zip(names, parameters, strict=True))
+        S = torch.func.functional_call(_Gram(layer), {f"layer.{n}": p for n, p in by_name.items()}, (hidden,))[0]
         left, right = factors(S, 3, GenerativeAdapterConfig())
-        return given["A1"] @ left @ right @ given["B2"]
+        return by_name["A1"] @ left @ right @ by_name["B2"]
 
     names = [name for name, _ in layer.named_parameters()]
     assert sorted(names) == ["A1", "A2", "B1", "B2", "gain"]

@@ -68,8 +68,8 @@ def test_untrained_a_question_is_answered_as_without_the_context(backbone):
     for length in (0, 1, 32, 45, 100):
         state, _ = adapter.read(adapter.start(2, ahead=Ahead(length, 4)), tokens(2, length), logprobs=False)
         torch.testing.assert_close(adapter.score(state, question), closed.score(closed.start(2), question), **CLOSE)
-        found = adapter.generate(state, question, max_new_tokens=5)
-        assert found == closed.generate(closed.start(2), question, max_new_tokens=5)
+        written = adapter.generate(state, question, max_new_tokens=5)
+        assert written == closed.generate(closed.start(2), question, max_new_tokens=5)
 
 
 def test_the_context_changes_the_answer_and_only_through_the_weights(method):
@@ -244,14 +244,14 @@ def test_contextualising_costs_projections_products_and_a_decomposition_per_chun
     backbone = backbones.load("tiny-llama")
     method = untrained(backbone)
     _ = backbone.bos_hidden_C
-    found = count(lambda: method.read(method.start(ahead=Ahead(64)), tokens(1, 64), logprobs=False))[1]
+    flops = count(lambda: method.read(method.start(ahead=Ahead(64)), tokens(1, 64), logprobs=False))[1]
     plain = backbone.layers * (
         2 * llama_block_flops(32, 32 * 33 // 2, backbone.config) + llama_block_flops(1, 1, backbone.config)
     )
     learning = 64 * 2 * (2 * 32 * 8 + 8 * 8)
     making = 2 * (svd_flops((8, 8)) + 2 * 2 * 4 * 8 * 32)
     applying = 65 * 2 * 4 * (32 + 32)
-    assert found == plain + backbone.layers * (learning + making + applying)
+    assert flops == plain + backbone.layers * (learning + making + applying)
 
 
 def test_on_the_embedded_backbone_both_stay_within_their_bounds():

@@ -122,8 +122,8 @@ def test_the_random_subspace_is_seeded_and_good_with_oversampling_and_iterations
     exact = normalised(S, "svd", rank=6)
 
     def error(**settings):
-        found = torch.matmul(*lowrank_factors(S, 6, GenerativeAdapterConfig(**settings)))
-        return float((found - exact).norm() / exact.norm())
+        product = torch.matmul(*lowrank_factors(S, 6, GenerativeAdapterConfig(**settings)))
+        return float((product - exact).norm() / exact.norm())
 
     assert error() == error(seed=0) != error(seed=1)
     assert error() > 1e-3

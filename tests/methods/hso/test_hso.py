@@ -194,8 +194,8 @@ def unusual(request):
 def test_a_models_own_window_and_slopes_are_kept(unusual):
     tokens = text(100, 2)
     for settings in ({"lr": 0}, {"lr": 1e-12}):
-        found = read(hso(unusual, context=100, **settings), tokens)
-        torch.testing.assert_close(found, plain(unusual, tokens, 100), atol=1e-5, rtol=1e-5)
+        logprobs = read(hso(unusual, context=100, **settings), tokens)
+        torch.testing.assert_close(logprobs, plain(unusual, tokens, 100), atol=1e-5, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -229,16 +229,16 @@ NAMES = ["adam", "adam_present", "adam2", "sgd", "sgd_present", "adam_lr.05_b.8"
 
 
 def of_reference(case, name):
-    given = case["configs"][name]
+    settings = case["configs"][name]
     return HSOConfig(
         k=case["window"],
         context=case["ctx"],
-        lr=given["lr"],
-        beta1=given["b1"],
-        beta2=given["b2"],
-        optimizer=given.get("opt", "adam"),
-        update="present" if given.get("present") else "full",
-        steps=given.get("steps", 1),
+        lr=settings["lr"],
+        beta1=settings["b1"],
+        beta2=settings["b2"],
+        optimizer=settings.get("opt", "adam"),
+        update="present" if settings.get("present") else "full",
+        steps=settings.get("steps", 1),
     )
 
 
@@ -255,17 +255,17 @@ def test_reference_losses_and_final_states_of_a_small_gpt2(fixture, reference, n
     method.context += 2
     state, _ = method.read(method.start(), tokens[:, : reference["ctx"] + 1])
     for layer in range(reference["layers"]):
-        for kind, found in (("k", state.k), ("v", state.v)):
+        for kind, states in (("k", state.k), ("v", state.v)):
             expected = arrays[f"final_{name}_ctx0_l{layer}_{kind}"]
-            torch.testing.assert_close(found[layer][0, :, : reference["ctx"]], expected, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(states[layer][0, :, : reference["ctx"]], expected, rtol=1e-9, atol=1e-9)
 
 
 def test_the_first_window_of_a_context_is_the_plain_model(backbone):
     tokens = text(40)
-    found, expected = read(hso(backbone, lr=0.05), tokens), plain(backbone, tokens)
-    torch.testing.assert_close(found[:, :8], expected[:, :8], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found[:, 33:40], expected[:, 33:40], atol=1e-5, rtol=1e-5)
-    assert float((found - expected)[:, 8:32].abs().min()) > 1e-4
+    logprobs, expected = read(hso(backbone, lr=0.05), tokens), plain(backbone, tokens)
+    torch.testing.assert_close(logprobs[:, :8], expected[:, :8], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logprobs[:, 33:40], expected[:, 33:40], atol=1e-5, rtol=1e-5)
+    assert float((logprobs - expected)[:, 8:32].abs().min()) > 1e-4
 
 
 @pytest.mark.parametrize("settings", [{}, {"eviction": "sliding"}, {"steps": 2, "second": "recomputed"}])
@@ -281,8 +281,8 @@ def test_later_targets_change_no_earlier_loss_bitwise(backbone, settings):
 @pytest.mark.parametrize("settings", [{"lr": 0}, {"lr": 0, "steps": 2, "update": "present"}, {"k": 32}, {"k": 50}])
 def test_without_a_rate_or_with_one_window_a_context_it_is_the_plain_model(backbone, settings):
     tokens = text(80, rows=2)
-    found = read(hso(backbone, **settings), tokens)
-    torch.testing.assert_close(found, plain(backbone, tokens), atol=1e-5, rtol=1e-5)
+    logprobs = read(hso(backbone, **settings), tokens)
+    torch.testing.assert_close(logprobs, plain(backbone, tokens), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -304,8 +304,8 @@ def test_variants_stream_exactly_and_keep_rows_apart(backbone, settings):
     state, first = method.read(method.start(5), tokens, splits)
     _, second = method.read(state, rest, 75 - splits)
     for row, split in enumerate(splits.tolist()):
-        found = torch.cat((first[row, :split], second[row, : 75 - split]))
-        torch.testing.assert_close(found, alone[row], atol=1e-4, rtol=0)
+        logprobs = torch.cat((first[row, :split], second[row, : 75 - split]))
+        torch.testing.assert_close(logprobs, alone[row], atol=1e-4, rtol=0)
     assert float((alone - plain(backbone, tokens)).abs().max()) > 1e-4
 
 
@@ -313,9 +313,9 @@ def test_variants_are_different_methods(backbone):
     tokens = text(70)
     variants = [{}, {"states": "keys"}, {"states": "values"}, {"steps": 2}, {"steps": 2, "second": "recomputed"}]
     variants += [{"update": "present"}, {"optimizer": "sgd"}, {"warmup": 5}, {"eviction": "sliding"}]
-    found = [read(hso(backbone, lr=0.02, **settings), tokens) for settings in variants]
-    for i, one in enumerate(found):
-        for other in found[i + 1 :]:
+    results = [read(hso(backbone, lr=0.02, **settings), tokens) for settings in variants]
+    for i, one in enumerate(results):
+        for other in results[i + 1 :]:
             assert float((one - other).abs().max()) > 1e-4
 
 
@@ -408,9 +408,9 @@ def test_narrow_models_keep_wide_states():
 
 def test_a_first_segment_is_shorter(backbone):
     method, tokens = hso(backbone), text(50)
-    found = method.read(method.start(ahead=Ahead(10)), tokens)[1]
+    logprobs = method.read(method.start(ahead=Ahead(10)), tokens)[1]
     again = method.read(method.start(), tokens[:, 10:])[1]
-    torch.testing.assert_close(found[:, 11:], again[:, 1:], atol=1e-4, rtol=0)
+    torch.testing.assert_close(logprobs[:, 11:], again[:, 1:], atol=1e-4, rtol=0)
 
 
 def test_capabilities(backbone):
@@ -451,10 +451,10 @@ def test_divergence_is_reported(backbone, settings, what):
 def test_short_windows_are_judged_over_25_tokens(backbone, k):
     """Single tokens are often 1 nat worse than the plain model's; a run that is .1 above it on average goes on."""
     tokens = torch.cat((easy(backbone), text(60)), dim=1)
-    found = read(hso(backbone, context=128, k=k, lr=0.01), tokens)
-    assert found.isfinite().all()
+    logprobs = read(hso(backbone, context=128, k=k, lr=0.01), tokens)
+    assert logprobs.isfinite().all()
     windows = read(hso(backbone, context=128, lr=0.0), tokens)
-    assert float((windows - found).mean()) < 1
+    assert float((windows - logprobs).mean()) < 1
 
 
 @LLAMA
