@@ -186,7 +186,7 @@ def _unknown(key: str, names: list[str], owner: str) -> UserError:
 
 
 def _sentence(where: str, first: Mapping[str, Any], owner: str) -> str:
-    """A sentence on the first thing that pydantic found wrong."""
+    """A sentence on the first error that pydantic reports."""
     if first["type"] == "missing":
         return f"Setting {where}{_of(owner)} has no default: give it as {where}=value."
     value, reason = short(repr(first["input"])), str(first["msg"])

@@ -36,12 +36,12 @@ FORK_BYTES = 2**29
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """What a method can do, as data; the harness asks these and never the type.
+    """What a method can do, as data; the harness reads these and never the type.
 
     Attributes:
         exact_streaming: `read(ab)` equals `read(a)` then `read(b)` at every split.
         needs_gradients: reading differentiates through the backbone.
-        max_context: tokens after which the method starts anew; None when it has no such limit.
+        max_context: tokens after which the method starts again from an empty state; None when it has no such limit.
         segment: length of the segments whose local context starts cold; None when there are none.
         uses_context: False for a method that ignores what it reads before the question.
     """
@@ -150,7 +150,7 @@ class ContextMethod(ABC, Generic[C, S]):
         Args:
             batch_size: number of rows.
             ahead: the lengths of context and question where they are known; methods without boundaries ignore it,
-                the others place them so that a question finds what the method promises it.
+                the others place their boundaries for them.
         """
 
     @abstractmethod

@@ -142,7 +142,7 @@ def load(
 
 
 def without_folder(name: str) -> str:
-    """A name as it identifies what it names: of `path.py:Class` the folder depends on where the user stands."""
+    """A name without the folder of `path.py:Class`, which depends on the working directory."""
     path, separator, attribute = name.rpartition(":")
     return f"{Path(path).name}:{attribute}" if separator else name
 
@@ -213,7 +213,7 @@ def _names_imported(tree: ast.Module) -> Iterator[str]:
 
 
 def sources(group: str) -> dict[str, str]:
-    """By every name of a group where its class is, as `module:Class`; of nothing is anything imported."""
+    """The classes of a group by name, as `module:Class`, without importing them."""
     return {entry.name: entry.value for entry in sorted(metadata.entry_points(group=group))}
 
 
@@ -282,7 +282,7 @@ def _from_file(kind: str, name: str) -> Any:
 
 
 def _module(path: Path) -> ModuleType:
-    # The folder is part of the name, so that two files of one name do not take each other's place.
+    # The folder is part of the name, so that two files of one name stay apart.
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -115,7 +115,7 @@ class State:
 
     @property
     def cached(self) -> int:
-        """Keys of all rows that a question meets in every layer; a summary of many tokens counts as one."""
+        """Keys to which a question attends in every layer, over all rows; a summary of many tokens counts as one."""
         return 0
 
     def fork(self, n: int) -> Self:
@@ -123,7 +123,7 @@ class State:
         return self.map(lambda tensor: tensor.repeat_interleave(n, dim=0))
 
     def index(self, rows: Sequence[int]) -> Self:
-        """The given rows, in the given order."""
+        """The rows of these numbers, in this order."""
         return self.map(lambda tensor: tensor[torch.as_tensor(rows, device=tensor.device)])
 
     def detach(self) -> Self:
@@ -156,7 +156,7 @@ class State:
 
         Args:
             path: of the file.
-            wanted: what the state must belong to (`origin`); None does not ask for it.
+            wanted: what the state must belong to (`origin`); None leaves it unchecked.
 
         Raises:
             UserError: when the file is broken, or holds the state of another method, backbone or settings.
@@ -217,7 +217,7 @@ def load(path: Path | str, like: Mapping[str, Tensor], wanted: Mapping[str, str]
     Args:
         path: what `State.save` wrote.
         like: the tensors of an empty state; where one has no slots yet, any number of them fits.
-        wanted: the state's `origin`; None does not ask for it.
+        wanted: the state's `origin`; None leaves it unchecked.
 
     Raises:
         UserError: when the file is broken, or holds the state of another method, backbone or settings.

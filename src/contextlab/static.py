@@ -12,7 +12,7 @@ HOPS = 8
 
 
 def first_line(target: str) -> str:
-    """The first line of the docstring of `module:Class`; empty when it cannot be told from the source."""
+    """The first line of the docstring of `module:Class`; empty when the source does not show it."""
     module, _, name = target.partition(":")
     for _ in range(HOPS):
         try:

@@ -1,7 +1,7 @@
 """Keys and values of the tokens in view.
 
 A cache is a value: the numbers that it holds never change. Where its tensors begin a larger buffer, the cache that
-grows out of it is written into the free slots behind, once; whoever comes second finds them taken and copies.
+grows out of it is written into the free slots behind, once; a second cache that grows out of it is copied.
 
 Legend: B rows, T new tokens, S tokens in the cache, K key/value heads, D head width.
 """
@@ -68,11 +68,10 @@ class KV:
     """Keys and values of every layer, rows packed to the left; the position of a key is its slot.
 
     Attributes:
-        k: per layer, `k_BKSD`, after rotation where the model rotates keys.
+        k: per layer, `k_BKSD`, with RoPE where the model has it.
         v: per layer, `v_BKSD`.
         used_B: slots in use per row; what lies behind them is padding.
-        raw: layers whose keys are kept before rotation, for methods that use them without positions; they are rotated
-            in every pass.
+        raw: layers whose keys are cached without RoPE, for methods that use them so; RoPE is applied in every pass.
         buffers: where the tensors begin a larger piece of memory, that memory; it is no part of the value.
     """
 
@@ -102,7 +101,7 @@ class KV:
         return KV(k, v, used_B, self.raw)
 
     def take(self, slots_BS: Tensor, used_B: Tensor) -> KV:
-        """The given slots of every row, in the given order; keys keep the rotation that they have."""
+        """These slots of every row, in this order; keys keep the rotation that they have."""
         k, v = (tuple(_pick(x, slots_BS) for x in layers) for layers in (self.k, self.v))
         return self.replace(k, v, used_B)
 
@@ -115,14 +114,14 @@ class KV:
         states.same_slots(name, (*self.k, *self.v), self.used_B, most)
 
     def cut(self, first: int, rows_B: Tensor) -> KV:
-        """Cut the given rows back to their first slots; the other rows stay as they are."""
+        """The rows of `rows_B` cut back to their first slots; the other rows stay as they are."""
         if not bool(rows_B.any()):
             return self
         kept_B = torch.where(rows_B, self.used_B.clamp(max=first), self.used_B)
         return self.take(torch.arange(int(kept_B.max()), device=rows_B.device).expand(len(rows_B), -1), kept_B)
 
     def keep(self, first: int, last: int, rows_B: Tensor, positions: Positions) -> KV:
-        """Cut the given rows back to their first and last slots; the other rows stay as they are.
+        """The rows of `rows_B` cut back to their first and last slots; the other rows stay as they are.
 
         Args:
             first: slots at the beginning that stay where they are.

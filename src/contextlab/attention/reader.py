@@ -29,7 +29,7 @@ def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, sc
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where the new tokens of one forward pass stand.
+    """Positions of the new tokens of one forward pass, and which keys they see.
 
     Attributes:
         position_BT: position of every new token, counted like the slots of the cache.
@@ -132,7 +132,7 @@ class CacheReader:
             return None
         seen = same_rows(self.visible(window if narrow else None))[:, None]
         if slopes_H is None:
-            # As numbers, which every layer would otherwise make of it anew.
+            # As floating-point numbers, to which every layer would otherwise convert it again.
             return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))
         distance = self.key_position_BS[:, None, None, :] - self.layout.position_BT[:, None, :, None]
         bias = slopes_H.to(dtype)[:, None, None] * distance.to(dtype)

@@ -18,7 +18,7 @@ class Positions(Protocol):
     """How a backbone encodes positions inside attention."""
 
     def rotary(self, positions: Tensor) -> Rotary | None:
-        """Cosine and signed sine for the given positions, or None for a model without rotary encoding."""
+        """Cosine and signed sine of positions, or None for a model without rotary encoding."""
 
     @property
     def slopes_H(self) -> Tensor | None:

@@ -114,7 +114,7 @@ def _check_whole(
 ) -> None:
     if past_key_values is not None:
         raise UserError("This attention reads whole sequences and keeps no cache: call the model with use_cache=False.")
-    # Behind padding on the right stands nothing that could see it, so that no mask is needed.
+    # No token follows padding on the right, so that no mask is needed.
     mask = attention_mask
     if mask is not None and (mask.dim() != 2 or bool((mask[:, 1:] > mask[:, :-1]).any())):
         raise UserError("This attention takes padding on the right only: pad with tokenizer.padding_side='right'.")

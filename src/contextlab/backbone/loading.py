@@ -78,7 +78,7 @@ def compute_device(name: str | None) -> torch.device:
         # Torch warns of names that it is about to forget.
         with warnings.catch_warnings(action="ignore"):
             device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-            # Some devices know shapes only, and fail when a number is wanted.
+            # Some devices hold shapes only, and fail when a number is read.
             torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError):
         raise UserError(f"Device '{name}' is not available here: use --device cpu.") from None

@@ -21,7 +21,7 @@ from contextlab.tensors import Derived, versions, weights_digest
 
 HEAD_TOKENS = 128
 """Tokens that are projected onto the vocabulary at one time: few enough that the C library keeps their memory for the
-next ones (32 MiB), instead of fetching it anew from the system."""
+next ones (32 MiB), instead of requesting it from the system every time."""
 LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 
 
@@ -31,7 +31,7 @@ class Backbone:
     Attributes:
         model: a transformers causal language model, in evaluation mode.
         tokenizer: its tokenizer; None when a model was wrapped without one.
-        name: what the user asked for.
+        name: as the user wrote it.
         max_positions: longest context the model was built for, in tokens.
     """
 
@@ -104,7 +104,7 @@ class Backbone:
 
     @property
     def bos(self) -> int:
-        """The token whose prediction stands in front of an empty context."""
+        """The token from which the first token of an empty context is predicted."""
         for source in (self.tokenizer, self.config):
             for name in ("bos_token_id", "eos_token_id"):
                 token = getattr(source, name, None)
@@ -159,13 +159,13 @@ class Backbone:
         return logits.float()
 
     def logprobs(self, hidden_BTC: Tensor, tokens_BT: Tensor) -> Tensor:
-        """`logprobs_BT` of the given tokens under the given states, without ever holding all logits at once."""
+        """`logprobs_BT` of tokens, each under its hidden state, without ever holding all logits at once."""
         pieces = zip(hidden_BTC.flatten(0, 1).split(HEAD_TOKENS), tokens_BT.flatten().split(HEAD_TOKENS), strict=True)
         losses = [cross_entropy(self.logits(hidden), tokens, reduction="none") for hidden, tokens in pieces]
         return -torch.cat(losses).view(tokens_BT.shape)
 
     def logprobs_of_all(self, hidden_BC: Tensor) -> Tensor:
-        """`logprobs_BV`: the whole distribution under the given states."""
+        """`logprobs_BV`: the whole distribution under every hidden state."""
         return self.logits(hidden_BC).log_softmax(-1)
 
     @property

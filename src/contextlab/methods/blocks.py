@@ -23,7 +23,7 @@ BLOCK_TOKENS = 1024
 class BlockMethod(ContextMethod[C, S]):
     """A method that reads in blocks: it says how far each row may go, and takes one step.
 
-    Rows may stand at different places of their segments; a block takes from each row what that row may read next.
+    Rows may be at different positions of their segments; a block takes from each row what that row may read next.
 
     Attributes:
         network: what reads; the backbone, or a model around its weights that computes more.
@@ -66,7 +66,7 @@ class BlockMethod(ContextMethod[C, S]):
     def reserve(self, state: S, lengths_B: Tensor) -> S:
         """The state that a step starts from: where states grow, preallocated for what the call still reads.
 
-        A state is a value: what is written in place must not be seen by any other state. Asked before every step,
+        A state is a value: what is written in place must not be seen by any other state. Called before every step,
         because a segment's end leaves a cache without free slots; where they are still there, it costs nothing.
 
         Args:
@@ -183,7 +183,7 @@ class _Collected:
         self.logprobs_BT = torch.zeros(tokens_BT.shape, dtype=dtype, device=tokens_BT.device)
 
     def add(self, logprobs_Bt: Tensor, previous_BtC: Tensor, index_Bt: Tensor, real_Bt: Tensor) -> None:
-        """Enter a block's predictions, the states before its tokens, and where in the call these stand."""
+        """Add the predictions of a block and the hidden states before its tokens, at their positions in the call."""
         real_logprobs_Bt = logprobs_Bt.masked_fill(~real_Bt, 0.0).to(self.logprobs_BT.dtype)
         self.logprobs_BT.scatter_add_(1, index_Bt, real_logprobs_Bt)
         if self.hidden_BTC is not None:
@@ -192,7 +192,7 @@ class _Collected:
 
 
 def _positions(done_B: Tensor, take_B: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Where a block's tokens stand in the call, and which of them are real."""
+    """Positions of a block's tokens in the call, and which of them are real."""
     steps = torch.arange(int(take_B.max()), device=take_B.device)
     return (done_B[:, None] + steps).clamp(max=length - 1), steps < take_B[:, None]
 

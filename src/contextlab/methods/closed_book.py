@@ -23,7 +23,7 @@ class ClosedBook(ContextMethod[MethodConfig, State]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Every call starts anew, so a text read in two calls is two texts."""
+        """Every call starts from an empty context, so a text read in two calls is two texts."""
         return Capabilities(exact_streaming=False, uses_context=False)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
@@ -34,7 +34,7 @@ class ClosedBook(ContextMethod[MethodConfig, State]):
     def read(
         self, state: State, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
     ) -> tuple[State, Tensor | None]:
-        """Score the tokens of this call as a text of their own; forget them."""
+        """Score the tokens of this call as a text of their own; the state only counts them."""
         logprobs_BT = None
         if logprobs:
             _, logprobs_BT = self.full.read(self.full.start(state.batch_size), tokens_BT, lengths_B)

@@ -1,4 +1,4 @@
-"""Full attention: all of the context, as far as the model's positions reach; then it starts anew."""
+"""Full attention: all of the context, as far as the model's positions reach; then it starts again."""
 
 from __future__ import annotations
 

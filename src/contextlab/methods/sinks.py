@@ -37,8 +37,8 @@ class SinksConfig(LowRankConfig):
 class Sinks(LowRankMethod[SinksConfig]):
     """Attends to the first 4 and the 1,020 most recent tokens, token by token.
 
-    Positions are those inside the cache: once it is full, every query stands at its last position. Recent keys are
-    met at their true distance either way; the sinks are met by the query turned to that last position. How often the
+    Positions are those inside the cache: once it is full, every query has its last position. So queries attend to
+    recent keys at their true distance, and to the sinks at the distance that they have in a full cache. How often the
     cache is cut back changes its size, not the result.
     """
 
@@ -66,7 +66,7 @@ class Sinks(LowRankMethod[SinksConfig]):
         return Capabilities()
 
     def reader(self, state: LocalState, layout: Layout) -> CacheReader:
-        """Attention that meets the sinks at their position in a full cache, once there is a query behind it."""
+        """Attention in which the distance of the sinks is that in a full cache, once a query is beyond it."""
         plain = self.backbone.learned_positions or not self.local.keep_first
         if plain or not bool((layout.position_BT >= self.full).any()):
             return super().reader(state, layout)

@@ -1,4 +1,4 @@
-"""EVALM's hyper-parameters, and where local tokens and summaries stand.
+"""EVALM's hyper-parameters, and the positions of local tokens and summaries.
 
 Legend: B rows, n chunks.
 """
@@ -88,7 +88,7 @@ def check_chunks(window: int, chunk: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """Where things stand: summaries, sinks, what is kept of the previous window, the window; the newest last.
+    """The order of positions: summaries, sinks, what is kept of the previous window, the window; the newest last.
 
     A token's position is its slot in the local cache. Summaries have the positions in front of it: -1, -2, ... from
     the newest to the oldest, none farther than the model's positions reach. So with no summary seen this is local

@@ -73,7 +73,7 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         return EVALMState(
             plain.length_B,
             plain.pending_BC,
-            # Chunks are summed up from keys before rotation.
+            # Chunks are summarised from keys without RoPE.
             dataclasses.replace(plain.kv, raw=frozenset(range(backbone.layers))),
             (plain.left_B + chunk - 1) // chunk * chunk,
             chunks=backbone.empty_kv(batch_size),

@@ -26,7 +26,7 @@ class EVALMState(LocalState):
     """The local view and the summaries.
 
     Attributes:
-        chunks: keys before rotation and values of all whole chunks, oldest first.
+        chunks: keys without RoPE and values of all whole chunks, oldest first.
         query_sum: per layer, `sum_BKD` of the unfinished chunk's queries, averaged over the heads of a key head; empty
             where pooling does not need it.
     """
@@ -45,7 +45,7 @@ class RollUp:
 
     Attributes:
         done_B: chunks that each row completes.
-        slots_BS: where their tokens stand in the local cache with the block behind it.
+        slots_BS: slots of their tokens in the local cache with the block behind it.
         chunk_BT: the chunk that each new token belongs to, counted from the open one; one too many for padding.
         most: chunks that some row completes.
         slots: chunks of the longest row after the block.
@@ -84,7 +84,7 @@ class RollUp:
 
 
 class EvaReader(CacheReader):
-    """Attention over the local cache, the new tokens and the summaries; rolls finished chunks up where asked to.
+    """Attention over the local cache, the new tokens and the summaries; summarises the chunks that end in a block.
 
     Summaries of rows that complete equally many are appended as tokens are to a cache, in free slots where it has some.
 

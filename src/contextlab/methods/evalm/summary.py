@@ -18,7 +18,7 @@ NORM_EPSILON = 1e-5
 
 
 class AdaptiveMap(nn.Module):
-    """A linear map per key head, the identity at first, with a layer norm behind it where asked for (EVA, f_q, f_k)."""
+    """A linear map per key head, the identity at first, with a layer norm behind it if `norm` (EVA, f_q, f_k)."""
 
     def __init__(self, kv_heads: int, width: int, *, norm: bool) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Summary(nn.Module):
 
         Args:
             q_mean_BKnD: mean queries of the chunks, unscaled; only `eva` needs them.
-            k_BKTD: keys before rotation, chunk after chunk.
+            k_BKTD: keys without RoPE, chunk after chunk.
             v_BKTD: values.
             noise_BKnD: of the random features, in training.
 
@@ -78,7 +78,7 @@ class Summary(nn.Module):
 
 
 def summaries(backbone: Backbone, config: EVALMConfig) -> nn.ModuleList:
-    """One `Summary` per layer, in the backbone's type and place."""
+    """One `Summary` per layer, in the backbone's type and on its device."""
     made = (Summary(backbone.heads, backbone.kv_heads, backbone.head_width, config) for _ in range(backbone.layers))
     return nn.ModuleList(made).to(backbone.device, backbone.attention_dtype)
 

@@ -46,7 +46,7 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
     """Turns every finished chunk into a low-rank change of weights, with which what follows is read from a cold start.
 
     A context whose length is announced is cut into chunks of equal length. At its end nothing of it is left but the
-    weights: a question stands behind BOS, as without a context.
+    weights: a question follows BOS, as without a context.
     """
 
     Config = GenerativeAdapterConfig

@@ -58,7 +58,7 @@ def polar_factors(S_mn: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 def lowrank_factors(S_RR: Tensor, rank: int, config: GenerativeAdapterConfig) -> tuple[Tensor, Tensor]:
     """`polar_factors` of S on a random subspace (Halko et al. 2011, as torch.svd_lowrank), the same for a seed.
 
-    The subspace is taken as given in the gradient.
+    The gradient treats the subspace as a constant.
     """
     directions = min(rank + config.oversampling, S_RR.shape[-1])
     generator = torch.Generator().manual_seed(config.seed)

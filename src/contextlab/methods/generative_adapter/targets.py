@@ -1,4 +1,4 @@
-"""Where in a backbone weights are adapted: linear layers by name pattern, and hooks that last as long as a block.
+"""The linear layers whose weights are adapted, by name pattern, and hooks that adapt them for the duration of a block.
 
 Legend: B rows, T tokens, C width of the model, I inputs and O outputs of an adapted layer, r rank.
 """
@@ -90,7 +90,7 @@ def adapted(targets: list[Target], pair: Callable[[int], Pair], enter: Enter | N
     Args:
         targets: from `find`.
         pair: the change of a layer, one row for each of the batch.
-        enter: told the states `hidden_BTC` that enter a layer's block, before pair(i) is asked for.
+        enter: called for layer i when hidden states enter its block, before pair(i).
     """
     with ExitStack() as stack:
         for i, target in enumerate(targets):

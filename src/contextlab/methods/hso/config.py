@@ -64,5 +64,5 @@ class HSOConfig(MethodConfig):
 
     @property
     def keeps_moments(self) -> bool:
-        """Whether a state meets the optimizer again, so that its moments have to be kept."""
+        """Whether the optimizer moves a state more than once, so that its moments have to be kept."""
         return self.optimizer == "adam" and self.update == "full" and self.lr > 0

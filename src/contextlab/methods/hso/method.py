@@ -1,8 +1,8 @@
 """HSO as a state machine: a window is read with the states as they are, and moves them when its last target is known.
 
-The last target of a window is the first token of the next, so a window's update waits for it; what a token is given
-as its probability always comes from before the update. Between calls a state holds no graph: a window that waits is
-run once more, with gradients, when the token arrives.
+The last target of a window is the first token of the next, so a window's update waits for it; the log-probability of a
+token always comes from before the update. Between calls a state holds no graph: a window that waits is run once more,
+with gradients, when the token arrives.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ JUDGED_TOKENS = 25
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """What one forward pass is given; what is not real goes to a slot that no real token sees.
+    """Inputs of one forward pass; padding goes to a slot that no real token sees.
 
     Attributes:
         slot_Bt: where each token's states go.
@@ -270,7 +270,7 @@ class Reading:
         self.mean_B = torch.where(closes_B, mean_B + (loss_B - mean_B) / (windows_B + 1), self.mean_B)
 
     def _plain_loss(self, row: int) -> float:
-        """Loss of the row's stretch by the plain model, which reads what is in view anew; nats per token."""
+        """Loss of the row's stretch by the plain model, which reads all that is in view again; nats per token."""
         end = int(self.used_B[row]) + self.config.k
         judged = min(self.stretch * self.config.k, end)
         tokens_1S = self.tokens_BS[row : row + 1, : end + 1]

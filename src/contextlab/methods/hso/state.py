@@ -57,7 +57,7 @@ class HSOState(State):
 
 
 class Buffers:
-    """Cache and moments with room for `slots` slots; those behind a row's states hold no moments.
+    """Cache and moments, preallocated for `slots` slots; those behind a row's states hold no moments.
 
     Attributes:
         cached: keys of every layer, then values of every layer.
@@ -79,7 +79,7 @@ class Buffers:
         return k, v, _first(first, used), _first(second, used)
 
     def moments(self, used_B: Tensor) -> Moments:
-        """Moments to move: kept ones, copied when first needed, or those of one window, which nobody keeps."""
+        """Moments to move: kept ones, copied when first needed, or those of one window, which are not kept."""
         if self.config.optimizer == "sgd":
             return [], []
         if not self.config.keeps_moments:
@@ -97,7 +97,7 @@ class Buffers:
         return self._moments
 
     def move(self, rows: slice | Tensor, step: Step, attend: WindowAttend, moments: Moments) -> None:
-        """One step of the given rows' states in `attend`'s view against its gradients."""
+        """One step of the states of some rows in `attend`'s view against their gradients."""
         present = self.config.update == "present"
         for number, i in enumerate(self._chosen):
             h, g = attend.cached[i], attend.gradients[i]
@@ -117,7 +117,7 @@ class Buffers:
                 attend.cached[i].scatter_(2, index, h)
 
     def restart(self, rows_B: Tensor) -> None:
-        """Moments leave with the states of the given rows."""
+        """Moments of the states of `rows_B` are dropped with them."""
         if self._moments is not None and bool(rows_B.any()):
             for x in (*self._moments[0], *self._moments[1]):
                 x.masked_fill_(rows_B[:, None, None, None], 0)
@@ -137,7 +137,7 @@ def _first(xs_BKSD: Iterable[Tensor], slots: int) -> Layers:
 
 
 def grown(x: Tensor, dim: int, slots: int) -> Tensor:
-    """A copy of `x` with room for that many slots."""
+    """A copy of `x`, preallocated for that many slots."""
     shape = list(x.shape)
     shape[dim] = slots
     grown = x.new_zeros(shape)
