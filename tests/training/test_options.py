@@ -109,4 +109,5 @@ def test_a_run_goes_on_with_the_same_course_only() -> None:
     constant = TrainConfig(tokens=100, schedule="constant", warmup=0)
     longer = TrainConfig(tokens=200, schedule="constant", warmup=0)
     assert longer.same_course(json.loads(json.dumps(constant.as_dict()))) is None
-    assert longer.same_course({}) is not None
+    assert longer.same_course({}) == "schedule"
+    assert settings.same_course({name: value for name, value in stored.items() if name != "segments"}) is None

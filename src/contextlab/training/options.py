@@ -97,12 +97,14 @@ class TrainConfig(Config):
     def same_course(self, earlier: Mapping[str, Any]) -> str | None:
         """The first option in which a run would take another course than one begun with `earlier`; None if in none.
 
-        What is looked at on the way may change, and the length where the learning rate does not depend on it.
+        An option that is newer than that run has its default there. What is looked at on the way may change, and the
+        length where the learning rate does not depend on it.
         """
         free = {"evaluate_every", "checkpoint_every", "documents", "history", "storage"}
         free |= {"tokens"} if self.schedule == "constant" and not self.warmup else set()
+        earlier = {**type(self)(tokens=self.tokens).as_dict(), **earlier}
         for name, value in self.as_dict().items():
-            other = earlier.get(name)
+            other = earlier[name]
             if name not in free and value != (tuple(other) if isinstance(other, list) else other):
                 return name
         return None
