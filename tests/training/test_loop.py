@@ -204,3 +204,24 @@ def test_the_rate_follows_the_schedule(built: Corpus) -> None:
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == 3e-3
     assert rates[1] == pytest.approx(3e-3 * (1 - 64 / 320))
+
+
+def test_a_segment_that_nothing_learned_takes_part_in_is_a_step_without_change(
+    built: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a method that learns how to read its memory, while that is empty."""
+    one = trainer(built)
+    before, learn = weights(one), one.method.learn
+
+    def unlearned(*arguments: Any) -> Any:
+        state, predicted = learn(*arguments)
+        return state.detach(), dataclasses.replace(predicted, logprobs_BT=predicted.logprobs_BT.detach())
+
+    monkeypatch.setattr(one.method, "learn", unlearned)
+    first = one.step()
+    assert first.tokens > 0
+    assert first.norm == 0
+    assert torch.equal(weights(one), before)
+    monkeypatch.undo()
+    assert one.step().tokens > first.tokens
+    assert not torch.equal(weights(one), before)

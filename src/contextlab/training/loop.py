@@ -127,7 +127,9 @@ class Trainer:
             apart += seconds
             with ProductCounter() as products:
                 outcome = self._learn(batch)
-                (outcome.loss / self._scale).backward()
+                # A memory that is still empty leaves nothing to learn from.
+                if outcome.loss.requires_grad:
+                    (outcome.loss / self._scale).backward()
             if flops:
                 self.progress.missed = flops / max(products.flops, 1)
             counted = prepared.flops + round(products.flops * self.progress.missed)
@@ -174,7 +176,9 @@ class Trainer:
         started = time.perf_counter()
         devices = [self.method.backbone.device] if self.method.backbone.device.type == "cuda" else []
         with torch.random.fork_rng(devices), FlopCounter() as counter:
-            torch.autograd.grad(self._learn(batch).loss, self.parameters, allow_unused=True)
+            loss = self._learn(batch).loss
+            if loss.requires_grad:
+                torch.autograd.grad(loss, self.parameters, allow_unused=True)
         return counter.flops, time.perf_counter() - started
 
     def _apply(self, sums: Tensor) -> Step:
