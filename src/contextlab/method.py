@@ -76,12 +76,26 @@ class Prediction:
 
     Attributes:
         logprobs_BT: log P(token | everything before it), in float32 or the model's own wider type; 0 at padding.
-        hidden_BTC: the hidden states that predict the tokens, for losses over whole distributions
-            (`Backbone.logits`); 0 at padding. None where the backbone's head alone does not make the distribution.
+        head_BTC: the hidden states of `hidden_BTC`; None where the head alone does not make the distribution.
     """
 
     logprobs_BT: Tensor
-    hidden_BTC: Tensor | None
+    head_BTC: Tensor | None
+
+    @property
+    def hidden_BTC(self) -> Tensor:
+        """The hidden states that predict the tokens, for losses over whole distributions (`Backbone.logits`); 0 at
+        padding.
+
+        Raises:
+            UserError: when the distribution needs more than hidden states and the backbone's head.
+        """
+        if self.head_BTC is None:
+            raise UserError(
+                "A loss over whole distributions needs a method whose distribution the backbone's head makes alone: "
+                "train this one with the objective lm."
+            )
+        return self.head_BTC
 
 
 class ContextMethod(ABC, Generic[C, S]):

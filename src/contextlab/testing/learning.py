@@ -43,7 +43,7 @@ def learning_is_reading(method: AnyMethod) -> None:
     other, logprobs_BT = method.read(method.start(3), text, lengths)
     assert logprobs_BT is not None
     same(predicted.logprobs_BT.detach(), logprobs_BT, "learn gives other log-probabilities than read")
-    if predicted.hidden_BTC is not None:
+    if predicted.head_BTC is not None:
         hidden = method.backbone.logprobs(predicted.hidden_BTC, text).detach()
         real_BT = torch.arange(SHORT) < lengths[:, None]
         same(hidden[real_BT], logprobs_BT[real_BT], "the hidden states of learn do not predict the tokens")
@@ -170,7 +170,7 @@ def _gradients(learned: nn.Module, loss: Callable[[], Tensor]) -> list[Tensor]:
 def _exact_loss(method: AnyMethod, text_BT: Tensor) -> Tensor:
     """The mean log-probability in the backbone's type, since the head returns log-probabilities in float32."""
     predicted = method.learn(method.start(len(text_BT)), text_BT)[1]
-    hidden_BTC = predicted.hidden_BTC
+    hidden_BTC = predicted.head_BTC
     if hidden_BTC is None:
         return predicted.logprobs_BT.mean()
     logprobs_BTV = method.backbone.model.get_output_embeddings()(hidden_BTC).log_softmax(-1)

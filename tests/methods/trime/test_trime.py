@@ -149,7 +149,7 @@ def test_its_loss_is_learned() -> None:
     optimiser, losses = torch.optim.Adam(method.learned.parameters(), lr=1e-2), []
     for _ in range(25):
         predicted = method.learn(method.start(), text)[1]
-        assert predicted.hidden_BTC is None
+        assert predicted.head_BTC is None
         loss = -predicted.logprobs_BT.mean()
         optimiser.zero_grad()
         loss.backward()
@@ -157,6 +157,12 @@ def test_its_loss_is_learned() -> None:
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0] - 0.3
     torch.testing.assert_close(-read(method, text)[1].mean(), loss.detach(), atol=0.1, rtol=0.1)
+
+
+def test_a_loss_over_whole_distributions_is_refused_in_one_sentence() -> None:
+    method = made(backbones.load("tiny-gpt2", device="cpu"), rank=2)
+    with pytest.raises(UserError, match="with the objective lm"):
+        _ = method.learn(method.start(), tokens(1, 20))[1].hidden_BTC
 
 
 def test_a_large_similarity_overflows_nothing() -> None:

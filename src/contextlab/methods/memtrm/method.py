@@ -197,6 +197,6 @@ class MemoryReader(CacheReader):
             return local_BHTD
         k_BKJD, v_BKJD = self.bank.k[0], self.bank.v[0]
         self.ids_BHtk, score_BHtk = chunk_topk(q_BHTD, k_BKJD, self.bank.used_B, self.take)
-        found_BHtk = score_BHtk > float("-inf")
-        memory = (k_BKJD[:, :, :, None], v_BKJD[:, :, :, None], self.ids_BHtk, found_BHtk)
+        exists_BHtk = score_BHtk > float("-inf")
+        memory = (k_BKJD[:, :, :, None], v_BKJD[:, :, :, None], self.ids_BHtk, exists_BHtk)
         return fuse_memory(local_BHTD, q_BHTD, *memory, self.gate_H, scale=scale)

@@ -32,8 +32,8 @@ class Seen:
     def before(cls, f_BJC: Tensor, token_BJ: Tensor, queries: int) -> Seen:
         """Pairs of a block, of which each of its last queries sees those before its own."""
         rows, count = token_BJ.shape
-        place_J = torch.arange(count, device=token_BJ.device)
-        before_tJ = place_J < place_J[count - queries :, None]
+        index_J = torch.arange(count, device=token_BJ.device)
+        before_tJ = index_J < index_J[count - queries :, None]
         return cls(f_BJC, token_BJ, before_tJ.expand(rows, -1, -1))
 
 
