@@ -10,23 +10,13 @@ from typing import Any
 import pytest
 import torch
 from damage import damaged, rounds
-from test_loop import trainer, weights
+from test_loop import METHODS, trainer, weights
 from toy_corpus import corpus, learner, tiny
 
 from contextlab.errors import UserError
-from contextlab.methods.evalm import EVALM, EVALMConfig
-from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.training import checkpoint
 from contextlab.training.checkpoint import Extra
 from contextlab.training.corpus import Corpus
-
-METHODS: dict[str, Any] = {
-    "longmem": lambda: learner(),
-    "evalm": lambda: EVALM(tiny("tiny-gpt2"), EVALMConfig(W=32, c=8, remote_bias=-1.0, weights="none")),
-    "generative-adapter": lambda: GenerativeAdapter(
-        tiny("tiny-gpt2"), GenerativeAdapterConfig(chunk=24, d_r=8, r=4, weights="none")
-    ),
-}
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,23 +24,41 @@ LEAST = 40
 Hashes = np.ndarray[Any, Any]
 
 
+PIECE = 2**21
+"""Bytes that are hashed at one time."""
+BASE = 0x9E3779B97F4A7C15
+PLAIN = bytes(n if chr(n).isalnum() and n < 128 else 32 for n in range(256))
+
+
 class Shingler:
-    """Hashes of the sampled shingles of texts; every word has a random number of its own."""
+    """Hashes of the sampled shingles of texts, modulo 2**64.
+
+    A word's hash is a polynomial of its bytes, read off sums over the whole text; a shingle's is one of its words.
+    """
 
     def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self.random = np.random.default_rng(0).integers(1, 2**62, 2**22, dtype=np.uint64)
-        self.powers = np.random.default_rng(1).integers(1, 2**62, WORDS, dtype=np.uint64) | np.uint64(1)
+        with np.errstate(over="ignore"):
+            self.powers = np.cumprod(np.full(PIECE, BASE, np.uint64))
+            self.inverse = np.cumprod(np.full(PIECE, pow(BASE, -1, 2**64), np.uint64))
+        self.places = np.random.default_rng(1).integers(1, 2**62, WORDS, dtype=np.uint64) | np.uint64(1)
 
     def __call__(self, text: str) -> Hashes:
-        words = re.sub(r"[^a-z0-9 ]+", " ", text.lower()).split()
-        if len(words) < WORDS:
+        plain = text.lower().encode("ascii", "ignore").translate(PLAIN)
+        pieces = [self._hashes(plain[begin : begin + PIECE]) for begin in range(0, len(plain), PIECE)]
+        return np.concatenate([np.empty(0, np.uint64), *pieces])
+
+    def _hashes(self, plain: bytes) -> Hashes:
+        letters = np.frombuffer(plain, np.uint8)
+        inside = np.concatenate(([False], letters != 32, [False])).astype(np.int8)
+        begins, ends = (np.flatnonzero(np.diff(inside) == step) for step in (1, -1))
+        if len(begins) < WORDS:
             return np.empty(0, np.uint64)
-        numbers = self.numbers
-        ids = np.fromiter((numbers.setdefault(word, len(numbers)) for word in words), np.int64, len(words))
-        hashed = self.random[ids % len(self.random)]
         with np.errstate(over="ignore"):
-            shingles = sum(hashed[n : len(hashed) - WORDS + 1 + n] * power for n, power in enumerate(self.powers))
+            sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(letters * self.powers[: len(letters)])))
+            words = (sums[ends] - sums[begins]) * self.inverse[begins]
+            words ^= words >> np.uint64(32)
+            last = len(words) - WORDS + 1
+            shingles = sum(words[n : last + n] * place for n, place in enumerate(self.places))
             mixed = (shingles ^ (shingles >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
         return np.asarray(mixed[(mixed >> np.uint64(40)) % np.uint64(SAMPLED) == 0])
 
@@ -86,6 +103,18 @@ def test_a_text_that_was_trained_on_is_seen() -> None:
     assert set(shared) == {"own", "changed", "half"}
     assert compared == 4
     assert shared["own"] == 1.0
+
+
+def test_shingles_are_of_words_whatever_stands_between_them() -> None:
+    draw = np.random.default_rng(3)
+    words = [f"w{n}" for n in draw.integers(0, 3000, 2000)]
+    shingle = Shingler()
+    plain = shingle(" ".join(words))
+    assert np.array_equal(plain, shingle(",\n".join(words).upper()))
+    moved = shingle(" ".join(["before", *words]))
+    assert np.isin(plain, moved).all()
+    assert len(plain) == pytest.approx(len(words) / SAMPLED, rel=0.3)
+    assert not np.isin(plain, shingle(" ".join(words[::-1]))).any()
 
 
 def test_the_training_corpus_and_the_evaluation_data_are_disjoint(shared: Path) -> None:

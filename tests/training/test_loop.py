@@ -14,10 +14,19 @@ from contextlab.accounting.flops import FlopCounter
 from contextlab.errors import UserError
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full
+from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.training import registered
 from contextlab.training.corpus import Corpus
 from contextlab.training.loop import Trainer
 from contextlab.training.streams import Batch, Streams
+
+METHODS: dict[str, Any] = {
+    "longmem": lambda: learner(),
+    "evalm": lambda: EVALM(tiny("tiny-gpt2"), EVALMConfig(W=32, c=8, remote_bias=-1.0, weights="none")),
+    "generative-adapter": lambda: GenerativeAdapter(
+        tiny("tiny-gpt2"), GenerativeAdapterConfig(chunk=24, d_r=8, r=4, weights="none")
+    ),
+}
 
 
 def trainer(built: Corpus, method: Any = None, **changed: Any) -> Trainer:
@@ -139,7 +148,7 @@ def test_the_backbone_is_left_alone(built: Corpus) -> None:
 
 
 def test_learning_is_training_mode_and_what_follows_is_not(built: Corpus) -> None:
-    method: Any = EVALM(tiny("tiny-gpt2"), EVALMConfig(W=32, c=8, remote_bias=-1.0, weights="none"))
+    method: Any = METHODS["evalm"]()
     one, modes = trainer(built, method), []
     objective = one.objective
 
@@ -165,7 +174,7 @@ def test_a_loss_that_is_not_finite_is_refused_and_changes_no_weight(built: Corpu
         state, predicted = learn(*args)
         return state, dataclasses.replace(predicted, logprobs_BT=predicted.logprobs_BT * number)
 
-    one.method.learn = spoilt  # type: ignore[method-assign]
+    one.method.learn = spoilt  # type: ignore[method-assign, assignment]
     with pytest.raises(UserError, match="not finite after 64 tokens: use a smaller --lr"):
         one.step()
     assert torch.equal(weights(one), before)
@@ -196,6 +205,17 @@ def test_the_watch_changes_no_number(built: Corpus, monkeypatch: pytest.MonkeyPa
     unwatched = trainer(built)
     assert [unwatched.step().loss for _ in range(5)] == losses
     assert torch.equal(weights(watched), weights(unwatched))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_with_narrow_products_it_learns_nearly_the_same(name: str, built: Corpus) -> None:
+    wide, narrow = (trainer(built, METHODS[name](), dtype=dtype) for dtype in ("float32", "bfloat16"))
+    losses = [[one.step().loss for _ in range(4)] for one in (wide, narrow)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    assert losses[1] != losses[0]
+    assert {parameter.dtype for parameter in narrow.parameters} == {torch.float32}
+    for key, tensor in narrow.state.tensors().items():
+        assert tensor.dtype == wide.state.tensors()[key].dtype, key
 
 
 def test_the_rate_follows_the_schedule(built: Corpus) -> None:

@@ -39,10 +39,10 @@ def test_every_document_is_read_once_a_pass_and_in_order(lengths: list[int], row
             piece = batch.tokens_BT[row, : batch.lengths_B[row]].tolist()
             assert 1 <= len(piece) <= segment
             if epochs[row] == 0:
-                document = seen[row].setdefault(batch.documents[row], [])
-                assert batch.begins[row] == len(document)
-                assert bool(batch.fresh_B[row]) == (len(document) == 0)
-                document += piece
+                whole = seen[row].setdefault(batch.documents[row], [])
+                assert batch.begins[row] == len(whole)
+                assert bool(batch.fresh_B[row]) == (len(whole) == 0)
+                whole += piece
     for document in range(len(lengths)):
         holders = [of_row[document] for of_row in seen if document in of_row]
         assert holders == [corpus.piece(document).tolist()]

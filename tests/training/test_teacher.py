@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from toy_corpus import corpus, learner, tiny
+from toy_corpus import corpus, learner, options, tiny
 
 from contextlab.methods.full import Full
 from contextlab.training import registered
+from contextlab.training.loop import Trainer
 from contextlab.training.streams import Streams
 from contextlab.training.teacher import cross_entropy
 
@@ -71,6 +72,14 @@ def test_the_loss_has_a_gradient_and_falls_when_it_is_followed(teaching: Teachin
     assert losses[-1] < losses[0]
     _, logprobs_BT = method.read(method.start(2), batch.tokens_BT, batch.lengths_B)
     assert float(objective(method.start(2), batch).nats) == pytest.approx(-float(logprobs_BT.sum()), rel=1e-4)
+
+
+def test_what_backward_computes_again_is_as_narrow_as_it_was(teaching: Teaching) -> None:
+    objective, method, streams = teaching
+    one = Trainer(method, streams, objective, options(dtype="bfloat16"))
+    first = one.step()
+    assert first.loss < first.nats * 1.5
+    assert one.step().norm > 0
 
 
 @pytest.mark.parametrize("k", [1, 5, 40])

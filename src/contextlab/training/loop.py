@@ -5,10 +5,10 @@ Legend: B rows.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.products import ProductCounter
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod, State
-from contextlab.training.objectives import Objective, Outcome
+from contextlab.training.narrow import narrow_products
+from contextlab.training.objectives import Objective
 from contextlab.training.options import TrainConfig
 from contextlab.training.processes import Processes
 from contextlab.training.streams import Batch, Streams
@@ -125,8 +126,8 @@ class Trainer:
                 self.objective.prepare(batch)
             flops, seconds = self._watched(batch) if number == 0 and self._watch_is_due else (0, 0.0)
             apart += seconds
-            with ProductCounter() as products:
-                outcome = self._learn(batch)
+            with ProductCounter() as products, self._products():
+                outcome = self.objective(self.state, batch)
                 # A memory that is still empty leaves nothing to learn from.
                 if outcome.loss.requires_grad:
                     (outcome.loss / self._scale).backward()
@@ -156,11 +157,11 @@ class Trainer:
         restarted: State = self.method.restart(self.state, batch.fresh_B).detach()
         return restarted
 
-    def _learn(self, batch: Batch) -> Outcome:
-        device = self.method.backbone.device.type
-        narrow = self.settings.dtype == "bfloat16" or (self.settings.dtype == "auto" and device == "cuda")
-        with torch.autocast(device, torch.bfloat16) if narrow else contextlib.nullcontext():
-            return self.objective(self.state, batch)
+    def _products(self) -> AbstractContextManager[None]:
+        """Products as wide as the settings say, in both directions: what backward computes again must be the same."""
+        on_gpu = self.method.backbone.device.type == "cuda"
+        narrow = self.settings.dtype == "bfloat16" or (self.settings.dtype == "auto" and on_gpu)
+        return narrow_products([self.method.backbone.model, self.learned] if narrow else [])
 
     @property
     def _watch_is_due(self) -> bool:
@@ -175,8 +176,8 @@ class Trainer:
         """
         started = time.perf_counter()
         devices = [self.method.backbone.device] if self.method.backbone.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), FlopCounter() as counter:
-            loss = self._learn(batch).loss
+        with torch.random.fork_rng(devices), FlopCounter() as counter, self._products():
+            loss = self.objective(self.state, batch).loss
             if loss.requires_grad:
                 torch.autograd.grad(loss, self.parameters, allow_unused=True)
         return counter.flops, time.perf_counter() - started

@@ -40,7 +40,7 @@ class TrainConfig(Config):
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
         documents: held-back documents that validation reads.
         history: tokens that validation reads before those it scores; two segments when not given.
-        dtype: `auto` computes in bfloat16 on a GPU, under autocast, and in float32 elsewhere.
+        dtype: of the products of linear layers; `auto` is bfloat16 on a GPU, and float32 elsewhere.
         storage: type of the weights that are written at the end.
     """
 
