@@ -20,6 +20,8 @@ from contextlab.kernels.eva_chunk_compress import eva_chunk_compress, pool_chunk
 from contextlab.kernels.eva_chunk_compress import reference as plain_pooling
 from contextlab.kernels.joint_memory_attention import fuse_memory, local_attention
 from contextlab.kernels.joint_memory_attention import reference as plain_memory
+from contextlab.kernels.retrieval_attention import reference as plain_retrieval
+from contextlab.kernels.retrieval_attention import retrieval_attention
 from contextlab.kernels.sink_attention import sink_attention
 
 NOWHERE = (10**12, -1, -(10**12))
@@ -223,6 +225,17 @@ def _sinks(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
     return {**_normal(g, q=q, q_sink=q, k=k, v=k), "seen": seen, "sinks": s.m}
 
 
+def _retrieval(s: Sizes, g: torch.Generator, options: bool) -> Arguments:
+    """Keys in view at random, the first always; a mask of its own for every row, or one for all."""
+    q, k = (s.B, s.H, s.T, s.D), (s.B, s.K, s.T + s.older, s.D)
+    hidden = torch.rand(1 if options else s.B, s.T, k[2], generator=g) > 0.6
+    hidden[..., :1] = False
+    mask = torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))
+    memory = _memory(s, g, options)
+    bank = {name: memory[name] for name in ("bank_k", "bank_v", "ids", "retrieved")}
+    return {**_normal(g, q=q, k=k, v=k), "mask": mask, "q_memory": memory["q"], **bank, **_normal(g, bias=(s.H,))}
+
+
 def _run_eva(*arguments: Any) -> Tensor:
     *tensors, chunk_bias, counts, bias, window, overlap = arguments
     options = {"counts_BT": counts, "chunk_bias_H": chunk_bias, "bias": bias, "window": window, "overlap": overlap}
@@ -272,6 +285,13 @@ OPERATIONS = {
         lambda w, k, v, chunk: torch.cat(pool_chunks(w, k, v, chunk=chunk, scale=SCALE), -1),
         lambda w, k, v, chunk: torch.cat(plain_pooling.pool_chunks(w, k, v, chunk, SCALE, False), -1),
         ("w", "k", "v"),
+    ),
+    "retrieval_attention": Operation(
+        _retrieval,
+        lambda *tensors: retrieval_attention(*tensors, scale=SCALE),
+        lambda *tensors: plain_retrieval.retrieval_attention(*tensors, SCALE),
+        ("q", "k", "v", "q_memory", "bank_k", "bank_v", "bias"),
+        ("ids", "retrieved"),
     ),
     "sink_attention": Operation(_sinks, lambda *arguments: sink_attention(*arguments, SCALE), _true_sinks),
 }

@@ -9,6 +9,7 @@ from torch._subclasses import FakeTensorMode
 
 from contextlab.accounting.flops import count
 from contextlab.attention import sdpa
+from contextlab.kernels import retrieved
 from contextlab.kernels.dispatch import forced
 from contextlab.kernels.joint_memory_attention import (
     blocked,
@@ -58,11 +59,8 @@ def test_forward_and_every_gradient_equal_float64(form, size, dtype, device):
     st.booleans(),
 )
 def test_blocks_equal_float64_in_any_shape(queries, before, rows, heads, width, chunks, chunk, take, slopes):
-    blocked.BIAS_ELEMENTS, blocked.GATHERED_ELEMENTS, saved = (
-        64,
-        64,
-        (blocked.BIAS_ELEMENTS, blocked.GATHERED_ELEMENTS),
-    )
+    saved = blocked.BIAS_ELEMENTS, retrieved.GATHERED_ELEMENTS
+    blocked.BIAS_ELEMENTS = retrieved.GATHERED_ELEMENTS = 64
     try:
         shape = {"rows": rows, "heads": heads[0], "kv_heads": heads[1], "width": width, "chunks": chunks}
         example = case(queries, queries + before, chunk=chunk, take=take, slopes=slopes, **shape).truth()
@@ -70,7 +68,7 @@ def test_blocks_equal_float64_in_any_shape(queries, before, rows, heads, width, 
             out = example.run()
         assert_close(out, example.expected(), torch.float64, "out")
     finally:
-        blocked.BIAS_ELEMENTS, blocked.GATHERED_ELEMENTS = saved
+        blocked.BIAS_ELEMENTS, retrieved.GATHERED_ELEMENTS = saved
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -290,13 +288,6 @@ def test_nothing_in_is_nothing_out(form, shape, older, device):
     rows, _, queries, width = shape
     k, v = (torch.randn(rows, 2, queries + older, width, device=device) for _ in range(2))
     assert local_attention(torch.randn(shape, device=device), k, v, scale=1.0).shape == shape
-
-
-def test_a_bank_in_whole_chunks_is_not_copied():
-    bank = torch.randn(2, 9, 3, 4, 8).transpose(1, 2)
-    assert blocked._whole_chunks(bank) is bank
-    assert blocked._whole_chunks(bank[:1].expand(2, -1, -1, -1, -1)).stride(0) == 0
-    assert blocked._whole_chunks(bank[..., 1:]).is_contiguous()
 
 
 def test_the_bank_gets_a_gradient_only_where_it_needs_one(form, device):

@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from contextlab.kernels import part
+from contextlab.kernels import part, retrieved
 from contextlab.kernels.chunk_topk import blocked as blocked_search
 from contextlab.kernels.dispatch import forced
 from contextlab.kernels.eva_attention import blocked as blocked_eva
@@ -24,15 +24,19 @@ from contextlab.kernels.eva_chunk_compress import blocked as blocked_pooling
 from contextlab.kernels.joint_memory_attention import blocked as blocked_memory
 
 EXAMPLES = {"reference": 30, "torch": 40, "torch in small blocks": 40, "triton": 1}
-NO_TRITON = ("eva_attention with a bias", "sink_attention")
+NO_TRITON = ("eva_attention with a bias", "sink_attention", "retrieval_attention")
 BLOCKS = {
     blocked_search: {"SCORES": 9, "GROUP": 2, "QUERIES": 1, "CHUNKS": 2},
     blocked_eva: {"QUERIES_AT_ONCE": 3},
     part: {"QUERIES_AT_ONCE": 2},
     blocked_pooling: {"ELEMENTS": 20},
-    blocked_memory: {"BIAS_ELEMENTS": 20, "LEAST_QUERIES": 1, "GATHERED_ELEMENTS": 20},
+    blocked_memory: {"BIAS_ELEMENTS": 20, "LEAST_QUERIES": 1},
+    retrieved: {"GATHERED_ELEMENTS": 20},
 }
-DIFFERENTIABLE = {f"contextlab::{name}" for name in ("local_attention", "fuse_memory", "eva_attention", "pool_chunks")}
+DIFFERENTIABLE = {
+    f"contextlab::{name}"
+    for name in ("local_attention", "fuse_memory", "eva_attention", "pool_chunks", "retrieval_attention")
+}
 FEW = Sizes(H=2, K=1, T=2, older=1, D=3, n=2, c=2, m=1)
 
 
@@ -153,7 +157,8 @@ def test_every_operation_follows_torchs_rules(form: str) -> None:
             torch.library.opcheck(op, tuple(inputs), test_utils=rules)
             checked.add(op.name())
     every = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("contextlab::")}
-    assert checked == every - ({"contextlab::sink_attention"} if form == "triton" else set())
+    no_triton = {"sink_attention", "retrieval_attention", "retrieval_attention_backward"}
+    assert checked == every - ({f"contextlab::{name}" for name in no_triton} if form == "triton" else set())
 
 
 @pytest.mark.parametrize("options", [True, False])

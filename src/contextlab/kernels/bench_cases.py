@@ -26,6 +26,8 @@ from contextlab.kernels.eva_chunk_compress import eva_chunk_compress
 from contextlab.kernels.eva_chunk_compress import ops as pooling_ops
 from contextlab.kernels.eva_chunk_compress import reference as plain_pooling
 from contextlab.kernels.joint_memory_attention import joint_memory_attention, local_attention, ops, reference
+from contextlab.kernels.retrieval_attention import reference as plain_retrieval
+from contextlab.kernels.retrieval_attention import retrieval_attention, retrieval_attention_flops
 from contextlab.kernels.sink_attention import reference as plain_sinks
 from contextlab.kernels.sink_attention import sink_attention, sink_attention_flops
 
@@ -203,6 +205,36 @@ def sink_cases(size: Size, device: torch.device) -> Iterator[Case]:
     yield Case("sink_attention", size, _forms(run, device), _relative_to(functools.cache(truth)), traffic, flops)
 
 
+def retrieval_cases(size: Size, device: torch.device) -> Iterator[Case]:
+    """W tokens behind T queries in view, and chunks of a full bank in the same softmax, forward and backward."""
+    q, k_new, v_new, q_memory = _local_inputs(size, device)
+    older = (torch.randn(1, size.K, size.W, size.D, device=device).to(size.dtype) for _ in range(2))
+    k, v = (torch.cat((x, new.detach()), dim=2).requires_grad_() for x, new in zip(older, (k_new, v_new), strict=True))
+    bank_k, bank_v = (
+        torch.randn(1, size.K, size.n, size.c, size.D, device=device).to(size.bank_dtype) for _ in range(2)
+    )
+    ids = torch.randint(size.n, (1, size.H, size.T, size.m), device=device)
+    retrieved, bias = torch.ones_like(ids, dtype=torch.bool), torch.zeros(size.H, device=device, requires_grad=True)
+    key = torch.arange(size.W + size.T, device=device)
+    mask = torch.zeros(1, size.T, len(key), device=device, dtype=size.dtype)
+    mask.masked_fill_(key > key[size.W :, None], float("-inf"))
+    inputs, scale = (q, k, v, mask, q_memory, bank_k, bank_v, ids, retrieved, bias), size.D**-0.5
+
+    def run() -> Tensor:
+        return retrieval_attention(*inputs, scale=scale)
+
+    @functools.cache
+    def truth() -> Tensor:
+        exact: list[Any] = [*(x.detach().double() if x.is_floating_point() else x for x in inputs), scale]
+        return plain_retrieval.retrieval_attention(*exact)
+
+    flops = retrieval_attention_flops(*inputs)
+    traffic = 2 * ids.numel() * size.c * size.D * bank_k.element_size() + 4 * q.nbytes + k.nbytes + v.nbytes
+    case = Case("retrieval_attention", size, _forms(run, device), _relative_to(truth), traffic, flops)
+    yield case
+    yield _with_gradients(case, (q, k, v, q_memory, bias))
+
+
 CASES: dict[str, Callable[[Size, torch.device], Iterator[Case]]] = {
     "joint_memory_attention": attention_cases,
     "local_attention": local_cases,
@@ -210,6 +242,7 @@ CASES: dict[str, Callable[[Size, torch.device], Iterator[Case]]] = {
     "eva_attention": eva_cases,
     "eva_chunk_compress": compress_cases,
     "sink_attention": sink_cases,
+    "retrieval_attention": retrieval_cases,
 }
 _BF16: dict[str, Any] = {"dtype": torch.bfloat16, "bank_dtype": torch.bfloat16}
 SIZES: dict[str, dict[str, Sequence[Size]]] = {
@@ -221,6 +254,10 @@ SIZES: dict[str, dict[str, Sequence[Size]]] = {
         "eva_attention": (Size(H=4, K=4, T=2048, D=64, c=16, W=256),),
         "eva_chunk_compress": (Size(H=16, K=16, T=8192, D=64, c=16),),
         "sink_attention": (Size(H=12, K=12, T=256, D=64, W=1020), Size(H=9, K=3, T=1, D=64, W=1020)),
+        "retrieval_attention": (
+            Size(H=9, K=3, T=1024, D=64, W=1028, n=1536),
+            Size(H=9, K=3, T=1, D=64, W=1028, n=1536),
+        ),
     },
     "cuda": {
         "joint_memory_attention": (
@@ -244,6 +281,7 @@ SIZES: dict[str, dict[str, Sequence[Size]]] = {
             Size(H=32, K=8, T=65536, D=128, c=16, **_BF16),
         ),
         "sink_attention": (Size(H=32, K=8, T=256, D=128, W=1020, **_BF16),),
+        "retrieval_attention": (Size(H=32, K=8, T=1024, D=128, W=1028, n=16384, **_BF16),),
     },
 }
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from contextlab.kernels.retrieved import in_bank
+
 
 def local_attention(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, slopes_H: Tensor | None, scale: float) -> Tensor:
     """See `contextlab.kernels.joint_memory_attention.local_attention`."""
@@ -41,11 +43,6 @@ def fuse_memory(
     weight = torch.sigmoid(gate_H.to(local_BHTD.dtype))[:, None, None]
     mixed_BHTD = local_BHTD + weight * (memory_BHTD - local_BHTD)
     return torch.where(retrieved_BHTm.any(-1, keepdim=True), mixed_BHTD, local_BHTD)
-
-
-def in_bank(ids_BHTm: Tensor, retrieved_BHTm: Tensor, chunks: int) -> Tensor:
-    """`retrieved_BHTm` without the chunks that the bank does not have."""
-    return retrieved_BHTm & (ids_BHTm >= 0) & (ids_BHTm < chunks)
 
 
 def memory_attention(

@@ -1,0 +1,121 @@
+"""The operation behind retrieval attention, with shapes, gradients and FLOPs known to torch.
+
+Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D head width, n chunks of the bank, c tokens
+of a chunk, m chunks retrieved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from contextlab.kernels import checks, dispatch
+from contextlab.kernels.buffers import wide
+from contextlab.kernels.joint_memory_attention.ops import memory_flops
+from contextlab.kernels.retrieval_attention import blocked
+
+LEAVES = (0, 1, 2, 4, 9, 5, 6)
+"""Which of the arguments have a gradient, in the order in which the backward pass gives them."""
+
+
+@torch.library.custom_op("contextlab::retrieval_attention", mutates_args=())
+def retrieval_attention(
+    q_BHTD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    mask_BTS: Tensor,
+    q_memory_BHTD: Tensor,
+    k_BKncD: Tensor,
+    v_BKncD: Tensor,
+    ids_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
+    bias_H: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """`out_BHTD`, and `lse_BHT` for the backward pass."""
+    checks.ids(ids_BHTm, retrieved_BHTm, k_BKncD.shape[2])
+    bank = (q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
+    return blocked.forward(q_BHTD, k_BKSD, v_BKSD, mask_BTS, *bank, scale)
+
+
+@retrieval_attention.register_fake
+def _(q_BHTD: Tensor, *_args: Any) -> tuple[Tensor, Tensor]:
+    return q_BHTD.new_empty(q_BHTD.shape), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
+
+
+@torch.library.custom_op("contextlab::retrieval_attention_backward", mutates_args=())
+def retrieval_attention_backward(
+    dout_BHTD: Tensor,
+    q_BHTD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    mask_BTS: Tensor,
+    q_memory_BHTD: Tensor,
+    k_BKncD: Tensor,
+    v_BKncD: Tensor,
+    ids_BHTm: Tensor,
+    retrieved_BHTm: Tensor,
+    bias_H: Tensor,
+    out_BHTD: Tensor,
+    lse_BHT: Tensor,
+    scale: float,
+    into_bank: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys, values, the memory's queries, the bias, and the bank (empty unless `into_bank`)."""
+    bank = (q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
+    local = (dout_BHTD, q_BHTD, k_BKSD, v_BKSD, mask_BTS)
+    dq, dk, dv, dq_memory, dbias, dbank_k, dbank_v = blocked.backward(
+        *local, *bank, out_BHTD, lse_BHT, scale, into_bank
+    )
+    return dq, dk, dv, dq_memory, dbias, dbank_k, dbank_v
+
+
+@retrieval_attention_backward.register_fake
+def _(_dout: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    *rest, bank_k, bank_v = (inputs[i] for i in LEAVES)
+    bank = (x.new_empty(x.shape if inputs[-1] else (0,)) for x in (bank_k, bank_v))
+    return (*(x.new_empty(x.shape) for x in rest), *bank)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.scale = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, dout_BHTD: Tensor | None, _dlse: None) -> tuple[Tensor | None, ...]:
+    gradients: list[Tensor | None] = [None] * 11
+    if dout_BHTD is None:
+        return tuple(gradients)
+    into_bank = ctx.needs_input_grad[5] or ctx.needs_input_grad[6]
+    made = retrieval_attention_backward(dout_BHTD, *ctx.saved_tensors, ctx.scale, into_bank)
+    for i, gradient in zip(LEAVES, made, strict=True):
+        gradients[i] = gradient if into_bank or i not in (5, 6) else None
+    return tuple(gradients)
+
+
+retrieval_attention.register_autograd(_gradients, setup_context=_save)
+
+
+def local_flops(q_BHTD: Tensor, mask_BTS: Tensor) -> int:
+    """FLOPs of the local part: every visible (query, key) pair, one inner product and one weighted sum."""
+    rows, heads, _, width = q_BHTD.shape
+    pairs = dispatch.total(mask_BTS > torch.finfo(mask_BTS.dtype).min) * (rows // max(mask_BTS.shape[0], 1))
+    return pairs * heads * 4 * width
+
+
+@register_flop_formula(torch.ops.contextlab.retrieval_attention, get_raw=True)
+def retrieval_attention_flops(
+    q_BHTD: Tensor, _k: Tensor, _v: Tensor, mask_BTS: Tensor, _q: Tensor, k_BKncD: Tensor, *rest: Any, **_kwargs: Any
+) -> int:
+    """FLOPs of both parts; multiply-add = 2."""
+    return local_flops(q_BHTD, mask_BTS) + memory_flops(k_BKncD, rest[2])
+
+
+@register_flop_formula(torch.ops.contextlab.retrieval_attention_backward, get_raw=True)
+def _(_dout: Tensor, q_BHTD: Tensor, *rest: Any, **_kwargs: Any) -> int:
+    mask_BTS, k_BKncD, retrieved_BHTm, into_bank = rest[2], rest[4], rest[7], rest[12]
+    return 2 * local_flops(q_BHTD, mask_BTS) + (2 if into_bank else 1) * memory_flops(k_BKncD, retrieved_BHTm)
