@@ -168,6 +168,13 @@ class KV:
         Buffers.under(kv, min(wanted + wanted // SPARE, most) if few else wanted)
         return kv
 
+    def joined(self, new: KV) -> KV:
+        """This cache with the slots in use of another, of as many layers, behind its own in every row."""
+        growth = Growth(self, new.slots)
+        for k_BKTD, v_BKTD in zip(new.k, new.v, strict=True):
+            growth.append(k_BKTD, v_BKTD)
+        return growth.packed(new.used_B)
+
     def beginning(self, buffers: Buffers) -> KV:
         """The same cache, whose tensors are the beginning of buffers; these slots belong to it from now on."""
         begun = self.replace(self.k, self.v, self.used_B)
@@ -205,6 +212,16 @@ class Growth:
             return grown
         assert self._buffers.taken == self.slots, "another pass has taken the same slots"
         return grown.beginning(self._buffers)
+
+    def packed(self, lengths_B: Tensor) -> KV:
+        """The cache with each row's first `lengths_B` new tokens behind its own."""
+        used_B = self.kv.used_B + lengths_B
+        if self.kv.level and bool((lengths_B == self.new).all()):
+            return self.grown(used_B)
+        slots = torch.arange(int(used_B.max()), device=lengths_B.device)
+        gap_B = self.slots - self.kv.used_B
+        slots_BS = torch.where(slots < self.kv.used_B[:, None], slots, slots + gap_B[:, None])
+        return self.kv.replace(tuple(self.k), tuple(self.v), used_B).take(slots_BS, used_B)
 
     def _written(self, buffer_BKSD: Tensor, new_BKTD: Tensor) -> Tensor:
         buffer_BKSD[:, :, self.slots : self.slots + self.new] = new_BKTD

@@ -113,13 +113,7 @@ class CacheReader:
 
     def grown(self, lengths_B: Tensor) -> KV:
         """The cache with each row's first `lengths_B` new tokens appended."""
-        used_B = self.kv.used_B + lengths_B
-        if self.kv.level and bool((lengths_B == self.layout.position_BT.shape[1]).all()):
-            return self._growth.grown(used_B)
-        slots = torch.arange(int(used_B.max()), device=lengths_B.device)
-        gap_B = self.cached - self.kv.used_B
-        slots_BS = torch.where(slots < self.kv.used_B[:, None], slots, slots + gap_B[:, None])
-        return self.kv.replace(tuple(self.k), tuple(self.v), used_B).take(slots_BS, used_B)
+        return self._growth.packed(lengths_B)
 
     def side_by_side(self) -> KV:
         """The cache with the tokens of all candidates behind the slots in use, for the next pass of a longer tail."""

@@ -111,9 +111,18 @@ class LocalCache:
 
     def after(self, state: L, readers: Sequence[CacheReader], lengths_B: Tensor, positions: Positions) -> L:
         """The state after a pass over each row's next `lengths_B` tokens; where a segment has ended, cut back."""
-        left_B = state.left_B - lengths_B
-        caches = (self.cut(reader.grown(lengths_B), left_B == 0, positions) for reader in readers)
-        return dataclasses.replace(state.with_caches(*caches), left_B=torch.where(left_B == 0, self.segment, left_B))
+        return self.cut_back(self.grown(state, readers, lengths_B), positions)
+
+    def grown(self, state: L, readers: Sequence[CacheReader], lengths_B: Tensor) -> L:
+        """The state after such a pass, before anything is cut back: no token is left of a segment that has ended."""
+        caches = (reader.grown(lengths_B) for reader in readers)
+        return dataclasses.replace(state.with_caches(*caches), left_B=state.left_B - lengths_B)
+
+    def cut_back(self, state: L, positions: Positions) -> L:
+        """The state with what stays of segments that have ended, and a whole one left of the next."""
+        ended_B = state.left_B == 0
+        caches = (self.cut(kv, ended_B, positions) for kv in state.caches)
+        return dataclasses.replace(state.with_caches(*caches), left_B=torch.where(ended_B, self.segment, state.left_B))
 
     def cut(self, kv: KV, ended_B: Tensor, positions: Positions) -> KV:
         """A cache with what stays of it in the rows whose segment has ended."""

@@ -1,0 +1,127 @@
+"""A bank of what has left the local view, in every layer that reads it: tokens that are retrieved chunk by chunk.
+
+Legend: B rows, H query heads, K key/value heads, T queries, S tokens of the bank, D head width, n chunks, c tokens of a
+chunk, m chunks taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from contextlab import states
+from contextlab.attention import KV, Positions
+from contextlab.kernels.buffers import wide
+from contextlab.kernels.chunk_topk import chunk_topk
+from contextlab.methods.local_cache import LocalCache, LocalState
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkBank:
+    """Tokens in the order of reading, the oldest first; `csz` of them in a row are a chunk.
+
+    Attributes:
+        kv: keys and values of the layers that read the bank, rows packed to the left. The newest tokens of a row may
+            not fill a chunk yet: they can be retrieved once a later addition completes it.
+        mean: per layer, `mean_BKnD`, the mean key of every whole chunk.
+        csz: tokens of a chunk.
+    """
+
+    kv: KV
+    mean: tuple[Tensor, ...]
+    csz: int
+
+    @classmethod
+    def empty(cls, kv: KV, csz: int, dtype: torch.dtype) -> ChunkBank:
+        """A bank without tokens.
+
+        Args:
+            kv: an empty cache of the layers that read it.
+            csz: tokens of a chunk.
+            dtype: type in which keys and values are stored.
+        """
+        k, v = (tuple(x.to(dtype) for x in layers) for layers in (kv.k, kv.v))
+        return cls(kv.replace(k, v, kv.used_B), tuple(x.to(wide(x)) for x in k), csz)
+
+    @property
+    def count_B(self) -> Tensor:
+        """Whole chunks of every row."""
+        return self.kv.used_B // self.csz
+
+    @property
+    def chunks(self) -> int:
+        """n: whole chunks of the longest row."""
+        return self.mean[0].shape[2]
+
+    def tokens(self, layer: int) -> tuple[Tensor, Tensor]:
+        """`k_BKncD` and `v_BKncD` of all whole chunks, in place."""
+        n, csz = self.chunks, self.csz
+        k_BKncD, v_BKncD = (x[layer][:, :, : n * csz].unflatten(2, (n, csz)) for x in (self.kv.k, self.kv.v))
+        return k_BKncD, v_BKncD
+
+    def search(self, layer: int, q_BHTD: Tensor, take: int) -> tuple[Tensor, Tensor]:
+        """The best chunks of every query and head: `ids_BHTm`, and `retrieved_BHTm` where there was one."""
+        ids_BHTm, score_BHTm = chunk_topk(q_BHTD, self.mean[layer], self.count_B, take)
+        return ids_BHTm, score_BHTm > float("-inf")
+
+    def add(self, new: KV, most: int) -> ChunkBank:
+        """The bank with the tokens of a cache behind its own, the oldest chunks dropped beyond `most` tokens."""
+        if not bool(new.used_B.any()):
+            return self
+        dtype = self.kv.k[0].dtype
+        k, v = (tuple(x.to(dtype) for x in layers) for layers in (new.k, new.v))
+        even = self.kv.level and new.level
+        old = self.kv.reserve(new.slots, most + new.slots) if even else self.kv
+        kv = old.joined(new.replace(k, v, new.used_B))
+        dropped_B = ((kv.used_B - most).clamp(min=0) + self.csz - 1) // self.csz * self.csz
+        if bool(dropped_B.any()):
+            kept_B = kv.used_B - dropped_B
+            slots_S = torch.arange(int(kept_B.max()), device=kept_B.device)
+            return self._of(kv.take(slots_S + dropped_B[:, None], kept_B))
+        if not even:
+            return self._of(kv)
+        means = zip(self.mean, _means(kv, self.chunks, self.csz), strict=True)
+        return ChunkBank(kv, tuple(torch.cat(pair, dim=2) for pair in means), self.csz)
+
+    def check(self, name: str, most: int) -> None:
+        """Refuse a loaded bank whose parts do not fit each other.
+
+        Raises:
+            states.Misfit: naming it.
+        """
+        self.kv.check(f"{name}.kv", most)
+        if any(mean.shape[2] != self.kv.slots // self.csz for mean in self.mean):
+            raise states.Misfit(f"{name}.mean does not have one key for every chunk")
+
+    def _of(self, kv: KV) -> ChunkBank:
+        return ChunkBank(kv, tuple(_means(kv, 0, self.csz)), self.csz)
+
+
+def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positions: Positions) -> KV:
+    """What leaves a local cache where a segment has ended, in some of its layers, for a bank.
+
+    Args:
+        state: before its caches are cut back.
+        local: what stays of them.
+        layers: of the state's cache.
+        positions: how the model encodes positions.
+
+    Returns:
+        Keys turned to the first slot that does not stay (those without rotary encoding as they are), and values.
+    """
+    view, first = state.kv, local.keep_first
+    gone_B = torch.where(state.left_B == 0, (view.used_B - first - local.keep_last).clamp(min=0), 0)
+    slots_BS = first + torch.arange(int(gone_B.max()), device=gone_B.device).expand(len(gone_B), -1)
+    k, v = (tuple(x[layer] for layer in layers) for x in (view.k, view.v))
+    raw = frozenset(i for i, layer in enumerate(layers) if layer in view.raw)
+    return KV(k, v, view.used_B, raw).take(slots_BS, gone_B).moved(first - slots_BS, positions)
+
+
+def _means(kv: KV, first: int, csz: int) -> list[Tensor]:
+    """Mean keys, per layer, of the whole chunks from `first` on; a search has no gradient, nor have these."""
+    chunks = kv.slots // csz
+    keys = (x.detach()[:, :, first * csz : chunks * csz] for x in kv.k)
+    return [x.to(wide(x)).unflatten(2, (chunks - first, csz)).mean(3) for x in keys]

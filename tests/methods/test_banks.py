@@ -1,0 +1,137 @@
+"""The bank of what has left the view: what it holds, what is result in it, and that states never share a change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextlab import states
+from contextlab.accounting.memory import storage_bytes
+from contextlab.attention import KV, empty_kv
+from contextlab.methods.banks import ChunkBank
+
+LAYERS, HEADS, WIDTH = 2, 2, 4
+FOREVER = 10**6
+
+
+def empty(rows: int = 1, csz: int = 3, dtype: torch.dtype = torch.float32) -> ChunkBank:
+    return ChunkBank.empty(empty_kv(LAYERS, (rows, HEADS, WIDTH), torch.empty(0)), csz, dtype)
+
+
+def tokens(lengths: list[int], first: list[int]) -> KV:
+    """Keys that say which token of their row they are; values are their negatives; what is behind is no token."""
+    longest = max(lengths)
+    k = torch.full((len(lengths), HEADS, longest, WIDTH), 10.0**6)
+    for row, (length, begin) in enumerate(zip(lengths, first, strict=True)):
+        k[row, :, :length] = torch.arange(begin, begin + length).float()[:, None]
+    return KV((k, k + 0.5), (-k, -k - 0.5), torch.tensor(lengths))
+
+
+def held(bank: ChunkBank) -> list[list[int]]:
+    """The tokens of every row, after a look at all layers and at the means."""
+    rows = []
+    for row, used in enumerate(bank.kv.used_B.tolist()):
+        for layer in range(LAYERS):
+            k, v = bank.kv.k[layer][row, :, :used], bank.kv.v[layer][row, :, :used]
+            assert torch.equal(k, -v)
+            assert torch.equal(k - 0.5 * layer, bank.kv.k[0][row, :, :used])
+            whole = used // bank.csz
+            means = k[:, : whole * bank.csz].unflatten(1, (whole, bank.csz)).mean(2)
+            assert torch.equal(bank.mean[layer][row, :, :whole], means)
+            chunk_k, chunk_v = (x[row] for x in bank.tokens(layer))
+            assert torch.equal(chunk_k[:, :whole].flatten(1, 2), k[:, : whole * bank.csz])
+            assert torch.equal(chunk_v[:, :whole].flatten(1, 2), v[:, : whole * bank.csz])
+        rows.append(bank.kv.k[0][row, 0, :used, 0].int().tolist())
+    return rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 3).flatmap(
+        lambda rows: st.lists(st.lists(st.integers(0, 7), min_size=rows, max_size=rows), max_size=8)
+    ),
+    st.integers(1, 4),
+    st.sampled_from([4, 12, FOREVER]),
+)
+def test_it_holds_the_newest_tokens_in_whole_chunks_from_the_oldest_on(
+    additions: list[list[int]], csz: int, chunks: int
+) -> None:
+    most = csz * chunks
+    rows = len(additions[0]) if additions else 1
+    bank, read = empty(rows, csz), [0] * rows
+    expected: list[list[int]] = [[] for _ in range(rows)]
+    with torch.no_grad():
+        for lengths in additions:
+            bank = bank.add(tokens(lengths, read), most)
+            for row, length in enumerate(lengths):
+                expected[row] += range(read[row], read[row] + length)
+                while len(expected[row]) > most:
+                    del expected[row][:csz]
+            read = [begin + length for begin, length in zip(read, lengths, strict=True)]
+            assert held(bank) == expected
+            assert bank.count_B.tolist() == [len(row) // csz for row in expected]
+
+
+@torch.no_grad()
+def test_banks_that_grow_out_of_one_do_not_see_each_other() -> None:
+    bank = empty()
+    for begin in range(0, 60, 20):
+        bank = bank.add(tokens([20], [begin]), FOREVER)
+    first, second = bank.add(tokens([20], [100]), FOREVER), bank.add(tokens([20], [200]), FOREVER)
+    assert held(bank) == [list(range(60))]
+    assert held(first) == [[*range(60), *range(100, 120)]]
+    assert held(second) == [[*range(60), *range(200, 220)]]
+
+
+@torch.no_grad()
+def test_a_long_bank_is_not_copied_for_every_window() -> None:
+    """Each token is moved a number of times that does not grow with the length."""
+    bank, moved, window = empty(), 0, 10
+    for begin in range(0, 4000, window):
+        before = bank.kv.k[0].data_ptr()
+        bank = bank.add(tokens([window], [begin]), FOREVER)
+        moved += (bank.kv.k[0].data_ptr() != before) * bank.kv.slots
+    assert moved < 25 * 4000
+    assert storage_bytes(bank.kv.k) <= 1.1 * sum(x.nbytes for x in bank.kv.k)
+
+
+def test_a_graph_is_kept_through_additions_and_searches_have_none() -> None:
+    new = tokens([6], [0])
+    k = tuple(x.clone().requires_grad_() for x in new.k)
+    bank = empty().add(KV(k, new.v, new.used_B), FOREVER).add(tokens([6], [6]), FOREVER)
+    assert not any(mean.requires_grad for mean in bank.mean)
+    bank.tokens(1)[0].sum().backward()
+    assert k[0].grad is None
+    assert k[1].grad is not None
+    assert bool((k[1].grad == 1).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_keys_and_values_are_stored_as_narrow_as_asked(dtype: torch.dtype) -> None:
+    bank = empty(dtype=dtype).add(tokens([7], [0]), FOREVER)
+    assert {x.dtype for x in (*bank.kv.k, *bank.kv.v)} == {dtype}
+    assert {mean.dtype for mean in bank.mean} == {torch.float32}
+    bank = bank.add(tokens([2, 0][:1], [7]), FOREVER)
+    assert bank.kv.k[0].dtype == dtype
+    assert held(bank) == [list(range(9))]
+
+
+def test_the_best_chunks_of_every_query_are_found() -> None:
+    bank = empty(2).add(tokens([12, 5], [0, 0]), FOREVER)
+    q = torch.ones(2, 4, 1, WIDTH)
+    ids, result = bank.search(0, q, 2)
+    assert ids[0, :, 0].tolist() == [[3, 2]] * 4
+    assert result[0].all()
+    assert result[1, :, 0].tolist() == [[True, False]] * 4
+    assert bank.search(0, -q, 2)[0][0, :, 0].tolist() == [[0, 1]] * 4
+
+
+def test_loaded_banks_whose_parts_do_not_fit_are_refused() -> None:
+    bank = empty().add(tokens([12], [0]), FOREVER)
+    bank.check("bank", 12)
+    with pytest.raises(states.Misfit, match=r"slots of bank\.kv in use"):
+        bank.check("bank", 9)
+    with pytest.raises(states.Misfit, match=r"bank\.mean does not have one key for every chunk"):
+        ChunkBank(bank.kv, tuple(mean[:, :, :3] for mean in bank.mean), bank.csz).check("bank", 12)
