@@ -1,0 +1,50 @@
+"""Settings of retrieval."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import pydantic
+
+from contextlab.config import Weights
+from contextlab.errors import UserError
+from contextlab.methods.window import LocalConfig
+
+Storage = Literal["float16", "bfloat16", "float32"]
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class RetrievalConfig(LocalConfig):
+    """The local view, the bank, and what is learned.
+
+    Attributes:
+        N: tokens of a window; the previous one stays in view too.
+        sinks: first tokens of the text that stay in view, 0 for none.
+        M: tokens the bank holds per row, the newest.
+        K: tokens retrieved per query and head.
+        csz: tokens of a chunk.
+        first_layer: zero-based, the lowest layer that retrieves; a third of the depth when not given.
+        storage_dtype: type of the stored keys and values; the model's own when not given.
+        rank: of what is learned, a change of the queries and keys that meet the bank, beside a bias per head; 0 for
+            the bias alone; nothing is learned when not given.
+        weights: what was learned with that rank: `auto`, what comes with the package, where some fits; `none`, as
+            initialised; or a file, or the folder of a training run.
+    """
+
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "storage_dtype"})
+
+    sinks: pydantic.NonNegativeInt = 4
+    M: pydantic.PositiveInt = 65536
+    K: pydantic.PositiveInt = 64
+    csz: pydantic.PositiveInt = 4
+    first_layer: pydantic.NonNegativeInt | None = None
+    storage_dtype: Storage | None = None
+    rank: pydantic.NonNegativeInt | None = None
+    weights: Weights = "auto"
+
+    def __post_init__(self) -> None:
+        """Check what the fields say together."""
+        if self.K % self.csz or self.M % self.csz:
+            raise UserError(f"K={self.K} and M={self.M} must be multiples of the chunk size csz={self.csz}.")
+        if self.weights not in ("auto", "none") and self.rank is None:
+            raise UserError("weights= needs the rank that they were trained with: set rank as well.")

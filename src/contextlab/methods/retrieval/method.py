@@ -1,0 +1,101 @@
+"""Retrieval as a state machine: a sliding window, and a bank that takes what leaves it at the end of every window.
+
+Legend: B rows, t tokens of a block, C width of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from contextlab.attention import CacheReader, Layout
+from contextlab.backbone import Backbone
+from contextlab.errors import UserError
+from contextlab.method import Ahead, Capabilities
+from contextlab.methods.banks import ChunkBank, leaving
+from contextlab.methods.blocks import BlockMethod
+from contextlab.methods.branches import Branches
+from contextlab.methods.retrieval.config import RetrievalConfig
+from contextlab.methods.retrieval.learned import MemoryQuery
+from contextlab.methods.retrieval.reader import Reach, RetrievalReader, RetrievalState
+from contextlab.methods.sliding import Sliding, SlidingConfig
+
+
+class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
+    """Sinks, the previous and the current window exactly; of everything older the best chunks, in the same softmax.
+
+    In the layers from `first_layer` on, every query and head takes the chunks whose mean key has the highest inner
+    product with it. All retrieved tokens stand at the first slot behind the sinks, where the oldest local token stands.
+    """
+
+    Config = RetrievalConfig
+
+    def __init__(self, backbone: Backbone, config: RetrievalConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        config = self.config
+        if backbone.slopes_H is not None:
+            raise UserError("Retrieval needs rotary or learned positions: use longmem with an ALiBi model.")
+        self.view = Sliding(backbone, SlidingConfig(N=config.N, sinks=config.sinks))
+        self.local = self.view.local
+        first = config.first_layer if config.first_layer is not None else backbone.layers // 3
+        if first >= backbone.layers:
+            raise UserError(f"first_layer={first} does not exist: the backbone has layers 0 to {backbone.layers - 1}.")
+        self.reach = Reach(first, config.K // config.csz, self.local.keep_last + self.local.segment)
+        self.queries: nn.ModuleList | None = None
+        if config.rank is not None:
+            layers = (MemoryQuery(backbone, config.rank) for _ in range(first, backbone.layers))
+            self.queries = self.learns(nn.ModuleList(layers), config.weights)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Exact streaming of any length; trainable where a rank is set."""
+        return Capabilities()
+
+    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> RetrievalState:
+        """An empty view and an empty bank."""
+        plain, backbone = self.local.empty(self.backbone, batch_size), self.backbone
+        storage = self.config.storage_dtype
+        dtype: torch.dtype = getattr(torch, storage) if storage else backbone.attention_dtype
+        kv = backbone.empty_kv(batch_size, backbone.layers - self.reach.first_layer)
+        bank = ChunkBank.empty(kv, self.config.csz, dtype)
+        return RetrievalState(plain.length_B, plain.pending_BC, plain.kv, plain.left_B, bank)
+
+    def room(self, state: RetrievalState) -> Tensor:
+        """Up to the end of the window."""
+        return state.left_B
+
+    def reserve(self, state: RetrievalState, lengths_B: Tensor) -> RetrievalState:
+        """Free slots in the view, as far as the window goes."""
+        return self.local.reserve(state, lengths_B)
+
+    def step(self, state: RetrievalState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[RetrievalState, Tensor]:
+        """Attend; at a window's end hand what leaves the view to the bank."""
+        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
+        grown = self.local.grown(state, readers, lengths_B)
+        layers = range(self.reach.first_layer, self.backbone.layers)
+        bank = state.bank.add(leaving(grown, self.local, layers, self.backbone), self.config.M)
+        return dataclasses.replace(self.local.cut_back(grown, self.backbone), bank=bank), hidden_BtC
+
+    def forward(self, state: RetrievalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
+        """`hidden_BTC` of tokens that lie behind a state, and the reader that has appended to its view."""
+        reader = self.reader(state, layout)
+        return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
+
+    def continuations(self, state: RetrievalState, longest: int) -> Branches[RetrievalState]:
+        """Side by side behind the view and the bank, which they share."""
+        return self.local.branches(self.backbone, self.forward)
+
+    def reader(self, state: RetrievalState, layout: Layout) -> RetrievalReader:
+        """The attention of one forward pass."""
+        learned = cast(Sequence[MemoryQuery] | None, self.queries)
+        return RetrievalReader(self.backbone, state, layout, self.reach, learned)
+
+    def check_state(self, state: RetrievalState) -> None:
+        """The bank holds what has left the view, and no more than it may."""
+        super().check_state(state)
+        self.local.check(state)
+        state.bank.check("bank", self.config.M)
