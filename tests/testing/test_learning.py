@@ -18,6 +18,7 @@ from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeA
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.low_rank import LowRankConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
+from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.trime import TRIME, TRIMEConfig
@@ -32,6 +33,13 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "longmem, as released": lambda b: LongMem(
         b, LongMemConfig(N=32, K=64, init="paper", last_residual="normed", short_bank="zero_slot")
     ),
+    "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=32, K=8, rank=2)),
+    "retrieval, small": lambda b: Retrieval(b, RetrievalConfig(N=20, K=8, csz=2, M=32, sinks=1, first_layer=0, rank=1)),
+    "longmem, memory": lambda b: LongMem(b, LongMemConfig(N=24, K=8, init="memory", memory_layers="0-3")),
+    "longmem, difference": lambda b: LongMem(
+        b, LongMemConfig(N=20, K=8, init="difference", local="sliding", softmax="joint", storage_dtype="float32")
+    ),
+    "longmem, rank": lambda b: LongMem(b, LongMemConfig(N=32, K=8, init="memory", softmax="joint", rank=2)),
     "evalm": lambda b: EVALM(b, EVALMConfig(W=32, c=8)),
     "evalm, eva": lambda b: EVALM(b, EVALMConfig(W=32, c=4, sinks=2, pooling="eva", adaptive="qk")),
     "evalm, overlap": lambda b: EVALM(b, EVALMConfig(W=16, c=4, overlap=True)),

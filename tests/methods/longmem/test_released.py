@@ -8,7 +8,6 @@ import torch
 from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.methods.longmem import LongMem, LongMemConfig
-from contextlab.methods.longmem.method import MemoryReader
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM, alibi_slopes
 from contextlab.methods.longmem.released import side_weights
 
@@ -62,8 +61,8 @@ def test_whole_model_equals_the_released_one_over_segments(fixture, name):
     for step in range(len(hyper["segments"])):
         seen = part(arrays, f"s{step}.")
         layout = Layout(torch.arange(seen["tokens"].shape[1]).expand_as(seen["tokens"]))
-        reader, side_reader = CacheReader(backbone, state.kv, layout), MemoryReader(method, state, layout)
-        states, final = method.run_backbone(seen["tokens"], layout, reader)
+        reader, side_reader = CacheReader(backbone, state.kv, layout), method.side_reader(state, layout)
+        states, final = method.run_backbone(seen["tokens"], layout.position_BT, reader)
         with torch.no_grad():
             side = method.side(states, final, side_reader)
             side_logits = backbone.logits(method.side.norm(side[-1]))

@@ -39,8 +39,13 @@ class Bank:
         mean = torch.empty(rows, heads, 0, width, device=device)
         return cls(none, none, mean, torch.zeros(rows, dtype=torch.int64, device=device))
 
+    @property
+    def chunks(self) -> int:
+        """n: chunks of the longest row."""
+        return self.mean_BKnD.shape[2]
+
     def search(self, q_BHTD: Tensor, config: LongMemConfig) -> tuple[Tensor, Tensor]:
-        """The K/csz best chunks of every query and head: `ids_BHTm`, and `found_BHTm` where there was one."""
+        """The K/csz best chunks of every query and head: `ids_BHTm`, and `retrieved_BHTm` where there was one."""
         ids_BHTm, score_BHTm = chunk_topk(q_BHTD, self.mean_BKnD, self.count_B, config.K // config.csz)
         return ids_BHTm, score_BHTm > float("-inf")
 

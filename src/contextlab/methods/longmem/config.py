@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
@@ -18,14 +18,28 @@ class LongMemConfig(LocalConfig):
 
     Attributes:
         N: tokens of a segment, the local context.
-        M: tokens the bank holds per row.
+        M: tokens the bank holds per row; 0 for no memory.
         K: tokens retrieved per query and head.
         csz: tokens of a chunk, at most N; the last tokens of a segment that fill no chunk are not stored (N mod csz).
         reduction: backbone layers per side layer.
         memory_layer: zero-based backbone layer whose keys and values are cached; three quarters up when not given
             (the paper's 18th of 24).
+        memory_layers: instead of it several, as `10-29`: every side block that copies one of them reads a bank of that
+            layer's keys and values.
+        softmax: `gate`, one softmax over the local keys and one over the retrieved tokens, mixed by a gate per head; or
+            `joint`, one over both, the gate being added to the logits of the retrieved tokens.
+        local: `cold`, segments start cold, and keys enter the bank before rotation; or `sliding`, the previous segment
+            and the sinks stay in view, in both networks, and what leaves the view enters the bank, turned to the first
+            slot behind the sinks.
+        sinks: first tokens of the text that stay in view, with local=sliding.
         init: `identity`, every side block's own update starts at zero, so that the untrained network equals the
-            backbone's window; or `paper`, side layer l copies backbone layer reduction*l + 1.
+            backbone's window; `paper`, side layer l copies backbone layer reduction*l + 1; `memory`, of all updates
+            only what the memory changes in the blocks that read it is open, o_proj(gate * (memory - local)); or
+            `difference`, side block l copies layer reduction*l, whose input it is given, and carries what it computes
+            less what the backbone computes there. With the last two an empty bank leaves the backbone's window.
+        gate: initial value of every gate; when not given -2 with init=memory, else 0.
+        rank: of an update of the side blocks' linear layers, which with the gates is then all that is learned; all of
+            the side network is when not given.
         last_residual: `raw`, the last cross-network residual uses h_L' as in equation 1; or `normed`, the state after
             the final norm as in the released code.
         side_arithmetic: `backbone`, side layers compute as the layers they copy; or `released`, exact gelu and a norm
@@ -50,12 +64,18 @@ class LongMemConfig(LocalConfig):
     }
     free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz"})
 
-    M: pydantic.PositiveInt = 65536
+    M: pydantic.NonNegativeInt = 65536
     K: pydantic.PositiveInt = 64
     csz: pydantic.PositiveInt = 4
     reduction: pydantic.PositiveInt = 2
     memory_layer: pydantic.NonNegativeInt | None = None
-    init: Literal["identity", "paper"] = "identity"
+    memory_layers: Annotated[str, pydantic.Field(pattern=r"^\d{1,6}(-\d{1,6})?$")] | None = None
+    softmax: Literal["gate", "joint"] = "gate"
+    local: Literal["cold", "sliding"] = "cold"
+    sinks: pydantic.NonNegativeInt = 4
+    init: Literal["identity", "paper", "memory", "difference"] = "identity"
+    gate: pydantic.FiniteFloat | None = None
+    rank: pydantic.PositiveInt | None = None
     last_residual: Literal["raw", "normed"] = "raw"
     side_arithmetic: Literal["backbone", "released"] = "backbone"
     bank_scope: Literal["per_row", "shared"] = "per_row"
@@ -68,5 +88,41 @@ class LongMemConfig(LocalConfig):
         """Check what the fields say together."""
         if self.K % self.csz or self.M % self.csz:
             raise UserError(f"K={self.K} and M={self.M} must be multiples of the chunk size csz={self.csz}.")
-        if self.init == "identity" and self.last_residual == "normed":
-            raise UserError("init=identity equals the backbone only with last_residual=raw: set one of the two.")
+        if self.init != "paper" and self.last_residual == "normed":
+            raise UserError(f"init={self.init} equals the backbone only with last_residual=raw: set one of the two.")
+        if self.memory_layer is not None and self.memory_layers is not None:
+            raise UserError("memory_layer and memory_layers name the same thing: give one of the two.")
+        if self.local == "sliding" and self.bank_scope == "shared":
+            raise UserError(
+                "Rows cannot share a bank (bank_scope=shared) of what leaves a sliding view: use local=cold."
+            )
+
+    def copied(self, depth: int) -> list[int]:
+        """The layer of a backbone of that depth that every side block copies."""
+        # Blocks of the paper copy the layer above the one whose input they get.
+        ahead = 1 if self.init in ("identity", "paper") else 0
+        return [min(begin + ahead, depth - 1) for begin in range(0, depth, self.reduction)]
+
+    def reading(self, depth: int) -> dict[int, int]:
+        """The side blocks that read a bank, and the backbone layer whose keys and values it holds.
+
+        Raises:
+            UserError: when the backbone has no such layer.
+        """
+        copied, layers = self.copied(depth), f"the backbone has layers 0 to {depth - 1}"
+        if self.memory_layers is None:
+            layer = 3 * depth // 4 - 1 if self.memory_layer is None else self.memory_layer
+            layer = max(layer, 0)
+            if layer >= depth:
+                raise UserError(f"memory_layer={layer} does not exist: {layers}.")
+            block = layer // self.reduction
+            if self.init in ("memory", "difference") and layer != copied[block]:
+                if self.memory_layer is not None:
+                    raise UserError(f"No side block copies memory_layer={layer}: use memory_layer={copied[block]}.")
+                layer = copied[block]
+            return {block: layer}
+        first, _, last = self.memory_layers.partition("-")
+        reading = {block: layer for block, layer in enumerate(copied) if int(first) <= layer <= int(last or first)}
+        if not reading or int(last or first) >= depth:
+            raise UserError(f"memory_layers={self.memory_layers} names no layers that side blocks copy: {layers}.")
+        return reading

@@ -1,12 +1,12 @@
 """The side network: blocks beside the frozen backbone, joined by cross-network residuals (LongMem, section 2.2).
 
-Legend: B rows, T tokens, C width, H query heads, K key/value heads, D head width.
+Legend: B rows, T tokens, C width, H query heads, L layers that read a bank.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -16,16 +16,25 @@ from contextlab import attention
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.methods.longmem.config import LongMemConfig
+from contextlab.methods.longmem.update import SideUpdate
 
 UPDATE_PROJECTIONS = ("o_proj", "down_proj", "c_proj", "out_proj", "fc_out")
+SMALL_GATE = -2.0
+"""Gate of a memory that is opened a little, a weight of 0.12."""
 
 
 class SideNetwork(nn.Module):
-    """Copies of every r-th backbone block, a final norm and the gate of the memory layer.
+    """Copies of some backbone blocks, a final norm and the gates of the layers that read a bank.
 
     A block's output is carried as the backbone's state plus a difference, y_l = h_rl + d_l with
     d_{l+1} = d_l + block(y_l) - y_l, which is equation 1 summed up; a block that adds nothing leaves exactly the
-    backbone's state.
+    backbone's state. With init=difference, where block l copies the layer that makes h_{rl+1} of h_rl, it is
+    d_{l+1} = block(y_l) - h_{rl+1}: a block that reads what the backbone reads leaves exactly the backbone's state.
+
+    Attributes:
+        reading: side blocks that read a bank, and the backbone layer whose keys and values it holds.
+        first: the lowest side block that there is; below it nothing could differ from the backbone.
+        update: what is learned instead of the blocks themselves, with a rank.
     """
 
     def __init__(self, backbone: Backbone, config: LongMemConfig) -> None:
@@ -36,27 +45,49 @@ class SideNetwork(nn.Module):
             raise UserError(
                 f"reduction={step} does not divide the backbone's {depth} layers: choose a divisor of {depth}."
             )
-        self.step, self.last_residual = step, config.last_residual
-        sources = [min(step * i + 1, depth - 1) for i in range(depth // step)]
-        self.blocks = nn.ModuleList(_trainable_copy(parts.layers[source]) for source in sources)
-        self.norm = _trainable_copy(parts.norm)
-        self.gate_H = nn.Parameter(torch.zeros(backbone.heads, device=backbone.device, dtype=torch.float32))
+        self.step, self.last_residual, self.init = step, config.last_residual, config.init
+        self.reading = config.reading(depth)
+        self.first = min(self.reading) if config.init == "difference" else 0
+        copied = _shared_copy if config.rank else _trainable_copy
+        sources = config.copied(depth)[self.first :]
+        self.blocks = nn.ModuleList(copied(parts.layers[source]) for source in sources)
+        self.norm = copied(parts.norm)
+        gate = config.gate if config.gate is not None else SMALL_GATE if config.init == "memory" else 0.0
+        # The paper's one layer has the name and shape of the released weights.
+        shape = (backbone.heads,) if len(self.reading) == 1 else (len(self.reading), backbone.heads)
+        gates = nn.Parameter(torch.full(shape, gate, device=backbone.device, dtype=torch.float32))
+        self.register_parameter("gate_H" if len(shape) == 1 else "gate_LH", gates)
         if config.side_arithmetic == "released":
             _released_arithmetic(self)
-        if config.init == "identity":
-            _silence(self.blocks)
+        if config.init in ("identity", "memory"):
+            _silence(self.blocks, self.reading if config.init == "memory" else (), learn=not config.rank)
+        self.update = SideUpdate(self.blocks, gates, config.rank) if config.rank else None
+
+    @property
+    def learned(self) -> nn.Module:
+        """All that training changes."""
+        return self if self.update is None else self.update
+
+    def gate(self, block: int) -> Tensor:
+        """`gate_H` of a side block that reads a bank."""
+        if len(self.reading) == 1:
+            return self.get_parameter("gate_H")
+        return self.get_parameter("gate_LH")[list(self.reading).index(block)]
 
     def forward(self, states: Sequence[Tensor], final_BTC: Tensor, attend: attention.Attend) -> list[Tensor]:
         """The side states.
 
         Args:
-            states: `hidden_BTC` of the backbone after every r-th block, the embeddings first.
+            states: `hidden_BTC` of the backbone, the embeddings first, after every r-th block; after every block with
+                init=difference.
             final_BTC: the backbone's last state after its final norm.
             attend: attention of the side blocks, called in order.
 
         Returns:
             `y_BTC` before every block and after the last, without the side network's norm.
         """
+        if self.init == "difference":
+            return self._differences(states, attend)
         difference_BTC = torch.zeros_like(states[0])
         y_BTC = states[0]
         outputs = [y_BTC]
@@ -68,6 +99,14 @@ class SideNetwork(nn.Module):
             outputs.append(y_BTC)
         return outputs
 
+    def _differences(self, states: Sequence[Tensor], attend: attention.Attend) -> list[Tensor]:
+        outputs = [states[self.step * self.first]]
+        for i, block in enumerate(self.blocks, start=self.first):
+            with attention.seam(_config(block)):
+                difference_BTC = attention.run_layer(block, outputs[-1], attend) - states[self.step * i + 1]
+            outputs.append(states[self.step * (i + 1)] + difference_BTC)
+        return outputs
+
 
 def _trainable_copy(module: nn.Module) -> Any:
     copied = copy.deepcopy(module)
@@ -76,15 +115,26 @@ def _trainable_copy(module: nn.Module) -> Any:
     return copied
 
 
+def _shared_copy(module: nn.Module) -> Any:
+    """A module with hooks and settings of its own, whose weights are those of the original."""
+    return copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
+
+
 def _config(block: nn.Module) -> Any:
     return next(module.config for module in block.modules() if hasattr(module, "config"))
 
 
-def _silence(blocks: nn.ModuleList) -> None:
-    """Zero the projections that write into the residual stream."""
-    for name, parameter in blocks.named_parameters():
-        if name.split(".")[-2] in UPDATE_PROJECTIONS:
-            nn.init.zeros_(parameter)
+def _silence(blocks: nn.ModuleList, open_blocks: Collection[int], *, learn: bool) -> None:
+    """Zero the projections that write into the residual stream, but for the attention's of open blocks.
+
+    Zeros are new parameters: the copies may share theirs with the backbone.
+    """
+    for i, block in enumerate(blocks):
+        for name, module in block.named_modules():
+            is_open = i in open_blocks and "attn" in name
+            for part, parameter in list(module.named_parameters(recurse=False)):
+                if name.rpartition(".")[2] in UPDATE_PROJECTIONS and not (is_open and part == "weight"):
+                    setattr(module, part, nn.Parameter(torch.zeros_like(parameter), requires_grad=learn))
 
 
 def _released_arithmetic(network: SideNetwork) -> None:

@@ -1,0 +1,87 @@
+"""Attention of the side network: local, and in the blocks that read a bank over what every query retrieves too.
+
+Legend: B rows, T new tokens, S keys in view, H query heads, K key/value heads, D head width, m chunks taken.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from contextlab.attention import CacheReader, Layout, Positions, rotate, sdpa
+from contextlab.kernels.joint_memory_attention import fuse_memory, local_attention
+from contextlab.kernels.retrieval_attention import retrieval_attention
+from contextlab.methods.longmem.bank import Bank
+from contextlab.methods.longmem.config import LongMemConfig
+from contextlab.methods.longmem.side import SideNetwork
+from contextlab.methods.longmem.state import LongMemState
+
+Retrieved = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Keys and values of a bank, the chunks that every query takes of it, and which of these exist."""
+
+
+class MemoryReader(CacheReader):
+    """Local attention of the side blocks, joined with the memory's (equations 3 and 4).
+
+    Attributes:
+        ids_BHtm: the chunks taken in the last block that read a bank.
+    """
+
+    def __init__(
+        self, positions: Positions, config: LongMemConfig, side: SideNetwork, state: LongMemState, layout: Layout
+    ) -> None:
+        super().__init__(positions, state.side_kv, layout)
+        self.config, self.side = config, side
+        self.banks = dict(zip(side.reading, state.banks, strict=True))
+        self._level = layout.plain and state.side_kv.level
+        self.ids_BHtm: Tensor | None = None
+
+    def __call__(
+        self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
+    ) -> Tensor:
+        """Attend locally; in a block that reads a bank also to the retrieved chunks."""
+        block = len(self.k) + self.side.first
+        bank = self.banks.get(block)
+        if bank is None or bank.chunks == 0:
+            local_BHTD = super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
+            return torch.zeros_like(local_BHTD) if self._only_read(block) else local_BHTD
+        k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
+        q_near_BHTD = rotate(q_BHTD, self._q_rotary)
+        q_memory_BHTD = q_near_BHTD if self.config.local == "sliding" else q_BHTD
+        memory = (q_memory_BHTD, *self._retrieved(bank, q_memory_BHTD), self.side.gate(block))
+        if self.config.softmax == "joint":
+            mask_BTS = self._whole_mask(window, q_BHTD.dtype)
+            out_BHTD = retrieval_attention(q_near_BHTD, k_BKSD, v_BKSD, mask_BTS, *memory, scale=scale)
+            if not self._only_read(block):
+                return out_BHTD
+            return out_BHTD - self._local(q_near_BHTD, k_BKSD, v_BKSD, scale, window)
+        local_BHTD = self._local(q_near_BHTD, k_BKSD, v_BKSD, scale, window)
+        out_BHTD = fuse_memory(local_BHTD, *memory, scale=scale)
+        return out_BHTD - local_BHTD if self._only_read(block) else out_BHTD
+
+    def _only_read(self, block: int) -> bool:
+        """Whether a block reads what the memory changes, without what is local."""
+        return self.config.init == "memory" and block in self.banks
+
+    def _local(self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, scale: float, window: int | None) -> Tensor:
+        if self._level and (window is None or window >= k_BKSD.shape[2]):
+            return local_attention(q_BHTD, k_BKSD, v_BKSD, scale=scale, slopes_H=self.positions.slopes_H)
+        # Rows that are not equally long have padding between their cache and the new tokens, which only a mask hides.
+        return sdpa(q_BHTD, k_BKSD, v_BKSD, self.mask(window, q_BHTD.dtype), scale)
+
+    def _whole_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """`mask_BTS`, written out also where attention is plainly causal."""
+        mask_B1TS = self.mask(window, dtype)
+        if mask_B1TS is not None:
+            return mask_B1TS[:, 0]
+        seen_BTS = self.visible()[:1]
+        return torch.zeros_like(seen_BTS, dtype=dtype).masked_fill_(~seen_BTS, float("-inf"))
+
+    def _retrieved(self, bank: Bank, q_BHTD: Tensor) -> Retrieved:
+        self.ids_BHtm, retrieved_BHtm = bank.search(q_BHTD, self.config)
+        k_BKncD, v_BKncD, ids_BHtm = bank.k_BKncD, bank.v_BKncD, self.ids_BHtm
+        if self.config.short_bank == "zero_slot":
+            k_BKncD, v_BKncD = bank.with_zero_slot()
+            ids_BHtm = ids_BHtm.masked_fill(~retrieved_BHtm, k_BKncD.shape[2] - 1)
+            retrieved_BHtm = retrieved_BHtm.any(-1, keepdim=True).expand_as(retrieved_BHtm)
+        return k_BKncD, v_BKncD, ids_BHtm, retrieved_BHtm

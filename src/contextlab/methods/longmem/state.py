@@ -1,0 +1,38 @@
+"""What LongMem keeps between calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Self
+
+from contextlab.attention import KV
+from contextlab.methods.local_cache import LocalState
+from contextlab.methods.longmem.bank import Bank
+
+
+@dataclasses.dataclass(frozen=True)
+class LongMemState(LocalState):
+    """The caches of what is in view, and the banks; of a bank a question meets K tokens more than are `cached`.
+
+    Attributes:
+        side_kv: side network keys and values in view; `kv` holds the backbone's.
+        banks: chunks of what is not in view any more, one bank for every side block that reads one.
+    """
+
+    side_kv: KV
+    banks: tuple[Bank, ...]
+
+    @property
+    def bank(self) -> Bank:
+        """The bank of the lowest block that reads one."""
+        return self.banks[0]
+
+    @property
+    def caches(self) -> tuple[KV, ...]:
+        """Of the backbone, and of the side network."""
+        return self.kv, self.side_kv
+
+    def with_caches(self, *caches: KV) -> Self:
+        """The state with other caches, in the order of `caches`."""
+        kv, side_kv = caches
+        return dataclasses.replace(self, kv=kv, side_kv=side_kv)
