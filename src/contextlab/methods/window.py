@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pydantic
 
 from contextlab.backbone import Backbone
@@ -33,6 +35,8 @@ class LocalConfig(MethodConfig):
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class WindowConfig(LocalConfig, LowRankConfig):
     """How much is in view, and the low-rank update."""
+
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N"})
 
 
 class Window(LowRankMethod[WindowConfig]):

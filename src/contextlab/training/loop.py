@@ -94,7 +94,7 @@ class Trainer:
         if method.learned is None:
             raise UserError(
                 f"{type(method).__name__} has nothing to learn: train a method that `contextlab ls methods "
-                "--verbose` says needs training."
+                "--verbose` says needs training, or a baseline with a low-rank update, as window(rank=16)."
             )
         self.method, self.streams, self.objective, self.settings = method, streams, objective, settings
         self.processes = processes or Processes()

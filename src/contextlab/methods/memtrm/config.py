@@ -18,13 +18,13 @@ class MemTRMConfig(LocalConfig, LowRankConfig):
         N: tokens of a segment, the local context.
         M: tokens the bank holds per row.
         K: tokens retrieved per query and head.
-        memory_layer: zero-based backbone layer that attends to the bank; three quarters up when not given (the 18th of
-            24 of LongMem's comparison).
+        memory_layer: zero-based backbone layer whose keys and values are cached, and which attends to the bank; three
+            quarters up when not given (the 18th of 24 in LongMem's comparison).
         gate: initial gate of every head, whose sigmoid is the weight of the memory; 0 in the paper, and -20 makes the
             untrained method its local attention alone.
         local: `cold`, a segment attends to itself; or `sliding`, also to the segment before and to the sinks.
-        sinks: first tokens of the text that stay in view with local=sliding.
-        storage_dtype: type of the stored keys and values.
+        sinks: first tokens of the text that stay in view, with local=sliding.
+        storage_dtype: type of the cached keys and values.
         rank: of the low-rank update of the memory layer and of those above it, 0 to train the gate alone.
     """
 
