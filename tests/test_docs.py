@@ -30,6 +30,21 @@ def test_the_tutorials_method_keeps_the_laws(tmp_path):
     assert [result for result in results if not result.passed] == []
 
 
+def test_the_tutorials_task_runs(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs/tutorial.md").read_text()
+    (line,) = re.findall(r"`(\{\"story\".*?\})`\.", page)
+    (tmp_path / "stories.jsonl").write_text(f"{line}\n{line}\n")
+    (tmp_path / "stories.py").write_text(code("docs/tutorial.md", "python")[1])
+    monkeypatch.chdir(tmp_path)
+    command = "bench --method full,closed-book --task stories.py:Stories --backbone tiny-llama --out runs --json"
+    assert cli.main(command.split()) == 0
+    runs = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [run["metrics"]["accuracy"]["n"] for run in runs] == [2, 2]
+    (tmp_path / "stories.jsonl").write_text(line.replace('"answer": "red"', '"answer": "green"'))
+    assert cli.main([*command.split(), "--data", "."]) == 2
+    assert "The right answer of question '0/0' is not one of its options" in capsys.readouterr().err
+
+
 def test_every_method_and_task_has_a_card():
     methods, tasks = ((ROOT / "docs" / page).read_text() for page in ("methods.md", "tasks.md"))
     assert all(f"\n## {name}\n" in methods for name in registry.methods())
@@ -51,7 +66,9 @@ def test_commands_shown_name_options_that_exist(page, capsys):
 
 
 def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
-    (tmp_path / "every_second.py").write_text(code("docs/tutorial.md", "python")[0])
+    method, task = code("docs/tutorial.md", "python")
+    (tmp_path / "every_second.py").write_text(method)
+    (tmp_path / "stories.py").write_text(task)
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     commands = [line for page in pages for line in re.findall(r"contextlab bench ([^\n`|]*)", page.read_text())]
     named = [dict(re.findall(r"--(method|task) ('[^']*'|\S+)", command)) for command in commands]
@@ -59,7 +76,7 @@ def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
     assert len(named) > 6
     for one in named:
         methods = one.get("method", "window").replace("every_second.py", str(tmp_path / "every_second.py"))
-        select(methods, one.get("task", "needle"))
+        select(methods, one.get("task", "needle").replace("stories.py", str(tmp_path / "stories.py")))
 
 
 def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(tmp_path, monkeypatch, capsys):

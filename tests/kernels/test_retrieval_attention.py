@@ -155,7 +155,7 @@ def test_the_bank_gets_no_gradient_unless_asked() -> None:
     for wanted in (LEAVES, tuple(name for name in LEAVES if not name.startswith("bank"))):
         leaves = {name: example[name].detach().requires_grad_() for name in wanted}
         out = run(example, **leaves)
-        result[wanted] = dict(zip(wanted, torch.autograd.grad(out.sin().sum(), leaves.values()), strict=True))
+        result[wanted] = dict(zip(wanted, torch.autograd.grad(out.sin().sum(), tuple(leaves.values())), strict=True))
     first, second = result.values()
     for name, gradient in second.items():
         torch.testing.assert_close(gradient, first[name])
@@ -223,7 +223,7 @@ def test_shapes_are_known_without_data() -> None:
         leaves = {name: fake[name].requires_grad_() for name in LEAVES}
         out = run(fake, **leaves)
         assert out.shape == example["q"].shape
-        gradients = torch.autograd.grad(out.sum(), leaves.values())
+        gradients = torch.autograd.grad(out.sum(), tuple(leaves.values()))
         assert [x.shape for x in gradients] == [x.shape for x in leaves.values()]
 
 

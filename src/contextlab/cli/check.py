@@ -39,6 +39,8 @@ def check(
 def _print(method: str, results: list[LawResult]) -> None:
     from rich.table import Table
 
+    from contextlab.testing.parts import LENGTH
+
     families = list(dict.fromkeys(result.family for result in results))
     held = {(result.law, result.family): "holds" if result.passed else "FAILS" for result in results}
     table = Table("law", *families, title=method)
@@ -51,3 +53,6 @@ def _print(method: str, results: list[LawResult]) -> None:
         screen.print(f"{result.law} ({result.family}): {result.detail}")
     seconds = sum(result.seconds for result in results)
     screen.print(f"{len(results) - len(failed)} of {len(results)} hold, {seconds:.1f} s.")
+    screen.print(
+        f"Texts have at most {LENGTH} tokens: ends of longer segments are not tested, check with shorter ones too."
+    )

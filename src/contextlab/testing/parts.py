@@ -5,10 +5,12 @@ Legend: B rows, T tokens.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from contextlab.method import AnyMethod, State
+from contextlab.method import AnyMethod, ContextMethod, S, State
 
 TOLERANCE = 1e-4
 LENGTH = 300
@@ -29,11 +31,11 @@ def texts(count: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, (count, LENGTH), generator=torch.Generator().manual_seed(seed))
 
 
-def read(method: AnyMethod, text: Tensor, state: State | None = None) -> tuple[State, Tensor]:
+def read(method: ContextMethod[Any, S], text: Tensor, state: S | None = None) -> tuple[S, Tensor]:
     """`method.read` from a state, by default an empty one, with log-probabilities."""
-    state, logprobs = method.read(state if state is not None else method.start(len(text)), text)
+    after, logprobs = method.read(state if state is not None else method.start(len(text)), text)
     assert logprobs is not None
-    return state, logprobs
+    return after, logprobs
 
 
 def same(a: Tensor, b: Tensor, broken: str, tolerance: float = TOLERANCE) -> None:

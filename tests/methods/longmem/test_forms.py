@@ -80,7 +80,7 @@ def local_of(backbone: Backbone, settings: Settings) -> ContextMethod[Any, Any]:
 )
 def test_laws(form: str, family: str) -> None:
     results = laws.check(lambda b: made(b, **FORMS[form]), (family,))
-    assert [(r.law, r.label, r.detail) for r in results if not r.passed] == []
+    assert [(r.law, r.family, r.detail) for r in results if not r.passed] == []
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if FORMS[form].get("init") != "paper"])

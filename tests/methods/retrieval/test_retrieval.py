@@ -54,7 +54,7 @@ def read(method: ContextMethod[Any, Any], tokens: Tensor) -> Tensor:
 @pytest.mark.parametrize(("family", "form"), [("tiny-gpt2", "learned"), ("tiny-llama", "small")])
 def test_laws(family: str, form: str) -> None:
     results = laws.check(lambda b: made(b, **FORMS[form]), (family,))
-    assert [(r.law, r.label, r.detail) for r in results if not r.passed] == []
+    assert [(r.law, r.family, r.detail) for r in results if not r.passed] == []
 
 
 class ByHand:

@@ -48,7 +48,7 @@ class QuestionProtocol(Protocol):
     from the left to the length of the own context; it may be shorter.
 
     Args:
-        prompts: names of the prompt files for a question after a context and for one alone.
+        prompts: for a question after a context and for one alone: names of prompt files, or texts with `{text}`.
         options: of the run.
         measures: names of the numbers that every question has, between 0 and 1 except for nats; the first is the
             quality.
@@ -236,7 +236,15 @@ class RankProtocol(QuestionProtocol):
         super().__init__(prompts, options, ("accuracy", NATS), by, summary, over_works, wording, bare)
 
     def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
-        """The question alone, then every option."""
+        """The question alone, then every option.
+
+        Raises:
+            UserError: when the right answer is not among the options.
+        """
+        if question.answers[0] not in question.options:
+            raise UserError(
+                f"The right answer of question '{question.id}' is not one of its options: correct the data."
+            )
         options = (join(backbone, text, choice)[1] for choice in self.choices(question))
         return [join(backbone, before, text)[1], *options]
 
