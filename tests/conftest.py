@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,9 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 # The models are too small for several threads.
 torch.set_num_threads(1)
+# Time never decides a test.
+hypothesis.settings.register_profile("contextlab", deadline=None)
+hypothesis.settings.load_profile("contextlab")
 
 SHARED = Path(os.environ.get("CONTEXTLAB_SHARED", Path(__file__).parents[2] / "shared"))
 

@@ -19,6 +19,7 @@ from lm_eval.models.huggingface import HFLM
 from contextlab.integrations import lm_eval_plugin
 from contextlab.integrations.lm_eval import ContextLM, _limit
 from contextlab.integrations.lm_eval_tasks import FOLDER
+from contextlab.methods.window import WindowConfig
 
 LONG = "a long text that goes on and on; " * 5
 PAIRS = [
@@ -179,7 +180,7 @@ def test_without_bos_in_the_context_the_score_is_that_of_bench() -> None:
 def test_arguments_come_from_the_harness_command() -> None:
     arguments = "method=window,backbone=tiny-llama,N=16,add_bos_token=True"
     lm = ContextLM.create_from_arg_string(arguments, {"batch_size": 4, "max_batch_size": None, "device": "cpu"})
-    assert lm.get_model_info()["method_config"] == {"N": 16}
+    assert lm.get_model_info()["method_config"] == WindowConfig(N=16).as_dict()
     assert (lm.get_model_info()["backbone"], len(lm.tokenizer_name)) == ("tiny-llama", 64)
     assert (lm.rank, lm.world_size, lm.eot_token_id) == (0, 1, 256)
 
