@@ -6,7 +6,6 @@ A folder of trained weights holds `weights.safetensors` and `card.json`. Some co
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
+from contextlab import files
 from contextlab.errors import UserError
 
 FILE, CARD = "weights.safetensors", "card.json"
@@ -98,8 +98,7 @@ def beside(weights: Path) -> Card | None:
     if weights.name != FILE or not path.is_file() or not weights.is_file():
         return None
     card = read(path)
-    with weights.open("rb") as file:
-        return card if hashlib.file_digest(file, "sha256").hexdigest() == card.weights.sha256 else None
+    return card if files.sha256(weights) == card.weights.sha256 else None
 
 
 def listed() -> Iterator[Path]:

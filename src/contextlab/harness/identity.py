@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import transformers
 
-from contextlab import registry
+from contextlab import files, registry
 from contextlab.backbone import Backbone
 from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
 from contextlab.errors import UserError
@@ -106,8 +106,7 @@ def files_of(settings: Any) -> dict[str, str]:
 
 def _file_digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return files.sha256(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): give a file that is there.") from error
 

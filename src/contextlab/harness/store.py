@@ -13,6 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from contextlab import files
 from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
 from contextlab.harness import schema
@@ -52,7 +53,7 @@ class Run:
         self.manifest = _stored(folder / "manifest.json", schema.Manifest) or manifest
         self.summary = _stored(folder / "summary.json", schema.Summary)
         if self.manifest is manifest:
-            _write(folder / "manifest.json", manifest)
+            files.write_json(folder / "manifest.json", manifest)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Store one finished example, which has an `id`; it is on disk when this function returns."""
@@ -69,7 +70,7 @@ class Run:
         """Store the summary, replacing an earlier one, and return it as stored."""
         stored: dict[str, Any] = json.loads(json.dumps(summary, default=str))
         with _writing(self.folder):
-            _write(self.folder / "summary.json", stored)
+            files.write_json(self.folder / "summary.json", stored)
         self.summary = stored
         return stored
 
@@ -219,20 +220,6 @@ def _stored(path: Path, kind: type[schema.Part]) -> dict[str, Any] | None:
             f"{path} is broken ({fault}): delete it and run its benchmark again, finished examples are kept."
         )
     return stored
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file completely or not at all."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=1, default=str) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _discard(folder: Path) -> None:

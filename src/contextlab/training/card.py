@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from contextlab import grammar
+from contextlab import files, grammar
 from contextlab.harness.identity import command, commit, hardware
 from contextlab.method import AnyMethod
 from contextlab.training.corpus import Corpus
@@ -59,7 +58,7 @@ def of(
         "settings": {k: v for k, v in method.config.as_dict().items() if k != "weights"},
         "backbone": {"name": backbone.name, "digest": backbone.digest},
         "weights": {
-            "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+            "sha256": files.sha256(weights),
             "digest": method.weights_digest,
             "bytes": weights.stat().st_size,
             "parameters": method.added_parameters,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from contextlab import tensors
+from contextlab import files, tensors
 from contextlab.errors import UserError
 from contextlab.training.loop import Progress, Trainer
 
@@ -148,10 +147,7 @@ def _save_shared(folder: Path, trainer: Trainer, extra: Extra) -> None:
         "extra": extra.model_dump(),
         "sizes": {one.name: one.stat().st_size for one in sorted(folder.iterdir())},
     }
-    with open(folder / RUN, "w", encoding="utf-8") as file:
-        file.write(json.dumps(run, indent=1))
-        file.flush()
-        os.fsync(file.fileno())
+    files.write_json(folder / RUN, run)
 
 
 def _optimiser_tensors(trainer: Trainer) -> dict[str, Tensor]:

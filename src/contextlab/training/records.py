@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from contextlab import files
 from contextlab.errors import UserError
 
 LOCK = ".lock"
@@ -21,13 +21,8 @@ def write(path: Path, value: Mapping[str, Any]) -> None:
     Raises:
         UserError: when it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.partial")
     with writing(path.parent):
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=1, default=str) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        files.write_json(path, value)
 
 
 def read(path: Path) -> dict[str, Any] | None:

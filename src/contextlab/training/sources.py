@@ -14,6 +14,7 @@ from typing import Any
 
 import huggingface_hub
 
+from contextlab import files
 from contextlab.errors import UserError, short
 
 HUB = "hub:"
@@ -173,7 +174,6 @@ def _index(path: Path) -> dict[str, dict[str, Any]]:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return files.sha256(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): give an intact file, or take it out.") from error

@@ -18,7 +18,7 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from contextlab import locks
+from contextlab import files, locks
 from contextlab.benchmarks.data.archives import unpack
 from contextlab.benchmarks.data.catalogue import DataSet, Remote
 from contextlab.benchmarks.data.sources import note_revision
@@ -75,7 +75,7 @@ def _fetch_one(remote: Remote, url: str, folder: Path, report: Callable[[str], N
             note_revision(target, revision, sha256)
     sums[remote.path] = sha256
     if remote.unpack is not None:
-        sums.update({path: _sha256(folder / path) for path in unpack(target, folder, remote.unpack)})
+        sums.update({path: files.sha256(folder / path) for path in unpack(target, folder, remote.unpack)})
     write_sums(folder / SUMS, sums)
     return sha256
 
@@ -99,7 +99,7 @@ def _download(url: str, digest: str | None, wanted: Path | None) -> tuple[Path, 
     objects = cache_dir() / "objects"
     kind, _, published = (digest or "").partition(":")
     kept = objects / published
-    if kind == "sha256" and kept.is_file() and _sha256(kept) == published:
+    if kind == "sha256" and kept.is_file() and files.sha256(kept) == published:
         return kept, None
     objects.mkdir(parents=True, exist_ok=True)
     part = objects / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.part"
@@ -114,7 +114,7 @@ def _download(url: str, digest: str | None, wanted: Path | None) -> tuple[Path, 
     if kind and _digest(part, kind) != published:
         part.unlink()
         raise UserError(f"{url} does not have the published {kind} {published}: it was changed or cut, do not use it.")
-    kept = objects / _sha256(part)
+    kept = objects / files.sha256(part)
     # Read-only, because links share this file.
     part.chmod(0o444)
     os.replace(part, kept)
@@ -244,7 +244,7 @@ def _open(url: str, headers: dict[str, str] | None = None) -> Any:
 
 
 def _intact(target: Path, sha256: str, digest: str | None) -> bool:
-    if not target.is_file() or not sha256 or _sha256(target) != sha256:
+    if not target.is_file() or not sha256 or files.sha256(target) != sha256:
         return False
     kind, _, published = (digest or "").partition(":")
     return not kind or _digest(target, kind) == published
@@ -270,7 +270,3 @@ def _by_hand(wanted: Path | None) -> str:
 def _digest(path: Path, kind: str) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    return _digest(path, "sha256")
