@@ -1,6 +1,8 @@
-"""The bank of what has left the view: what it holds, what is result in it, and that states never share a change."""
+"""The bank of what has left the view: what it holds, what a search gives, and that states never share a change."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from contextlab import states
 from contextlab.accounting.memory import storage_bytes
 from contextlab.attention import KV, empty_kv
-from contextlab.methods.banks import ChunkBank
+from contextlab.backbone import load
+from contextlab.methods.banks import ChunkBank, leaving
+from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 
 LAYERS, HEADS, WIDTH = 2, 2, 4
 FOREVER = 10**6
@@ -126,6 +130,16 @@ def test_the_best_chunks_of_every_query_are_found() -> None:
     assert result[0].all()
     assert result[1, :, 0].tolist() == [[True, False]] * 4
     assert bank.search(0, -q, 2)[0][0, :, 0].tolist() == [[0, 1]] * 4
+
+
+def test_nothing_leaves_a_local_cache_inside_a_segment() -> None:
+    method = Retrieval(load("tiny-llama", device="cpu"), RetrievalConfig(N=8, K=4))
+    state, _ = method.read(method.start(2), torch.full((2, 15), 7), logprobs=False)
+    assert leaving(state, method.local, [1, 2], method.backbone) is None
+    ended = dataclasses.replace(state, left_B=torch.tensor([0, 3]))
+    gone = leaving(ended, method.local, [1, 2], method.backbone)
+    assert gone is not None
+    assert gone.used_B.tolist() == [15 - 4 - 8, 0]
 
 
 def test_loaded_banks_whose_parts_do_not_fit_are_refused() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from contextlab import states
 from contextlab.attention import KV, Positions
+from contextlab.errors import UserError
 from contextlab.kernels.buffers import wide
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.methods.local_cache import LocalCache, LocalState
@@ -100,7 +101,19 @@ class ChunkBank:
         return ChunkBank(kv, tuple(_means(kv, 0, self.csz)), self.csz)
 
 
-def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positions: Positions) -> KV:
+def layer_of_bank(layer: int | None, depth: int) -> int:
+    """The backbone layer of a single bank: three quarters up when none is named (the paper's 18th of 24).
+
+    Raises:
+        UserError: when a backbone of that depth has no such layer.
+    """
+    layer = max(3 * depth // 4 - 1, 0) if layer is None else layer
+    if layer >= depth:
+        raise UserError(f"memory_layer={layer} does not exist: the backbone has layers 0 to {depth - 1}.")
+    return layer
+
+
+def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positions: Positions) -> KV | None:
     """What leaves a local cache where a segment has ended, in some of its layers, for a bank.
 
     Args:
@@ -110,10 +123,13 @@ def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positio
         positions: how the model encodes positions.
 
     Returns:
-        Keys turned to the first slot that does not stay (those without rotary encoding as they are), and values.
+        Keys turned to the first slot that does not stay (those without rotary encoding as they are), and values; None
+        where no segment has ended, as after most steps.
     """
-    view, first = state.kv, local.keep_first
-    gone_B = torch.where(state.left_B == 0, (view.used_B - first - local.keep_last).clamp(min=0), 0)
+    view, first, ended_B = state.kv, local.keep_first, state.left_B == 0
+    if not bool(ended_B.any()):
+        return None
+    gone_B = torch.where(ended_B, (view.used_B - first - local.keep_last).clamp(min=0), 0)
     slots_BS = first + torch.arange(int(gone_B.max()), device=gone_B.device).expand(len(gone_B), -1)
     k, v = (tuple(x[layer] for layer in layers) for x in (view.k, view.v))
     raw = frozenset(i for i, layer in enumerate(layers) if layer in view.raw)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import pydantic
 
 from contextlab.backbone import Backbone
@@ -9,7 +11,10 @@ from contextlab.errors import UserError
 from contextlab.method import Capabilities
 from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.low_rank import LowRankMethod
-from contextlab.methods.window import WindowConfig
+from contextlab.methods.window import Window, WindowConfig
+
+Local: TypeAlias = Literal["cold", "sliding"]
+"""The local context of a method with a memory: of `window`, or of `sliding`."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -48,3 +53,20 @@ class Sliding(LowRankMethod[SlidingConfig]):
     def capabilities(self) -> Capabilities:
         """Exact streaming of any length; without recent tokens a window starts cold but for the sinks."""
         return Capabilities(segment=None if self.local.keep_last else self.local.segment)
+
+
+def local_view(backbone: Backbone, local: Local, N: int | None, sinks: int) -> Window | Sliding:
+    """The method that has only the local context of a method with a memory.
+
+    Args:
+        backbone: of both.
+        local: `cold`, segments start cold; `sliding`, the previous segment and the sinks are kept.
+        N: tokens of a segment.
+        sinks: first tokens of the text that are kept, with `sliding`.
+
+    Raises:
+        UserError: when it does not fit the backbone.
+    """
+    if local == "cold":
+        return Window(backbone, WindowConfig(N=N))
+    return Sliding(backbone, SlidingConfig(N=N, sinks=sinks))

@@ -9,6 +9,8 @@ import pydantic
 
 from contextlab.config import Weights
 from contextlab.errors import UserError
+from contextlab.methods.banks import layer_of_bank
+from contextlab.methods.sliding import Local
 from contextlab.methods.window import LocalConfig
 
 
@@ -71,7 +73,7 @@ class LongMemConfig(LocalConfig):
     memory_layer: pydantic.NonNegativeInt | None = None
     memory_layers: Annotated[str, pydantic.Field(pattern=r"^\d{1,6}(-\d{1,6})?$")] | None = None
     softmax: Literal["gate", "joint"] = "gate"
-    local: Literal["cold", "sliding"] = "cold"
+    local: Local = "cold"
     sinks: pydantic.NonNegativeInt = 4
     init: Literal["identity", "paper", "memory", "difference"] = "identity"
     gate: pydantic.FiniteFloat | None = None
@@ -109,12 +111,9 @@ class LongMemConfig(LocalConfig):
         Raises:
             UserError: when the backbone has no such layer.
         """
-        copied, layers = self.copied(depth), f"the backbone has layers 0 to {depth - 1}"
+        copied = self.copied(depth)
         if self.memory_layers is None:
-            layer = 3 * depth // 4 - 1 if self.memory_layer is None else self.memory_layer
-            layer = max(layer, 0)
-            if layer >= depth:
-                raise UserError(f"memory_layer={layer} does not exist: {layers}.")
+            layer = layer_of_bank(self.memory_layer, depth)
             block = layer // self.reduction
             if self.init in ("memory", "difference") and layer != copied[block]:
                 if self.memory_layer is not None:
@@ -124,5 +123,8 @@ class LongMemConfig(LocalConfig):
         first, _, last = self.memory_layers.partition("-")
         reading = {block: layer for block, layer in enumerate(copied) if int(first) <= layer <= int(last or first)}
         if not reading or int(last or first) >= depth:
-            raise UserError(f"memory_layers={self.memory_layers} names no layers that side blocks copy: {layers}.")
+            raise UserError(
+                f"memory_layers={self.memory_layers} names no layers that side blocks copy: the backbone has layers 0 "
+                f"to {depth - 1}."
+            )
         return reading

@@ -29,8 +29,7 @@ from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.reader import MemoryReader
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.longmem.state import LongMemState
-from contextlab.methods.sliding import Sliding, SlidingConfig
-from contextlab.methods.window import Window, WindowConfig
+from contextlab.methods.sliding import local_view
 from contextlab.tensors import Derived
 
 
@@ -45,9 +44,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         if backbone.slopes_H is not None and (config.local == "sliding" or config.softmax == "joint"):
             raise UserError("An ALiBi model has no place for memory in its view: use local=cold and softmax=gate.")
         self.parts = attention.anatomy(backbone.model)
-        self.view: Window | Sliding = Window(backbone, WindowConfig(N=config.N))
-        if config.local == "sliding":
-            self.view = Sliding(backbone, SlidingConfig(N=config.N, sinks=config.sinks))
+        self.view = local_view(backbone, config.local, config.N, config.sinks)
         self.local = self.view.local
         if config.csz > self.local.segment:
             raise UserError(
@@ -143,8 +140,8 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
         grown = self.local.grown(state, readers, lengths_B)
         gone = leaving(grown, self.local, list(self.side.reading.values()), self.backbone)
-        after = dataclasses.replace(self.local.cut_back(grown, self.backbone), banks=self._added(state, gone))
-        return after, hidden_BtC
+        banks = state.banks if gone is None else self._added(state, gone)
+        return dataclasses.replace(self.local.cut_back(grown, self.backbone), banks=banks), hidden_BtC
 
     def forward(self, state: LongMemState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
         """`hidden_BTC` of backbone and side network, after the side network's norm, and the readers of their caches."""

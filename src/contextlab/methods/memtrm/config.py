@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import pydantic
 
 from contextlab.methods.low_rank import LowRankConfig
+from contextlab.methods.sliding import Local
 from contextlab.methods.window import LocalConfig
 
 
@@ -34,7 +35,7 @@ class MemTRMConfig(LocalConfig, LowRankConfig):
     K: pydantic.PositiveInt = 32
     memory_layer: pydantic.NonNegativeInt | None = None
     gate: float = pydantic.Field(default=0.0, ge=-100, le=100)
-    local: Literal["cold", "sliding"] = "cold"
+    local: Local = "cold"
     sinks: pydantic.NonNegativeInt = 4
     storage_dtype: Literal["float16", "bfloat16", "float32"] = "float16"
     rank: pydantic.NonNegativeInt = 16

@@ -24,13 +24,14 @@ from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.joint_memory_attention import fuse_memory
 from contextlab.method import Ahead, Capabilities
+from contextlab.methods.banks import layer_of_bank
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.memtrm.config import MemTRMConfig
 from contextlab.methods.newest import newest
-from contextlab.methods.sliding import Sliding, SlidingConfig
-from contextlab.methods.window import Window, WindowConfig
+from contextlab.methods.sliding import Sliding, local_view
+from contextlab.methods.window import Window
 
 CLOSED = -20.0
 """A gate whose weight of the memory is lost in rounding."""
@@ -63,13 +64,9 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
 
     def __init__(self, backbone: Backbone, config: MemTRMConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.local = self._local().local
-        layer = self.config.memory_layer
-        self.memory_layer = layer if layer is not None else max(3 * backbone.layers // 4 - 1, 0)
-        if self.memory_layer >= backbone.layers:
-            raise UserError(
-                f"memory_layer={self.memory_layer} does not exist: the backbone has layers 0 to {backbone.layers - 1}."
-            )
+        self.view = local_view(backbone, self.config.local, self.config.N, self.config.sinks)
+        self.local = self.view.local
+        self.memory_layer = layer_of_bank(self.config.memory_layer, backbone.layers)
         self.parts = self._parts()
         gate_H = torch.full((backbone.heads,), self.config.gate, device=backbone.device)
         self.memory = self.learns(Memory(gate_H, self._updates()), self.config.weights)
@@ -77,11 +74,11 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
     @property
     def capabilities(self) -> Capabilities:
         """Segments start cold but for the bank, or see the one before; trainable."""
-        return Capabilities(segment=None if self.local.keep_last else self.local.segment)
+        return self.view.capabilities
 
     def baseline(self) -> Window | Sliding | None:
         """Local attention alone, while the gates are closed."""
-        return self._local() if self.untrained and self.config.gate <= CLOSED else None
+        return self.view if self.untrained and self.config.gate <= CLOSED else None
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> MemTRMState:
         """An empty bank and an empty cache."""
@@ -102,12 +99,11 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
 
     def step(self, state: MemTRMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[MemTRMState, Tensor]:
         """Attend; at a segment's end put it into the bank, and cut the cache back."""
-        hidden_BtC, (reader,) = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
-        kv, left_B = reader.grown(lengths_B), state.left_B - lengths_B
-        ended_B = left_B == 0
-        bank = self._stored(state.bank, kv, ended_B) if bool(ended_B.any()) else state.bank
-        kv, left_B = self.local.cut(kv, ended_B, self.backbone), torch.where(ended_B, self.local.segment, left_B)
-        return dataclasses.replace(state, kv=kv, left_B=left_B, bank=bank), hidden_BtC
+        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
+        grown = self.local.grown(state, readers, lengths_B)
+        ended_B = grown.left_B == 0
+        bank = self._stored(state.bank, grown.kv, ended_B) if bool(ended_B.any()) else state.bank
+        return dataclasses.replace(self.local.cut_back(grown, self.backbone), bank=bank), hidden_BtC
 
     def skim(self, state: MemTRMState, tokens_Bt: Tensor, lengths_B: Tensor) -> MemTRMState | None:
         """Read segments that start cold and are not scored up to the memory layer: the bank needs no more."""
@@ -137,12 +133,6 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
         super().check_state(state)
         self.local.check(state)
         state.bank.check("bank", self.config.M)
-
-    def _local(self) -> Window | Sliding:
-        """The method that attends locally in the same way."""
-        if self.config.local == "cold":
-            return Window(self.backbone, WindowConfig(N=self.config.N))
-        return Sliding(self.backbone, SlidingConfig(N=self.config.N, sinks=self.config.sinks))
 
     def _parts(self) -> Anatomy | None:
         """The backbone layer by layer, where it is built like Llama or GPT-2."""

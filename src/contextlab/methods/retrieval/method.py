@@ -77,7 +77,8 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
         grown = self.local.grown(state, readers, lengths_B)
         layers = range(self.reach.first_layer, self.backbone.layers)
-        bank = state.bank.add(leaving(grown, self.local, layers, self.backbone), self.config.M)
+        gone = leaving(grown, self.local, layers, self.backbone)
+        bank = state.bank if gone is None else state.bank.add(gone, self.config.M)
         return dataclasses.replace(self.local.cut_back(grown, self.backbone), bank=bank), hidden_BtC
 
     def forward(self, state: RetrievalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
