@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
+from timing import spread
 from torch import Tensor
 
 import contextlab
@@ -96,12 +96,6 @@ def timed(ours: Ours, theirs: Theirs, tokens: list[Tensor], group: int) -> dict[
         "ratio_of_processor_seconds": spread([mine[1] / other[1] for mine, other in pairs]),
         "largest_difference": apart,
     }
-
-
-def spread(values: Any) -> dict[str, float]:
-    """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return {"low": low, "median": middle, "high": high}
 
 
 def peaks(ours: Ours, theirs: Theirs, token_11: Tensor) -> dict[str, float]:

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import transformers
+from timing import spread
 from torch import Tensor
 
 import contextlab
@@ -79,12 +80,6 @@ class Plain:
             tokens_1M = logits_1V.argmax(-1, keepdim=True)
             written.append(int(tokens_1M))
         return written
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return {"low": low, "median": middle, "high": high}
 
 
 def flops(work: Work) -> int:

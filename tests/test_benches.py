@@ -20,6 +20,7 @@ def bench(monkeypatch, capsys):
     """Runs a benchmark as on its command line, with some constants changed; returns its JSON."""
 
     def run(name, *arguments, **constants):
+        monkeypatch.syspath_prepend(BENCHES)
         spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCHES / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, spec.name, module)

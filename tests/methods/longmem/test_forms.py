@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_texts import read, text
 from torch import Tensor
 
 from contextlab import backbone as backbones
@@ -50,16 +51,6 @@ def llama() -> Backbone:
 
 def made(backbone: Backbone, **settings: Any) -> LongMem:
     return LongMem(backbone, LongMemConfig(**settings))
-
-
-def text(length: int, rows: int = 1, seed: int = 0) -> Tensor:
-    return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
-
-
-def read(method: ContextMethod[Any, Any], tokens: Tensor) -> Tensor:
-    logprobs = method.read(method.start(len(tokens)), tokens)[1]
-    assert logprobs is not None
-    return logprobs
 
 
 def local_of(backbone: Backbone, settings: Settings) -> ContextMethod[Any, Any]:
