@@ -1,4 +1,4 @@
-"""Trained weights in files: what a card says of them, whom they fit, and where they are looked for.
+"""Trained weights in files: their cards, what they fit, and the folders they are searched in.
 
 A folder of trained weights holds `weights.safetensors` and `card.json`. Some come with the package;
 `CONTEXTLAB_WEIGHTS` names further folders, of weights or of folders of weights.
@@ -84,7 +84,7 @@ def read(path: Path) -> Card:
 def weights_file(path: Path | str) -> Path:
     """The file of weights that a path names: itself, or the one in a folder that `contextlab train` wrote."""
     path = Path(path)
-    # A path may be too long to be asked about.
+    # Path.is_dir raises an error where a path is too long.
     return path / FILE if os.path.isdir(path) else path
 
 
@@ -102,7 +102,7 @@ def beside(weights: Path) -> Card | None:
 
 
 def listed() -> Iterator[Path]:
-    """The files of weights that are looked for, those that the environment names first."""
+    """All listed files of weights, those that the environment names first."""
     named = [Path(folder).expanduser() for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
     for folder in (*named, SHIPPED):
         for path in sorted((*folder.glob(CARD), *folder.glob(f"*/{CARD}"))):
@@ -124,7 +124,7 @@ def fitting(
         settings: all of them.
         defaults: of its settings, for cards that are older than some of them.
         free: settings that weights do not depend on.
-        digest: of the backbone; only asked for where the rest fits.
+        digest: of the backbone; called only where the rest fits.
 
     Raises:
         UserError: when a card is broken.

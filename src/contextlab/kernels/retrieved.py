@@ -24,7 +24,7 @@ def in_bank(ids_BHTm: Tensor, retrieved_BHTm: Tensor, chunks: int) -> Tensor:
 
 
 class Retrieved:
-    """Retrieved chunks and the queries that meet them.
+    """Retrieved chunks and the queries that attend to them.
 
     Args:
         q_BHTD: queries.
@@ -113,8 +113,8 @@ def whole_chunks(x_BKncD: Tensor) -> Tensor:
     return x_BKncD if in_one_piece else x_BKncD.contiguous()
 
 
-def _places(x_BKncD: Tensor, ids_BHtm: Tensor, unit: int) -> Tensor:
-    """Where the chunks begin in the bank's memory, in so many numbers."""
+def _first_tokens(x_BKncD: Tensor, ids_BHtm: Tensor, unit: int) -> Tensor:
+    """Offsets of the chunks in the bank's memory, in units of so many numbers."""
     row_step, head_step, chunk_step = (step // unit for step in x_BKncD.stride()[:3])
     rows, heads = ids_BHtm.shape[:2]
     row = torch.arange(rows, device=ids_BHtm.device) * row_step
@@ -128,8 +128,8 @@ def _gather(x_BKncD: Tensor, ids_BHtm: Tensor) -> Tensor:
     last = sum((n - 1) * step for n, step in zip(x_BKncD.shape[:3], x_BKncD.stride()[:3], strict=True))
     # A row of this view begins with every token, so that chunks may begin with any.
     memory = x_BKncD.as_strided((last // width + 1, size), (width, 1))
-    place = _places(x_BKncD, ids_BHtm, width)
-    return memory.index_select(0, place).view(*ids_BHtm.shape[:3], -1, width)
+    first = _first_tokens(x_BKncD, ids_BHtm, width)
+    return memory.index_select(0, first).view(*ids_BHtm.shape[:3], -1, width)
 
 
 def _weights(logits_BHtR: Tensor, lse_BHt: Tensor) -> Tensor:
@@ -139,6 +139,6 @@ def _weights(logits_BHtR: Tensor, lse_BHt: Tensor) -> Tensor:
 def _scatter(into_BKncD: Tensor, ids_BHtm: Tensor, weights_BHtR: Tensor, x_BHtD: Tensor) -> None:
     """Add every query's `x`, weighted, to each of its tokens."""
     size = into_BKncD.shape[3] * into_BKncD.shape[4]
-    place = _places(into_BKncD, ids_BHtm, size)
-    added = (weights_BHtR[..., None] * x_BHtD[..., None, :]).reshape(len(place), -1)
-    into_BKncD.view(-1, size).index_add_(0, place, added)
+    first = _first_tokens(into_BKncD, ids_BHtm, size)
+    added = (weights_BHtR[..., None] * x_BHtD[..., None, :]).reshape(len(first), -1)
+    into_BKncD.view(-1, size).index_add_(0, first, added)

@@ -21,7 +21,7 @@ from contextlab.training.validation import Validation
 from contextlab.version import __version__
 
 POINTS = 40
-"""Losses that stand in a card, each the mean over an equal part of the steps."""
+"""Losses in a card, each the mean over an equal part of the steps."""
 WORKS = 200
 """The most documents that a card names."""
 
@@ -39,12 +39,12 @@ def of(
     """The card of a finished run.
 
     Args:
-        name: that the method was asked by.
+        name: of the method, as the user wrote it.
         method: with the weights that were written.
         corpus: that it was trained on.
         settings: of the run.
         trainer: at its end.
-        validations: each with the tokens it stands behind, the last one of the weights that were written.
+        validations: each with the tokens trained until then, the last one of the weights that were written.
         lines: of the curve.
         weights: their file.
     """
@@ -89,9 +89,9 @@ def of(
 
 
 def _corpus(corpus: Corpus) -> dict[str, Any]:
-    """What was trained on, with the works and licences that the corpus tells of."""
+    """What was trained on, with the works and licences that the corpus names."""
     held_back = set(corpus.held_back)
-    told = [{**entry.about, "held_back": n in held_back} for n, entry in enumerate(corpus.documents) if entry.about]
+    works = [{**entry.about, "held_back": n in held_back} for n, entry in enumerate(corpus.documents) if entry.about]
     licences = {entry.about.get("licence") or entry.about.get("license") for entry in corpus.documents}
     return {
         "name": corpus.name,
@@ -101,7 +101,7 @@ def _corpus(corpus: Corpus) -> dict[str, Any]:
         "held_back": [corpus.documents[n].name for n in corpus.held_back],
         "tokens": sum(entry.tokens for entry in corpus.documents),
         "licences": sorted(licence for licence in licences if licence),
-        "works": told[:WORKS],
+        "works": works[:WORKS],
     }
 
 

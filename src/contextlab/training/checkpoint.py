@@ -94,7 +94,7 @@ def stored(out: Path) -> list[Path]:
 
 
 def load(folder: Path, trainer: Trainer) -> Extra:
-    """Put a run where a checkpoint says it was; what `save` was given as `extra`.
+    """Set a run to the state of a checkpoint, and return the `extra` that was saved with it.
 
     Raises:
         UserError: when the checkpoint is broken, or of another method, backbone, or number of processes.

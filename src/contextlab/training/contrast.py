@@ -1,7 +1,7 @@
 """The contrast objective: predict a document better behind its own memory than behind another document's.
 
 A loss alone is lowered most easily by learning the domain, which another document's memory serves as well; only the
-difference of the two asks for what this document says.
+difference of the two measures what was learned from this document.
 
 Legend: B rows, T tokens of a segment.
 """

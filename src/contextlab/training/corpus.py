@@ -40,9 +40,9 @@ class Entry:
     Attributes:
         name: its file and number there.
         sha256: of its text.
-        start: where its first token stands.
+        start: index of its first token.
         tokens: how many it has.
-        about: what the corpus tells about it.
+        about: title, author, source and licence, where the corpus names them.
     """
 
     name: str
@@ -123,13 +123,13 @@ def _rank(sha256: str) -> float:
     return int(hashlib.sha256(f"held back {sha256}".encode()).hexdigest()[:8], 16) / 16**8
 
 
-def prepare(place: str | Path, backbone: Backbone) -> Corpus:
+def prepare(path: str | Path, backbone: Backbone) -> Corpus:
     """The corpus of a folder, file or data set in a backbone's tokens, from the cache where it has them.
 
     Raises:
         UserError: as `sources.open_source`; when there are no documents, or the cache cannot be written.
     """
-    source = open_source(place)
+    source = open_source(path)
     key = _key(source, backbone)
     folder = cache_dir() / "corpora" / key[:20]
     corpus = _stored(folder, source, key)

@@ -49,7 +49,7 @@ class Step:
     seconds: float
 
     def line(self) -> dict[str, Any]:
-        """As it stands in the curve."""
+        """As a line of the curve."""
         return dataclasses.asdict(self)
 
 

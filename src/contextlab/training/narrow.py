@@ -21,7 +21,7 @@ DTYPE = torch.bfloat16
 def narrow_products(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Let every linear layer inside the modules compute under autocast, for the duration of a block.
 
-    Weights stay as they are, gradients have their type, and what a layer returns has the type of what it was given.
+    Weights stay as they are, gradients have their type, and what a layer returns has the type of its input.
     """
     layers = {one for module in modules for one in module.modules() if isinstance(one, nn.Linear | Conv1D)}
     try:

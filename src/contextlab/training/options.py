@@ -1,4 +1,4 @@
-"""What a training run can be told, and the learning rate over its course."""
+"""The settings of a training run, and the learning rate over its course."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TrainConfig(Config):
 
     @classmethod
     def of(cls, method: type[MethodConfig], options: Mapping[str, Any]) -> Self:
-        """The options, the method's own defaults where they are silent, and the general ones where both are.
+        """The options; what they leave out is the method's own default, or else the general one.
 
         Raises:
             UserError: for an unknown option or a wrong value.

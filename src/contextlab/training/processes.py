@@ -19,7 +19,7 @@ class Processes:
     Attributes:
         count: how many.
         rank: number of this one.
-        device: where this one computes, where a launcher says so.
+        device: of this process, where a launcher has set one.
     """
 
     def __init__(self) -> None:

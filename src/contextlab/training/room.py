@@ -119,8 +119,8 @@ class _Room:
         self.validator = Validator(method, corpus, settings, self.segment)
 
     def run(self, on_line: Callable[[Line], None]) -> dict[str, Any]:
-        """All steps that are left, and what stands at the end."""
-        found = self._matched()
+        """All steps that are left, and the card."""
+        stored = self._matched()
         finished = records.read(self.out / cards.CARD)
         if finished is not None and finished["cost"]["tokens"] >= self.settings.tokens:
             return finished
@@ -128,7 +128,7 @@ class _Room:
         torch.manual_seed(self.settings.seed + self.processes.rank)
         if kept := checkpoint.stored(self.out):
             extra = checkpoint.load(kept[0], self.trainer)
-        elif found is None and self.processes.first:
+        elif stored is None and self.processes.first:
             records.write(self.out / RUN, self._about())
         self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve)
         self.validations: list[Line] = list(extra.validations)
@@ -222,7 +222,7 @@ class _Room:
         }
 
     def _matched(self) -> dict[str, Any] | None:
-        """What the folder says it holds, None when it holds nothing yet.
+        """The run that the folder holds, None when it holds nothing yet.
 
         Raises:
             UserError: when it holds another run.
@@ -256,20 +256,20 @@ def _narrow(storage: str) -> torch.dtype:
 @contextlib.contextmanager
 def _signals() -> Iterator[threading.Event]:
     """Set when the user asks to stop; a second time ends the process as always."""
-    asked = threading.Event()
+    stop_requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield stop_requested
         return
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
 
     def stop(number: int, _frame: Any) -> None:
-        asked.set()
+        stop_requested.set()
         signal.signal(number, before[signal.Signals(number)])
 
     for one in before:
         signal.signal(one, stop)
     try:
-        yield asked
+        yield stop_requested
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)

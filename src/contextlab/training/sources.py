@@ -21,9 +21,9 @@ HUB = "hub:"
 END = "\f\n"
 """Ends a document inside a text file."""
 INDEX = "index.jsonl"
-"""What a folder says about its documents, found again by the sha256 of their texts; no documents itself."""
+"""An optional file about the documents of a folder, by the sha256 of their texts; itself no document."""
 FORMS = tuple(form + packing for form in (".txt", ".jsonl") for packing in ("", ".gz", ".xz"))
-TOLD = ("id", "title", "author", "source", "licence", "license")
+ABOUT = ("id", "title", "author", "source", "licence", "license")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Document:
 
     Attributes:
         name: its file and number there.
-        text: as it stands in the file.
+        text: as in the file.
         sha256: of the text in UTF-8.
-        about: what the folder's index or the line of a jsonl file tells.
+        about: title, author, source and licence, from the folder's index or the line of a jsonl file.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Source:
     Attributes:
         name: of the folder, the file, or the data set.
         files: by their path below the folder.
-        index: what the folder says about its documents, by the sha256 of their texts.
+        index: the folder's index of its documents, by the sha256 of their texts.
         digests: sha256 of every file, the index included.
     """
 
@@ -74,18 +74,18 @@ class Source:
                     yield Document(f"{name}#{number}", text, sha256, {**about, **self.index.get(sha256, {})})
 
 
-def open_source(place: str | Path) -> Source:
+def open_source(location: str | Path) -> Source:
     """The files of documents behind a name.
 
     Args:
-        place: a folder, in which every file of a known form counts at any depth; one file; or `hub:NAME`, perhaps
+        location: a folder, in which every file of a known form counts at any depth; one file; or `hub:NAME`, perhaps
             `hub:NAME@REVISION`.
 
     Raises:
-        UserError: when there is no such place, it holds no such file, or the data set cannot be had.
+        UserError: when there is no such folder or file, it holds no such file, or the data set cannot be had.
     """
-    hub = str(place).startswith(HUB)
-    path = _fetched(str(place).removeprefix(HUB)) if hub else Path(place).expanduser()
+    hub = str(location).startswith(HUB)
+    path = _fetched(str(location).removeprefix(HUB)) if hub else Path(location).expanduser()
     if not path.exists():
         raise UserError(f"There is no corpus {path}: name a folder or file of texts, or hub:NAME.")
     below = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
@@ -94,10 +94,10 @@ def open_source(place: str | Path) -> Source:
         raise UserError(f"{path} holds no text files: give files that end in {', '.join(FORMS)}.")
     folder = path if path.is_dir() else path.parent
     files = {one.relative_to(folder).as_posix(): one for one in texts}
-    told = folder / INDEX
-    listed = {**files, **({INDEX: told} if told.is_file() else {})}
-    name = str(place) if hub else path.resolve().name
-    return Source(name, files, _index(told), {name: _digest(one) for name, one in listed.items()})
+    index = folder / INDEX
+    listed = {**files, **({INDEX: index} if index.is_file() else {})}
+    name = str(location) if hub else path.resolve().name
+    return Source(name, files, _index(index), {name: _digest(one) for name, one in listed.items()})
 
 
 def _fetched(name: str) -> Path:
@@ -145,7 +145,7 @@ def _text(path: Path) -> str:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The texts of a jsonl file, each with what else its line tells."""
+    """The texts of a jsonl file, each with the other fields of its line."""
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -156,20 +156,20 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             text = None
         if not isinstance(text, str):
             raise UserError(f'Line {number} of {path} holds no text: write {{"text": "..."}} on every line.')
-        yield text, {key: value[key] for key in TOLD if isinstance(value.get(key), str)}
+        yield text, {key: value[key] for key in ABOUT if isinstance(value.get(key), str)}
 
 
 def _index(path: Path) -> dict[str, dict[str, Any]]:
-    """What an index tells, by sha256; lines that tell of none are left out, for the index belongs to somebody else."""
-    told: dict[str, dict[str, Any]] = {}
+    """The fields of an index, by sha256; other lines are skipped, for the index is not our file."""
+    entries: dict[str, dict[str, Any]] = {}
     for line in _text(path).splitlines() if path.is_file() else ():
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and isinstance(value.get("sha256"), str):
-            told[value["sha256"]] = {key: value[key] for key in TOLD if isinstance(value.get(key), str)}
-    return told
+            entries[value["sha256"]] = {key: value[key] for key in ABOUT if isinstance(value.get(key), str)}
+    return entries
 
 
 def _digest(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Documents side by side: consecutive segments of a document stand in consecutive batches (LongMem, Fig. 3).
+"""Documents side by side: consecutive segments of a document in consecutive batches (LongMem, Fig. 3).
 
 Documents are dealt to rows in groups of about equal length and shuffled inside their group. A row whose document ends
 begins the next one alone; segments never hold two documents.
@@ -21,7 +21,7 @@ from contextlab.method import pad
 from contextlab.training.corpus import Corpus
 
 Position = tuple[int, int, int]
-"""Of a row: the pass through its documents, the place of the document in the order of this pass, tokens read of it."""
+"""Of a row: the pass through its documents, the index of the document in the order of this pass, tokens read of it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Batch:
         lengths_B: tokens that count.
         fresh_B: whether a row begins a document.
         documents: of every row.
-        begins: where the segment stands in its document, by row.
+        begins: of the segment in its document, in tokens, by row.
     """
 
     tokens_BT: Tensor
@@ -91,29 +91,29 @@ class Streams:
     def fits(self, positions: Sequence[Position]) -> bool:
         """Whether these can be the positions of the rows."""
         return len(positions) == len(self.rows) and all(
-            place < len(group) and begin < self.corpus.documents[self.order(row, epoch)[place]].tokens
-            for row, (group, (epoch, place, begin)) in enumerate(zip(self.groups, positions, strict=True))
+            index < len(group) and begin < self.corpus.documents[self.order(row, epoch)[index]].tokens
+            for row, (group, (epoch, index, begin)) in enumerate(zip(self.groups, positions, strict=True))
         )
 
     def next(self) -> Batch:
         """The next segment of every row."""
         pieces, documents, begins = list[list[int]](), list[int](), list[int]()
-        for row, (epoch, place, begin) in enumerate(self.position):
+        for row, (epoch, index, begin) in enumerate(self.position):
             order = self.order(row, epoch)
-            piece = self.corpus.piece(order[place], begin, begin + self.segment).tolist()
+            piece = self.corpus.piece(order[index], begin, begin + self.segment).tolist()
             pieces.append(piece)
-            documents.append(order[place])
+            documents.append(order[index])
             begins.append(begin)
-            self.position[row] = self._behind(row, epoch, place, begin + len(piece))
+            self.position[row] = self._behind(row, epoch, index, begin + len(piece))
         tokens_BT, lengths_B = pad(pieces, self.device)
         fresh_B = torch.tensor([begin == 0 for begin in begins], device=self.device)
         return Batch(tokens_BT, lengths_B, fresh_B, tuple(documents), tuple(begins))
 
-    def _behind(self, row: int, epoch: int, place: int, end: int) -> Position:
+    def _behind(self, row: int, epoch: int, index: int, end: int) -> Position:
         order = self.order(row, epoch)
-        if end < self.corpus.documents[order[place]].tokens:
-            return epoch, place, end
-        return (epoch, place + 1, 0) if place + 1 < len(order) else (epoch + 1, 0, 0)
+        if end < self.corpus.documents[order[index]].tokens:
+            return epoch, index, end
+        return (epoch, index + 1, 0) if index + 1 < len(order) else (epoch + 1, 0, 0)
 
 
 def balanced(lengths: dict[int, int], groups: int) -> list[list[int]]:

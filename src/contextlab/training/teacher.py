@@ -1,9 +1,9 @@
 """The teacher objective: predict what full attention predicts over the same text.
 
 Full attention is computed once per block of the model's positions, as the method `full` reads a document; the most
-probable tokens of every place are kept on the disk.
+probable tokens of every position are kept on the disk.
 
-Legend: B rows, T tokens of a segment, N places of many segments, C width of the model, V vocabulary, k tokens kept.
+Legend: B rows, T tokens of a segment, N positions of many segments, C width of the model, V vocabulary, k tokens kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TeacherConfig(ObjectiveConfig):
     """Settings of the teacher objective.
 
     Attributes:
-        k: most probable tokens of every place that are kept.
+        k: most probable tokens of every position that are kept.
     """
 
     k: pydantic.PositiveInt = 64
@@ -141,7 +141,7 @@ class Teacher(Objective):
 
 
 def cross_entropy(student_Nk: Tensor, teacher_Nk: Tensor) -> Tensor:
-    """Cross-entropy between two distributions over k named tokens and all others as one outcome, summed over places.
+    """Cross-entropy between two distributions over k named tokens and all others as one outcome, summed over positions.
 
     Args:
         student_Nk: log-probabilities of the named tokens.

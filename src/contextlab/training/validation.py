@@ -56,7 +56,7 @@ class Validation:
     seconds: float
 
     def line(self) -> dict[str, Any]:
-        """As it stands in the curve."""
+        """As a line of the curve."""
         return dataclasses.asdict(self)
 
 

@@ -33,12 +33,12 @@ def retrieval_attention(
     """Softmax attention over all visible local keys and the retrieved tokens together.
 
     Args:
-        q_BHTD: queries as the local keys meet them.
+        q_BHTD: queries for the local keys, after rotary encoding.
         k_BKSD: local keys.
         v_BKSD: local values.
         mask_BTS: added to the local logits, -inf for what is not seen; every query sees a key; one row may stand for
             all; it gets no gradient.
-        q_memory_BHTD: queries as the bank meets them.
+        q_memory_BHTD: queries for the bank's keys.
         k_BKncD: keys of the bank, of any floating-point type; read in place.
         v_BKncD: values of the bank.
         ids_BHTm: retrieved chunks, int64; on a CPU those that the bank lacks are refused, on a GPU, where a look at

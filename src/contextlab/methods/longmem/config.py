@@ -87,7 +87,7 @@ class LongMemConfig(LocalConfig):
     weights: Weights = "auto"
 
     def __post_init__(self) -> None:
-        """Check what the fields say together."""
+        """Check fields that depend on each other."""
         if self.K % self.csz or self.M % self.csz:
             raise UserError(f"K={self.K} and M={self.M} must be multiples of the chunk size csz={self.csz}.")
         if self.init != "paper" and self.last_residual == "normed":

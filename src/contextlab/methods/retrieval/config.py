@@ -25,8 +25,8 @@ class RetrievalConfig(LocalConfig):
         csz: tokens of a chunk.
         first_layer: zero-based, the lowest layer that retrieves; a third of the depth when not given.
         storage_dtype: type of the stored keys and values; the model's own when not given.
-        rank: of what is learned, a change of the queries and keys that meet the bank, beside a bias per head; 0 for
-            the bias alone; nothing is learned when not given.
+        rank: of the learned change of queries and keys of attention to the bank, which has a learned bias per head too;
+            0 for the bias alone; nothing is learned when not given.
         weights: what was learned with that rank: `auto`, what comes with the package, where some fits; `none`, as
             initialised; or a file, or the folder of a training run.
     """
@@ -43,7 +43,7 @@ class RetrievalConfig(LocalConfig):
     weights: Weights = "auto"
 
     def __post_init__(self) -> None:
-        """Check what the fields say together."""
+        """Check fields that depend on each other."""
         if self.K % self.csz or self.M % self.csz:
             raise UserError(f"K={self.K} and M={self.M} must be multiples of the chunk size csz={self.csz}.")
         if self.weights not in ("auto", "none") and self.rank is None:

@@ -1,4 +1,4 @@
-"""What retrieval can learn: how the queries of a layer meet the bank, and how much attention the bank gets.
+"""What retrieval can learn: the queries of a layer for the bank, and how much attention the bank gets.
 
 Legend: B rows, H query heads, T queries, D head width, r rank.
 """
@@ -33,9 +33,9 @@ class LowRank(nn.Module):
 
 
 class MemoryQuery(nn.Module):
-    """The queries of one layer as the bank meets them.
+    """The queries of one layer for the bank.
 
-    Keys of the bank all stand at one slot. A change of them is therefore one of the queries: the bank holds the keys
+    All keys of the bank have one position. A change of them is therefore one of the queries: the bank holds the keys
     of the backbone whatever is learned, and a search costs what it costs without.
     """
 

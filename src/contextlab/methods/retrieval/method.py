@@ -29,7 +29,7 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
     """Sinks, the previous and the current window exactly; of everything older the best chunks, in the same softmax.
 
     In the layers from `first_layer` on, every query and head takes the chunks whose mean key has the highest inner
-    product with it. All retrieved tokens stand at the first slot behind the sinks, where the oldest local token stands.
+    product with it. All retrieved tokens have the position of the oldest local token, the first one behind the sinks.
     """
 
     Config = RetrievalConfig

@@ -23,8 +23,8 @@ class RetrievalState(LocalState):
     """The local view, and the bank.
 
     Attributes:
-        bank: all that has left the view, for the layers that retrieve; keys as they would stand at the first slot
-            behind the sinks.
+        bank: all that has left the view, for the layers that retrieve; keys rotated to the first position behind
+            the sinks.
     """
 
     bank: ChunkBank
@@ -64,7 +64,7 @@ class RetrievalReader(CacheReader):
     ) -> Tensor:
         """Append the new keys and values of a layer and attend."""
         memory = len(self.k) - self.reach.first_layer
-        # A layer that the model was trained with a narrow window in does not look as far as the bank stands.
+        # A layer that the model was trained with a narrow window in does not reach the position of the bank.
         narrow = window is not None and window < self.reach.width
         mask_B1TS = self.mask(window, q_BHTD.dtype)
         if memory < 0 or narrow or not self.bank.chunks or mask_B1TS is None:
