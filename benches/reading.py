@@ -34,7 +34,7 @@ from contextlab.benchmarks.data.sample import documents
 from contextlab.harness.identity import hardware
 from contextlab.method import AnyMethod
 
-METHODS = "full,window,sliding,sinks,longmem,evalm,generative-adapter,dynamic-eval,hso"
+METHODS = "full,window,sliding,sinks,longmem,evalm,generative-adapter,dynamic-eval,hso,retrieval"
 WINDOW = 1024
 Work = Callable[[], object]
 
