@@ -68,8 +68,14 @@ class ChunkBank:
         ids_BHTm, score_BHTm = chunk_topk(q_BHTD, self.mean[layer], self.count_B, take)
         return ids_BHTm, score_BHTm > float("-inf")
 
-    def add(self, new: KV, most: int) -> ChunkBank:
-        """The bank with the tokens of a cache behind its own, the oldest chunks dropped beyond `most` tokens."""
+    def add(self, new: KV, most: int, dropped_B: Tensor | None = None) -> ChunkBank:
+        """The bank with the tokens of a cache behind its own.
+
+        Args:
+            new: the tokens.
+            most: of them that the bank holds; the oldest chunks are dropped beyond.
+            dropped_B: tokens that are dropped in any case, whole chunks.
+        """
         if not bool(new.used_B.any()):
             return self
         dtype = self.kv.k[0].dtype
@@ -77,15 +83,32 @@ class ChunkBank:
         even = self.kv.level and new.level
         old = self.kv.reserve(new.slots, most + new.slots) if even else self.kv
         kv = old.joined(new.replace(k, v, new.used_B))
-        dropped_B = ((kv.used_B - most).clamp(min=0) + self.csz - 1) // self.csz * self.csz
+        beyond_B = ((kv.used_B - most).clamp(min=0) + self.csz - 1) // self.csz * self.csz
+        dropped_B = beyond_B if dropped_B is None else torch.maximum(beyond_B, dropped_B)
+        mean = self._means(new, dropped_B // self.csz)
         if bool(dropped_B.any()):
             kept_B = kv.used_B - dropped_B
             slots_S = torch.arange(int(kept_B.max()), device=kept_B.device)
-            return self._of(kv.take(slots_S + dropped_B[:, None], kept_B))
-        if not even:
-            return self._of(kv)
-        means = zip(self.mean, _means(kv, self.chunks, self.csz), strict=True)
-        return ChunkBank(kv, tuple(torch.cat(pair, dim=2) for pair in means), self.csz)
+            kv = kv.take(slots_S + dropped_B[:, None], kept_B)
+        return ChunkBank(kv, mean, self.csz)
+
+    def _means(self, new: KV, dropped_B: Tensor) -> tuple[Tensor, ...]:
+        """`mean_BKnD` per layer with the chunks that new tokens complete, without so many of the oldest.
+
+        The new keys have not been rounded to the type in which they are stored. A search has no gradient, nor have
+        these.
+        """
+        left_B, csz = self.kv.used_B % self.csz, self.csz
+        keys = [x_BKTD.detach() for x_BKTD in new.k]
+        if bool(left_B.any()):
+            slots_S = torch.arange(int(left_B.max()), device=left_B.device)
+            tail = self.kv.take(self.count_B[:, None] * csz + slots_S, left_B)
+            keys = [_packed(x.detach(), y, left_B, new.used_B, left_B * 0) for x, y in zip(tail.k, keys, strict=True)]
+        new_B = (left_B + new.used_B) // csz
+        chunks = int(new_B.max())
+        wide_keys = (x[:, :, : chunks * csz].to(wide(x)) for x in keys)
+        means = (x.unflatten(2, (chunks, csz)).mean(3) for x in wide_keys)
+        return tuple(_packed(x, y, self.count_B, new_B, dropped_B) for x, y in zip(self.mean, means, strict=True))
 
     def check(self, name: str, most: int) -> None:
         """Refuse a loaded bank whose parts do not fit each other.
@@ -96,9 +119,6 @@ class ChunkBank:
         self.kv.check(f"{name}.kv", most)
         if any(mean.shape[2] != self.kv.slots // self.csz for mean in self.mean):
             raise states.Misfit(f"{name}.mean does not have one key for every chunk")
-
-    def _of(self, kv: KV) -> ChunkBank:
-        return ChunkBank(kv, tuple(_means(kv, 0, self.csz)), self.csz)
 
 
 def layer_of_bank(layer: int | None, depth: int) -> int:
@@ -136,8 +156,14 @@ def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positio
     return KV(k, v, view.used_B, raw).take(slots_BS, gone_B).moved(first - slots_BS, positions)
 
 
-def _means(kv: KV, first: int, csz: int) -> list[Tensor]:
-    """Mean keys, per layer, of the whole chunks from `first` on; a search has no gradient, nor have these."""
-    chunks = kv.slots // csz
-    keys = (x.detach()[:, :, first * csz : chunks * csz] for x in kv.k)
-    return [x.to(wide(x)).unflatten(2, (chunks - first, csz)).mean(3) for x in keys]
+def _packed(old_BKSD: Tensor, new_BKTD: Tensor, old_B: Tensor, new_B: Tensor, dropped_B: Tensor) -> Tensor:
+    """Each row's first `old_B` slots and then its first `new_B` new ones, without the first `dropped_B` of all."""
+    joined_BKSD = torch.cat((old_BKSD.to(new_BKTD.dtype), new_BKTD), dim=2)
+    kept_B = old_B + new_B - dropped_B
+    if bool((kept_B == joined_BKSD.shape[2]).all()):
+        return joined_BKSD
+    slots_BS = torch.arange(int(kept_B.max()), device=kept_B.device) + dropped_B[:, None]
+    gap_B = old_BKSD.shape[2] - old_B
+    slots_BS = torch.where(slots_BS < old_B[:, None], slots_BS, slots_BS + gap_B[:, None])
+    index_B1S1 = slots_BS.clamp(max=max(joined_BKSD.shape[2] - 1, 0))[:, None, :, None]
+    return joined_BKSD.gather(2, index_B1S1.expand(-1, joined_BKSD.shape[1], -1, joined_BKSD.shape[3]))

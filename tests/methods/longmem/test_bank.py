@@ -5,12 +5,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contextlab.attention import KV, empty_kv
 from contextlab.errors import UserError
 from contextlab.kernels.joint_memory_attention.reference import gather
-from contextlab.methods.longmem.bank import Bank
+from contextlab.methods.banks import ChunkBank
+from contextlab.methods.longmem.bank import add
 from contextlab.methods.longmem.config import LongMemConfig
 
-CPU = torch.device("cpu")
+
+def empty(rows, heads, width, config):
+    dtype = getattr(torch, config.storage_dtype)
+    return ChunkBank.empty(empty_kv(1, (rows, heads, width), torch.empty(0)), config.csz, dtype)
+
+
+def added(bank, k_BKTD, v_BKTD, lengths, config):
+    return add(bank, KV((k_BKTD,), (v_BKTD,), torch.tensor(lengths)), config)
 
 
 def split_heads(x_BTC, heads):
@@ -30,34 +39,34 @@ def test_replays_the_released_bank(fixture, name):
         eviction="official_two_step",
     )
     rows = hyper["segments"][0][0]
-    bank = Bank.empty(rows, heads, hyper["head_dim"], config, CPU)
+    bank = empty(rows, heads, hyper["head_dim"], config)
     for step, trace in enumerate(description["trace"]):
         if f"s{step}.query" in arrays:
             q_BHTD = split_heads(arrays[f"s{step}.query"].transpose(0, 1), heads)
-            ids, found = bank.search(q_BHTD, config)
+            ids, found = bank.search(0, q_BHTD, take)
             expected = arrays[f"s{step}.chunk_ids"].view(heads, -1, rows, take).permute(2, 0, 1, 3)
             real = arrays[f"s{step}.scores"].view(heads, -1, rows, take).permute(2, 0, 1, 3).isfinite()
             assert torch.equal(found, real)
             assert torch.equal(ids[found], expected[real])
             kept = found.repeat_interleave(config.csz, -1)
-            for got, name_ in ((bank.k_BKncD, "ret_k"), (bank.v_BKncD, "ret_v")):
+            for got, name_ in zip(bank.tokens(0), ("ret_k", "ret_v"), strict=True):
                 retrieved = arrays[f"s{step}.{name_}"].unflatten(0, (rows, heads))
                 assert torch.equal(gather(got, ids)[kept], retrieved[kept])
                 assert (retrieved[~kept] == 0).all()
         k, v = (split_heads(arrays[f"s{step}.{name_}"], heads) for name_ in ("add_k", "add_v"))
-        bank = bank.add(k, v, torch.full((rows,), k.shape[2]), config)
+        bank = added(bank, k, v, [k.shape[2]] * rows, config)
         assert bank.count_B.tolist() == [trace["dstore_chunks"]] * rows
-    torch.testing.assert_close(bank.mean_BKnD[0], arrays["final.index"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(bank.mean[0][0], arrays["final.index"], atol=1e-6, rtol=0)
 
 
 def grow(config, lengths, rows=2):
     """A bank of one-number keys that count tokens, added segment by segment."""
-    bank = Bank.empty(rows, 1, 1, config, CPU)
+    bank = empty(rows, 1, 1, config)
     read = torch.zeros(rows, dtype=torch.int64)
     for lengths_B in lengths:
         span = torch.arange(int(max(lengths_B)))
         k = (read[:, None] + span).float()[:, None, :, None]
-        bank = bank.add(k, -k, torch.tensor(lengths_B), config)
+        bank = added(bank, k, -k, lengths_B, config)
         read += torch.tensor(lengths_B)
     return bank
 
@@ -71,9 +80,10 @@ def test_fifo_keeps_the_newest_chunks_in_order_row_by_row(steps, capacity):
         chunks = sum(step[row] for step in steps)
         tokens = list(range(2 * max(0, chunks - capacity), 2 * chunks))
         kept = int(bank.count_B[row])
-        assert bank.k_BKncD[row, 0, :kept].flatten().tolist() == tokens
-        assert bank.v_BKncD[row, 0, :kept].flatten().tolist() == [-token for token in tokens]
-        assert bank.mean_BKnD[row, 0, :kept, 0].tolist() == [token + 0.5 for token in tokens[::2]]
+        k_BKncD, v_BKncD = bank.tokens(0)
+        assert k_BKncD[row, 0, :kept].flatten().tolist() == tokens
+        assert v_BKncD[row, 0, :kept].flatten().tolist() == [-token for token in tokens]
+        assert bank.mean[0][row, 0, :kept, 0].tolist() == [token + 0.5 for token in tokens[::2]]
 
 
 def test_tokens_behind_the_last_whole_chunk_are_dropped():
@@ -84,8 +94,9 @@ def test_tokens_behind_the_last_whole_chunk_are_dropped():
 def test_rows_of_a_shared_bank_are_equal_and_chunks_may_straddle_rows():
     bank = grow(LongMemConfig(csz=2, K=2, M=64, bank_scope="shared"), [(3, 3)])
     assert bank.count_B.tolist() == [3, 3]
-    assert torch.equal(bank.k_BKncD[0], bank.k_BKncD[1])
-    assert bank.k_BKncD[0, 0].flatten().tolist() == [0, 1, 2, 0, 1, 2]
+    k_BKncD, _ = bank.tokens(0)
+    assert torch.equal(k_BKncD[0], k_BKncD[1])
+    assert k_BKncD[0, 0].flatten().tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_two_step_eviction_never_fills_the_bank():

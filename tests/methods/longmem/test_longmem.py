@@ -170,7 +170,7 @@ def test_rows_are_scored_behind_their_own_banks(backbone):
 def test_many_continuations_do_not_copy_the_bank():
     method = LongMem(backbones.load("tiny-llama"), LongMemConfig(K=16, N=32))
     state, _ = method.read(method.start(), tokens(1, 6000), logprobs=False)
-    bank_bytes = sum(tensor.nbytes for name, tensor in state.tensors().items() if name.startswith("banks."))
+    bank_bytes = sum(tensor.nbytes for name, tensor in state.tensors().items() if name.startswith("bank."))
     with PeakMemory() as memory:
         method.score(state, PROMPTS)
         method.generate(state, PROMPTS, max_new_tokens=3)

@@ -1,7 +1,7 @@
-"""LongMem as a state machine: segments are read with the bank as it stood before them, then enter the bank.
+"""LongMem as a state machine: segments are read with the bank of earlier segments, then enter the bank.
 
-Where segments start cold, keys are cached before rotary encoding and met by queries before rotation: a retrieved token
-has no place in the local window, and the paper's memory attention has no distance term either.
+Where segments start cold, keys are cached before rotary encoding and queries attend to them before rotary encoding: a
+retrieved token has no position in the local window, and the paper's memory attention has no distance term either.
 
 Legend: B rows, t tokens of a block, T tokens of a pass, C width.
 """
@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contextlab import attention, states
+from contextlab import attention
 from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Ahead, AnyMethod, Capabilities
-from contextlab.methods.banks import leaving
+from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
-from contextlab.methods.longmem.bank import Bank
+from contextlab.methods.longmem.bank import add
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.reader import MemoryReader
 from contextlab.methods.longmem.side import SideNetwork
@@ -70,7 +70,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         return self.view if silent and self.untrained else None
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LongMemState:
-        """Empty banks and an empty segment."""
+        """An empty bank and an empty segment."""
         empty = self._empty(batch_size, ahead if self.capabilities.segment else None)
         return dataclasses.replace(empty, pending_BC=self._bos_hidden_C.expand(batch_size, -1))
 
@@ -78,14 +78,14 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         backbone, reading = self.backbone, self.side.reading
         plain = self.local.empty(backbone, rows, ahead)
         raw = frozenset(reading.values()) if self.config.local == "cold" else frozenset[int]()
-        bank = Bank.empty(rows, backbone.kv_heads, backbone.head_width, self.config, backbone.device)
+        stored: torch.dtype = getattr(torch, self.config.storage_dtype)
         return LongMemState(
             plain.length_B,
             plain.pending_BC,
             dataclasses.replace(plain.kv, raw=raw),
             plain.left_B,
             side_kv=backbone.empty_kv(rows, len(self.side.blocks)),
-            banks=(bank,) * len(reading),
+            bank=ChunkBank.empty(backbone.empty_kv(rows, len(reading)), self.config.csz, stored),
         )
 
     @torch.no_grad()
@@ -115,7 +115,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         return self.config.bank_scope == "shared" and longest > int(self.room(state).min())
 
     def continuations(self, state: LongMemState, longest: int) -> Branches[LongMemState]:
-        """Side by side behind the caches and the banks, which they share."""
+        """Side by side behind the caches and the bank, which they share."""
         return self.local.branches(self.backbone, self.forward)
 
     def side_reader(self, state: LongMemState, layout: Layout) -> MemoryReader:
@@ -131,7 +131,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         return self.local.reserve(state, lengths_B)
 
     def step(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[LongMemState, Tensor]:
-        """Backbone, side network, and at a segment's end what leaves the view enters the banks.
+        """Backbone, side network, and at a segment's end what leaves the view enters the bank.
 
         Raises:
             UserError: when rows that share a bank are not equally long.
@@ -140,8 +140,8 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
         grown = self.local.grown(state, readers, lengths_B)
         gone = leaving(grown, self.local, list(self.side.reading.values()), self.backbone)
-        banks = state.banks if gone is None else self._added(state, gone)
-        return dataclasses.replace(self.local.cut_back(grown, self.backbone), banks=banks), hidden_BtC
+        bank = state.bank if gone is None else self._added(state, gone)
+        return dataclasses.replace(self.local.cut_back(grown, self.backbone), bank=bank), hidden_BtC
 
     def forward(self, state: LongMemState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
         """`hidden_BTC` of backbone and side network, after the side network's norm, and the readers of their caches."""
@@ -152,11 +152,10 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         return hidden_BTC, (reader, side_reader)
 
     def check_state(self, state: LongMemState) -> None:
-        """Both caches hold what is in view, and a bank no more chunks than it has."""
+        """Both caches hold what is in view, and the bank no more than it may."""
         super().check_state(state)
         self.local.check(state)
-        for bank in state.banks:
-            states.same_slots("bank", (bank.k_BKncD, bank.v_BKncD, bank.mean_BKnD), bank.count_B)
+        state.bank.check("bank", self.config.M)
 
     def skim(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> LongMemState | None:
         """Read blocks that complete their segments and are not scored: a bank needs the cached layers, no more; what
@@ -170,8 +169,8 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         self.run_backbone(tokens_Bt, layout.position_BT, reader, layers=max(layers) + 1)
         view = reader.grown(lengths_B)
         gone = KV(tuple(view.k[i] for i in layers), tuple(view.v[i] for i in layers), view.used_B)
-        fresh, banks = self._empty(state.batch_size), self._added(state, gone)
-        return dataclasses.replace(fresh, length_B=state.length_B, pending_BC=state.pending_BC, banks=banks)
+        fresh, bank = self._empty(state.batch_size), self._added(state, gone)
+        return dataclasses.replace(fresh, length_B=state.length_B, pending_BC=state.pending_BC, bank=bank)
 
     def run_backbone(
         self, tokens_BT: Tensor, position_BT: Tensor, attend: attention.Attend, layers: int | None = None
@@ -203,12 +202,9 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
                 "use bank_scope=per_row."
             )
 
-    def _added(self, state: LongMemState, gone: KV) -> tuple[Bank, ...]:
-        """The banks with what has left the view behind what they hold."""
-        if not self.config.M or not bool((gone.used_B >= self.config.csz).any()):
-            return state.banks
-        new = zip(state.banks, gone.k, gone.v, strict=True)
-        return tuple(bank.add(k_BKTD, v_BKTD, gone.used_B, self.config) for bank, k_BKTD, v_BKTD in new)
+    def _added(self, state: LongMemState, gone: KV) -> ChunkBank:
+        """The bank with what has left the view behind what it holds."""
+        return add(state.bank, gone, self.config) if self.config.M else state.bank
 
     @property
     def _bos_hidden_C(self) -> Tensor:
@@ -217,7 +213,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             return self._bos_hidden.of(self._after_bos, self.side, self.backbone.model)
 
     def with_graph(self, state: LongMemState) -> LongMemState:
-        """In front of a text stands what the side network makes of BOS."""
+        """An empty state whose hidden state is the side network's after BOS, with its graph."""
         pending_BC = torch.where((state.length_B == 0)[:, None], self._after_bos(), state.pending_BC)
         return dataclasses.replace(state, pending_BC=pending_BC)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from contextlab.attention import CacheReader, Layout, Positions, rotate, sdpa
 from contextlab.kernels.joint_memory_attention import fuse_memory, local_attention
 from contextlab.kernels.retrieval_attention import retrieval_attention
-from contextlab.methods.longmem.bank import Bank
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.longmem.state import LongMemState
@@ -32,7 +32,8 @@ class MemoryReader(CacheReader):
     ) -> None:
         super().__init__(positions, state.side_kv, layout)
         self.config, self.side = config, side
-        self.banks = dict(zip(side.reading, state.banks, strict=True))
+        self.bank = state.bank
+        self.layers = {block: layer for layer, block in enumerate(side.reading)}
         self._level = layout.plain and state.side_kv.level
         self.ids_BHtm: Tensor | None = None
 
@@ -41,14 +42,13 @@ class MemoryReader(CacheReader):
     ) -> Tensor:
         """Attend locally; in a block that reads a bank also to the retrieved chunks."""
         block = len(self.k) + self.side.first
-        bank = self.banks.get(block)
-        if bank is None or bank.chunks == 0:
+        if block not in self.layers or self.bank.chunks == 0:
             local_BHTD = super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
             return torch.zeros_like(local_BHTD) if self._only_read(block) else local_BHTD
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
         q_near_BHTD = rotate(q_BHTD, self._q_rotary)
         q_memory_BHTD = q_near_BHTD if self.config.local == "sliding" else q_BHTD
-        memory = (q_memory_BHTD, *self._retrieved(bank, q_memory_BHTD), self.side.gate(block))
+        memory = (q_memory_BHTD, *self._retrieved(self.layers[block], q_memory_BHTD), self.side.gate(block))
         if self.config.softmax == "joint":
             mask_BTS = self._whole_mask(window, q_BHTD.dtype)
             out_BHTD = retrieval_attention(q_near_BHTD, k_BKSD, v_BKSD, mask_BTS, *memory, scale=scale)
@@ -61,7 +61,7 @@ class MemoryReader(CacheReader):
 
     def _only_read(self, block: int) -> bool:
         """Whether a block reads what the memory changes, without what is local."""
-        return self.config.init == "memory" and block in self.banks
+        return self.config.init == "memory" and block in self.layers
 
     def _local(self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, scale: float, window: int | None) -> Tensor:
         if self._level and (window is None or window >= k_BKSD.shape[2]):
@@ -77,11 +77,12 @@ class MemoryReader(CacheReader):
         seen_BTS = self.visible()[:1]
         return torch.zeros_like(seen_BTS, dtype=dtype).masked_fill_(~seen_BTS, float("-inf"))
 
-    def _retrieved(self, bank: Bank, q_BHTD: Tensor) -> Retrieved:
-        self.ids_BHtm, retrieved_BHtm = bank.search(q_BHTD, self.config)
-        k_BKncD, v_BKncD, ids_BHtm = bank.k_BKncD, bank.v_BKncD, self.ids_BHtm
+    def _retrieved(self, layer: int, q_BHTD: Tensor) -> Retrieved:
+        self.ids_BHtm, retrieved_BHtm = self.bank.search(layer, q_BHTD, self.config.K // self.config.csz)
+        (k_BKncD, v_BKncD), ids_BHtm = self.bank.tokens(layer), self.ids_BHtm
         if self.config.short_bank == "zero_slot":
-            k_BKncD, v_BKncD = bank.with_zero_slot()
+            # The released code retrieves a chunk of zeros when the bank is short.
+            k_BKncD, v_BKncD = (pad(x_BKncD, (0, 0, 0, 0, 0, 1)) for x_BKncD in (k_BKncD, v_BKncD))
             ids_BHtm = ids_BHtm.masked_fill(~retrieved_BHtm, k_BKncD.shape[2] - 1)
             retrieved_BHtm = retrieved_BHtm.any(-1, keepdim=True).expand_as(retrieved_BHtm)
         return k_BKncD, v_BKncD, ids_BHtm, retrieved_BHtm

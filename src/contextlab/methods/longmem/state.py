@@ -6,26 +6,21 @@ import dataclasses
 from typing import Self
 
 from contextlab.attention import KV
+from contextlab.methods.banks import ChunkBank
 from contextlab.methods.local_cache import LocalState
-from contextlab.methods.longmem.bank import Bank
 
 
 @dataclasses.dataclass(frozen=True)
 class LongMemState(LocalState):
-    """The caches of what is in view, and the banks; of a bank a question meets K tokens more than are `cached`.
+    """The caches of what is in view, and the bank; a question attends to K more tokens of it than are `cached`.
 
     Attributes:
         side_kv: side network keys and values in view; `kv` holds the backbone's.
-        banks: chunks of what is not in view any more, one bank for every side block that reads one.
+        bank: chunks of what is not in view any more, for every side block that retrieves.
     """
 
     side_kv: KV
-    banks: tuple[Bank, ...]
-
-    @property
-    def bank(self) -> Bank:
-        """The bank of the lowest block that reads one."""
-        return self.banks[0]
+    bank: ChunkBank
 
     @property
     def caches(self) -> tuple[KV, ...]:
