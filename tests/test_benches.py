@@ -148,6 +148,18 @@ def test_reading(bench):
     assert by_work["full", "scoring"] == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.parametrize("method", ["longmem(N=32,K=16)", "retrieval(N=32,K=16,stored_in=disk)"])
+def test_bank(bench, method):
+    options = {"methods": method, "backbone": "tiny-llama", "repeats": 2}
+    short, long = (
+        bench("bank", "--one", *(f"--{name}={value}" for name, value in options.items()), f"--tokens={n}", SEGMENT=32)
+        for n in (96, 512)
+    )
+    assert (short["memory"], long["memory"]) == (96, 512)
+    assert short["flops"] < long["flops"] < long["dense_flops"]
+    assert short["state_bytes"] < long["state_bytes"]
+
+
 def test_decode(bench):
     options = ("--lengths", "16", "32", "--groups", "2", "--steps", "2", "--backbone", "tiny-llama", "--threads", "1")
     runs = bench("decode", *options)["runs"]

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
+from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.flops import count as count_flops
-from contextlab.kernels.chunk_topk import blocked, chunk_topk
+from contextlab.errors import UserError
+from contextlab.kernels.chunk_topk import blocked, check_index, chunk_topk
 from contextlab.kernels.chunk_topk import reference as plain
 from contextlab.kernels.dispatch import forced
 
@@ -210,3 +214,25 @@ def test_flops_are_those_of_the_chunks_in_use(monkeypatch):
     monkeypatch.setenv("CONTEXTLAB_KERNELS", "torch")
     q, mean, count = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 9, 8), torch.tensor([9, 4])
     assert count_flops(lambda: chunk_topk(q, mean, count, 3))[1] == (9 + 4) * 4 * 5 * 2 * 8
+
+
+@pytest.mark.parametrize("counts", [[700, 700], [700, 3], [0, 1]])
+@pytest.mark.parametrize("queries", [1, 9])
+def test_faiss_retrieves_the_same_chunks(counts, queries):
+    q_BHTD, mean_BKnD, count_B = torch.randn(2, 6, queries, 16), torch.randn(2, 3, 700, 16), torch.tensor(counts)
+    ours = chunk_topk(q_BHTD, mean_BKnD, count_B, 5)
+    with FlopCounter() as counter:
+        theirs = chunk_topk(q_BHTD, mean_BKnD, count_B, 5, index="faiss")
+    assert torch.equal(ours[0], theirs[0])
+    torch.testing.assert_close(ours[1], theirs[1], atol=1e-5, rtol=1e-5)
+    assert counter.flops == 2 * 16 * 6 * queries * sum(counts)
+
+
+def test_an_index_that_is_not_there_is_one_sentence(monkeypatch):
+    check_index("exact", torch.device("cuda"))
+    check_index("faiss", torch.device("cpu"))
+    with pytest.raises(UserError, match="searches on a CPU, not on cuda: use index=exact"):
+        check_index("faiss", torch.device("cuda"))
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(UserError, match="pip install faiss-cpu, or use index=exact"):
+        check_index("faiss", torch.device("cpu"))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_texts import read, text
 
+import contextlab
 from contextlab import states
 from contextlab.accounting.memory import storage_bytes
 from contextlab.attention import KV, empty_kv
 from contextlab.backbone import load
+from contextlab.errors import UserError
 from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 
@@ -43,7 +47,7 @@ def held(bank: ChunkBank) -> list[list[int]]:
             assert torch.equal(k - 0.5 * layer, bank.kv.k[0][row, :, :used])
             whole = used // bank.csz
             means = k[:, : whole * bank.csz].unflatten(1, (whole, bank.csz)).mean(2)
-            assert torch.equal(bank.mean[layer][row, :, :whole], means)
+            assert torch.equal(bank.mean.k[layer][row, :, :whole], means)
             chunk_k, chunk_v = (x[row] for x in bank.tokens(layer))
             assert torch.equal(chunk_k[:, :whole].flatten(1, 2), k[:, : whole * bank.csz])
             assert torch.equal(chunk_v[:, :whole].flatten(1, 2), v[:, : whole * bank.csz])
@@ -105,7 +109,7 @@ def test_a_graph_is_kept_through_additions_and_searches_have_none() -> None:
     new = tokens([6], [0])
     k = tuple(x.clone().requires_grad_() for x in new.k)
     bank = empty().add(KV(k, new.v, new.used_B), FOREVER).add(tokens([6], [6]), FOREVER)
-    assert not any(mean.requires_grad for mean in bank.mean)
+    assert not any(mean.requires_grad for mean in bank.mean.k)
     bank.tokens(1)[0].sum().backward()
     assert k[0].grad is None
     assert k[1].grad is not None
@@ -116,7 +120,7 @@ def test_a_graph_is_kept_through_additions_and_searches_have_none() -> None:
 def test_keys_and_values_are_stored_as_narrow_as_asked(dtype: torch.dtype) -> None:
     bank = empty(dtype=dtype).add(tokens([7], [0]), FOREVER)
     assert {x.dtype for x in (*bank.kv.k, *bank.kv.v)} == {dtype}
-    assert {mean.dtype for mean in bank.mean} == {torch.float32}
+    assert {mean.dtype for mean in bank.mean.k} == {torch.float32}
     bank = bank.add(tokens([2, 0][:1], [7]), FOREVER)
     assert bank.kv.k[0].dtype == dtype
     assert held(bank) == [list(range(9))]
@@ -148,4 +152,60 @@ def test_loaded_banks_whose_parts_do_not_fit_are_refused() -> None:
     with pytest.raises(states.Misfit, match=r"slots of bank\.kv in use"):
         bank.check("bank", 9)
     with pytest.raises(states.Misfit, match=r"bank\.mean does not have one key for every chunk"):
-        ChunkBank(bank.kv, tuple(mean[:, :, :3] for mean in bank.mean), bank.csz).check("bank", 12)
+        ChunkBank(bank.kv, bank.mean.cut(3, torch.tensor([True])), bank.csz).check("bank", 12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(1, 2).flatmap(
+        lambda rows: st.lists(st.lists(st.integers(0, 7), min_size=rows, max_size=rows), min_size=1, max_size=6)
+    ),
+    st.sampled_from([4, FOREVER]),
+)
+def test_a_bank_on_disk_holds_what_one_in_memory_holds(additions: list[list[int]], chunks: int) -> None:
+    rows, csz = len(additions[0]), 3
+    kv = empty_kv(LAYERS, (rows, HEADS, WIDTH), torch.empty(0))
+    bank, disk = (ChunkBank.empty(kv, csz, torch.float32, where) for where in ("memory", "disk"))
+    read = [0] * rows
+    with torch.no_grad():
+        for lengths in additions:
+            new = tokens(lengths, read)
+            bank, disk = bank.add(new, csz * chunks), disk.add(new, csz * chunks)
+            read = [begin + length for begin, length in zip(read, lengths, strict=True)]
+            assert held(disk) == held(bank)
+            q = torch.ones(rows, 2 * HEADS, 1, WIDTH)
+            for ours, theirs in zip(disk.search(1, q, 2), bank.search(1, q, 2), strict=True):
+                assert torch.equal(ours, theirs)
+
+
+@torch.no_grad()
+def test_a_bank_on_disk_stays_where_it_is_and_its_states_do_not_see_each_other() -> None:
+    kv = empty_kv(LAYERS, (1, HEADS, WIDTH), torch.empty(0))
+    bank = ChunkBank.empty(kv, 3, torch.float32, "disk").add(tokens([20], [0]), 10**6)
+    where = bank.kv.k[0].data_ptr()
+    first = bank.add(tokens([20], [100]), 10**6)
+    assert first.kv.k[0].data_ptr() == where
+    second = bank.add(tokens([20], [200]), 10**6)
+    assert held(bank) == [list(range(20))]
+    assert held(first) == [[*range(20), *range(100, 120)]]
+    assert held(second) == [[*range(20), *range(200, 220)]]
+
+
+@torch.no_grad()
+def test_a_cache_folder_that_cannot_be_written_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "file"))
+    kv = empty_kv(LAYERS, (1, HEADS, WIDTH), torch.empty(0))
+    with pytest.raises(UserError, match="set CONTEXTLAB_CACHE"):
+        ChunkBank.empty(kv, 3, torch.float32, "disk").add(tokens([20], [0]), FOREVER)
+
+
+@pytest.mark.parametrize("settings", ["stored_in=disk", "index=faiss"])
+@pytest.mark.parametrize("name", ["retrieval(N=32,K=16,{})", "longmem(N=32,K=16,init=paper,{})"])
+def test_where_a_bank_is_and_what_searches_it_changes_no_log_probability(name: str, settings: str) -> None:
+    tokens_BT = text(200, rows=2)
+    ours, other = (
+        read(contextlab.load(name.format(one), backbone="tiny-llama", device="cpu"), tokens_BT)
+        for one in ("csz=4", f"csz=4,{settings}")
+    )
+    torch.testing.assert_close(ours, other, atol=1e-5, rtol=1e-5)

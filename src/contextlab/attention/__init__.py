@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlab.attention.cache import KV, Growth, empty_kv
+from contextlab.attention.cache import KV, Buffers, Growth, empty_kv
 from contextlab.attention.reader import CacheReader, Layout, sdpa
 from contextlab.attention.rotary import Positions, per_head, rotate
 from contextlab.attention.seam import Anatomy, Attend, anatomy, attending, run_layer, seam
@@ -11,6 +11,7 @@ __all__ = [
     "KV",
     "Anatomy",
     "Attend",
+    "Buffers",
     "CacheReader",
     "Growth",
     "Layout",

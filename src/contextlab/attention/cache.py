@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from contextlab.attention.rotary import Positions, Rotary, rotate, turning
 from contextlab.tensors import ALIGNMENT
 
 Layers = tuple[Tensor, ...]
+Allocate = Callable[[Tensor, tuple[int, ...]], Tensor]
+"""Uninitialised memory of a shape, for numbers of the type of a tensor."""
 SPARE = 16
 """A cache that grows by a few tokens gets free slots for one in so many of those in use: each token is then copied
 about so many times while it grows token by token, which is little beside the attention that reads it every time."""
@@ -37,7 +40,7 @@ class Buffers:
         self.k, self.v, self.taken = k, v, taken
 
     @classmethod
-    def under(cls, kv: KV, slots: int) -> None:
+    def under(cls, kv: KV, slots: int, allocate: Allocate = Tensor.new_empty) -> None:
         """Move a cache into new buffers with so many slots, one tensor after the other, so that it never lies in
         memory twice; whoever holds it holds the same numbers as before.
         """
@@ -46,7 +49,7 @@ class Buffers:
         whole: dict[str, list[Tensor]] = {"k": list(kv.k), "v": list(kv.v)}
         for name, layers in whole.items():
             for layer in range(len(layers)):
-                layers[layer] = _widened(layers[layer], slots)
+                layers[layer] = _widened(layers[layer], slots, allocate)
                 moved = (*(x[:, :, :taken] for x in layers[: layer + 1]), *layers[layer + 1 :])
                 object.__setattr__(kv, name, moved)
         object.__setattr__(kv, "buffers", cls(tuple(whole["k"]), tuple(whole["v"]), taken))
@@ -171,8 +174,10 @@ class KV:
     def joined(self, new: KV) -> KV:
         """This cache with the slots in use of another, of as many layers, behind its own in every row."""
         growth = Growth(self, new.slots)
-        for k_BKTD, v_BKTD in zip(new.k, new.v, strict=True):
-            growth.append(k_BKTD, v_BKTD)
+        for k_BKTD in new.k:
+            growth.append_keys(k_BKTD)
+        for v_BKTD in new.v:
+            growth.append_values(v_BKTD)
         return growth.packed(new.used_B)
 
     def beginning(self, buffers: Buffers) -> KV:
@@ -194,16 +199,17 @@ class Growth:
 
     def append(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the next layer: the cache's, then the new ones."""
-        layer, buffers = len(self.k), self._buffers
-        if buffers is not None:
-            k_BKSD, v_BKSD = (self._written(x[layer], new) for x, new in ((buffers.k, k_BKTD), (buffers.v, v_BKTD)))
-        elif self.slots:
-            k_BKSD, v_BKSD = torch.cat((self.kv.k[layer], k_BKTD), dim=2), torch.cat((self.kv.v[layer], v_BKTD), dim=2)
-        else:
-            k_BKSD, v_BKSD = k_BKTD, v_BKTD
-        self.k.append(k_BKSD)
-        self.v.append(v_BKSD)
-        return k_BKSD, v_BKSD
+        return self.append_keys(k_BKTD), self.append_values(v_BKTD)
+
+    def append_keys(self, k_BKTD: Tensor) -> Tensor:
+        """Keys of the next layer: the cache's, then the new ones."""
+        self.k.append(self._extended(self.kv.k, self._buffers.k if self._buffers else None, len(self.k), k_BKTD))
+        return self.k[-1]
+
+    def append_values(self, v_BKTD: Tensor) -> Tensor:
+        """Values of the next layer: the cache's, then the new ones."""
+        self.v.append(self._extended(self.kv.v, self._buffers.v if self._buffers else None, len(self.v), v_BKTD))
+        return self.v[-1]
 
     def grown(self, used_B: Tensor) -> KV:
         """The cache with all new tokens behind it; their slots are taken from now on."""
@@ -223,9 +229,11 @@ class Growth:
         slots_BS = torch.where(slots < self.kv.used_B[:, None], slots, slots + gap_B[:, None])
         return self.kv.replace(tuple(self.k), tuple(self.v), used_B).take(slots_BS, used_B)
 
-    def _written(self, buffer_BKSD: Tensor, new_BKTD: Tensor) -> Tensor:
-        buffer_BKSD[:, :, self.slots : self.slots + self.new] = new_BKTD
-        return buffer_BKSD[:, :, : self.slots + self.new]
+    def _extended(self, old: Layers, buffers: Layers | None, layer: int, new_BKTD: Tensor) -> Tensor:
+        if buffers is not None:
+            buffers[layer][:, :, self.slots : self.slots + self.new] = new_BKTD
+            return buffers[layer][:, :, : self.slots + self.new]
+        return torch.cat((old[layer], new_BKTD), dim=2) if self.slots else new_BKTD
 
 
 def empty_kv(layers: int, shape_BKD: tuple[int, int, int], like: Tensor, raw: frozenset[int] = frozenset()) -> KV:
@@ -249,11 +257,11 @@ def _pick(x_BKSD: Tensor, slots_BS: Tensor) -> Tensor:
     return x_BKSD.gather(2, index.expand(-1, x_BKSD.shape[1], -1, x_BKSD.shape[3]))
 
 
-def _widened(x_BKSD: Tensor, slots: int) -> Tensor:
+def _widened(x_BKSD: Tensor, slots: int, allocate: Allocate) -> Tensor:
     rows, heads, used, width = x_BKSD.shape
     # Every head begins at aligned memory: what is computed must not depend on how many slots are free.
     step = ALIGNMENT // math.gcd(ALIGNMENT, width * x_BKSD.itemsize)
     slots = -(-slots // step) * step
-    widened_BKSD = x_BKSD.new_empty(rows, heads, slots, width)
+    widened_BKSD = allocate(x_BKSD, (rows, heads, slots, width))
     widened_BKSD[:, :, :used] = x_BKSD
     return widened_BKSD

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from contextlab import states
-from contextlab.attention import KV, Positions
+from contextlab.attention import KV, Buffers, Positions
 from contextlab.errors import UserError
 from contextlab.kernels.buffers import wide
-from contextlab.kernels.chunk_topk import chunk_topk
+from contextlab.kernels.chunk_topk import Index, chunk_topk
+from contextlab.methods import on_disk
 from contextlab.methods.local_cache import LocalCache, LocalState
+
+StoredIn = Literal["memory", "disk"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,35 +31,44 @@ class ChunkBank:
     Attributes:
         kv: keys and values of the layers that read the bank, rows packed to the left. The newest tokens of a row may
             not fill a chunk yet: they can be retrieved once a later addition completes it.
-        mean: per layer, `mean_BKnD`, the mean key of every whole chunk.
+        mean: of the same layers, as keys, the mean key of every whole chunk; no values.
         csz: tokens of a chunk.
+        stored_in: memory of the device, or mapped files.
     """
 
     kv: KV
-    mean: tuple[Tensor, ...]
+    mean: KV
     csz: int
+    stored_in: StoredIn = "memory"
 
     @classmethod
-    def empty(cls, kv: KV, csz: int, dtype: torch.dtype) -> ChunkBank:
+    def empty(cls, kv: KV, csz: int, dtype: torch.dtype, stored_in: StoredIn = "memory") -> ChunkBank:
         """A bank without tokens.
 
         Args:
             kv: an empty cache of the layers that read it.
             csz: tokens of a chunk.
             dtype: type in which keys and values are stored.
+            stored_in: memory of the device, or mapped files.
+
+        Raises:
+            UserError: when files are to be mapped into the memory of a GPU.
         """
+        if stored_in == "disk" and kv.used_B.device.type != "cpu":
+            raise UserError("stored_in=disk is for models on a CPU: use stored_in=memory.")
         k, v = (tuple(x.to(dtype) for x in layers) for layers in (kv.k, kv.v))
-        return cls(kv.replace(k, v, kv.used_B), tuple(x.to(wide(x)) for x in k), csz)
+        mean = KV(tuple(x.to(wide(x)) for x in k), (), kv.used_B)
+        return cls(kv.replace(k, v, kv.used_B), mean, csz, stored_in)
 
     @property
     def count_B(self) -> Tensor:
         """Whole chunks of every row."""
-        return self.kv.used_B // self.csz
+        return self.mean.used_B
 
     @property
     def chunks(self) -> int:
         """n: whole chunks of the longest row."""
-        return self.mean[0].shape[2]
+        return self.mean.slots
 
     def tokens(self, layer: int) -> tuple[Tensor, Tensor]:
         """`k_BKncD` and `v_BKncD` of all whole chunks, in place."""
@@ -63,9 +76,9 @@ class ChunkBank:
         k_BKncD, v_BKncD = (x[layer][:, :, : n * csz].unflatten(2, (n, csz)) for x in (self.kv.k, self.kv.v))
         return k_BKncD, v_BKncD
 
-    def search(self, layer: int, q_BHTD: Tensor, take: int) -> tuple[Tensor, Tensor]:
+    def search(self, layer: int, q_BHTD: Tensor, take: int, index: Index = "exact") -> tuple[Tensor, Tensor]:
         """The best chunks of every query and head: `ids_BHTm`, and `retrieved_BHTm` where there was one."""
-        ids_BHTm, score_BHTm = chunk_topk(q_BHTD, self.mean[layer], self.count_B, take)
+        ids_BHTm, score_BHTm = chunk_topk(q_BHTD, self.mean.k[layer], self.count_B, take, index=index)
         return ids_BHTm, score_BHTm > float("-inf")
 
     def add(self, new: KV, most: int, dropped_B: Tensor | None = None) -> ChunkBank:
@@ -78,37 +91,43 @@ class ChunkBank:
         """
         if not bool(new.used_B.any()):
             return self
-        dtype = self.kv.k[0].dtype
+        dtype, csz = self.kv.k[0].dtype, self.csz
         k, v = (tuple(x.to(dtype) for x in layers) for layers in (new.k, new.v))
-        even = self.kv.level and new.level
-        old = self.kv.reserve(new.slots, most + new.slots) if even else self.kv
-        kv = old.joined(new.replace(k, v, new.used_B))
-        beyond_B = ((kv.used_B - most).clamp(min=0) + self.csz - 1) // self.csz * self.csz
+        new_mean = self._new_means(new)
+        kv = self._joined(self.kv, new.replace(k, v, new.used_B), most)
+        mean = self._joined(self.mean, new_mean, most // csz)
+        beyond_B = ((kv.used_B - most).clamp(min=0) + csz - 1) // csz * csz
         dropped_B = beyond_B if dropped_B is None else torch.maximum(beyond_B, dropped_B)
-        mean = self._means(new, dropped_B // self.csz)
-        if bool(dropped_B.any()):
-            kept_B = kv.used_B - dropped_B
-            slots_S = torch.arange(int(kept_B.max()), device=kept_B.device)
-            kv = kv.take(slots_S + dropped_B[:, None], kept_B)
-        return ChunkBank(kv, mean, self.csz)
+        kv, mean = _without(kv, dropped_B), _without(mean, dropped_B // csz)
+        if self.stored_in == "disk" and not torch.is_grad_enabled():
+            for cache, slots in ((kv, most + new.slots), (mean, most // csz + new_mean.slots)):
+                if cache.buffers is None and cache.slots:
+                    Buffers.under(cache, max(slots, cache.slots), on_disk.allocate)
+            on_disk.release()
+        return ChunkBank(kv, mean, csz, self.stored_in)
 
-    def _means(self, new: KV, dropped_B: Tensor) -> tuple[Tensor, ...]:
-        """`mean_BKnD` per layer with the chunks that new tokens complete, without so many of the oldest.
+    def _joined(self, old: KV, new: KV, most: int) -> KV:
+        """A cache with another behind it, in memory that has free slots where it grows evenly."""
+        if self.stored_in == "memory" and old.level and new.level:
+            old = old.reserve(new.slots, most + new.slots)
+        return old.joined(new)
+
+    def _new_means(self, new: KV) -> KV:
+        """Mean keys of the chunks that new tokens complete.
 
         The new keys have not been rounded to the type in which they are stored. A search has no gradient, nor have
         these.
         """
         left_B, csz = self.kv.used_B % self.csz, self.csz
-        keys = [x_BKTD.detach() for x_BKTD in new.k]
+        keys = KV(tuple(x.detach().to(wide(x)) for x in new.k), (), new.used_B)
         if bool(left_B.any()):
             slots_S = torch.arange(int(left_B.max()), device=left_B.device)
-            tail = self.kv.take(self.count_B[:, None] * csz + slots_S, left_B)
-            keys = [_packed(x.detach(), y, left_B, new.used_B, left_B * 0) for x, y in zip(tail.k, keys, strict=True)]
-        new_B = (left_B + new.used_B) // csz
-        chunks = int(new_B.max())
-        wide_keys = (x[:, :, : chunks * csz].to(wide(x)) for x in keys)
-        means = (x.unflatten(2, (chunks, csz)).mean(3) for x in wide_keys)
-        return tuple(_packed(x, y, self.count_B, new_B, dropped_B) for x, y in zip(self.mean, means, strict=True))
+            old = KV(tuple(x.detach() for x in self.kv.k), (), self.kv.used_B)
+            tail = old.take(self.count_B[:, None] * csz + slots_S, left_B)
+            keys = tail.replace(tuple(x.to(wide(x)) for x in tail.k), (), left_B).joined(keys)
+        chunks = keys.slots // csz
+        means = (x_BKSD[:, :, : chunks * csz].unflatten(2, (chunks, csz)).mean(3) for x_BKSD in keys.k)
+        return KV(tuple(means), (), keys.used_B // csz)
 
     def check(self, name: str, most: int) -> None:
         """Refuse a loaded bank whose parts do not fit each other.
@@ -117,7 +136,8 @@ class ChunkBank:
             states.Misfit: naming it.
         """
         self.kv.check(f"{name}.kv", most)
-        if any(mean.shape[2] != self.kv.slots // self.csz for mean in self.mean):
+        self.mean.check(f"{name}.mean", most // self.csz)
+        if not torch.equal(self.mean.used_B, self.kv.used_B // self.csz):
             raise states.Misfit(f"{name}.mean does not have one key for every chunk")
 
 
@@ -156,14 +176,10 @@ def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positio
     return KV(k, v, view.used_B, raw).take(slots_BS, gone_B).moved(first - slots_BS, positions)
 
 
-def _packed(old_BKSD: Tensor, new_BKTD: Tensor, old_B: Tensor, new_B: Tensor, dropped_B: Tensor) -> Tensor:
-    """Each row's first `old_B` slots and then its first `new_B` new ones, without the first `dropped_B` of all."""
-    joined_BKSD = torch.cat((old_BKSD.to(new_BKTD.dtype), new_BKTD), dim=2)
-    kept_B = old_B + new_B - dropped_B
-    if bool((kept_B == joined_BKSD.shape[2]).all()):
-        return joined_BKSD
-    slots_BS = torch.arange(int(kept_B.max()), device=kept_B.device) + dropped_B[:, None]
-    gap_B = old_BKSD.shape[2] - old_B
-    slots_BS = torch.where(slots_BS < old_B[:, None], slots_BS, slots_BS + gap_B[:, None])
-    index_B1S1 = slots_BS.clamp(max=max(joined_BKSD.shape[2] - 1, 0))[:, None, :, None]
-    return joined_BKSD.gather(2, index_B1S1.expand(-1, joined_BKSD.shape[1], -1, joined_BKSD.shape[3]))
+def _without(kv: KV, dropped_B: Tensor) -> KV:
+    """A cache without so many of the first slots of every row."""
+    if not bool(dropped_B.any()):
+        return kv
+    kept_B = kv.used_B - dropped_B
+    slots_S = torch.arange(int(kept_B.max()), device=kept_B.device)
+    return kv.take(slots_S + dropped_B[:, None], kept_B)

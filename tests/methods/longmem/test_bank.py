@@ -56,7 +56,7 @@ def test_replays_the_released_bank(fixture, name):
         k, v = (split_heads(arrays[f"s{step}.{name_}"], heads) for name_ in ("add_k", "add_v"))
         bank = added(bank, k, v, [k.shape[2]] * rows, config)
         assert bank.count_B.tolist() == [trace["dstore_chunks"]] * rows
-    torch.testing.assert_close(bank.mean[0][0], arrays["final.index"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(bank.mean.k[0][0], arrays["final.index"], atol=1e-6, rtol=0)
 
 
 def grow(config, lengths, rows=2):
@@ -83,7 +83,7 @@ def test_fifo_keeps_the_newest_chunks_in_order_row_by_row(steps, capacity):
         k_BKncD, v_BKncD = bank.tokens(0)
         assert k_BKncD[row, 0, :kept].flatten().tolist() == tokens
         assert v_BKncD[row, 0, :kept].flatten().tolist() == [-token for token in tokens]
-        assert bank.mean[0][row, 0, :kept, 0].tolist() == [token + 0.5 for token in tokens[::2]]
+        assert bank.mean.k[0][row, 0, :kept, 0].tolist() == [token + 0.5 for token in tokens[::2]]
 
 
 def test_tokens_behind_the_last_whole_chunk_are_dropped():

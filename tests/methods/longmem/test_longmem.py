@@ -75,7 +75,7 @@ def test_state_size_is_bank_plus_segment(backbone):
     state, _ = method.read(method.start(), tokens(1, 64 + 8), logprobs=False)
     per_token = backbone.kv_heads * backbone.head_width * 2
     chunks = 64 // 4
-    bank = 64 * per_token * 2 + chunks * (per_token // 2) * 4 + 8
+    bank = 64 * per_token * 2 + chunks * (per_token // 2) * 4 + 2 * 8
     caches = 8 * per_token * 4 * (backbone.layers + len(method.side.blocks)) + 2 * 8
     assert state.nbytes == bank + caches + 8 + 8 + backbone.width * 4
 

@@ -188,7 +188,7 @@ def test_state_size_is_view_and_bank(backbone: Backbone, storage: str | None) ->
     numbers, layers = backbone.kv_heads * backbone.head_width, backbone.layers - method.reach.first_layer
     view = (4 + 32 + 5) * backbone.layers * 2 * numbers * 4
     bank = (96 - 36) * layers * 2 * numbers * (2 if storage else 4) + 15 * layers * numbers * 4
-    assert state.nbytes == view + bank + 4 * 8 + backbone.width * 4
+    assert state.nbytes == view + bank + 5 * 8 + backbone.width * 4
     assert state.cached == 41
 
 

@@ -5,19 +5,25 @@ Legend: B rows, H query heads, K key/value heads, T queries, D head width, n chu
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import util
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from contextlab.errors import UserError
 from contextlab.kernels import checks, dispatch
 from contextlab.kernels.chunk_topk import blocked, reference
 
-__all__ = ["chunk_topk"]
+Index = Literal["exact", "faiss"]
+
+__all__ = ["Index", "check_index", "chunk_topk"]
 
 
-def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
+def chunk_topk(
+    q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int, *, index: Index = "exact"
+) -> tuple[Tensor, Tensor]:
     """The `take` chunks of highest q . mean(k) for every query and head, in float32; ties go to the lower id.
 
     Args:
@@ -26,6 +32,8 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
         count_B: chunks in use per row, the first ones, int64. On a CPU a number out of range is an error; on a GPU,
             where the check would wait for the device, it is clamped.
         take: chunks to retrieve.
+        index: `exact`, or `faiss` for its flat search on a CPU, which computes the same, but where scores are equal or
+            nearly so.
 
     Returns:
         `ids_BHTm` (int64, best first, 0 where there is no chunk) and `score_BHTm` (float32, -inf where there is none).
@@ -45,13 +53,31 @@ def chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) ->
     if dispatch.forced_form() == "reference":
         checks.count(count_B, sizes["n"])
         return reference.chunk_topk(q_BHTD, mean_BKnD, count_B, take)
-    best: tuple[Tensor, Tensor] = _chunk_topk(q_BHTD, mean_BKnD, count_B, take)
+    best: tuple[Tensor, Tensor] = _chunk_topk(q_BHTD, mean_BKnD, count_B, take, index == "faiss")
     return best
 
 
+def check_index(index: Index, device: torch.device) -> None:
+    """Refuse an index that cannot search here.
+
+    Raises:
+        UserError: saying what to do.
+    """
+    if index != "faiss":
+        return
+    if util.find_spec("faiss") is None:
+        raise UserError("index=faiss needs faiss, which is not installed: pip install faiss-cpu, or use index=exact.")
+    if device.type != "cpu":
+        raise UserError(f"index=faiss searches on a CPU, not on {device.type}: use index=exact.")
+
+
 @torch.library.custom_op("contextlab::chunk_topk", mutates_args=())
-def _chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:
+def _chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int, faiss: bool) -> tuple[Tensor, Tensor]:
     checks.count(count_B, mean_BKnD.shape[2])
+    if faiss:
+        from contextlab.kernels.chunk_topk import flat
+
+        return flat.search(q_BHTD, mean_BKnD, count_B, take)
     if not dispatch.use_triton(q_BHTD, mean_BKnD):
         return blocked.search(q_BHTD, mean_BKnD, count_B, take)
     from contextlab.kernels.chunk_topk import triton
@@ -60,7 +86,7 @@ def _chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -
 
 
 @_chunk_topk.register_fake
-def _(q_BHTD: Tensor, _mean: Tensor, _count: Tensor, take: int) -> tuple[Tensor, Tensor]:
+def _(q_BHTD: Tensor, _mean: Tensor, _count: Tensor, take: int, _faiss: bool) -> tuple[Tensor, Tensor]:
     shape = (*q_BHTD.shape[:3], take)
     return q_BHTD.new_empty(shape, dtype=torch.int64), q_BHTD.new_empty(shape, dtype=torch.float32)
 

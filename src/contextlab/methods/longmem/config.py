@@ -9,7 +9,8 @@ import pydantic
 
 from contextlab.config import Weights
 from contextlab.errors import UserError
-from contextlab.methods.banks import layer_of_bank
+from contextlab.kernels.chunk_topk import Index
+from contextlab.methods.banks import StoredIn, layer_of_bank
 from contextlab.methods.sliding import Local
 from contextlab.methods.window import LocalConfig
 
@@ -50,6 +51,8 @@ class LongMemConfig(LocalConfig):
         eviction: `fifo` keeps the newest M tokens; `official_two_step` drops two steps' worth at once.
         short_bank: with fewer chunks than asked for, `mask` them, or attend to a `zero_slot` as the released code does.
         storage_dtype: type of the cached keys and values.
+        stored_in: of the bank; `memory`, or `disk` for files in the cache folder that are mapped into memory, on a CPU.
+        index: that searches the bank; `exact`, or `faiss` for its exact search on a CPU, which needs faiss-cpu.
         weights: trained side weights: `auto`, those that come with the package, where some fit; `none`, the network as
             initialised; or a file, or the folder of a training run.
     """
@@ -64,7 +67,7 @@ class LongMemConfig(LocalConfig):
         "schedule": "polynomial",
         "warmup": 0.0,
     }
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "stored_in", "index"})
 
     M: pydantic.NonNegativeInt = 65536
     K: pydantic.PositiveInt = 64
@@ -84,6 +87,8 @@ class LongMemConfig(LocalConfig):
     eviction: Literal["fifo", "official_two_step"] = "fifo"
     short_bank: Literal["mask", "zero_slot"] = "mask"
     storage_dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+    stored_in: StoredIn = "memory"
+    index: Index = "exact"
     weights: Weights = "auto"
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from contextlab import attention
 from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import Ahead, AnyMethod, Capabilities
 from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.blocks import BlockMethod
@@ -51,6 +52,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
                 f"A chunk of csz={config.csz} tokens does not fit a segment of {self.local.segment}, nothing would "
                 "be stored: use a smaller csz or a larger N."
             )
+        check_index(config.index, backbone.device)
         self.side = SideNetwork(backbone, config)
         self.memory_block, self.memory_layer = next(iter(self.side.reading.items()))
         self.learns(self.side.learned, config.weights)
@@ -85,7 +87,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             dataclasses.replace(plain.kv, raw=raw),
             plain.left_B,
             side_kv=backbone.empty_kv(rows, len(self.side.blocks)),
-            bank=ChunkBank.empty(backbone.empty_kv(rows, len(reading)), self.config.csz, stored),
+            bank=ChunkBank.empty(backbone.empty_kv(rows, len(reading)), self.config.csz, stored, self.config.stored_in),
         )
 
     @torch.no_grad()

@@ -78,7 +78,9 @@ class MemoryReader(CacheReader):
         return torch.zeros_like(seen_BTS, dtype=dtype).masked_fill_(~seen_BTS, float("-inf"))
 
     def _retrieved(self, layer: int, q_BHTD: Tensor) -> Retrieved:
-        self.ids_BHtm, retrieved_BHtm = self.bank.search(layer, q_BHTD, self.config.K // self.config.csz)
+        self.ids_BHtm, retrieved_BHtm = self.bank.search(
+            layer, q_BHTD, self.config.K // self.config.csz, self.config.index
+        )
         (k_BKncD, v_BKncD), ids_BHtm = self.bank.tokens(layer), self.ids_BHtm
         if self.config.short_bank == "zero_slot":
             # The released code retrieves a chunk of zeros when the bank is short.

@@ -8,6 +8,8 @@ import pydantic
 
 from contextlab.config import Weights
 from contextlab.errors import UserError
+from contextlab.kernels.chunk_topk import Index
+from contextlab.methods.banks import StoredIn
 from contextlab.methods.window import LocalConfig
 
 Storage = Literal["float16", "bfloat16", "float32"]
@@ -25,13 +27,15 @@ class RetrievalConfig(LocalConfig):
         csz: tokens of a chunk.
         first_layer: zero-based, the lowest layer that retrieves; a third of the depth when not given.
         storage_dtype: type of the stored keys and values; the model's own when not given.
+        stored_in: of the bank; `memory`, or `disk` for files in the cache folder that are mapped into memory, on a CPU.
+        index: that searches the bank; `exact`, or `faiss` for its exact search on a CPU, which needs faiss-cpu.
         rank: of the learned change of queries and keys of attention to the bank, which has a learned bias per head too;
             0 for the bias alone; nothing is learned when not given.
         weights: what was learned with that rank: `auto`, what comes with the package, where some fits; `none`, as
             initialised; or a file, or the folder of a training run.
     """
 
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "storage_dtype"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "storage_dtype", "stored_in", "index"})
 
     sinks: pydantic.NonNegativeInt = 4
     M: pydantic.PositiveInt = 65536
@@ -39,6 +43,8 @@ class RetrievalConfig(LocalConfig):
     csz: pydantic.PositiveInt = 4
     first_layer: pydantic.NonNegativeInt | None = None
     storage_dtype: Storage | None = None
+    stored_in: StoredIn = "memory"
+    index: Index = "exact"
     rank: pydantic.NonNegativeInt | None = None
     weights: Weights = "auto"
 

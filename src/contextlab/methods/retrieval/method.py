@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.blocks import BlockMethod
@@ -44,7 +45,9 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         first = config.first_layer if config.first_layer is not None else backbone.layers // 3
         if first >= backbone.layers:
             raise UserError(f"first_layer={first} does not exist: the backbone has layers 0 to {backbone.layers - 1}.")
-        self.reach = Reach(first, config.K // config.csz, self.local.keep_last + self.local.segment)
+        check_index(config.index, backbone.device)
+        width = self.local.keep_last + self.local.segment
+        self.reach = Reach(first, config.K // config.csz, width, config.index)
         self.queries: nn.ModuleList | None = None
         if config.rank is not None:
             layers = (MemoryQuery(backbone, config.rank) for _ in range(first, backbone.layers))
@@ -61,7 +64,7 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         storage = self.config.storage_dtype
         dtype: torch.dtype = getattr(torch, storage) if storage else backbone.attention_dtype
         kv = backbone.empty_kv(batch_size, backbone.layers - self.reach.first_layer)
-        bank = ChunkBank.empty(kv, self.config.csz, dtype)
+        bank = ChunkBank.empty(kv, self.config.csz, dtype, self.config.stored_in)
         return RetrievalState(plain.length_B, plain.pending_BC, plain.kv, plain.left_B, bank)
 
     def room(self, state: RetrievalState) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from contextlab.attention import CacheReader, Layout, Positions, rotate
+from contextlab.kernels.chunk_topk import Index
 from contextlab.kernels.retrieval_attention import retrieval_attention
 from contextlab.methods.banks import ChunkBank
 from contextlab.methods.local_cache import LocalState
@@ -38,11 +39,13 @@ class Reach:
         first_layer: the lowest layer that retrieves.
         take: chunks per query and head.
         width: slots from that of the retrieved tokens to the last of the view.
+        index: that searches the bank.
     """
 
     first_layer: int
     take: int
     width: int
+    index: Index
 
 
 class RetrievalReader(CacheReader):
@@ -75,7 +78,7 @@ class RetrievalReader(CacheReader):
         if self.learned is not None:
             learned = self.learned[memory]
             q_memory_BHTD, bias_H = learned(q_BHTD, self._q_rotary), learned.bias_H
-        ids_BHTm, retrieved_BHTm = self.bank.search(memory, q_memory_BHTD, self.reach.take)
+        ids_BHTm, retrieved_BHTm = self.bank.search(memory, q_memory_BHTD, self.reach.take, self.reach.index)
         local = (q_near_BHTD, k_BKSD, v_BKSD, mask_B1TS[:, 0])
         bank = (q_memory_BHTD, *self.bank.tokens(memory), ids_BHTm, retrieved_BHTm, bias_H)
         return retrieval_attention(*local, *bank, scale=scale)
