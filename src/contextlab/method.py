@@ -261,6 +261,14 @@ class ContextMethod(ABC, Generic[C, S]):
         """The method that this one equals while its memory is empty, where the paper says so."""
         return None
 
+    @property
+    def twin(self) -> str | None:
+        """A baseline without memory that learns from the same tokens, as an argument of `--method`.
+
+        What a method has learned beyond its twin is the use of its memory, not the domain.
+        """
+        return None
+
     def load_state(self, path: Path | str) -> S:
         """The state that `State.save` wrote to `path`.
 

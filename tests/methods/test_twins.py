@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 
 from contextlab import backbone as backbones
-from contextlab import registry
+from contextlab import grammar, registry
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
@@ -141,3 +141,27 @@ def test_a_state_belongs_to_the_weights_that_made_it() -> None:
     state, _ = read(method, texts(1))
     with pytest.raises(UserError, match="another method, backbone or settings"):
         plain.read(state, texts(1))
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("longmem", "window(rank=16,targets=all)"),
+        ("longmem(local=sliding,rank=4,N=20)", "sliding(N=20,rank=4,targets=all)"),
+        ("memtrm(rank=3)", "window(rank=3)"),
+        ("memtrm(rank=3,targets=all,local=sliding)", "sliding(rank=3,targets=all)"),
+        ("trime(N=20)", "window(N=20,rank=16)"),
+        ("retrieval(rank=8)", "sliding(rank=8)"),
+        ("sliding", None),
+    ],
+)
+def test_every_method_that_learns_to_use_a_memory_names_its_twin(method: str, expected: str | None) -> None:
+    backbone = backbones.load("tiny-llama", device="cpu")
+    item = grammar.single(method, "method")
+    kind = registry.method_class(item.name)
+    made = kind(backbone, kind.Config.parse(item.settings))
+    assert made.twin == expected
+    if expected is not None:
+        named = grammar.single(expected, "method")
+        other = registry.method_class(named.name)
+        assert other(backbone, other.Config.parse(named.settings)).learned is not None

@@ -364,6 +364,13 @@ def test_the_caption_names_data_model_and_hardware() -> None:
     assert "2 FLOPs" in caption
 
 
+def test_the_caption_names_the_twin_of_a_trained_method_once() -> None:
+    trained = [result("longmem", 3.0, split=split, twin="window(rank=16)") for split in ("S1", "S2")]
+    caption = comparison([*three(), *trained]).attrs["caption"]
+    assert caption.count("The twin of longmem, without memory, is window(rank=16).") == 1
+    assert "twin" not in comparison(three()).attrs["caption"]
+
+
 @pytest.mark.parametrize("style", FORMATS)
 def test_no_format_goes_without_the_data(style: str) -> None:
     text = render(comparison(three()), style)

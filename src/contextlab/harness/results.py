@@ -163,6 +163,7 @@ def description(name: str, method: AnyMethod, case: Case) -> dict[str, Any]:
         },
         "max_context": method.capabilities.max_context,
         "untrained": method.untrained,
+        "twin": method.twin if method.card is not None else None,
     }
 
 

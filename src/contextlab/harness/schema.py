@@ -146,6 +146,7 @@ class Summary(Part):
     state: Size | None = None
     max_context: Count | None = None
     untrained: bool = False
+    twin: str | None = None
     provenance: Provenance
 
 

@@ -12,10 +12,13 @@ from typing import Any, Literal, Self, TypeVar
 
 import pydantic
 
+from contextlab import grammar
 from contextlab.backbone import Backbone, Linear, UpdatedBackbone, linear_layers
 from contextlab.config import MethodConfig, Weights
 from contextlab.errors import UserError
 from contextlab.methods.segments import SegmentMethod
+
+Targets = Literal["attention", "all"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -31,13 +34,26 @@ class LowRankConfig(MethodConfig):
     """
 
     rank: pydantic.NonNegativeInt = 0
-    targets: Literal["attention", "all"] = "attention"
+    targets: Targets = "attention"
     weights: Weights = "auto"
 
     def targeted(self, backbone: Backbone) -> list[Linear]:
         """The layers of a backbone that are updated."""
         layers = linear_layers(backbone)
         return [layer for layer in layers if layer.of_attention or self.targets == "all"]
+
+
+def twin(baseline: str, *, N: int | None, rank: int | None, targets: Targets = "attention") -> str:
+    """A baseline with a low-rank update, as an argument of `--method`.
+
+    Args:
+        baseline: its name.
+        N: its length; the default when None.
+        rank: of its update; 16 when there is none to be the same.
+        targets: the linear layers with an update.
+    """
+    settings = {"N": N, "rank": rank or 16, "targets": targets if targets != "attention" else None}
+    return grammar.spelled(baseline, None, {name: value for name, value in settings.items() if value is not None})
 
 
 C = TypeVar("C", bound=LowRankConfig)

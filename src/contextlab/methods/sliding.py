@@ -10,7 +10,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Capabilities
 from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.low_rank import LowRankMethod
+from contextlab.methods.low_rank import LowRankMethod, Targets, twin
 from contextlab.methods.window import Window, WindowConfig
 
 Local: TypeAlias = Literal["cold", "sliding"]
@@ -53,6 +53,11 @@ class Sliding(LowRankMethod[SlidingConfig]):
     def capabilities(self) -> Capabilities:
         """Exact streaming of any length; without recent tokens a window starts cold but for the sinks."""
         return Capabilities(segment=None if self.local.keep_last else self.local.segment)
+
+
+def local_twin(local: Local, N: int | None, rank: int | None, targets: Targets = "attention") -> str:
+    """The twin of a method with this local context and a memory."""
+    return twin("sliding" if local == "sliding" else "window", N=N, rank=rank, targets=targets)
 
 
 def local_view(backbone: Backbone, local: Local, N: int | None, sinks: int) -> Window | Sliding:

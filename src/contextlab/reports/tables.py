@@ -297,6 +297,12 @@ def _caption(results: Iterable[Result], words: Sequence[dict[str, str]], differi
     common = [f"{name} {words[0][name]}" for name in DIMENSIONS[2:] if name not in differing]
     limits = dict.fromkeys((named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
     restarts = [f"{method} starts anew every {tokens:,} tokens" for method, tokens in limits]
+    twins = [f"The twin of {named(r)}, without memory, is {r['twin']}" for r, _ in shown if r.get("twin")]
     intervals = [INTERVALS, *([BEFORE] if any("measure" not in r for r, _ in shown) else [])]
     disturbed = [DISTURBED] if any(_disturbed(r) for r, _ in shown) else []
-    return ". ".join(["; ".join(data), ", ".join(common), *restarts, *intervals, CONVENTION, *disturbed]) + "."
+    return (
+        ". ".join(
+            ["; ".join(data), ", ".join(common), *restarts, *dict.fromkeys(twins), *intervals, CONVENTION, *disturbed]
+        )
+        + "."
+    )

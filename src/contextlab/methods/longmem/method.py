@@ -30,7 +30,7 @@ from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.reader import MemoryReader
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.longmem.state import LongMemState
-from contextlab.methods.sliding import local_view
+from contextlab.methods.sliding import local_twin, local_view
 from contextlab.tensors import Derived
 
 
@@ -70,6 +70,11 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         """
         silent = self.config.init == "identity" or (self.config.init != "paper" and not self.config.M)
         return self.view if silent and self.untrained else None
+
+    @property
+    def twin(self) -> str:
+        """The local view with an update of the rank of the side network's, in all linear layers too."""
+        return local_twin(self.config.local, self.config.N, self.config.rank, "all")
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LongMemState:
         """An empty bank and an empty segment."""

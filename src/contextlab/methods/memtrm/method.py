@@ -30,7 +30,7 @@ from contextlab.methods.branches import Branches
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.memtrm.config import MemTRMConfig
 from contextlab.methods.newest import newest
-from contextlab.methods.sliding import Sliding, local_view
+from contextlab.methods.sliding import Sliding, local_twin, local_view
 from contextlab.methods.window import Window
 
 CLOSED = -20.0
@@ -79,6 +79,11 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
     def baseline(self) -> Window | Sliding | None:
         """Local attention alone, while the gates are closed."""
         return self.view if self.untrained and self.config.gate <= CLOSED else None
+
+    @property
+    def twin(self) -> str:
+        """Local attention with the same update in all layers."""
+        return local_twin(self.config.local, self.config.N, self.config.rank, self.config.targets)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> MemTRMState:
         """An empty bank and an empty cache."""

@@ -23,7 +23,7 @@ from contextlab.methods.branches import Branches
 from contextlab.methods.retrieval.config import RetrievalConfig
 from contextlab.methods.retrieval.learned import MemoryQuery
 from contextlab.methods.retrieval.reader import Reach, RetrievalReader, RetrievalState
-from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.sliding import Sliding, SlidingConfig, local_twin
 
 
 class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
@@ -57,6 +57,11 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
     def capabilities(self) -> Capabilities:
         """Exact streaming of any length; trainable where a rank is set."""
         return Capabilities()
+
+    @property
+    def twin(self) -> str:
+        """The local view with an update of the rank of what is learned."""
+        return local_twin("sliding", self.config.N, self.config.rank)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> RetrievalState:
         """An empty view and an empty bank."""

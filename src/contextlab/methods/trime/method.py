@@ -23,6 +23,7 @@ from contextlab.backbone.wrapper import HEAD_TOKENS
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.local_cache import LocalCache, LocalState
+from contextlab.methods.low_rank import twin
 from contextlab.methods.trime import distribution
 from contextlab.methods.trime.config import TRIMEConfig
 from contextlab.methods.trime.network import RepresentingBackbone
@@ -61,6 +62,11 @@ class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
     def capabilities(self) -> Capabilities:
         """Segments start cold but for memory; trainable."""
         return Capabilities(segment=self.local.segment)
+
+    @property
+    def twin(self) -> str:
+        """The window with the same update, trained without memory."""
+        return twin("window", N=self.config.N, rank=self.config.rank, targets=self.config.targets)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> TRIMEState:
         """No memory and an empty segment."""
