@@ -14,7 +14,7 @@ import torch
 import contextlab
 from contextlab import registry
 from contextlab.benchmarks.examples import Block, Labelled
-from contextlab.benchmarks.protocols.demonstrations import IclProtocol
+from contextlab.benchmarks.protocols.demonstrations import Draws, IclProtocol
 from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks import icl
 from contextlab.benchmarks.tasks.icl import template
@@ -73,7 +73,9 @@ def ask(
 ) -> tuple[dict[str, Any], FakeMeter, IclProtocol]:
     task, name = registry.task_and_split("icl", split)
     config: Any = task.config
-    protocol = IclProtocol(template(name, config), config.k, config.choose, Options(context=context))
+    protocol = IclProtocol(
+        template(name, config), Draws(config.k, config.memory, config.choose), Options(context=context)
+    )
     meter = meter or FakeMeter()
     random.seed(seed)
     return protocol.evaluate(meter, block, block), meter, protocol  # type: ignore[arg-type]
@@ -169,6 +171,18 @@ def test_fewer_demonstrations_are_the_first_of_more_and_seeds_differ() -> None:
     assert many["demonstrations"][0][:3] == few["demonstrations"][0]
     assert len(set(many["demonstrations"][0])) == 9
     assert other["demonstrations"] != many["demonstrations"]
+
+
+def test_demonstrations_in_memory_come_first_and_change_nothing_of_the_others() -> None:
+    plain, _, _ = ask("sst2(k=3)")
+    record, meter, _ = ask("sst2(k=3,memory=20)")
+    (demonstrations,) = record["demonstrations"]
+    assert demonstrations[20:] == plain["demonstrations"][0]
+    assert len(set(demonstrations[:20])) == 20
+    assert demonstrations[:3] != demonstrations[20:]
+    assert meter.contexts[0].count("Review: ") == 23
+    alone, _, _ = ask("sst2(k=0,memory=20)")
+    assert alone["demonstrations"][0] == demonstrations[:20]
 
 
 def test_texts_to_classify_are_no_demonstrations() -> None:

@@ -218,6 +218,14 @@ def test_an_empty_or_cut_file_is_an_error(tmp_path: Path, name: str, content: by
         load("mpqa(k=0)", tmp_path)
 
 
+def test_as_many_demonstrations_in_memory_as_there_are_texts(tmp_path: Path) -> None:
+    write_sst2(tmp_path)
+    with pytest.raises(UserError, match="icl sst2 has 3 training texts here: lower memory=4"):
+        load("sst2(k=2,memory=4)", tmp_path)
+    with pytest.raises(UserError, match="use choose=random, or memory=0"):
+        load("sst2(k=2,memory=2,choose=topk)", tmp_path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     write_sst2(tmp_path)
     with pytest.raises(UserError, match="icl sst2 has 3 training texts here: lower k=20"):

@@ -5,6 +5,7 @@ Legend: N candidates, M tokens of the longest, C classes.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -28,13 +29,29 @@ Choose = Literal["random", "topk"]
 """Demonstrations are drawn at random, or are the most similar training texts of every text."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """Which demonstrations are read.
+
+    Attributes:
+        k: how many.
+        memory: how many more are read before them.
+        choose: at random, or the most similar texts.
+    """
+
+    k: int
+    memory: int = 0
+    choose: Choose = "random"
+
+
 class IclProtocol(Protocol):
     """Read demonstrations, then classify every text of a block from that state.
 
     Random demonstrations are drawn without replacement from the training texts that are not in the block. The draw
     depends on Python's random state, which the runner sets from the seed and the block's id, and not on k: the first
-    demonstrations are the same for every k. The most similar texts are those of `similar.Similar`, the most similar one
-    last, directly before the text; they are read separately for every text.
+    demonstrations are the same for every k. Those in memory are drawn in the same way but independently of them, so
+    that a text may be read twice, as in LongMem's released script. The most similar texts are those of
+    `similar.Similar`, the most similar one last, directly before the text; they are read separately for every text.
 
     `template` scores the whole filled template of every class (EVALM, equations 1 and 2), `label` only the label in
     it, both without normalising by length. `greedy` writes one token, which is right when it is not blank and the label
@@ -45,8 +62,8 @@ class IclProtocol(Protocol):
 
     measure = Measure("accuracy", higher_is_better=True, bounded=True)
 
-    def __init__(self, template: Template, demonstrations: int, choose: Choose, options: Options) -> None:
-        self.template, self.k, self.choose, self.options = template, demonstrations, choose, options
+    def __init__(self, template: Template, draws: Draws, options: Options) -> None:
+        self.template, self.draws, self.options = template, draws, options
         labels = " | ".join(" / ".join(words) for words in template.labels)
         shown = f"{template.instruction}{template.form}\nseparator: {template.separator!r}\nlabels: {labels}"
         self.prompt = f"{shown}\nscoring: {template.scoring}"
@@ -102,16 +119,15 @@ class IclProtocol(Protocol):
 
     def draw(self, block: Block) -> Iterator[tuple[Sequence[Labelled], Sequence[Labelled]]]:
         """Demonstrations, and the texts to classify after them."""
-        if self.options.context == "none" or not self.k:
+        draws = self.draws
+        if self.options.context == "none" or not draws.k + draws.memory:
             yield (), block.items
-        elif self.choose == "random":
-            draw = random.Random(random.getrandbits(64)).random
-            excluded = {item.text for item in block.items}
-            pool = [one for one in sorted(block.train, key=lambda _: draw()) if one.text not in excluded]
-            yield pool[: self.k], block.items
+        elif draws.choose == "random":
+            last, first = _shuffled(block), _shuffled(block)
+            yield first[: draws.memory] + last[: draws.k], block.items
         else:
             for item in block.items:
-                yield _most_similar(block.train, item, self.k), (item,)
+                yield _most_similar(block.train, item, draws.k), (item,)
 
     def context(self, shown: Sequence[Labelled]) -> str:
         """The text of demonstrations."""
@@ -184,6 +200,13 @@ class IclProtocol(Protocol):
             "correct": prediction == item.label,
             "nats": nats,
         }
+
+
+def _shuffled(block: Block) -> list[Labelled]:
+    """The training texts that are not in the block, in an order from Python's random state."""
+    draw = random.Random(random.getrandbits(64)).random
+    excluded = {item.text for item in block.items}
+    return [one for one in sorted(block.train, key=lambda _: draw()) if one.text not in excluded]
 
 
 def _most_similar(train: tuple[Labelled, ...], item: Labelled, k: int) -> list[Labelled]:

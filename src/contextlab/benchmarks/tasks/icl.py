@@ -31,6 +31,7 @@ class ICLConfig(Config):
 
     Attributes:
         k: number of demonstrations.
+        memory: further demonstrations that are read before these and drawn independently of them (2,000 in LongMem).
         n: number of texts that are classified after the same demonstrations.
         template: the paper whose template is used; when "", the first of longmem, evalm and hso that has the set.
         scoring: by the likelihood of the whole filled `template`, of the `label` alone, or by writing one token
@@ -40,11 +41,17 @@ class ICLConfig(Config):
     """
 
     k: Annotated[int, pydantic.Field(ge=0)] = 20
+    memory: pydantic.NonNegativeInt = 0
     n: pydantic.PositiveInt | Literal["all"] = 25
     template: Literal["", "longmem", "longmem-released", "evalm", "hso"] = ""
     scoring: Literal["", "template", "label", "greedy"] = ""
     choose: Literal["random", "topk"] = "random"
     part: Literal["test", "dev"] = "test"
+
+    def __post_init__(self) -> None:
+        """Check fields that depend on each other."""
+        if self.memory and self.choose == "topk":
+            raise UserError("Demonstrations in memory are drawn at random: use choose=random, or memory=0.")
 
 
 class ICL(Task):
@@ -81,8 +88,9 @@ class ICL(Task):
         """
         name, settings = self.check_split(split), self.config
         texts = load(name, settings.part, data)
-        if len(texts.train) < settings.k:
-            raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower k={settings.k}.")
+        for setting, wanted in (("k", settings.k), ("memory", settings.memory)):
+            if len(texts.train) < wanted:
+                raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower {setting}={wanted}.")
         clean = template(name, settings).clean
         train = tuple(map(clean, texts.train))
         draw = random.Random(0).random
@@ -96,10 +104,11 @@ class ICL(Task):
 
     def protocol(self, split: str, context: Control = "own") -> IclProtocol:
         """The protocol with the template and the demonstrations of the settings."""
-        from contextlab.benchmarks.protocols.demonstrations import IclProtocol
+        from contextlab.benchmarks.protocols.demonstrations import Draws, IclProtocol
 
         form = template(self.check_split(split), self.config)
-        return IclProtocol(form, self.config.k, self.config.choose, self.options(context))
+        config = self.config
+        return IclProtocol(form, Draws(config.k, config.memory, config.choose), self.options(context))
 
 
 def template(name: str, settings: ICLConfig) -> Template:
