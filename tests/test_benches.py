@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from contextlab import train
 from contextlab.harness.runner import bench as run_bench
 
 BENCHES = Path(__file__).parents[1] / "benches"
@@ -158,6 +159,19 @@ def test_bank(bench, method):
     assert (short["memory"], long["memory"]) == (96, 512)
     assert short["flops"] < long["flops"] < long["dense_flops"]
     assert short["state_bytes"] < long["state_bytes"]
+
+
+def test_curves(bench, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number in range(4):
+        (corpus / f"{number}.txt").write_text(f"Book {number} says that it is number {number}. " * 20)
+    options = {"segment": 64, "documents": 2, "history": 64, "evaluate_every": 256, "lr": 1e-3}
+    train("window(N=64,rank=2)", corpus, out=tmp_path / "run", backbone="tiny-llama", tokens=512, **options)
+    report = bench("curves", str(tmp_path / "run"))
+    assert [line["tokens"] for line in report["validations"]] == [0, 256, 512]
+    assert {line["run"] for line in (*report["validations"], *report["runs"])} == {"window(rank=2,N=64)"}
+    assert report["runs"][0]["tokens"] == report["runs"][0]["of"] == 512
 
 
 def test_decode(bench):

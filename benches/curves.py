@@ -1,0 +1,65 @@
+"""Training runs as one JSON object: what each has learned from how many tokens, finished or not.
+
+`validations` has one record per validation of a run: nats per token behind a document's own history, how much worse
+another document's history is (`content_gain`, with its standard error), and the share of full attention's gain over
+cold windows. `runs` has the speed of every run, the median over its steps.
+
+    python benches/curves.py runs/longmem runs/window > results/benches/training.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contextlab import grammar, registry
+from contextlab.harness.identity import hardware
+from contextlab.training.room import CURVE, RUN
+
+MEASURES = ("loss", "wrong", "content_gain", "content_error", "share", "window", "full")
+
+
+def record(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The validations of a run, and its speed."""
+    run = json.loads((folder / RUN).read_text("utf-8"))
+    lines = [json.loads(line) for line in (folder / CURVE).read_text("utf-8").splitlines()]
+    name = label(run["method"], run["settings"])
+    steps = [line for line in lines if "seconds" in line]
+    tokens = [line["tokens"] for line in steps]
+    speeds = [(end - begin) / line["seconds"] for begin, end, line in zip([0, *tokens], tokens, steps, strict=False)]
+    validations = [
+        {"run": name, "tokens": line["tokens"], **{key: line["validation"][key] for key in MEASURES}}
+        for line in lines
+        if "validation" in line
+    ]
+    about = {"objective": run["training"]["objective"], "lr": run["training"]["lr"], "tokens": tokens[-1]}
+    return validations, {
+        "run": name,
+        **about,
+        "of": run["training"]["tokens"],
+        "tokens_per_second": statistics.median(speeds),
+    }
+
+
+def label(method: str, settings: dict[str, Any]) -> str:
+    """The method with the settings that differ from its defaults, but for where its weights begin."""
+    changed = registry.method_class(method).Config.parse(settings).changed()
+    return grammar.spelled(method, None, {key: settings[key] for key in changed if key != "weights"})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+", help="of `contextlab train --out`")
+    records = [record(folder) for folder in parser.parse_args().folders]
+    validations = [line for lines, _ in records for line in lines]
+    about = {"bench": "training", "device": hardware(torch.device("cpu"))}
+    print(json.dumps({**about, "validations": validations, "runs": [speed for _, speed in records]}))
+
+
+if __name__ == "__main__":
+    main()
