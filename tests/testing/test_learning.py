@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -197,3 +198,15 @@ def test_a_learner_that_breaks_a_law_is_noticed(kind: type[Shifts], law: str) ->
         other(Shifts(backbone))
     with pytest.raises(Broken):
         learning.LAWS[law](kind(backbone))
+
+
+@pytest.mark.parametrize("name", ["longmem, memory", "evalm", "adapter", "memtrm", "retrieval"])
+def test_one_wrong_gradient_among_many_is_noticed_and_named(name: str) -> None:
+    backbone = backbones.load("tiny-gpt2", device="cpu", dtype="float64")
+    for third in range(3):
+        method = METHODS[name](backbone)
+        parameters = dict(method.learned.named_parameters())
+        wrong = list(parameters)[third * (len(parameters) - 1) // 2]
+        parameters[wrong].register_hook(lambda gradient: 1.1 * gradient)
+        with pytest.raises(Broken, match=f"the gradient of {re.escape(wrong)} is"):
+            learning.exact_gradients(method)

@@ -9,7 +9,7 @@ Legend: B rows, T tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,10 @@ SMALL = 1e-4
 EXACT = 1e-9
 CLOSE = 1e-4
 """Largest relative difference between a gradient and a finite difference, which have rounding and truncation errors."""
+STEP_TOGETHER = 1e-9
+MOST = 100.0
+"""How much further than by this step a parameter of small gradient is moved, where many are moved together."""
+Directions = Mapping[nn.Parameter, Tensor]
 SPLITS = (1, 63, 64, 127, 128, 129)
 
 
@@ -69,21 +73,50 @@ def gradients_at_every_split(method: AnyMethod) -> None:
 
 
 def exact_gradients(method: AnyMethod) -> None:
-    """The gradient of every learned parameter along a random direction equals the finite difference."""
+    """The gradient of every learned parameter along a random direction equals the finite difference.
+
+    First along one direction of all parameters together, in which each has about the same part, so that an error in
+    any of them is seen; one by one only where that differs, which also names the parameter.
+    """
     if (learned := _moved(method)) is None:
         return
     text = texts(2)[:, :SHORT]
     gradients = _gradients(learned, lambda: _exact_loss(method, text))
     random = torch.Generator().manual_seed(3)
-    for (name, parameter), gradient in zip(learned.named_parameters(), gradients, strict=True):
-        direction = torch.randn(parameter.shape, generator=random, dtype=torch.float64).to(parameter.dtype)
-        # A parameter of a narrower type needs a larger step, because of its rounding errors.
-        step = STEP if parameter.dtype == torch.float64 else 1e-3
-        ends = [_shifted(method, parameter, sign * step * direction, text) for sign in (1, -1)]
-        numeric, exact = (ends[0] - ends[1]) / (2 * step), float((gradient * direction).sum())
-        allowed = (CLOSE if parameter.dtype == torch.float64 else 1e-2) * max(abs(numeric), abs(exact), SMALL)
-        if not math.isfinite(exact) or abs(numeric - exact) > allowed:
-            raise Broken(f"the gradient of {name} is {exact:.6g} where the finite difference is {numeric:.6g}")
+    directions = {
+        parameter: torch.randn(parameter.shape, generator=random, dtype=torch.float64).to(parameter.dtype)
+        for parameter in learned.parameters()
+    }
+    slopes = {
+        parameter: float((gradient * direction).sum())
+        for (parameter, direction), gradient in zip(directions.items(), gradients, strict=True)
+    }
+    wide = [parameter for parameter in directions if parameter.dtype == torch.float64]
+    scales = {one: math.copysign(min(1 / max(abs(slopes[one]), 1e-300), MOST), slopes[one]) for one in wide}
+    together = {one: directions[one] * scales[one] for one in wide}
+    exact = math.fsum(slopes[one] * scales[one] for one in wide)
+    hold = set(wide) if wide and _differs(method, text, together, exact, STEP_TOGETHER) is None else set()
+    for name, parameter in learned.named_parameters():
+        if parameter in hold:
+            continue
+        numeric = _differs(method, text, {parameter: directions[parameter]}, slopes[parameter])
+        if numeric is not None:
+            raise Broken(
+                f"the gradient of {name} is {slopes[parameter]:.6g} where the finite difference is {numeric:.6g}"
+            )
+
+
+def _differs(
+    method: AnyMethod, text_BT: Tensor, directions: Directions, exact: float, step: float = STEP
+) -> float | None:
+    """The finite difference along directions of parameters where it is not a slope; else None."""
+    # A parameter of a narrower type needs a larger step, because of its rounding errors.
+    wide = all(parameter.dtype == torch.float64 for parameter in directions)
+    step = step if wide else 1e-3
+    ends = [_shifted(method, directions, sign * step, text_BT) for sign in (1, -1)]
+    numeric = (ends[0] - ends[1]) / (2 * step)
+    allowed = (CLOSE if wide else 1e-2) * max(abs(numeric), abs(exact), SMALL)
+    return None if math.isfinite(exact) and abs(numeric - exact) <= allowed else numeric
 
 
 def nothing_reaches_the_backbone(method: AnyMethod) -> None:
@@ -178,16 +211,18 @@ def _exact_loss(method: AnyMethod, text_BT: Tensor) -> Tensor:
     return mean
 
 
-def _shifted(method: AnyMethod, parameter: nn.Parameter, shift: Tensor, text_BT: Tensor) -> float:
-    """The loss with a shifted parameter."""
-    before = parameter.detach().clone()
+def _shifted(method: AnyMethod, directions: Directions, step: float, text_BT: Tensor) -> float:
+    """The loss after a step along directions of some parameters."""
+    before = {parameter: parameter.detach().clone() for parameter in directions}
     with torch.no_grad():
-        parameter.add_(shift)
+        for parameter, direction in directions.items():
+            parameter.add_(step * direction)
     try:
         return float(_exact_loss(method, text_BT).detach())
     finally:
         with torch.no_grad():
-            parameter.copy_(before)
+            for parameter, value in before.items():
+                parameter.copy_(value)
 
 
 def _same_gradients(one: list[Tensor], other: list[Tensor], learned: nn.Module, what: str) -> None:
