@@ -87,8 +87,11 @@ def test_fifo_keeps_the_newest_chunks_in_order_row_by_row(steps, capacity):
 
 
 def test_tokens_behind_the_last_whole_chunk_are_dropped():
-    bank = grow(LongMemConfig(csz=4, K=4, M=64), [(7, 3)])
-    assert bank.count_B.tolist() == [1, 0]
+    config = LongMemConfig(csz=4, K=4, M=64)
+    assert grow(config, [(7, 3)]).count_B.tolist() == [1, 0]
+    k_BKncD, _ = grow(config, [(7, 3), (5, 5)]).tokens(0)
+    assert k_BKncD[0].flatten().tolist() == [0, 1, 2, 3, 7, 8, 9, 10]
+    assert k_BKncD[1, 0, 0].flatten().tolist() == [3, 4, 5, 6]
 
 
 def test_rows_of_a_shared_bank_are_equal_and_chunks_may_straddle_rows():

@@ -69,8 +69,6 @@ def _search_one_head(q_QD: Tensor, mean_nD: Tensor, take: int) -> tuple[Tensor, 
     if not _in_groups(len(q_QD), len(mean_nD), take):
         return best(q_QD @ mean_nD.T, take)
     chunks, groups = len(mean_nD), -(-len(mean_nD) // GROUP)
-    if not _in_groups(len(q_QD), chunks, take):
-        return best(q_QD @ mean_nD.T, take)
     # Chunks come before queries, so that the maximum over a group reads consecutive memory.
     score_nQ = q_QD.new_full((groups * GROUP, len(q_QD)), NEVER)
     torch.mm(mean_nD, q_QD.T, out=score_nQ[:chunks])
