@@ -81,7 +81,9 @@ def test_where_another_way_begins_the_answer_is_the_same(queries, chunks, take, 
             assert torch.equal(score.cpu(), scores.values[:take].expand(ids.shape)), form
 
 
-@pytest.mark.parametrize("bounds", [{"SCORES": 0}, {"SCORES": 0, "QUERIES": 1, "CHUNKS": 1}, {"SCORES": 10**9}])
+@pytest.mark.parametrize(
+    "bounds", [{"SCORES": 0}, {"SCORES": 0, "QUERIES": 1, "CHUNKS": 1}, {"SCORES": 64, "STRIP": 2}, {"SCORES": 10**9}]
+)
 @pytest.mark.parametrize("count", [[90, 90], [90, 40], [0, 3], [0, 0]])
 def test_every_way_to_search_has_one_answer(bounds, count, monkeypatch):
     q, mean, _ = whole_numbers(2, 2, 3, 5, 90)

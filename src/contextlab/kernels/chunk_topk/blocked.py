@@ -20,6 +20,8 @@ GROUP = 16
 NEVER = float("-inf")
 SCORES = 2**22
 """Most scores in memory at one time."""
+STRIP = 256
+"""Queries whose scores are in memory together where a bank has many chunks, which are then read in parts."""
 QUERIES = 64
 CHUNKS = 256
 """Queries of a head, and chunks per retrieved one, from which on groups are faster than ranking every score."""
@@ -58,11 +60,25 @@ def _search_by_head(q_BKQD: Tensor, mean_BKnD: Tensor, used: list[int], take: in
     ids_BKQm = torch.zeros(score_BKQm.shape, dtype=torch.int64, device=q_BKQD.device)
     for b, k in itertools.product((b for b, count in enumerate(used) if count), range(q_BKQD.shape[1])):
         mean_nD = mean_BKnD[b, k, : used[b]].float()
-        strip = max(1, SCORES // used[b])
+        width = min(used[b], max(take, SCORES // STRIP, 1))
+        strip = max(1, SCORES // width)
         for begin in range(0, q_BKQD.shape[2], strip):
-            block = (b, k, slice(begin, begin + strip), slice(0, used[b]))
-            score_BKQm[block], ids_BKQm[block] = _search_one_head(q_BKQD[block[:3]], mean_nD, min(take, used[b]))
+            block = (b, k, slice(begin, begin + strip))
+            best_block = (*block, slice(0, used[b]))
+            score_BKQm[best_block], ids_BKQm[best_block] = _search_in_parts(q_BKQD[block], mean_nD, take, width)
     return score_BKQm, ids_BKQm
+
+
+def _search_in_parts(q_QD: Tensor, mean_nD: Tensor, take: int, width: int) -> tuple[Tensor, Tensor]:
+    """The best of the best of so many chunks at a time; in the order of the parts ties still go to the lower id."""
+    begins = range(0, len(mean_nD), width)
+    parts = [mean_nD[begin : begin + width] for begin in begins]
+    best_of_parts = [_search_one_head(q_QD, part, min(take, len(part))) for part in parts]
+    if len(best_of_parts) == 1:
+        return best_of_parts[0]
+    ids_Qx = torch.cat([ids + begin for begin, (_, ids) in zip(begins, best_of_parts, strict=True)], dim=1)
+    score_Qm, index_Qm = best(torch.cat([score for score, _ in best_of_parts], dim=1), min(take, len(mean_nD)))
+    return score_Qm, ids_Qx.gather(1, index_Qm)
 
 
 def _search_one_head(q_QD: Tensor, mean_nD: Tensor, take: int) -> tuple[Tensor, Tensor]:
