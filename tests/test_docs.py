@@ -98,7 +98,7 @@ def test_tables_are_what_their_commands_print(page, capsys, monkeypatch):
     for command, shown in re.findall(
         r"<!-- run: contextlab (.*?) -->\n(.*?)<!-- end -->", (ROOT / page).read_text(), re.S
     ):
-        assert cli.main(command.split()) == 0
+        assert cli.main(shlex.split(command)) == 0
         assert capsys.readouterr().out.strip() == shown.strip(), command
 
 
