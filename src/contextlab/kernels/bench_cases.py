@@ -99,8 +99,9 @@ def search_cases(size: Size, device: torch.device) -> Iterator[Case]:
     runs: dict[str, Run] = {
         **_forms(lambda: chunk_topk(q, mean, count, size.m), device),
         "matmul + topk": by_matmul,
-        **_faiss(q, mean, size.m),
     }
+    if util.find_spec("faiss") is not None and device.type == "cpu":
+        runs["faiss"] = lambda: chunk_topk(q, mean, count, size.m, index="faiss")
 
     def error(result: tuple[Tensor, Tensor]) -> float:
         ids, score = result
@@ -388,23 +389,3 @@ def _relative(result: Tensor, expected: Tensor) -> float:
 
 def _blocks(length: int) -> Iterator[slice]:
     return (slice(begin, min(begin + AT_ONCE, length)) for begin in range(0, length, AT_ONCE))
-
-
-def _faiss(q_BHTD: Tensor, mean_BKnD: Tensor, take: int) -> dict[str, Run]:
-    """Exact search by faiss on a CPU, one index per head; empty where faiss is not installed."""
-    if util.find_spec("faiss") is None or q_BHTD.is_cuda:
-        return {}
-    import faiss
-
-    indices = []
-    for means in mean_BKnD[0].float().numpy():
-        indices.append(faiss.IndexFlatIP(means.shape[1]))
-        indices[-1].add(means)
-    group = q_BHTD.shape[1] // len(indices)
-
-    def run() -> tuple[Tensor, Tensor]:
-        matches = [indices[i // group].search(q.float().numpy(), take) for i, q in enumerate(q_BHTD[0])]
-        score, ids = (torch.stack([torch.from_numpy(part[i]) for part in matches])[None] for i in range(2))
-        return ids, score
-
-    return {"faiss": run}

@@ -112,7 +112,8 @@ def _differs(
     """The finite difference along directions of parameters where it is not a slope; else None."""
     # A parameter of a narrower type needs a larger step, because of its rounding errors.
     wide = all(parameter.dtype == torch.float64 for parameter in directions)
-    step = step if wide else 1e-3
+    if not wide:
+        step = 1e-3
     ends = [_shifted(method, directions, sign * step, text_BT) for sign in (1, -1)]
     numeric = (ends[0] - ends[1]) / (2 * step)
     allowed = (CLOSE if wide else 1e-2) * max(abs(numeric), abs(exact), SMALL)

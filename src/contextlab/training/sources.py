@@ -156,7 +156,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             text = None
         if not isinstance(text, str):
             raise UserError(f'Line {number} of {path} holds no text: write {{"text": "..."}} on every line.')
-        yield text, {key: value[key] for key in ABOUT if isinstance(value.get(key), str)}
+        yield text, _about(value)
 
 
 def _index(path: Path) -> dict[str, dict[str, Any]]:
@@ -168,8 +168,12 @@ def _index(path: Path) -> dict[str, dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and isinstance(value.get("sha256"), str):
-            entries[value["sha256"]] = {key: value[key] for key in ABOUT if isinstance(value.get(key), str)}
+            entries[value["sha256"]] = _about(value)
     return entries
+
+
+def _about(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value[key] for key in ABOUT if isinstance(value.get(key), str)}
 
 
 def _digest(path: Path) -> str:

@@ -28,11 +28,10 @@ def add(bank: ChunkBank, new: KV, config: LongMemConfig) -> ChunkBank:
     longest = int(whole_B.max())
     k, v = (tuple(x_BKTD[:, :, :longest] for x_BKTD in layers) for layers in (new.k, new.v))
     new = new.replace(k, v, whole_B)
-    capacity = config.M // csz * csz
     if config.eviction == "fifo":
-        return bank.add(new, capacity)
+        return bank.add(new, config.M)
     # The released code drops what two steps have brought as soon as the bank would be full.
-    full_B = (bank.kv.used_B + whole_B >= capacity) & (whole_B > 0)
+    full_B = (bank.kv.used_B + whole_B >= config.M) & (whole_B > 0)
     dropped_B = torch.where(full_B, torch.minimum(two_steps_B, bank.kv.used_B), 0)
     return bank.add(new, bank.kv.slots + new.slots, dropped_B)
 
