@@ -58,6 +58,7 @@ SCHEMA: dict[str, Any] = {
     "parameters": {"backbone": int, "added": int, "trained": int},
     "max_context": int | None,
     "untrained": bool,
+    "twin": str | None,
     "provenance": {
         **dict.fromkeys(("contextlab", "torch", "transformers", "device", "dtype", "started", "command"), str),
         "commit": str | None,
