@@ -9,9 +9,10 @@ from contextlab.version import __version__
 if TYPE_CHECKING:
     from contextlab.harness.runner import bench as bench
     from contextlab.registry import load as load
+    from contextlab.reports.frame import results as results
     from contextlab.training.room import train as train
 
-__all__ = ["__version__", "bench", "load", "train"]
+__all__ = ["__version__", "bench", "load", "results", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +25,10 @@ def __getattr__(name: str) -> Any:
         from contextlab.registry import load
 
         return load
+    if name == "results":
+        from contextlab.reports.frame import results
+
+        return results
     if name == "train":
         from contextlab.training.room import train
 

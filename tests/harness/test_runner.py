@@ -23,7 +23,8 @@ from contextlab.harness import identity as identities
 from contextlab.harness import runner
 from contextlab.harness.results import Case
 from contextlab.harness.runner import Results, bench
-from contextlab.reports.tables import comparison, load_results
+from contextlab.reports.stored import load_results
+from contextlab.reports.tables import comparison
 
 TOY = Path(__file__).with_name("toy_parts.py")
 COUNTER, OTHER, LETTERS, HIDDEN, HIDDEN_LATE = (

@@ -9,7 +9,8 @@ import contextlab
 from contextlab.errors import UserError
 from contextlab.harness.results import Results
 from contextlab.harness.selection import select
-from contextlab.reports.tables import comparison, load_results
+from contextlab.reports.stored import load_results
+from contextlab.reports.tables import comparison
 
 TOY = Path(__file__).with_name("toy_parts.py")
 COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))

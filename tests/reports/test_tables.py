@@ -1,63 +1,18 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
+from stored_runs import NATS, nats_of, result, store, three
 
-from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
 from contextlab.harness.store import line_parts
-from contextlab.reports.tables import FORMATS, comparison, load_results, render
-
-NATS = {"window": 3.2, "sliding": 3.05, "full": 3.0}
-SPREAD = {"a": -0.01, "b": 0.0, "c": 0.01}
-serial = itertools.count()
-
-
-def nats_of(values: dict[str, float]) -> dict[str, Any]:
-    """The parts of examples of ten tokens each."""
-    lines = [
-        {"id": name, "quality": one, "parts": {"nats_per_token": [Part(10 * one, 10.0, name)]}}
-        for name, one in values.items()
-    ]
-    return {line["id"]: line_parts(line) for line in lines}
-
-
-def result(method: str = "window", nats: float = 3.2, **changes: Any) -> dict[str, Any]:
-    cost = {"flops": 2_500_000_000_000, "peak_bytes": 3 * 2**20, "seconds": 1.5, "seconds_spread": 0.1, "tokens": 10}
-    made: dict[str, Any] = {
-        "schema": 1,
-        "run_id": f"{method}-{next(serial)}",
-        "method": method,
-        "method_config": {},
-        "task": "pg22",
-        "split": "S2",
-        "context": "own",
-        "history": None,
-        "tokens": None,
-        "backbone": "tiny-llama",
-        "data": {"source": "local", "sha256": "a" * 64, "examples": 3, "note": "real: 50 % of the books & more"},
-        "metrics": {
-            "nats_per_token": {"value": nats, "low": nats - 0.5, "high": nats + 0.5, "n": 3},
-            "word_perplexity": {"value": 20.0, "low": None, "high": None, "n": 3},
-        },
-        "cost": {"train": None, "contextualize": None, "query": cost},
-        "state": {"bytes": 2**20, "floats": 1, "tokens": 1},
-        "max_context": None,
-        "measure": {"name": "nats_per_token", "higher_is_better": False, "bounded": False},
-        "parts": nats_of({name: nats + (nats - 2.5) * one for name, one in SPREAD.items()}),
-        "provenance": {"device": "cpu (x)", "dtype": "float32", "seed": 0, "started": f"2026-01-01T{next(serial):06}"},
-    }
-    return made | changes
-
-
-def three(**changes: Any) -> list[dict[str, Any]]:
-    return [result(method, nats, **changes) for method, nats in NATS.items()]
+from contextlab.reports.stored import load_results
+from contextlab.reports.tables import FORMATS, comparison, render
 
 
 def cell(frame: pandas.DataFrame, row: Any, column: str) -> str:
@@ -408,21 +363,6 @@ def test_an_unknown_format_is_an_error() -> None:
         render(comparison(three()), "markdwn")
 
 
-def store(folder: Path, content: str) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(content)
-    return folder / "summary.json"
-
-
-def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
-    results = three()
-    for subfolder, one in zip(("a", "b/c", "d/e/f"), results, strict=True):
-        path = store(tmp_path / subfolder, json.dumps(one))
-        path.with_name("examples.jsonl").write_text('{"id": "x", "quality": 0.5}\n')
-    parts = {"x": {"quality": [Part(0.5, 1.0, "x")]}}
-    assert load_results(tmp_path) == [one | {"parts": parts} for one in results]
-
-
 def test_a_run_summarised_again_over_fewer_examples_is_compared_on_those(tmp_path: Path) -> None:
     for method, nats in (("window", [1.0, 2.0, 9.0]), ("full", [0.9, 1.8, 0.0])):
         fewer = result(method, data=result()["data"] | {"examples": 2})
@@ -433,46 +373,7 @@ def test_a_run_summarised_again_over_fewer_examples_is_compared_on_those(tmp_pat
     assert cell(frame, "full", "paired nats_per_token - window").startswith("-0.150")
 
 
-def test_a_last_line_that_was_cut_off_does_not_hide_a_table(tmp_path: Path) -> None:
-    path = store(tmp_path / "run", json.dumps(result()))
-    path.with_name("examples.jsonl").write_text('{"id": "a", "quality": 1.0}\n{"id": "b", "qual')
-    assert [list(one["parts"]) for one in load_results(tmp_path)] == [["a"]]
-
-
-def test_runs_behind_symbolic_links_are_seen_once(tmp_path: Path) -> None:
-    store(tmp_path / "elsewhere" / "run", json.dumps(result("full")))
-    store(tmp_path / "runs" / "own", json.dumps(result("window")))
-    (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "runs" / "again").symlink_to(tmp_path / "elsewhere" / "run")
-    (tmp_path / "runs" / "own" / "circle").symlink_to(tmp_path / "runs")
-    (tmp_path / "runs" / "nowhere").symlink_to(tmp_path / "absent")
-    assert sorted(one["method"] for one in load_results(tmp_path / "runs")) == ["full", "window"]
-
-
-def test_a_summary_that_is_a_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "run" / "summary.json").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"summary\.json cannot be read \(is a directory\)"):
-        load_results(tmp_path)
-
-
 def test_with_tasks_as_rows_every_method_has_a_row_under_its_task() -> None:
     runs = [result(method, task=task) for method in NATS for task in ("pg22", "wikitext")]
     rows = comparison(runs, rows="task").index.tolist()
     assert rows == [(f"{task}/S2", method) for task in ("pg22", "wikitext") for method in NATS]
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["{", "[]", "{}", json.dumps(result(schema=2)), "\x00"]
-    + [json.dumps(result(measure=measure)) for measure in ("accuracy", {}, {"name": 1}, {"name": "f1", "other": 1})],
-)
-def test_a_broken_summary_is_named(tmp_path: Path, content: str) -> None:
-    path = store(tmp_path / "run", content)
-    with pytest.raises(UserError, match=str(path)):
-        load_results(tmp_path)
-
-
-def test_a_folder_without_results_says_how_to_get_some(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(UserError, match="contextlab bench"):
-            load_results(folder)

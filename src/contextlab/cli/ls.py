@@ -31,6 +31,7 @@ class Kind(StrEnum):
     backbones = "backbones"
     weights = "weights"
     results = "results"
+    columns = "columns"
 
 
 def ls(
@@ -40,7 +41,7 @@ def ls(
     verbose: Annotated[bool, typer.Option("--verbose", help="Show requirements, settings and prompts.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """List methods, tasks, backbones or results, with their sources and requirements."""
+    """List methods, tasks, backbones, results, or the columns of `contextlab.results`, with what is known of them."""
     if name is not None:
         _show(kind, name, verbose, as_json)
         return
@@ -50,6 +51,7 @@ def ls(
         Kind.backbones: _backbones,
         Kind.weights: _weights,
         Kind.results: lambda: _results(folder),
+        Kind.columns: _columns,
     }
     for line in lines[kind]():
         _say(line, as_json)
@@ -204,9 +206,9 @@ def _weights() -> Iterator[Line]:
 
 
 def _results(folder: Path) -> Iterator[Line]:
-    from contextlab.reports.tables import load_results
+    from contextlab.reports.stored import summaries
 
-    for result in load_results(folder):
+    for result in summaries(folder):
         name, metric = next(iter(result["metrics"].items()))
         yield {
             "name": result["run_id"],
@@ -214,6 +216,13 @@ def _results(folder: Path) -> Iterator[Line]:
             "from": result["data"]["note"],
             "backbone": result["backbone"],
         }
+
+
+def _columns() -> Iterator[Line]:
+    from contextlab.reports.frame import COLUMNS
+
+    for name, (kind, about) in COLUMNS.items():
+        yield {"name": name, "about": about, "type": kind}
 
 
 def _first_line(kind: type) -> str:

@@ -18,7 +18,8 @@ def table(
     metric: Annotated[str, typer.Option(help="Metrics, separated by commas; by default all.")] = "",
 ) -> None:
     """Print a comparison table of stored results, with a caption about its data."""
-    from contextlab.reports.tables import comparison, load_results, render
+    from contextlab.reports.stored import load_results
+    from contextlab.reports.tables import comparison, render
 
     wanted = [name for name in metric.split(",") if name]
     frame = comparison(load_results(folder), rows, columns, baseline, wanted, legacy_cost=legacy)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import html
-import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas
@@ -16,10 +14,9 @@ from contextlab import harmless
 from contextlab.accounting import legacy
 from contextlab.benchmarks.metrics.estimates import share_of_full
 from contextlab.benchmarks.task import Metric, Part
-from contextlab.errors import UserError, unknown
+from contextlab.errors import unknown
 from contextlab.grammar import MARK
 from contextlab.harness.results import difference, measure_of
-from contextlab.harness.store import parts, read_summary
 from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions, named
 
 MOST_SPREAD = 0.25
@@ -49,20 +46,6 @@ LATEX = str.maketrans(
     {character: "\\" + character for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 )
-
-
-def load_results(folder: Path | str) -> list[Result]:
-    """The results of all finished runs below a folder, at any depth.
-
-    Raises:
-        UserError: when there are none, or a summary is broken.
-    """
-    if Path(folder).is_file():
-        raise UserError(f"{folder} is a file: name the folder that `contextlab bench` wrote to.")
-    paths = _summaries(folder)
-    if not paths:
-        raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")
-    return [_load(path) for path in paths]
 
 
 def comparison(
@@ -153,26 +136,6 @@ def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
         return str(flat.to_latex(index=False, escape=True, caption=caption.translate(LATEX)))
     lines = [list(flat.columns), ["---"] * len(flat.columns), *flat.to_numpy().tolist()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{caption}\n"
-
-
-def _summaries(folder: Path | str) -> list[Path]:
-    """Paths of summaries at any depth, also through symbolic links; every folder is read once."""
-    paths: list[Path] = []
-    visited: set[str] = set()
-    for directory, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(directory)
-        if real in visited:
-            folders.clear()
-            continue
-        visited.add(real)
-        folders.sort()
-        paths += [Path(directory, "summary.json")] if "summary.json" in (*files, *folders) else []
-    return sorted(paths)
-
-
-def _load(path: Path) -> Result:
-    result = read_summary(path)
-    return {**result, "parts": parts(path.parent, result["data"]["examples"])}
 
 
 def _check(kind: str, names: Iterable[str], known: Collection[str]) -> None:

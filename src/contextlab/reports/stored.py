@@ -1,0 +1,48 @@
+"""Finds stored runs below a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from contextlab.errors import UserError
+from contextlab.harness.store import parts, read_summary
+from contextlab.reports.dimensions import Result
+
+
+def summaries(folder: Path | str) -> list[Result]:
+    """The results of all finished runs below a folder, at any depth, each with its `folder`.
+
+    Raises:
+        UserError: when there are none, or a summary is broken.
+    """
+    if Path(folder).is_file():
+        raise UserError(f"{folder} is a file: name the folder that `contextlab bench` wrote to.")
+    paths = _paths(folder)
+    if not paths:
+        raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")
+    return [{**read_summary(path), "folder": str(path.parent)} for path in paths]
+
+
+def load_results(folder: Path | str) -> list[Result]:
+    """The results below a folder, each with the `parts` of its examples, from which paired differences are made.
+
+    Raises:
+        UserError: as `summaries`, or when a stored line is broken.
+    """
+    return [{**one, "parts": parts(Path(one["folder"]), one["data"]["examples"])} for one in summaries(folder)]
+
+
+def _paths(folder: Path | str) -> list[Path]:
+    """Paths of summaries, also through symbolic links; every folder is read once."""
+    paths: list[Path] = []
+    visited: set[str] = set()
+    for directory, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(directory)
+        if real in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        folders.sort()
+        paths += [Path(directory, "summary.json")] if "summary.json" in (*names, *folders) else []
+    return sorted(paths)
