@@ -135,6 +135,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "start": _start,
     "read": _read,
     "learn": _read,
+    "learn_context": _read,
     "score": _score,
     "generate": _generate,
     "next_logprobs": _next,

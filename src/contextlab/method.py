@@ -199,6 +199,33 @@ class ContextMethod(ABC, Generic[C, S]):
         """
         raise UserError(f"{type(self).__name__} has nothing to learn: use read.")
 
+    def learn_context(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None) -> S:
+        """The state that `learn` leaves, without predictions where a method can leave them out.
+
+        Args:
+            state: a state of this method; left as it was.
+            tokens_BT: int64, right-padded.
+            lengths_B: tokens of each row that count; all of them when None.
+
+        Raises:
+            UserError: when the method has nothing to learn.
+        """
+        return self.learn(state, tokens_BT, lengths_B)[0]
+
+    def memory_alone(self, state: S) -> S:
+        """The state with what the memory keeps and an empty local context: only the memory says what was read.
+
+        Differentiable. What is predicted behind it measures the memory; objectives over a memory's content learn from
+        it. The first token behind it may still be predicted from the end of the text.
+
+        Raises:
+            UserError: when the method cannot leave its local context there.
+        """
+        raise UserError(
+            f"{type(self).__name__} keeps no memory that can be read without its local context: use --objective lm, "
+            "teacher or contrast."
+        )
+
     def restart(self, state: S, rows_B: Tensor, *, ahead: Ahead | None = None) -> S:
         """The state with an empty one in the rows where `rows_B` (bool) is true; the other rows stay as they are.
 

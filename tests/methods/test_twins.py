@@ -152,6 +152,8 @@ def test_a_state_belongs_to_the_weights_that_made_it() -> None:
         ("memtrm(rank=3,targets=all,local=sliding)", "sliding(rank=3,targets=all)"),
         ("trime(N=20)", "window(N=20,rank=16)"),
         ("retrieval(rank=8)", "sliding(rank=8)"),
+        ("generative-adapter(chunk=20,d_r=8,r=3)", "window(N=20,rank=3)"),
+        ("generative-adapter(d_r=8,normalisation=polar,modules=*mlp.*)", "window(rank=8,targets=all)"),
         ("sliding", None),
     ],
 )

@@ -98,3 +98,38 @@ def test_more_rows_than_documents_are_one_sentence() -> None:
     corpus: Corpus = made([5] * 9)
     with pytest.raises(UserError, match="has 3 documents to train on, fewer than 4 rows: use --rows 3 or fewer"):
         Streams(corpus, [1, 4, 6], 4, 3)
+
+
+@hypothesis.given(lengths_of_documents, strategies.integers(1, 4), strategies.integers(1, 9))
+def test_shuffled_every_whole_segment_is_read_once_a_pass(lengths: list[int], rows: int, segment: int) -> None:
+    corpus = made(lengths)
+    wanted = [(n, begin) for n, length in enumerate(lengths) for begin in range(0, length - segment + 1, segment)]
+    hypothesis.assume(len(wanted) >= rows)
+    streams = Streams(corpus, range(len(lengths)), rows, segment, seed=3, shuffled=True)
+    seen = []
+    while any(epoch == 0 for epoch, _, _ in streams.position):
+        epochs = [epoch for epoch, _, _ in streams.position]
+        batch = streams.next()
+        assert batch.lengths_B.tolist() == [segment] * rows
+        assert bool(batch.fresh_B.all())
+        for row in range(rows):
+            begin = batch.begins[row]
+            assert batch.tokens_BT[row].tolist() == corpus.piece(batch.documents[row], begin, begin + segment).tolist()
+            seen += [(batch.documents[row], begin)] if epochs[row] == 0 else []
+    assert sorted(seen) == wanted
+
+
+def test_shuffled_streams_go_on_from_a_position_in_an_order_of_the_seed() -> None:
+    corpus = made([50] * 6)
+    whole, cut, other = (Streams(corpus, range(6), 3, 4, seed=seed, shuffled=True) for seed in (1, 1, 2))
+    before = read(whole, 7)
+    assert before != read(other, 7)
+    cut.position = list(whole.position)
+    assert cut.fits(whole.position)
+    assert read(cut, 30) == read(whole, 30)
+    assert len({begin // 4 for row in before for begin in row[::4]}) > 12
+
+
+def test_shuffled_texts_that_are_shorter_than_a_segment_are_one_sentence() -> None:
+    with pytest.raises(UserError, match="has 2 segments to train on, fewer than 3 rows: use --rows 2"):
+        Streams(made([5, 5, 3]), range(3), 3, 4, shuffled=True)

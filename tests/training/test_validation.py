@@ -12,6 +12,7 @@ from toy_corpus import corpus, learner, made, options, tiny
 
 from contextlab.errors import UserError
 from contextlab.methods.full import Full
+from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.sliding import Sliding
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.training.corpus import Corpus
@@ -114,3 +115,36 @@ def test_histories_stay_within_the_models_positions() -> None:
 def test_documents_of_one_token_are_one_sentence() -> None:
     with pytest.raises(UserError, match="held back of made have one token: give longer texts"):
         validator(learner(), made([1] * 9))
+
+
+def test_several_texts_of_a_document_stand_apart(built: Corpus) -> None:
+    one, few = (validator(learner(), built, documents=3, texts=texts) for texts in (4, 1))
+    assert one.documents == few.documents * 4
+    assert one.history_BH.shape == (12, 64)
+    assert len({tuple(row) for row in one.history_BH.tolist()}) == 12
+    assert all(a != b for a, b in zip(one.documents, one.documents[1:] + one.documents[:1], strict=True))
+
+
+def test_reconstruction_scores_the_end_of_the_history_from_the_memory_alone(built: Corpus) -> None:
+    method = GenerativeAdapter(tiny(), GenerativeAdapterConfig(chunk=32, d_r=8, r=4, weights="none"))
+    with torch.no_grad():
+        for parameter in method.learned.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    one = validator(method, built, validation="reconstruction", texts=2)
+    assert torch.equal(one.scored_BS, one.history_BH[:, -32:])
+    measured = one()
+    state, _ = method.read(method.start(len(one.documents)), one.history_BH)
+    with torch.no_grad():
+        alone = method.memory_alone(state)
+    loss = -float(method.read(alone, one.scored_BS)[1][:, 1:].double().mean())
+    assert measured.loss == pytest.approx(loss, abs=1e-5)
+    assert measured.wrong != measured.loss
+    full, _ = Full(method.backbone).read(Full(method.backbone).start(len(one.documents)), one.history_BH)
+    seen = -float(Full(method.backbone).read(full, one.scored_BS)[1][:, 1:].double().mean())
+    assert measured.full == pytest.approx(seen, abs=1e-5)
+
+
+def test_a_window_reconstructs_as_it_reads_cold(built: Corpus) -> None:
+    measured = validator(Window(tiny(), WindowConfig(N=32)), built, validation="reconstruction")()
+    assert measured.content_gain == 0.0
+    assert measured.loss == pytest.approx(measured.window)

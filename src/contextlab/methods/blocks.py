@@ -106,6 +106,20 @@ class BlockMethod(ContextMethod[C, S]):
         with torch.enable_grad(), self.backbone.frozen():
             return self._predicted(self.with_graph(state), tokens_BT, lengths_B)
 
+    def learn_context(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None) -> S:
+        """Consume tokens with a graph and without predictions; see `ContextMethod.learn_context`."""
+        if self.learned is None:
+            return super().learn_context(state, tokens_BT, lengths_B)
+        with torch.enable_grad(), self.backbone.frozen():
+            return self._consume(self.with_graph(state), tokens_BT, lengths_B, None)
+
+    def memory_alone(self, state: S) -> S:
+        """The state itself where segments start cold and every row has ended one; see `ContextMethod.memory_alone`."""
+        segment = self.capabilities.segment
+        if segment is None or not bool((self.room(state) == segment).all()):
+            return super().memory_alone(state)
+        return state
+
     @torch.no_grad()
     def predict(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None) -> tuple[S, Prediction]:
         """Consume tokens as `read` does; what `learn` returns, without a graph, and of every method."""

@@ -47,6 +47,10 @@ class SegmentMethod(BlockMethod[C, LocalState]):
         reader = self.reader(state, layout)
         return self.local.hidden(self.network, state, tokens_BT, reader), (reader,)
 
+    def memory_alone(self, state: LocalState) -> LocalState:
+        """An empty state: the local context is all there is."""
+        return self.start(state.batch_size)
+
     def reader(self, state: LocalState, layout: Layout) -> CacheReader:
         """The attention of one forward pass."""
         return CacheReader(self.backbone, state.kv, layout)

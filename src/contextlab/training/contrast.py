@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 from contextlab.config import Config
 from contextlab.errors import UserError
-from contextlab.method import State
+from contextlab.method import S, State
 from contextlab.training.objectives import Objective, ObjectiveConfig, Outcome
 from contextlab.training.streams import Batch
 
@@ -46,15 +46,22 @@ class Contrast(Objective):
         rows = len(batch.lengths_B)
         if rows < 2:
             raise UserError("The objective contrast needs another row's memory: use --rows 2 or more.")
-        others = state.index([(row + 1) % rows for row in range(rows)])
+        others = of_next_rows(state)
         state, own = self.method.learn(state, batch.tokens_BT, batch.lengths_B)
         _, other = self.method.learn(others, batch.tokens_BT, batch.lengths_B)
-        own_B, other_B = (_nats(one.logprobs_BT, batch.lengths_B) for one in (own, other))
-        contrast_B = softplus(self.config.weight * (own_B - other_B)).masked_fill(batch.fresh_B, 0.0)
-        loss = ((own_B + contrast_B) * batch.lengths_B).sum()
-        return Outcome(state, loss, -own.logprobs_BT.detach().sum())
+        counted_B = batch.counted_BT.sum(1)
+        own_B, other_B = (-(one.logprobs_BT * batch.counted_BT).sum(1) / counted_B.clamp(min=1) for one in (own, other))
+        contrast_B = contrast(own_B, other_B, self.config.weight).masked_fill(batch.fresh_B, 0.0)
+        loss = ((own_B + contrast_B) * counted_B).sum() * batch.scale
+        return Outcome(state, loss, (own_B.detach() * counted_B).sum() * batch.scale)
 
 
-def _nats(logprobs_BT: Tensor, lengths_B: Tensor) -> Tensor:
-    """Mean of - log P over the tokens of every row."""
-    return -logprobs_BT.sum(1) / lengths_B
+def of_next_rows(state: S) -> S:
+    """A state whose every row is the one of the next row, the last one's that of the first."""
+    rows = state.batch_size
+    return state.index([(row + 1) % rows for row in range(rows)])
+
+
+def contrast(own_B: Tensor, other_B: Tensor, weight: float) -> Tensor:
+    """softplus(weight (own - other)): near zero where the own memory predicts better by more than 1 / weight."""
+    return softplus(weight * (own_B - other_B))

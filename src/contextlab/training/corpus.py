@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import shutil
 import sys
@@ -24,7 +25,7 @@ from contextlab import locks
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
-from contextlab.training.sources import Source, open_source
+from contextlab.training.sources import Document, Source, open_source
 
 FORM = 1
 """Rises when the same files would be tokenised otherwise."""
@@ -43,6 +44,8 @@ class Entry:
         start: index of its first token.
         tokens: how many it has.
         about: title, author, source and licence, where the corpus names them.
+        context: tokens at its beginning that its prompts and answers are about.
+        answers: first token and end of every answer; without any, the loss of all tokens counts.
     """
 
     name: str
@@ -50,6 +53,18 @@ class Entry:
     start: int
     tokens: int
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    context: int = 0
+    answers: tuple[tuple[int, int], ...] = ()
+
+    def marks(self, begin: int, end: int) -> list[int]:
+        """For tokens `begin` to `end`, 1 where a token's loss counts and 0 elsewhere."""
+        if not self.answers:
+            return [1] * (end - begin)
+        marks = [0] * (end - begin)
+        for first, last in self.answers:
+            for n in range(max(first, begin), min(last, end)):
+                marks[n - begin] = 1
+        return marks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,12 +188,14 @@ def _build(source: Source, backbone: Backbone, folder: Path) -> None:
         written.mkdir()
         with open(written / TOKENS, "wb") as file:
             for document in source.documents():
-                ids = np.asarray(backbone.encode(document.text), dtype=np.int64)
+                pieces = [backbone.encode(part.text) for part in document.parts]
+                ids = np.asarray([token for piece in pieces for token in piece], dtype=np.int64)
                 if not len(ids):
                     continue
                 _check_ids(ids, backbone)
                 file.write(ids.astype(width).tobytes())
-                entry = Entry(document.name, document.sha256, start, len(ids), document.about)
+                about_answers = _answers(document, [len(piece) for piece in pieces])
+                entry = Entry(document.name, document.sha256, start, len(ids), document.about, *about_answers)
                 entries.append(dataclasses.asdict(entry))
                 start += len(ids)
         if not entries:
@@ -186,6 +203,14 @@ def _build(source: Source, backbone: Backbone, folder: Path) -> None:
         about = {"width": width.str, "tokens": start, "documents": entries}
         (written / ABOUT).write_text(json.dumps(about), "utf-8")
         written.replace(folder)
+
+
+def _answers(document: Document, lengths: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Tokens of a document's context, and first token and end of its answers."""
+    ends = list(itertools.accumulate(lengths))
+    marked = zip(document.parts, lengths, ends, strict=True)
+    answers = tuple((end - length, end) for part, length, end in marked if part.answer and length)
+    return (lengths[0] if answers else 0), answers
 
 
 def _check_ids(ids: Sequence[int] | np.ndarray[Any, Any], backbone: Backbone) -> None:
@@ -196,11 +221,16 @@ def _check_ids(ids: Sequence[int] | np.ndarray[Any, Any], backbone: Backbone) ->
         )
 
 
+def _entry(stored: Mapping[str, Any]) -> Entry:
+    answers = tuple((first, end) for first, end in stored.get("answers", ()))
+    return Entry(**{**stored, "answers": answers})
+
+
 def _stored(folder: Path, source: Source, key: str) -> Corpus | None:
     """The corpus of a folder in the cache; None where it is not there, or not whole."""
     try:
         about = json.loads((folder / ABOUT).read_text("utf-8"))
-        entries = tuple(Entry(**entry) for entry in about["documents"])
+        entries = tuple(_entry(entry) for entry in about["documents"])
         width = np.dtype(about["width"])
         if (folder / TOKENS).stat().st_size != about["tokens"] * width.itemsize or not entries:
             return None

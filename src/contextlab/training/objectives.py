@@ -52,6 +52,13 @@ class Objective(ABC):
     def __init__(self, method: AnyMethod, corpus: Corpus, config: Any) -> None:
         self.method, self.corpus, self.config = method, corpus, config
 
+    def check(self, segment: int) -> None:  # noqa: B027
+        """Refuse a length of segments, or a corpus, that nothing can be learned from.
+
+        Raises:
+            UserError: saying what to give instead.
+        """
+
     def prepare(self, batch: Batch) -> None:  # noqa: B027
         """Have ready what the loss of a batch needs beside it; called once in front of every batch."""
 
@@ -64,7 +71,7 @@ class LanguageModel(Objective):
     """The papers' objective: - log P of every token given all before it."""
 
     def __call__(self, state: State, batch: Batch) -> Outcome:
-        """The negative log-probabilities that `learn` gives, padding left out."""
+        """The negative log-probabilities that `learn` gives, of the tokens that count."""
         state, predicted = self.method.learn(state, batch.tokens_BT, batch.lengths_B)
-        loss = -predicted.logprobs_BT.sum()
+        loss = -(predicted.logprobs_BT * batch.counted_BT).sum() * batch.scale
         return Outcome(state, loss, loss.detach())

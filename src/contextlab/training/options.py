@@ -35,11 +35,16 @@ class TrainConfig(Config):
         clip: norm to which gradients are cut back; 0 leaves them.
         accumulate: batches per step of the optimiser.
         objective: what is minimised, as `lm` or `teacher(k=64)`.
+        order: `documents`, each from its beginning to its end; or `shuffled`, whole segments of all documents in random
+            order, each behind an empty state.
         seed: of the order of documents, the initial weights and all draws.
         evaluate_every: tokens between validations; so many that these cost a twentieth of the training when not given.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
         documents: held-back documents that validation reads.
+        texts: texts of every one of them.
         history: tokens that validation reads before those it scores; two segments when not given.
+        validation: what is scored: `completion`, what follows the history; or `reconstruction`, the history's last
+            segment once more, behind the memory alone.
         dtype: of the products of linear layers; `auto` is bfloat16 on a GPU, and float32 elsewhere.
         storage: type of the weights that are written at the end.
     """
@@ -58,11 +63,14 @@ class TrainConfig(Config):
     clip: pydantic.NonNegativeFloat = 1.0
     accumulate: pydantic.PositiveInt = 1
     objective: str = "lm"
+    order: Literal["documents", "shuffled"] = "documents"
     seed: int = 0
     evaluate_every: pydantic.PositiveInt | None = None
     checkpoint_every: pydantic.NonNegativeFloat = 300.0
     documents: Annotated[int, Field(ge=2)] = 4
+    texts: pydantic.PositiveInt = 1
     history: pydantic.PositiveInt | None = None
+    validation: Literal["completion", "reconstruction"] = "completion"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     storage: Literal["float16", "float32"] = "float16"
 
@@ -100,7 +108,7 @@ class TrainConfig(Config):
         An option that is newer than that run has its default there. What is looked at on the way may change, and the
         length where the learning rate does not depend on it.
         """
-        free = {"evaluate_every", "checkpoint_every", "documents", "history", "storage"}
+        free = {"evaluate_every", "checkpoint_every", "documents", "texts", "history", "validation", "storage"}
         free |= {"tokens"} if self.schedule == "constant" and not self.warmup else set()
         earlier = {**type(self)(tokens=self.tokens).as_dict(), **earlier}
         for name, value in self.as_dict().items():

@@ -5,12 +5,21 @@ from __future__ import annotations
 from contextlab import grammar
 from contextlab.errors import unknown
 from contextlab.method import AnyMethod
+from contextlab.training.answers import Answers
+from contextlab.training.chunks import Completion, Reconstruction
 from contextlab.training.contrast import Contrast
 from contextlab.training.corpus import Corpus
 from contextlab.training.objectives import LanguageModel, Objective
 from contextlab.training.teacher import Teacher
 
-OBJECTIVES: dict[str, type[Objective]] = {"lm": LanguageModel, "teacher": Teacher, "contrast": Contrast}
+OBJECTIVES: dict[str, type[Objective]] = {
+    "lm": LanguageModel,
+    "teacher": Teacher,
+    "contrast": Contrast,
+    "reconstruction": Reconstruction,
+    "completion": Completion,
+    "answers": Answers,
+}
 
 
 def build(text: str, method: AnyMethod, corpus: Corpus) -> Objective:

@@ -111,10 +111,12 @@ class _Room:
             rows * processes.count,
             self.segment,
             settings.seed,
+            shuffled=settings.order == "shuffled",
             mine=range(rank * rows, (rank + 1) * rows),
             device=method.backbone.device,
         )
         objective = registered.build(settings.objective, method, corpus)
+        objective.check(self.segment)
         self.trainer = Trainer(method, streams, objective, settings, processes)
         self.validator = Validator(method, corpus, settings, self.segment)
 

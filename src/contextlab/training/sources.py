@@ -27,20 +27,33 @@ ABOUT = ("id", "title", "author", "source", "licence", "license")
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    """A stretch of a document; whether it is an answer, whose tokens alone count where a document has any."""
+
+    text: str
+    answer: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Document:
     """A text, and what is known about it.
 
     Attributes:
         name: its file and number there.
-        text: as in the file.
+        parts: the whole text; or a context, and a prompt and an answer in turns.
         sha256: of the text in UTF-8.
         about: title, author, source and licence, from the folder's index or the line of a jsonl file.
     """
 
     name: str
-    text: str
+    parts: tuple[Part, ...]
     sha256: str
     about: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """All parts, one behind the other."""
+        return "".join(part.text for part in self.parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +80,12 @@ class Source:
         """
         for name, path in self.files.items():
             lines = ".jsonl" in path.suffixes
-            texts = _lines(path) if lines else ((text, {}) for text in _text(path).split(END))
-            for number, (text, about) in enumerate(texts):
+            texts = _lines(path) if lines else (((Part(text),), {}) for text in _text(path).split(END))
+            for number, (parts, about) in enumerate(texts):
+                text = "".join(part.text for part in parts)
                 if text.strip():
                     sha256 = hashlib.sha256(text.encode()).hexdigest()
-                    yield Document(f"{name}#{number}", text, sha256, {**about, **self.index.get(sha256, {})})
+                    yield Document(f"{name}#{number}", parts, sha256, {**about, **self.index.get(sha256, {})})
 
 
 def open_source(location: str | Path) -> Source:
@@ -144,19 +158,35 @@ def _text(path: Path) -> str:
         ) from None
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The texts of a jsonl file, each with the other fields of its line."""
+def _lines(path: Path) -> Iterator[tuple[tuple[Part, ...], dict[str, Any]]]:
+    """The texts of a jsonl file in parts, each with the other fields of its line."""
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
-            text = value["text"]
+            parts = (Part(value["text"]),) if "text" in value else _instruction(value)
         except (ValueError, RecursionError, KeyError, TypeError):
-            text = None
-        if not isinstance(text, str):
-            raise UserError(f'Line {number} of {path} holds no text: write {{"text": "..."}} on every line.')
-        yield text, _about(value)
+            parts = ()
+        if not parts or not all(isinstance(part.text, str) for part in parts):
+            raise UserError(
+                f'Line {number} of {path} holds no text: write {{"text": "..."}} on every line, or {{"context": "...", '
+                '"prompt": "...", "answer": "..."}.'
+            )
+        yield parts, _about(value)
+
+
+def _instruction(value: Mapping[str, Any]) -> tuple[Part, ...]:
+    """A context, and behind it prompts and answers: those of the line, or of each of its `turns`.
+
+    Raises:
+        ValueError: when the context or an answer is empty.
+    """
+    turns = value.get("turns", [value])
+    asked = [part for turn in turns for part in (Part(turn["prompt"]), Part(turn["answer"], answer=True))]
+    if not value["context"] or not asked or not all(part.text for part in asked if part.answer):
+        raise ValueError
+    return (Part(value["context"]), *asked)
 
 
 def _index(path: Path) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,8 @@ from contextlab.training.corpus import Corpus
 
 Position = tuple[int, int, int]
 """Of a row: the pass through its documents, the index of the document in the order of this pass, tokens read of it."""
+Stretch = tuple[int, int, int]
+"""What is read in one go, from an empty state on: a document, its first token and the end; whole, or one segment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Batch:
         fresh_B: whether a row begins a document.
         documents: of every row.
         begins: of the segment in its document, in tokens, by row.
+        answers_BT: whether a token's loss counts, as far as the document says; None where no document says so.
+        context_B: tokens of the context that a document with answers begins with, as far as they are in the segment.
     """
 
     tokens_BT: Tensor
@@ -41,6 +45,25 @@ class Batch:
     fresh_B: Tensor
     documents: tuple[int, ...]
     begins: tuple[int, ...]
+    answers_BT: Tensor | None = None
+    context_B: Tensor | None = None
+
+    @property
+    def real_BT(self) -> Tensor:
+        """Tokens that are no padding."""
+        return torch.arange(self.tokens_BT.shape[1], device=self.lengths_B.device) < self.lengths_B[:, None]
+
+    @property
+    def counted_BT(self) -> Tensor:
+        """Tokens whose loss counts."""
+        return self.real_BT if self.answers_BT is None else self.real_BT & self.answers_BT
+
+    @property
+    def scale(self) -> float:
+        """What sums over the tokens that count are multiplied with, so that each stands for as many tokens as were
+        read for it; gradients are divided by the tokens that were read.
+        """
+        return 1.0 if self.answers_BT is None else float(self.lengths_B.sum() / self.counted_BT.sum().clamp(min=1))
 
 
 class Streams:
@@ -52,11 +75,13 @@ class Streams:
         rows: of all processes.
         segment: the most tokens of a segment.
         seed: of the order of the documents.
+        shuffled: whether a row reads whole segments of all documents in random order, each as a document of its own.
         mine: rows of this process; all of them when None.
         device: of the batches.
 
     Attributes:
         position: by row of this process; may be set to where an earlier run was.
+        stretches: documents, or their segments, by number.
     """
 
     def __init__(
@@ -67,53 +92,85 @@ class Streams:
         segment: int,
         seed: int = 0,
         *,
+        shuffled: bool = False,
         mine: range | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        lengths = {n: corpus.documents[n].tokens for n in documents}
-        groups = balanced(lengths, rows)
+        stretches = {n: (n, 0, corpus.documents[n].tokens) for n in documents}
+        if shuffled:
+            stretches = dict(enumerate(_segments(list(stretches.values()), segment)))
+        groups = balanced({n: end - begin for n, (_, begin, end) in stretches.items()}, rows)
         if not all(groups):
             raise UserError(
-                f"The corpus {corpus.name} has {len(lengths)} documents to train on, fewer than {rows} rows: use "
-                f"--rows {len(lengths)} or fewer."
+                f"The corpus {corpus.name} has {len(stretches)} {'segments' if shuffled else 'documents'} to train on, "
+                f"fewer than {rows} rows: use --rows {len(stretches)} or fewer."
             )
         self.corpus, self.segment, self.seed, self.device = corpus, segment, seed, device
+        self.stretches, self._orders = stretches, dict[tuple[int, int], list[int]]()
         self.rows = mine if mine is not None else range(rows)
         self.groups = [groups[row] for row in self.rows]
         self.position: list[Position] = [(0, 0, 0) for _ in self.rows]
 
     def order(self, row: int, epoch: int) -> list[int]:
-        """The documents of a row of this process in one pass through them."""
-        order = list(self.groups[row])
-        random.Random(f"{self.seed} {self.rows[row]} {epoch}").shuffle(order)
-        return order
+        """What a row of this process reads in one pass: numbers in `stretches`, for documents their own."""
+        if (row, epoch) not in self._orders:
+            order = list(self.groups[row])
+            random.Random(f"{self.seed} {self.rows[row]} {epoch}").shuffle(order)
+            self._orders = {key: one for key, one in self._orders.items() if key[0] != row}
+            self._orders[row, epoch] = order
+        return self._orders[row, epoch]
 
     def fits(self, positions: Sequence[Position]) -> bool:
         """Whether these can be the positions of the rows."""
         return len(positions) == len(self.rows) and all(
-            index < len(group) and begin < self.corpus.documents[self.order(row, epoch)[index]].tokens
+            index < len(group) and begin < self._length(self.order(row, epoch)[index])
             for row, (group, (epoch, index, begin)) in enumerate(zip(self.groups, positions, strict=True))
         )
 
+    def _length(self, stretch: int) -> int:
+        _, begin, end = self.stretches[stretch]
+        return end - begin
+
     def next(self) -> Batch:
         """The next segment of every row."""
-        pieces, documents, begins = list[list[int]](), list[int](), list[int]()
-        for row, (epoch, index, begin) in enumerate(self.position):
-            order = self.order(row, epoch)
-            piece = self.corpus.piece(order[index], begin, begin + self.segment).tolist()
+        pieces, documents, begins, restarts = list[list[int]](), list[int](), list[int](), list[bool]()
+        for row, (epoch, index, done) in enumerate(self.position):
+            document, first, end = self.stretches[self.order(row, epoch)[index]]
+            begin = first + done
+            piece = self.corpus.piece(document, begin, min(begin + self.segment, end)).tolist()
             pieces.append(piece)
-            documents.append(order[index])
+            documents.append(document)
             begins.append(begin)
-            self.position[row] = self._behind(row, epoch, index, begin + len(piece))
+            restarts.append(done == 0)
+            self.position[row] = self._behind(row, epoch, index, done + len(piece))
         tokens_BT, lengths_B = pad(pieces, self.device)
-        fresh_B = torch.tensor([begin == 0 for begin in begins], device=self.device)
-        return Batch(tokens_BT, lengths_B, fresh_B, tuple(documents), tuple(begins))
+        fresh_B = torch.tensor(restarts, device=self.device)
+        answers_BT, context_B = self._answers(documents, begins, lengths_B)
+        return Batch(tokens_BT, lengths_B, fresh_B, tuple(documents), tuple(begins), answers_BT, context_B)
+
+    def _answers(
+        self, documents: Sequence[int], begins: Sequence[int], lengths_B: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """`answers_BT` and `context_B`; None where none of the documents has answers."""
+        entries = [self.corpus.documents[n] for n in documents]
+        if not any(entry.answers for entry in entries):
+            return None, None
+        parts = zip(entries, begins, lengths_B.tolist(), strict=True)
+        marks = [entry.marks(begin, begin + length) for entry, begin, length in parts]
+        answers_BT, _ = pad(marks, self.device)
+        left = [max(entry.context - begin, 0) for entry, begin in zip(entries, begins, strict=True)]
+        return answers_BT.bool(), torch.minimum(torch.tensor(left, device=self.device), lengths_B)
 
     def _behind(self, row: int, epoch: int, index: int, end: int) -> Position:
         order = self.order(row, epoch)
-        if end < self.corpus.documents[order[index]].tokens:
+        if end < self._length(order[index]):
             return epoch, index, end
         return (epoch, index + 1, 0) if index + 1 < len(order) else (epoch + 1, 0, 0)
+
+
+def _segments(documents: Sequence[Stretch], segment: int) -> list[Stretch]:
+    """The whole segments of documents."""
+    return [(n, begin, begin + segment) for n, _, end in documents for begin in range(0, end - segment + 1, segment)]
 
 
 def balanced(lengths: dict[int, int], groups: int) -> list[list[int]]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from contextlab import tensors
+from contextlab.backbone import Backbone
 from contextlab.config import Config
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod, Prediction, State
@@ -66,18 +67,13 @@ class Teacher(Objective):
         self._targets(batch)
 
     def __call__(self, state: State, batch: Batch) -> Outcome:
-        """The cross-entropy to the teacher, padding left out."""
+        """The cross-entropy to the teacher, of the tokens that count."""
         state, predicted = self.method.learn(state, batch.tokens_BT, batch.lengths_B)
-        real_BT = torch.arange(batch.tokens_BT.shape[1], device=batch.lengths_B.device) < batch.lengths_B[:, None]
-        hidden_NC = _hidden(predicted, self.method)[real_BT]
+        hidden_NC = _hidden(predicted, self.method)[batch.real_BT]
         ids_Nk, logprobs_Nk = self._targets(batch)
-        pieces = zip(hidden_NC.split(PLACES), ids_Nk.split(PLACES), logprobs_Nk.split(PLACES), strict=True)
-        losses = [checkpoint(self._loss, *piece, use_reentrant=False) for piece in pieces]
-        return Outcome(state, torch.stack(losses).sum(), -predicted.logprobs_BT.detach().sum())
-
-    def _loss(self, hidden_NC: Tensor, ids_Nk: Tensor, logprobs_Nk: Tensor) -> Tensor:
-        student_NV = self.method.backbone.logits(hidden_NC).log_softmax(-1)
-        return cross_entropy(student_NV.gather(1, ids_Nk), logprobs_Nk)
+        loss_N = cross_entropies(self.method.backbone, hidden_NC, ids_Nk, logprobs_Nk)
+        loss = (loss_N * batch.counted_BT[batch.real_BT]).sum() * batch.scale
+        return Outcome(state, loss, -(predicted.logprobs_BT.detach() * batch.counted_BT).sum() * batch.scale)
 
     def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """`ids_Nk` and `logprobs_Nk` of the batch's real tokens, row after row."""
@@ -124,24 +120,39 @@ class Teacher(Objective):
             before_C = self._stored(document, number - 1)["pending"].to(state.pending_BC)
             state = dataclasses.replace(state, pending_BC=before_C[None])
         state, predicted = self.full.predict(state, tokens_BT)
-        best = [
-            self.method.backbone.logprobs_of_all(hidden_NC).topk(self.k)
-            for hidden_NC in _hidden(predicted, self.full)[0].split(PLACES)
-        ]
-        ids_Nk = torch.cat([one.indices for one in best]).int().cpu()
-        logprobs_Nk = torch.cat([one.values for one in best]).half().cpu()
+        ids_Nk, logprobs_Nk = best(self.method.backbone, _hidden(predicted, self.full)[0], self.k)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(
                 f"The cache folder {path.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
             ) from error
-        kept = {"ids": ids_Nk, "logprobs": logprobs_Nk, "pending": state.pending_BC[0].cpu()}
+        kept = {"ids": ids_Nk.int().cpu(), "logprobs": logprobs_Nk.half().cpu(), "pending": state.pending_BC[0].cpu()}
         tensors.write(path, kept)
 
 
+def best(backbone: Backbone, hidden_NC: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`ids_Nk` and `logprobs_Nk` of the most probable tokens behind hidden states."""
+    tops = [backbone.logprobs_of_all(piece_NC).topk(k) for piece_NC in hidden_NC.split(PLACES)]
+    return torch.cat([one.indices for one in tops]), torch.cat([one.values for one in tops])
+
+
+def cross_entropies(backbone: Backbone, hidden_NC: Tensor, ids_Nk: Tensor, logprobs_Nk: Tensor) -> Tensor:
+    """`loss_N`: cross-entropy of the head's distribution behind hidden states to a teacher's most probable tokens.
+
+    Whole distributions are in memory for a few places at one time, in the backward pass too.
+    """
+
+    def loss(hidden_NC: Tensor, ids_Nk: Tensor, logprobs_Nk: Tensor) -> Tensor:
+        student_NV = backbone.logits(hidden_NC).log_softmax(-1)
+        return cross_entropy(student_NV.gather(1, ids_Nk), logprobs_Nk)
+
+    pieces = zip(hidden_NC.split(PLACES), ids_Nk.split(PLACES), logprobs_Nk.split(PLACES), strict=True)
+    return torch.cat([checkpoint(loss, *piece, use_reentrant=False) for piece in pieces])
+
+
 def cross_entropy(student_Nk: Tensor, teacher_Nk: Tensor) -> Tensor:
-    """Cross-entropy between two distributions over k named tokens and all others as one outcome, summed over positions.
+    """`loss_N`: cross-entropy between two distributions over k named tokens and all others as one outcome.
 
     Args:
         student_Nk: log-probabilities of the named tokens.
@@ -150,7 +161,7 @@ def cross_entropy(student_Nk: Tensor, teacher_Nk: Tensor) -> Tensor:
     teacher_p_Nk = teacher_Nk.exp()
     others_N = (1 - teacher_p_Nk.sum(-1)).clamp(min=0)
     left_N = (1 - student_Nk.exp().sum(-1)).clamp(min=LEAST)
-    return -((teacher_p_Nk * student_Nk).sum(-1) + others_N * left_N.log()).sum()
+    return -((teacher_p_Nk * student_Nk).sum(-1) + others_N * left_N.log())
 
 
 def _hidden(predicted: Prediction, method: AnyMethod) -> Tensor:

@@ -2,7 +2,8 @@
 
 Every text is a history and a segment that is scored behind it. Behind its own history the loss is that of the method;
 behind another document's it is what the method has learned of the domain; the difference is what it got from this
-document. The windows of equal length that the share is measured from start cold at the scored segment.
+document. The windows of equal length that the share is measured from start cold at the scored segment. Reconstruction
+scores the end of the history once more, behind the memory alone, and full attention has it in view.
 
 Legend: B rows, H tokens of the histories, S tokens that are scored.
 """
@@ -39,7 +40,7 @@ class Validation:
         loss: behind the own history.
         wrong: behind another document's history.
         content_gain: wrong - loss.
-        content_error: standard error of the content gain over the documents.
+        content_error: standard error of the content gain over the texts.
         share: (window - loss) / (window - full); None where full attention gains nothing.
         window: loss of the backbone's window of equal length.
         full: loss of full attention.
@@ -85,13 +86,18 @@ class Validator:
         # Full attention reaches no farther than the model's positions.
         reach = max(min(wanted, second - scored, backbone.max_positions - scored), 1)
         history = reach // segment * segment or reach
-        self.documents = [n for n, length in lengths.items() if length >= history + scored][: settings.documents]
-        begins = [(lengths[n] - history - scored) // 2 for n in self.documents]
+        long = [n for n, length in lengths.items() if length >= history + scored][: settings.documents]
+        # Of texts that stand one after another no two are of one document: each is the other memory of the one before.
+        places = [(n, number) for number in range(settings.texts) for n in long]
+        begins = [(lengths[n] - history - scored) * (number + 1) // (settings.texts + 1) for n, number in places]
         pieces = [
-            corpus.piece(n, begin, begin + history + scored) for n, begin in zip(self.documents, begins, strict=True)
+            corpus.piece(n, begin, begin + history + scored) for (n, _), begin in zip(places, begins, strict=True)
         ]
         texts_BT = torch.stack(pieces).to(backbone.device)
+        self.documents, self.alone = [n for n, _ in places], settings.validation == "reconstruction"
         self.history_BH, self.scored_BS = texts_BT[:, :history], texts_BT[:, history:]
+        if self.alone:
+            self.scored_BS = self.history_BH[:, -scored:]
         self._local = min(method.capabilities.segment or segment, backbone.max_positions)
         self._references: tuple[float, float] | None = None
 
@@ -124,7 +130,7 @@ class Validator:
         started = time.perf_counter()
         window, full = self.references
         before = time.perf_counter() - started
-        state, own_BS = self._behind_own(self.method)
+        state, own_BS = self._behind_own(self.method, alone=self.alone)
         rows = len(self.documents)
         others = state.index([(row + 1) % rows for row in range(rows)])
         wrong_BS = self._scored(self.method, others)
@@ -142,9 +148,11 @@ class Validator:
             seconds=time.perf_counter() - started - before,
         )
 
-    def _behind_own(self, method: AnyMethod) -> tuple[State, Tensor]:
-        """The state behind the histories, and `logprobs_BS` behind it."""
+    @torch.no_grad()
+    def _behind_own(self, method: AnyMethod, *, alone: bool = False) -> tuple[State, Tensor]:
+        """The state behind the histories, without local context or with it, and `logprobs_BS` behind it."""
         state, _ = method.read(method.start(len(self.documents)), self.history_BH, logprobs=False)
+        state = method.memory_alone(state) if alone else state
         return state, self._scored(method, state)
 
     def _scored(self, method: AnyMethod, state: State) -> Tensor:

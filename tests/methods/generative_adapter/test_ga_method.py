@@ -267,3 +267,28 @@ def test_on_the_embedded_backbone_both_stay_within_their_bounds():
     made = svd_flops((d_r, d_r)) + 2 * 2 * rank * d_r * width
     added = layers * (chunk * 2 * (2 * width * d_r + d_r * d_r) + made) + chunk * pair
     assert added / plain < 0.08
+
+
+@pytest.mark.parametrize("length", [32, 40, 96])
+def test_the_memory_alone_is_what_an_adapter_answers_with(method, length):
+    state, _ = method.read(method.start(2), tokens(2, length), logprobs=False)
+    question = tokens(2, 70, seed=5)
+    with torch.no_grad():
+        alone = method.memory_alone(state)
+        applied = method.apply(method.adapter(state))
+    expected, logprobs = (method.read(one, question)[1] for one in (applied, alone))
+    # Both are cut at the end of a chunk; what the adapter goes on to learn there, a state that only answers does not.
+    torch.testing.assert_close(logprobs[:, 1:32], expected[:, 1:32], **CLOSE)
+    assert alone.S_BLRR.shape[1] == 0
+    assert method.read(alone, question)[0].S_BLRR.shape[1] == 0
+    assert not torch.allclose(logprobs[:, 1:32], method.read(method.start(2), question)[1][:, 1:32], **CLOSE)
+
+
+def test_a_context_that_is_learned_leaves_the_state_of_reading(method):
+    text, lengths = tokens(2, 80), torch.tensor([80, 45])
+    learned = method.learn_context(method.start(2), text, lengths)
+    read, _ = method.read(method.start(2), text, lengths, logprobs=False)
+    for name, tensor in read.tensors().items():
+        torch.testing.assert_close(learned.tensors()[name].detach(), tensor, **CLOSE)
+    loss = method.memory_alone(learned).pairs[0].up.square().sum()
+    assert bool(torch.autograd.grad(loss, method.generator.layer(0).A2)[0].any())

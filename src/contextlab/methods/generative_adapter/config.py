@@ -38,6 +38,7 @@ class GenerativeAdapterConfig(MethodConfig):
 
     # What the generator makes of one chunk is used in the next ones.
     training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2}
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"chunk"})
 
     chunk: pydantic.PositiveInt | None = None
     d_r: pydantic.PositiveInt | None = None

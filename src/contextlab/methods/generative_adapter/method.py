@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contextlab import states
 from contextlab.attention import CacheReader, Layout
-from contextlab.backbone import Backbone
+from contextlab.backbone import Backbone, linear_layers
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
@@ -24,6 +24,7 @@ from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.generator import Generator
 from contextlab.methods.generative_adapter.targets import Enter, Pair, adapted
 from contextlab.methods.local_cache import LocalCache, LocalState
+from contextlab.methods.low_rank import Targets, twin
 from contextlab.methods.window import Window, WindowConfig
 
 
@@ -60,6 +61,13 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
     def capabilities(self) -> Capabilities:
         """Chunks start cold but for the weights; trainable."""
         return Capabilities(segment=self.local.segment)
+
+    @property
+    def twin(self) -> str:
+        """The window of a chunk's length with an update of the pairs' rank, the same for every context."""
+        attention = {layer.path for layer in linear_layers(self.backbone) if layer.of_attention}
+        targets: Targets = "attention" if all(one.name in attention for one in self.generator.targets) else "all"
+        return twin("window", N=self.config.chunk, rank=self.generator.rank, targets=targets)
 
     def baseline(self) -> Window | None:
         """The window, while A1 is zero; after an announced context it is the closed book."""
@@ -110,8 +118,9 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
         layout = self.local.layout(state, tokens_Bt.shape[1])
         hidden_BtC, readers = self.forward(state, tokens_Bt, layout, enter if learning else None)
         read = self.local.after(state, readers, lengths_B, self.backbone)
-        if learning:
-            read = dataclasses.replace(read, S_BLRR=state.S_BLRR + torch.stack(grams, dim=1))
+        if not learning:
+            return read, hidden_BtC
+        read = dataclasses.replace(read, S_BLRR=state.S_BLRR + torch.stack(grams, dim=1))
         return self._close(read, ended_B, lengths_B, hidden_BtC) if bool(ended_B.any()) else (read, hidden_BtC)
 
     def forward(
@@ -133,6 +142,14 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
         if max(map(len, prompts), default=0) + max_new_tokens <= int(state.left_B.min()):
             state = dataclasses.replace(state, S_BLRR=state.S_BLRR[:, :0])
         return super().generate(state, prompts, max_new_tokens=max_new_tokens, **options)
+
+    def memory_alone(self, state: AdapterState) -> AdapterState:
+        """A state that only answers, with the weights of all that was read, an open chunk included; see
+        `ContextMethod.memory_alone`.
+        """
+        if bool(state.kv.used_B.any()):
+            state = self.apply(self.adapter(state))
+        return dataclasses.replace(state, S_BLRR=state.S_BLRR[:, :0])
 
     def adapter(self, state: AdapterState) -> Adapter:
         """What a state has read, an open chunk included."""
