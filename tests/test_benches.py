@@ -127,6 +127,19 @@ def test_generative_adapter(bench):
         assert cost["flops_ratio"] == round(cost["flops"] / cost["plain_flops"], 4) > 1
 
 
+def test_capacity(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    texts = [f"Book {number} says that it is number {number}. " * 20 for number in range(4)]
+    (tmp_path / "texts.txt").write_text("\f\n".join(texts))
+    adapter = "generative-adapter(d_r=8,r=8,modules=*.v_proj|*.down_proj)"
+    options = {"corpus": tmp_path / "texts.txt", "method": adapter, "chunks": 4, "length": 16, "rows": 2, "steps": 4}
+    report = bench("capacity", "--backbone=tiny-llama", "--every=3", *(f"--{n}={v}" for n, v in options.items()))
+    assert [point["step"] for point in report["curve"]] == [0, 3, 6, 8]
+    assert all(len(point[part]) == 4 for point in report["curve"] for part in ("own_of_chunks", "other_of_chunks"))
+    assert report["curve"][0]["own"] == report["curve"][0]["other"]
+    assert report["curve"][-1]["own"] < report["curve"][0]["own"]
+
+
 def test_scoring_from_a_shared_state_gives_lm_evals_scores(bench):
     options = {"context": 60, "candidates": 3, "length": 8, "repeats": 1, "backbone": "tiny-llama"}
     report = bench("shared_prefix", *(f"--{name}={value}" for name, value in options.items()))

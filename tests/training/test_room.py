@@ -41,7 +41,7 @@ def texts(tmp_path: Path) -> Path:
     return folder(tmp_path / "texts")
 
 
-def run(texts: Path, out: Path, **changed: Any) -> dict[str, Any]:
+def run(texts: Path, out: Path, /, **changed: Any) -> dict[str, Any]:
     options = {**SETTINGS, **changed}
     return contextlab.train(options.pop("method", METHOD), texts, out=out, **options)
 
@@ -183,6 +183,24 @@ def test_a_longer_run_goes_on_where_the_rate_is_constant(texts: Path, tmp_path: 
     assert card["cost"]["tokens"] >= 900
 
 
+def test_a_run_of_shuffled_slots_goes_on_with_the_same_losses(texts: Path, tmp_path: Path) -> None:
+    course = {
+        "method": "generative-adapter(chunk=16,d_r=8,r=4)",
+        "objective": "reconstruction(completion=1,targets=random,contrast=5,teacher=4)",
+        "order": "shuffled",
+        "validation": "reconstruction",
+        "texts": 2,
+        "schedule": "constant",
+        "warmup": 0.0,
+    }
+    card = run(texts, tmp_path / "whole", tokens=640, **course)
+    run(texts, tmp_path / "cut", tokens=320, **course)
+    run(texts, tmp_path / "cut", tokens=640, **course)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    assert card["gains"]["content_gain"] != 0
+    assert card["training"]["order"] == "shuffled"
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -216,6 +234,9 @@ def test_a_folder_of_another_corpus_is_one_sentence(texts: Path, tmp_path: Path)
         ({"segment": 10**6}, "fewer than a segment of 1000000"),
         ({"rows": 8}, "fewer than 8 rows: use --rows 7"),
         ({"objective": "lmm"}, "There is no objective 'lmm'"),
+        ({"objective": "completion"}, "use --segment 64 or more"),
+        ({"objective": "answers", "segment": 64}, "has no answers"),
+        ({"method": "retrieval(rank=2)", "objective": "reconstruction"}, "no segments that start cold"),
         ({"backbone": "tiny-lama"}, "did you mean 'tiny-llama'"),
         ({"device": "nowhere"}, "'nowhere' is not available"),
     ],
