@@ -34,7 +34,7 @@ def adapter() -> AnyMethod:
     return method
 
 
-def prepared(path: Path, monkeypatch: pytest.MonkeyPatch, backbone: Backbone, lines: list[dict[str, Any]]) -> Corpus:
+def prepared(path: Path, monkeypatch: pytest.MonkeyPatch, backbone: Backbone, lines: list[Any]) -> Corpus:
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(path / "cache"))
     (path / "lines.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return prepare(path / "lines.jsonl", backbone)
@@ -172,10 +172,15 @@ def test_documents_that_do_not_fit_are_one_sentence(
         {"context": "a", "turns": [{"prompt": "a"}]},
         {"context": "a", "turns": 4},
         {"prompt": "a", "answer": "b"},
+        {"text": "\ud800"},
+        {"text": ["a"]},
+        ["text"],
+        "text",
+        3,
     ],
 )
 def test_a_wrong_line_is_one_sentence(
-    line: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: AnyMethod
+    line: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: AnyMethod
 ) -> None:
     with pytest.raises(UserError, match=r"Line 1 of .* holds no text: write"):
         prepared(tmp_path, monkeypatch, method.backbone, [line])

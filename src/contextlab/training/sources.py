@@ -165,28 +165,33 @@ def _lines(path: Path) -> Iterator[tuple[tuple[Part, ...], dict[str, Any]]]:
             continue
         try:
             value = json.loads(line)
-            parts = (Part(value["text"]),) if "text" in value else _instruction(value)
-        except (ValueError, RecursionError, KeyError, TypeError):
-            parts = ()
-        if not parts or not all(isinstance(part.text, str) for part in parts):
+            parts = _parts(value)
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             raise UserError(
                 f'Line {number} of {path} holds no text: write {{"text": "..."}} on every line, or {{"context": "...", '
                 '"prompt": "...", "answer": "..."}.'
-            )
+            ) from None
         yield parts, _about(value)
 
 
-def _instruction(value: Mapping[str, Any]) -> tuple[Part, ...]:
-    """A context, and behind it prompts and answers: those of the line, or of each of its `turns`.
+def _parts(value: Any) -> tuple[Part, ...]:
+    """The text of a line; or a context, and behind it the prompts and answers of the line, or of each of its `turns`.
 
     Raises:
-        ValueError: when the context or an answer is empty.
+        ValueError, KeyError, TypeError or AttributeError: for a line of another form, or an empty context or answer.
     """
-    turns = value.get("turns", [value])
-    asked = [part for turn in turns for part in (Part(turn["prompt"]), Part(turn["answer"], answer=True))]
-    if not value["context"] or not asked or not all(part.text for part in asked if part.answer):
-        raise ValueError
-    return (Part(value["context"]), *asked)
+    if isinstance(value, dict) and "text" in value:
+        parts = [Part(value["text"])]
+    else:
+        parts = [Part(value["context"])]
+        for turn in value.get("turns", [value]):
+            parts += [Part(turn["prompt"]), Part(turn["answer"], answer=True)]
+        if len(parts) == 1 or not all(part.text for part in parts if part.answer or part is parts[0]):
+            raise ValueError
+    for part in parts:
+        # Not every string of JSON is one of characters.
+        part.text.encode()
+    return tuple(parts)
 
 
 def _index(path: Path) -> dict[str, dict[str, Any]]:
