@@ -7,8 +7,6 @@ from torch import nn
 from contextlab import backbone as backbones
 from contextlab.errors import UserError
 from contextlab.methods.dynamic_eval import DynamicEval, gradient_statistics
-from contextlab.methods.dynamic_eval.weights import Adaptable
-from contextlab.methods.full import Full
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 
@@ -20,43 +18,6 @@ def backbone(request):
 
 def text(length, seed=0):
     return torch.randint(0, 256, (1, length), generator=torch.Generator().manual_seed(seed))
-
-
-def read(backbone, tokens):
-    method = Full(backbone)
-    return method.read(method.start(), tokens)[1]
-
-
-def test_trained_weights_are_the_backbones_own_memory(backbone):
-    own = dict(backbone.model.named_parameters())
-    adaptable = Adaptable(backbone)
-    assert adaptable.names == list(own)
-    for name, weights in zip(adaptable.names, adaptable.trained, strict=True):
-        assert weights.data_ptr() == own[name].data_ptr()
-
-
-def test_running_with_other_weights_equals_loading_them_and_leaves_no_trace(backbone):
-    tokens, before = text(40), backbones.weights_digest(backbone.model)
-    plain = read(backbone, tokens)
-    adaptable = Adaptable(backbone)
-    other = [w + 0.05 * torch.randn_like(w) for w in adaptable.trained]
-    logprobs = adaptable.run(other, lambda: read(backbone, tokens))
-    assert backbones.weights_digest(backbone.model) == before
-    assert torch.equal(read(backbone, tokens), plain)
-    assert not torch.allclose(logprobs, plain, atol=1e-2)
-    changed = backbones.load(backbone.name)
-    with torch.no_grad():
-        for name, w in zip(adaptable.names, other, strict=True):
-            changed.model.get_parameter(name).copy_(w)
-    # The prediction of the first token comes from BOS, which a backbone computes once.
-    assert torch.equal(logprobs[:, 1:], read(changed, tokens)[:, 1:])
-
-
-def test_weights_return_when_a_run_fails(backbone):
-    before, adaptable = backbones.weights_digest(backbone.model), Adaptable(backbone)
-    with pytest.raises(ZeroDivisionError):
-        adaptable.run([w * 2 for w in adaptable.trained], lambda: 1 / 0)
-    assert backbones.weights_digest(backbone.model) == before
 
 
 def test_gradients_equal_backward_and_leave_no_trace(backbone):
@@ -77,24 +38,6 @@ def test_statistics_are_root_mean_squares_over_segments(backbone):
     one, two, both = (gradient_statistics(backbone, part) for part in (first, second, first + second))
     for name, ms in both.items():
         torch.testing.assert_close(ms, ((one[name] ** 2 + two[name] ** 2) / 2).sqrt())
-
-
-def test_a_pattern_chooses_what_learns(backbone):
-    chosen = Adaptable(backbone, "*.mlp.*")
-    assert chosen.names
-    assert all(".mlp." in name for name in chosen.names)
-    assert len(chosen.names) < len(Adaptable(backbone).names)
-    with pytest.raises(UserError, match=r"parameters=\*\.lora\.\* matches nothing"):
-        Adaptable(backbone, "*.lora.*")
-
-
-def test_narrow_weights_learn_in_float32():
-    narrow = backbones.load("tiny-llama", dtype="bfloat16")
-    adaptable = Adaptable(narrow)
-    assert {w.dtype for w in adaptable.trained} == {torch.float32}
-    tokens = text(30)
-    same = adaptable.run(adaptable.trained, lambda: read(narrow, tokens))
-    assert torch.equal(same, read(narrow, tokens))
 
 
 def test_an_inference_only_backbone_is_refused():

@@ -24,11 +24,12 @@ from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities, ContextMethod, pad
+from contextlab.methods.adaptable import Adaptable
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
-from contextlab.methods.dynamic_eval.rules import RMS, SGD, Adam, Rule
-from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, lost, single_row
-from contextlab.methods.dynamic_eval.weights import Adaptable
+from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, lost
 from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.rows import single_row
+from contextlab.methods.rules import RMS, SGD, Adam, Rule
 from contextlab.methods.window import Window, WindowConfig
 
 R = TypeVar("R")

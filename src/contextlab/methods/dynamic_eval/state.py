@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from contextlab.attention import KV
 from contextlab.methods.local_cache import LocalState
+from contextlab.methods.rows import stacked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +49,6 @@ class DynamicEvalState(LocalState):
     loss_B: Tensor
 
 
-def single_row(state: DynamicEvalState, row: int) -> DynamicEvalState:
-    """One row as views: weights are not copied. Without padding, so that it computes bitwise what it would alone."""
-    alone = state.map(lambda x: x[row : row + 1])
-    used = int(alone.kv.used_B)
-    k, v = (tuple(x_BKSD[:, :, :used] for x_BKSD in part) for part in (alone.kv.k, alone.kv.v))
-    return dataclasses.replace(alone, kv=alone.kv.replace(k, v, alone.kv.used_B))
-
-
 def advanced(state: DynamicEvalState, tokens_1t: Tensor, pending_1C: Tensor, kv: KV) -> DynamicEvalState:
     """The state after a block, still to be learned from."""
     count, used = tokens_1t.shape[1], int(state.kv.used_B)
@@ -86,20 +77,6 @@ def joined(
     """The rows as one state; weights that no row has changed stay shared."""
     if all(new.learned is old.learned for new, old in zip(after, before, strict=True)):
         nothing = Learned((), (), ())
-        rows = _stack([dataclasses.replace(row, learned=nothing) for row in after])
+        rows = stacked([dataclasses.replace(row, learned=nothing) for row in after])
         return dataclasses.replace(rows, learned=state.learned)
-    return after[0] if len(after) == 1 else _stack(after)
-
-
-def _stack(rows: Sequence[DynamicEvalState]) -> DynamicEvalState:
-    slots = max(row.kv.slots for row in rows)
-    columns: Any = zip(*(_widened(row, slots).tensors().values() for row in rows), strict=True)
-    return rows[0].map(lambda _: torch.cat(next(columns)))
-
-
-def _widened(state: DynamicEvalState, slots: int) -> DynamicEvalState:
-    def widen(x_BKSD: Tensor) -> Tensor:
-        return F.pad(x_BKSD, (0, 0, 0, slots - x_BKSD.shape[2]))
-
-    kv = state.kv.replace(tuple(map(widen, state.kv.k)), tuple(map(widen, state.kv.v)), state.kv.used_B)
-    return dataclasses.replace(state, kv=kv)
+    return after[0] if len(after) == 1 else stacked(after)

@@ -1,4 +1,4 @@
-"""Update rules of dynamic evaluation: each changes the weights, and its moments, in place."""
+"""Update rules of methods that learn while they read: each changes the weights, and its moments, in place."""
 
 from __future__ import annotations
 
