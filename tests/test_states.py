@@ -36,6 +36,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "hso": {"context": 60, "k": 20},
     "hso, sliding": {"context": 60, "k": 20, "eviction": "sliding"},
     "dynamic-eval": {"N": 60, "segment": 20},
+    "finetune": {"N": 60, "context": 40, "epochs": 1, "lr": 1e-3},
+    "finetune, update": {"N": 60, "context": 40, "epochs": 1, "what": "lora", "rank": 2},
     "generative-adapter": {"chunk": 40},
 }
 

@@ -65,20 +65,21 @@ def linear_layers(backbone: Backbone) -> list[Linear]:
 
 
 class UpdatedBackbone(Backbone):
-    """A backbone that computes W x + B A x in some of its linear layers, with weights W that it shares with another.
+    """A backbone that computes W x + alpha / r B A x in some linear layers; it shares the weights W with another.
 
     Attributes:
         updates: the matrices A and B of all updated layers, under the layers' paths, as `lora_A` (r x I) and `lora_B`
             (O x r); in float32 at least.
     """
 
-    def __init__(self, backbone: Backbone, layers: Sequence[Linear], rank: int) -> None:
+    def __init__(self, backbone: Backbone, layers: Sequence[Linear], rank: int, alpha: int | None = None) -> None:
         """Put updates beside a backbone's layers.
 
         Args:
             backbone: stays as it is.
             layers: of the backbone, at least one.
             rank: of every update.
+            alpha: an update counts alpha / rank; as much as the rank when None.
 
         Raises:
             UserError: when there is no layer to update, the rank is larger than the model is wide, or the backbone
@@ -93,7 +94,7 @@ class UpdatedBackbone(Backbone):
                 "Llama-, GPT-2- or OPT-style model, or rank=0."
             )
         model = _sharing_weights(backbone.model)
-        updates = _injected(model, [layer.path for layer in layers], rank)
+        updates = _injected(model, [layer.path for layer in layers], rank, alpha or rank)
         super().__init__(model, backbone.tokenizer, backbone.name)
         self.max_positions = backbone.max_positions
         self.updates = _tree(updates)
@@ -105,7 +106,7 @@ def _sharing_weights(model: Any) -> Any:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
 
 
-def _injected(model: Any, paths: Sequence[str], rank: int) -> dict[str, nn.ModuleDict]:
+def _injected(model: Any, paths: Sequence[str], rank: int, alpha: int) -> dict[str, nn.ModuleDict]:
     """The matrices of updates by the paths of the layers that they are put beside, in place."""
     # Heavy, and needed only where something is updated.
     from peft import LoraConfig, inject_adapter_in_model
@@ -113,7 +114,7 @@ def _injected(model: Any, paths: Sequence[str], rank: int) -> dict[str, nn.Modul
     before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     transposed = any(isinstance(model.get_submodule(path), Conv1D) for path in paths)
     # PEFT scales an update by lora_alpha / r.
-    config = LoraConfig(r=rank, lora_alpha=rank, target_modules=list(paths), fan_in_fan_out=transposed)
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(paths), fan_in_fan_out=transposed)
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(config, model, ADAPTER)
     for parameter, needed in before:  # which PEFT has frozen, in the model that they are shared with too

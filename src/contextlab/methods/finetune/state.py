@@ -1,0 +1,58 @@
+"""The state of fine-tuning, and how its rows come together again.
+
+Rows run one at a time, each with its own weights. Legend: B rows, N tokens of a context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from contextlab.methods.local_cache import LocalState
+from contextlab.methods.rows import stacked
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneState(LocalState):
+    """The window that is being read, and the context: its tokens until it ends, from then on weights.
+
+    Attributes:
+        tokens_BN: tokens of a context that has not ended, right-padded; none of one that has.
+        context_B: tokens of the whole context, 0 without one.
+        weights: of every row, rows first; the trained ones until the context ends.
+    """
+
+    tokens_BN: Tensor
+    context_B: Tensor
+    weights: tuple[Tensor, ...]
+
+    @property
+    def open_B(self) -> Tensor:
+        """Rows whose context has not ended."""
+        return self.length_B < self.context_B
+
+    @property
+    def local(self) -> LocalState:
+        """The window alone."""
+        return LocalState(self.length_B, self.pending_BC, self.kv, self.left_B)
+
+    def with_local(self, local: LocalState) -> FinetuneState:
+        """The state with another window."""
+        return dataclasses.replace(
+            self, length_B=local.length_B, pending_BC=local.pending_BC, kv=local.kv, left_B=local.left_B
+        )
+
+
+def joined(state: FinetuneState, before: Sequence[FinetuneState], after: Sequence[FinetuneState]) -> FinetuneState:
+    """The rows as one state; weights that no row has changed stay shared."""
+    most = max(row.tokens_BN.shape[1] for row in after)
+    rows = [
+        dataclasses.replace(row, tokens_BN=F.pad(row.tokens_BN, (0, most - row.tokens_BN.shape[1]))) for row in after
+    ]
+    if all(new.weights is old.weights for new, old in zip(after, before, strict=True)):
+        together = stacked([dataclasses.replace(row, weights=()) for row in rows])
+        return dataclasses.replace(together, weights=state.weights)
+    return rows[0] if len(rows) == 1 else stacked(rows)
