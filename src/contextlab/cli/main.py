@@ -17,6 +17,7 @@ from contextlab.cli.data import app as data
 from contextlab.cli.doctor import doctor
 from contextlab.cli.kernels import app as kernels
 from contextlab.cli.ls import ls
+from contextlab.cli.plot import plot
 from contextlab.cli.table import table
 from contextlab.cli.train import train
 from contextlab.errors import UserError
@@ -29,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (bench, train, ls, check, table, doctor):
+for command in (bench, train, ls, check, table, plot, doctor):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(kernels, name="kernels")

@@ -98,8 +98,8 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, An
                 _discard(folder)
 
 
-def parts(folder: Path, examples: int) -> dict[str, Parts]:
-    """The parts of the first examples of a stored run, by their ids; skipped examples have none.
+def lines(folder: Path, examples: int) -> list[dict[str, Any]]:
+    """The lines of the first examples of a stored run, one for each, in the order in which they were finished.
 
     Args:
         folder: folder of the run.
@@ -110,19 +110,30 @@ def parts(folder: Path, examples: int) -> dict[str, Parts]:
     """
     path = folder / "examples.jsonl"
     try:
-        lines = _parsed(path, _whole(path.read_bytes()), schema.Score)
+        stored = _parsed(path, _whole(path.read_bytes()), schema.Score)
     except FileNotFoundError:
-        return {}
+        return []
     except OSError as error:
         raise _unreadable(path, error) from None
     # Lines are in the order in which examples were finished, which may differ from that of the data in a resumed run.
     # The last line of an example counts.
-    latest = {line["id"]: line for line in lines}
-    if all(line.get("index") is not None for line in lines):
-        chosen = [line for line in latest.values() if line["index"] < examples]
-    else:
-        chosen = list(latest.values())[:examples]
-    return {line["id"]: line_parts(line) for line in chosen if line.get("quality") is not None}
+    latest = {line["id"]: line for line in stored}
+    if all(line.get("index") is not None for line in stored):
+        return [line for line in latest.values() if line["index"] < examples]
+    return list(latest.values())[:examples]
+
+
+def parts(folder: Path, examples: int) -> dict[str, Parts]:
+    """The parts of the first examples of a stored run, by their ids; skipped examples have none.
+
+    Args:
+        folder: folder of the run.
+        examples: number of examples in its summary.
+
+    Raises:
+        UserError: as `lines`.
+    """
+    return {line["id"]: line_parts(line) for line in lines(folder, examples) if line.get("quality") is not None}
 
 
 def line_parts(line: Mapping[str, Any]) -> Parts:

@@ -1,0 +1,140 @@
+"""The picture of trainings: the loss on the way, and what the own history gives on held-back documents."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from contextlab.cards import CARD
+from contextlab.errors import UserError
+from contextlab.reports.names import shortened
+from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
+
+CURVE = "curve.jsonl"
+NORMAL = 1.959964
+"""Standard errors in half of a 95 % interval."""
+MOST = 60
+"""Points of a curve; losses of longer ones are averaged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What a training left.
+
+    Attributes:
+        label: the method with its settings, or the folder where no card is written yet.
+        method: registered name; empty without a card.
+        losses: tokens and nats per token of the steps.
+        validations: tokens and the fields of a validation.
+    """
+
+    label: str
+    method: str
+    losses: tuple[tuple[float, float], ...]
+    validations: tuple[tuple[float, dict[str, Any]], ...]
+
+
+def trainings(folders: Iterable[Path]) -> list[Training]:
+    """All trainings in or below folders.
+
+    Raises:
+        UserError: when there are none, or a file is broken.
+    """
+    paths: dict[Path, None] = {}
+    for folder in folders:
+        for name in (CURVE, CARD):
+            paths |= dict.fromkeys(path.parent for path in sorted(folder.rglob(name)))
+    if not paths:
+        raise UserError("There is no training in these folders: name what `contextlab train` wrote with --out.")
+    return [_read(path) for path in paths]
+
+
+def training(folders: Iterable[Path]) -> Picture:
+    """Losses, and the content gain of the validations, against the tokens that were learned from.
+
+    Raises:
+        UserError: as `trainings`.
+    """
+    known = trainings(folders)
+    labels = _labels(known)
+    losses, held_back, gains = [], [], []
+    for label, one in zip(labels, known, strict=True):
+        if one.losses:
+            x, y = zip(*_averaged(one.losses), strict=True)
+            losses.append(Series(label, one.method, x, y, line=True))
+        if one.validations:
+            x = tuple(tokens for tokens, _ in one.validations)
+            held_back.append(Series(label, one.method, x, tuple(v["loss"] for _, v in one.validations), line=True))
+            y = tuple(v["content_gain"] for _, v in one.validations)
+            bars = tuple(_bar(v["content_gain"], v["content_error"]) for _, v in one.validations)
+            gains.append(Series(label, one.method, x, y, bars if any(bars) else (), line=True))
+    tokens = Axis("tokens learned from")
+    panels = [Panel(tokens, Axis("training loss"), tuple(losses))] if losses else []
+    panels += [Panel(tokens, Axis("held-back loss"), tuple(held_back))] if held_back else []
+    zero = (Guide("", "level", (), (0.0,)),)
+    panels += [Panel(tokens, Axis("content gain"), tuple(gains), zero)] if gains else []
+    caption = (
+        "All in nats per token. Above the loss on the corpus while it is learned from, then that on held-back "
+        "documents behind their own history, below the content gain: how much worse another document's history is. "
+        "Bars are 95 % intervals from its standard error."
+    )
+    return Picture(tuple(panels), caption)
+
+
+def _labels(known: Sequence[Training]) -> list[str]:
+    """Short labels, numbered where several trainings have the same."""
+    short = shortened(one.label for one in known)
+    labels = [short[one.label] for one in known]
+    return [
+        f"{text} #{labels[: n + 1].count(text)}" if labels.count(text) > 1 else text for n, text in enumerate(labels)
+    ]
+
+
+def _read(folder: Path) -> Training:
+    card = _json(folder / CARD)[0] if (folder / CARD).is_file() else {}
+    try:
+        if (folder / CURVE).is_file():
+            lines = _json(folder / CURVE)
+            validations = [(line["tokens"], line["validation"]) for line in lines if "validation" in line]
+            losses = [(line["tokens"], line["nats"]) for line in lines if "nats" in line]
+        else:
+            validations = [(line["tokens"], line) for line in card["curve"]]
+            losses = [(line["tokens"], line["loss"]) for line in card.get("losses", [])]
+        label, method = str(card.get("label", folder.name)), str(card.get("method", ""))
+        return Training(label, method, _pairs(losses), tuple((float(t), _checked(v)) for t, v in validations))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder} holds no curve of a training ({error}): train again, or name another.") from None
+
+
+def _json(path: Path) -> list[Any]:
+    """The JSON values of a file: one for all, or one a line without an incomplete last one."""
+    try:
+        text = path.read_text("utf-8")
+        texts = text[: text.rfind("\n") + 1].splitlines() if path.name == CURVE else [text]
+        return [json.loads(one) for one in texts]
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path} cannot be read ({reason}): train again, or name another folder.") from None
+
+
+def _checked(validation: dict[str, Any]) -> dict[str, Any]:
+    return {name: float(validation[name]) for name in ("loss", "content_gain", "content_error")}
+
+
+def _pairs(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(x), float(y)) for x, y in pairs)
+
+
+def _averaged(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most `MOST` points, each the mean of so many neighbours."""
+    size = math.ceil(len(points) / MOST)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(sum(x for x, _ in one) / len(one), sum(y for _, y in one) / len(one)) for one in groups]
+
+
+def _bar(value: float, error: float) -> tuple[float, float] | None:
+    return (value - NORMAL * error, value + NORMAL * error) if error else None

@@ -1,0 +1,152 @@
+"""What is drawn of stored results: values with intervals, or paired differences to a baseline."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from contextlab.benchmarks.metrics.estimates import paired
+from contextlab.benchmarks.task import Measure, Metric, Part
+from contextlab.errors import UserError, unknown
+from contextlab.harness.store import QUALITY, line_parts, lines
+from contextlab.reports.where import matching
+
+POSITION = re.compile(r"(?P<base>.+)_at_(?P<tokens>\d+)k")
+REACH = re.compile(r"(?P<base>.+)_(?P<reach>\d+k?)")
+LOWER = ("nats_per", "token_perplexity", "word_perplexity")
+HIGHER = ("accuracy", "macro_f1", "exact_match", "f1", "rouge_l_recall", "share")
+LABELS = {"f1": "F1", "macro_f1": "macro F1", "rouge_l_recall": "ROUGE-L recall"}
+SHOWN = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """One metric of one run, as it is drawn."""
+
+    run: Any
+    value: float
+    interval: tuple[float, float] | None
+
+
+def check_one(frame: pandas.DataFrame, columns: Sequence[str], why: str) -> None:
+    """Refuse results that differ in a column and would be one picture.
+
+    Raises:
+        UserError: when they do.
+    """
+    for column in columns:
+        texts = sorted({str(one) for one in frame[column].dropna()})
+        if len(texts) > 1:
+            shown = ", ".join(texts[:SHOWN]) + (", ..." if len(texts) > SHOWN else "")
+            raise UserError(f"{why} one {column}, and there are {shown}: choose with --where '{column}=...'.")
+
+
+def measure_rows(frame: pandas.DataFrame, metric: str | None) -> pandas.DataFrame:
+    """A row for every run: that of a metric, or of the measure of its task.
+
+    Raises:
+        UserError: for an unknown metric.
+    """
+    if metric is None:
+        return frame[frame["measure"].astype(bool)]
+    if metric not in set(frame["metric"]):
+        raise unknown("metric", metric, set(frame["metric"]))
+    return frame[frame["metric"] == metric]
+
+
+def runs_of(rows: pandas.DataFrame) -> list[Any]:
+    """Rows of the frame as objects whose attributes are its columns."""
+    return list(rows.itertuples())
+
+
+def observe(rows: pandas.DataFrame, baseline: str | None) -> list[Observation]:
+    """The values of rows, or where there is a baseline their paired differences to it, on the same task and metric.
+
+    The baseline itself, and runs that share no examples with it, have no difference and are left out.
+
+    Raises:
+        UserError: when there is no such baseline, or not one of it for every task.
+    """
+    stored = runs_of(rows)
+    if baseline is None:
+        return [Observation(row, row.value, _interval(row.low, row.high)) for row in stored]
+    fits = matching(baseline, [row.method for row in stored], [row.name for row in stored])
+    if not any(fits):
+        raise unknown("method in these results", baseline, {row.method for row in stored})
+    others: dict[tuple[str, str], Any] = {}
+    for row, fit in zip(stored, fits, strict=True):
+        if fit and (row.task, row.metric) in others:
+            raise UserError(f"There are several results of {baseline} for {row.task}: name one as in a table.")
+        if fit:
+            others[row.task, row.metric] = row
+    differences = ((row, _paired(row, others.get((row.task, row.metric)))) for row in stored)
+    return [
+        Observation(row, metric.value, _interval(metric.low, metric.high))
+        for row, metric in differences
+        if metric is not None
+    ]
+
+
+def difference(row: Any, other: Any) -> Metric | None:
+    """The metric of one row minus that of another, over the examples that both runs store; None without any."""
+    bounded = row.metric.startswith(HIGHER)
+    one, two = (_parts_of(run.folder, run.examples, row.metric) for run in (row, other))
+    return paired(Measure(row.metric, None, bounded), one, two)
+
+
+def example_values(row: Any) -> dict[str, float]:
+    """The metric of every example of a run: the mean over its questions, tokens or texts."""
+    parts = _parts_of(row.folder, row.examples, row.metric)
+    return {name: sum(p.numerator for p in one) / sum(p.denominator for p in one) for name, one in parts.items()}
+
+
+def higher_is_better(frame: pandas.DataFrame, metric: str) -> bool | None:
+    """The direction of a metric: as its task says, or by its name; None where it is unknown."""
+    said = set(frame.loc[frame["metric"] == metric, "direction"]) - {""}
+    if len(said) == 1:
+        return said == {"higher"}
+    return True if metric.startswith(HIGHER) else False if metric.startswith(LOWER) else None
+
+
+def metric_label(metric: str, higher: bool | None, baseline: str | None = None) -> str:
+    """The words of an axis."""
+    words = LABELS.get(metric, metric.replace("_", " "))
+    minus = f" \N{MINUS SIGN} {baseline}" if baseline else ""
+    better = {True: " (higher is better)", False: " (lower is better)", None: ""}[higher]
+    return f"{words}{minus}{better}"
+
+
+def _paired(row: Any, other: Any | None) -> Metric | None:
+    return None if other is None or row.run == other.run else difference(row, other)
+
+
+def _interval(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if pandas.isna(low) or pandas.isna(high) else (float(low), float(high))
+
+
+@functools.lru_cache(maxsize=4096)
+def _parts_of(folder: str, examples: int, metric: str) -> Mapping[str, list[Part]]:
+    named = {line["id"]: _parts(line, metric) for line in lines(Path(folder), examples)}
+    return {name: parts for name, parts in named.items() if parts}
+
+
+def _parts(line: Mapping[str, Any], metric: str) -> list[Part]:
+    """The parts of an example in a metric; metrics by position and by reach are made from its record."""
+    if line.get("quality") is None:
+        return []
+    stored, record = line_parts(line), line["record"]
+    if metric in stored:
+        return stored[metric]
+    cluster = str(record.get("work", line["id"]))
+    if (at := POSITION.fullmatch(metric)) and (count := record.get("positions", {}).get(f"{at['tokens']}k")):
+        return [Part(count["nats"], count["tokens"], cluster)]
+    if (far := REACH.fullmatch(metric)) and "questions" in record:
+        questions = [one for one in record["questions"] if str(one.get("reach")) == far["reach"]]
+        return [Part(one[far["base"]], 1.0, str(one.get("cluster", cluster))) for one in questions]
+    return stored[QUALITY] if metric == QUALITY else []

@@ -1,0 +1,136 @@
+"""What a picture shows, before it is drawn: panels of series with intervals, axes with units, and guides."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+Scale = Literal["linear", "log", "log2"]
+Interval = tuple[float, float] | None
+Ticks = tuple[tuple[float, str], ...]
+FRONT = "Pareto front"
+"""Label of the guide through the methods that no other beats."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One axis.
+
+    Attributes:
+        label: with the unit.
+        scale: linear, or logarithmic with ticks at powers of 10 or 2.
+        ticks: positions and texts; chosen from the data when empty.
+    """
+
+    label: str
+    scale: Scale = "linear"
+    ticks: Ticks = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """Points of one method, or of one method's control.
+
+    Attributes:
+        label: in the legend; the method as in tables, or what the points are.
+        method: registered name, which decides colour and marker; empty for series that are no method.
+        x: of the points.
+        y: of the points.
+        intervals: 95 % interval of every point, None where there is none; empty without any.
+        along: the axis of the intervals.
+        line: whether a line joins the points.
+        notes: texts beside the points; empty without any.
+        sizes: of the markers, 1 is the usual one; empty for all 1.
+    """
+
+    label: str
+    method: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    intervals: tuple[Interval, ...] = ()
+    along: Literal["x", "y"] = "y"
+    line: bool = False
+    notes: tuple[str, ...] = ()
+    sizes: tuple[float, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Guide:
+    """A line that is no result: a front, a diagonal, a zero.
+
+    Attributes:
+        label: in the legend; empty for none.
+        kind: `steps` is a front, `level` a horizontal line at y[0], `upright` a vertical line at x[0], `equal` y = x.
+        x: of its corners.
+        y: of its corners.
+    """
+
+    label: str
+    kind: Literal["steps", "level", "upright", "equal"]
+    x: tuple[float, ...] = ()
+    y: tuple[float, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        x: axis.
+        y: axis.
+        series: in the order of the legend.
+        guides: behind the series.
+        dodge: whether series are drawn side by side, so that their intervals do not overlap.
+    """
+
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    guides: tuple[Guide, ...] = ()
+    dodge: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """Panels below each other, with what they show in words."""
+
+    panels: tuple[Panel, ...]
+    caption: str
+
+    @property
+    def digest(self) -> str:
+        """sha256 of everything that is drawn, with numbers to twelve digits; stored in the files of pictures."""
+        text = json.dumps(_rounded(dataclasses.asdict(self)), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def front(points: Sequence[tuple[float, float]], higher: bool) -> list[int]:
+    """The points that no other beats: none costs as little or less and is better, or costs less and is as good.
+
+    Args:
+        points: cost and quality.
+        higher: whether a higher quality is better.
+
+    Returns:
+        Their numbers, by cost.
+    """
+    sign = 1.0 if higher else -1.0
+    ranked = sorted(range(len(points)), key=lambda n: (points[n][0], -sign * points[n][1]))
+    best: list[int] = []
+    for number in ranked:
+        if not best or sign * points[number][1] > sign * points[best[-1]][1]:
+            best.append(number)
+    return best
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return value

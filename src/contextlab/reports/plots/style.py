@@ -1,0 +1,65 @@
+"""Colours, markers and lines: the same for a method in every picture, and all different without colour."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Iterable
+
+INCHES = 3.25
+"""Width of a column of a paper."""
+POINTS = 7.5
+SMALL = 7.0
+GREY = "#555555"
+
+LOOKS: dict[str, tuple[str, str]] = {
+    "full": ("#000000", "o"),
+    "window": ("#666666", "s"),
+    "closed-book": ("#999999", "X"),
+    "sliding": ("#0072B2", "^"),
+    "sinks": ("#56B4E9", "v"),
+    "retrieval": ("#009E73", "D"),
+    "longmem": ("#D55E00", "P"),
+    "memtrm": ("#999933", "<"),
+    "trime": ("#117733", ">"),
+    "hso": ("#CC79A7", "h"),
+    "dynamic-eval": ("#882255", "p"),
+    "evalm": ("#E69F00", "*"),
+    "generative-adapter": ("#332288", "d"),
+}
+"""Colour and marker of every method: Okabe and Ito's colours and Tol's, which most colour-blind readers tell apart."""
+OTHERS = (("#AA4499", "8"), ("#44AA99", "H"), ("#661100", r"$\clubsuit$"), ("#6699CC", r"$\spadesuit$"))
+"""For methods that are not registered here."""
+LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
+"""For several forms of one method."""
+THIN = ("x", "+", "1", "2", "3", "4", "|", "_")
+"""Markers that no method has: for its third form and further ones, the first that the picture does not have yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How a series is drawn."""
+
+    colour: str
+    marker: str
+    fill: str
+    line: str | tuple[int, tuple[int, ...]]
+
+
+def looks(methods: Iterable[str]) -> list[Look]:
+    """The look of every series of a picture, by the registered names of their methods in the order of the series.
+
+    A method has one colour and one marker everywhere. A second form of it in the same picture has the marker hollow, a
+    third one a marker of thin lines; the lines differ too.
+    """
+    counts: dict[str, int] = {}
+    thin = itertools.cycle(THIN)
+    result = []
+    for method in methods:
+        number = counts.get(method, 0)
+        counts[method] = number + 1
+        colour, marker = LOOKS.get(method) or OTHERS[zlib.crc32(method.encode()) % len(OTHERS)]
+        marker = marker if number < 2 else next(thin)
+        result.append(Look(colour, marker, "none" if number == 1 else "full", LINES[number % len(LINES)]))
+    return result

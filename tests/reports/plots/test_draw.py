@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contextlab.errors import UserError
+from contextlab.reports.plots.picture import FRONT, Axis, Guide, Panel, Picture, Series
+
+pytest.importorskip("matplotlib")
+
+from contextlab.reports.plots import draw, style
+
+
+def several(count: int = 3, **changes: Any) -> Picture:
+    names = [*style.LOOKS][:count]
+    series = tuple(
+        Series(name, name, (1.0, 2.0), (n + 0.5, n + 1.0), ((n, n + 1), None), line=True)
+        for n, name in enumerate(names)
+    )
+    panel = {"x": Axis("TFLOPs per example"), "y": Axis("accuracy"), "series": series} | changes
+    return Picture((Panel(**panel),), "caption")
+
+
+def lines_of(picture: Picture) -> dict[str, tuple[list[float], list[float]]]:
+    """The labelled lines of the first axes."""
+    axes = draw.figure(picture).axes[0]
+    return {str(line.get_label()): ([*line.get_xdata()], [*line.get_ydata()]) for line in axes.get_lines()}
+
+
+def test_what_is_drawn_is_what_the_picture_holds() -> None:
+    picture = several()
+    drawn = lines_of(picture)
+    for one in picture.panels[0].series:
+        assert drawn[one.label] == ([*one.x], [*one.y])
+
+
+def test_intervals_are_drawn_from_their_lower_to_their_upper_end() -> None:
+    axes = draw.figure(several(1)).axes[0]
+    (bar,) = [one for one in axes.collections if type(one).__name__ == "LineCollection"]
+    assert [[float(y) for _, y in segment] for segment in bar.get_segments()] == [[0.0, 1.0]]
+
+
+def test_an_interval_that_does_not_hold_its_value_is_drawn_all_the_same() -> None:
+    one = Series("full", "full", (1.0,), (0.5,), ((0.6, 0.9),))
+    axes = draw.figure(several(series=(one,))).axes[0]
+    (bar,) = [one for one in axes.collections if type(one).__name__ == "LineCollection"]
+    assert [float(y) for _, y in bar.get_segments()[0]] == pytest.approx([0.6, 0.9])
+
+
+def test_side_by_side_keeps_the_heights_and_the_order() -> None:
+    ticks = ((1.0, "a"), (2.0, "b"))
+    drawn = lines_of(several(x=Axis("bins", ticks=ticks), dodge=True))
+    xs = [drawn[name][0][0] for name in list(style.LOOKS)[:3]]
+    assert xs == sorted(xs)
+    assert all(abs(x - 1.0) < 0.4 for x in xs)
+    assert drawn["full"][1] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("suffix", draw.FORMATS)
+def test_the_same_picture_is_the_same_file_and_holds_its_digest(tmp_path: Path, suffix: str) -> None:
+    picture = several(guides=(Guide(FRONT, "steps", (1.0, 2.0), (0.5, 0.5)),))
+    one, two = tmp_path / f"one{suffix}", tmp_path / "deep" / f"two{suffix}"
+    draw.save(picture, one)
+    draw.save(picture, two)
+    assert one.read_bytes() == two.read_bytes()
+    assert picture.digest.encode() in one.read_bytes()
+
+
+def test_fonts_are_embedded_as_they_are_and_not_small(tmp_path: Path) -> None:
+    draw.save(several(), tmp_path / "one.pdf")
+    content = (tmp_path / "one.pdf").read_bytes()
+    assert b"/FontFile2" in content
+    assert b"/Type3" not in content
+    made = draw.figure(several())
+    texts = [text for axes in made.axes for text in (*axes.get_xticklabels(), axes.xaxis.label, axes.yaxis.label)]
+    texts += [text for legend in made.legends for text in legend.get_texts()]
+    assert texts
+    assert all(text.get_fontsize() >= 7 for text in texts)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12])
+def test_a_column_holds_everything(tmp_path: Path, count: int) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    made = draw.figure(several(count))
+    canvas = FigureCanvasAgg(made)
+    canvas.draw()
+    assert made.get_size_inches()[0] == style.INCHES
+    edges = made.bbox
+    for part in (*made.legends, *(axes.xaxis.label for axes in made.axes), *(axes.yaxis.label for axes in made.axes)):
+        box = part.get_window_extent(canvas.get_renderer())
+        assert box.x0 >= edges.x0 - 1
+        assert box.x1 <= edges.x1 + 1
+        assert box.y0 >= edges.y0 - 1
+    (axes,) = made.axes
+    assert axes.get_window_extent().height > made.bbox.height * 0.3
+
+
+def test_long_names_are_broken_and_stay_on_the_page() -> None:
+    long = "a-method-from-a-package(" + ",".join(f"setting_{n}=value" for n in range(8)) + ")"
+    one, two = (Series(f"{long}{n}", "mine", (1.0,), (1.0,)) for n in range(2))
+    made = draw.figure(several(series=(one, two)))
+    assert all(len(line) < 70 for text in made.legends[0].get_texts() for line in text.get_text().splitlines())
+
+
+def test_scales_and_their_ticks() -> None:
+    wide = Series("full", "full", (2.0, 4096.0), (0.01, 10.0))
+    axes = draw.figure(several(series=(wide,), x=Axis("questions", "log2"), y=Axis("cost", "log"))).axes[0]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert axes.xaxis.get_major_formatter()(4096, None) == "4k"
+    assert axes.yaxis.get_major_formatter()(0.01, None) == "0.01"
+
+
+def test_a_diagonal_has_one_unit_on_both_axes() -> None:
+    cloud = Series("full", "full", (0.0, 1.0), (1.0, 1.0), notes=("9", "1"), sizes=(3.0, 1.0))
+    axes = draw.figure(several(series=(cloud,), guides=(Guide("", "equal"),))).axes[0]
+    assert axes.get_xlim() == axes.get_ylim()
+    assert axes.get_aspect() == 1.0
+    assert [text.get_text() for text in axes.texts] == ["9", "1"]
+
+
+def test_what_a_user_set_for_matplotlib_changes_nothing(tmp_path: Path) -> None:
+    import matplotlib
+
+    draw.save(several(), tmp_path / "plain.svg")
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "lines.linewidth": 9}):
+        draw.save(several(), tmp_path / "changed.svg")
+    assert (tmp_path / "plain.svg").read_bytes() == (tmp_path / "changed.svg").read_bytes()
+
+
+def test_mistakes_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=re.escape(".pdf, .png, .svg")):
+        draw.save(several(), tmp_path / "picture.gif")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="choose another file with -o"):
+        draw.save(several(), tmp_path / "file" / "one.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=re.escape("pip install 'contextlab[plots]'")):
+        draw.save(several(), tmp_path / "one.png")

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+from stored_examples import keep, line, metric, of_tokens
+from stored_runs import result
+
+from contextlab.errors import UserError
+from contextlab.reports.frame import frame_of
+from contextlab.reports.plots.observed import check_one, higher_is_better, measure_rows, observe
+
+BOOKS = {"a": 3.0, "b": 2.0, "c": 4.0}
+
+
+def perplexity(folder: Path, method: str, shift: float, books: dict[str, float] | None = None) -> dict[str, Any]:
+    books = BOOKS if books is None else books
+    lines = [of_tokens(name, nats + shift, {"0k": nats, "1k": nats + 2 * shift}) for name, nats in books.items()]
+    metrics = {
+        name: metric(3.0, half=1.0) for name in ("nats_per_token", "nats_per_token_at_0k", "nats_per_token_at_1k")
+    }
+    return keep(folder, result(method, metrics=metrics), lines)
+
+
+@pytest.fixture
+def frame(tmp_path: Path) -> pandas.DataFrame:
+    return frame_of([perplexity(tmp_path, "window", 0.0), perplexity(tmp_path, "sliding", -0.25)])
+
+
+def test_without_a_baseline_values_are_those_stored(frame: pandas.DataFrame) -> None:
+    rows = measure_rows(frame, None)
+    assert [(one.value, one.interval) for one in observe(rows, None)] == [(3.0, (2.0, 4.0))] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "gain"), [("nats_per_token", -0.25), ("nats_per_token_at_0k", 0.0), ("nats_per_token_at_1k", -0.5)]
+)
+def test_a_difference_is_paired_whatever_the_books_differ_in(frame: pandas.DataFrame, name: str, gain: float) -> None:
+    (one,) = observe(measure_rows(frame, name), "window")
+    assert one.run.method == "sliding"
+    assert one.value == pytest.approx(gain)
+    # The books differ by nats, and the differences not at all.
+    assert one.interval == pytest.approx((gain, gain))
+
+
+def test_only_shared_examples_count(tmp_path: Path) -> None:
+    runs = [perplexity(tmp_path, "window", 0.0), perplexity(tmp_path, "sliding", -1.0, {"b": 2.0, "z": 9.0})]
+    (one,) = observe(measure_rows(frame_of(runs), None), "window")
+    assert one.value == pytest.approx(-1.0)
+    apart = [perplexity(tmp_path, "window", 0.0), perplexity(tmp_path, "full", 0.0, {"y": 1.0})]
+    assert observe(measure_rows(frame_of(apart), None), "window") == []
+
+
+def test_questions_are_grouped_by_reach(tmp_path: Path) -> None:
+    def asked(right: dict[str, float]) -> list[dict[str, Any]]:
+        questions = [{"id": reach, "reach": reach, "accuracy": one} for reach, one in right.items()]
+        return [line(name, 0.5, record={"id": name, "work": name, "questions": questions}) for name in "xy"]
+
+    metrics = {"accuracy": metric(0.5), "accuracy_512": metric(0.5), "accuracy_1k": metric(0.5)}
+    measure = {"name": "accuracy", "higher_is_better": True, "bounded": True}
+    runs = [
+        keep(tmp_path, result(method, metrics=metrics, measure=measure), asked(right))
+        for method, right in {"window": {"512": 1.0, "1k": 0.0}, "full": {"512": 1.0, "1k": 1.0}}.items()
+    ]
+    frame = frame_of(runs)
+    assert [one.value for one in observe(measure_rows(frame, "accuracy_1k"), "window")] == [1.0]
+    assert [one.value for one in observe(measure_rows(frame, "accuracy_512"), "window")] == [0.0]
+
+
+def test_a_baseline_is_one_method(frame: pandas.DataFrame, tmp_path: Path) -> None:
+    rows = measure_rows(frame, None)
+    with pytest.raises(UserError, match="There is no method in these results 'windows': did you mean 'window'"):
+        observe(rows, "windows")
+    forms = [
+        result("window", method_config={"N": n}, changed=["N"], run_id=f"w{n}", folder=str(tmp_path)) for n in (1, 2)
+    ]
+    with pytest.raises(UserError, match="several results of window for pg22/S2"):
+        observe(measure_rows(frame_of(forms), None), "window")
+
+
+def test_what_must_be_one_is_named_with_its_values(frame: pandas.DataFrame) -> None:
+    with pytest.raises(
+        UserError, match=r"one method, and there are sliding, window: choose with --where 'method=\.\.\.'"
+    ):
+        check_one(frame, ["task", "method"], "A picture shows")
+    check_one(frame, ["task"], "A picture shows")
+
+
+def test_directions_are_those_of_the_task_or_of_the_name(frame: pandas.DataFrame) -> None:
+    assert higher_is_better(frame, "nats_per_token") is False
+    assert higher_is_better(frame, "nats_per_token_at_1k") is False
+    assert higher_is_better(frame, "accuracy_512") is True
+    assert higher_is_better(frame, "smoothness") is None
+    with pytest.raises(UserError, match="There is no metric"):
+        measure_rows(frame, "smoothness")

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_examples import accurate, keep, line, of_tokens
+from stored_runs import result
+
+from contextlab.errors import UserError
+from contextlab.reports.frame import frame_of
+from contextlab.reports.plots.pairs import controls, scatter
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def right(folder: Path, method: str, values: dict[str, float]) -> dict[str, Any]:
+    lines = [line(name, value, parts={"accuracy": [[value, 1, name]]}) for name, value in values.items()]
+    return keep(folder, accurate(method, 0.5), lines)
+
+
+def nats(folder: Path, method: str, values: dict[str, float], **changes: Any) -> dict[str, Any]:
+    return keep(folder, result(method, **changes), [of_tokens(name, value, {}) for name, value in values.items()])
+
+
+def test_every_shared_example_is_a_point(tmp_path: Path) -> None:
+    runs = [nats(tmp_path, "window", {"a": 3.0, "b": 2.0, "c": 1.0}), nats(tmp_path, "full", {"b": 1.5, "a": 2.5})]
+    (panel,) = scatter(frame_of(runs), None, "window").panels
+    (cloud,) = panel.series
+    assert sorted(zip(cloud.x, cloud.y, strict=True)) == [(2.0, 1.5), (3.0, 2.5)]
+    assert (panel.x.label, panel.y.label) == ("nats per token, window", "nats per token, full")
+    assert cloud.sizes == ()
+    assert scatter(frame_of(runs), None, None).panels == (panel,)
+    (turned,) = scatter(frame_of(runs), None, "full").panels
+    assert (turned.x.label, turned.y.label) == (panel.y.label, panel.x.label)
+
+
+def test_equal_points_are_one_with_their_number(tmp_path: Path) -> None:
+    runs = [right(tmp_path, "window", {"a": 0, "b": 0, "c": 1}), right(tmp_path, "full", {"a": 1, "b": 1, "c": 1})]
+    (cloud,) = scatter(frame_of(runs), None, "window").panels[0].series
+    assert dict(zip(zip(cloud.x, cloud.y, strict=True), cloud.notes, strict=True)) == {(0.0, 1.0): "2", (1.0, 1.0): "1"}
+
+
+def test_the_side_of_the_diagonal_says_who_is_worse(tmp_path: Path) -> None:
+    lower = [nats(tmp_path, "window", {"a": 3.0}), nats(tmp_path, "full", {"a": 2.0})]
+    assert "Below the diagonal window is worse" in scatter(frame_of(lower), None, "window").caption
+    higher = [right(tmp_path, "window", {"a": 0}), right(tmp_path, "full", {"a": 1})]
+    assert "Above the diagonal window is worse" in scatter(frame_of(higher), None, "window").caption
+
+
+def test_a_scatter_needs_two_methods_with_shared_examples(tmp_path: Path) -> None:
+    names = ("window", "full", "sinks")
+    three = frame_of([nats(tmp_path, name, {"a": 1.0}) for name in names])
+    with pytest.raises(UserError, match="with --baseline"):
+        scatter(three, None, None)
+    assert len(scatter(three, None, "full").panels[0].series) == 2
+    apart = frame_of([nats(tmp_path, "window", {"x": 1.0}), nats(tmp_path, "full", {"y": 1.0})])
+    with pytest.raises(UserError, match="shares examples with window"):
+        scatter(apart, None, "window")
+
+
+def test_gains_are_positive_where_the_own_context_helps(tmp_path: Path) -> None:
+    runs = [
+        nats(tmp_path, method, {"a": base + shift, "b": base + shift + 1}, context=context)
+        for method, base in (("window", 3.0), ("full", 2.0))
+        for context, shift in (("own", 0.0), ("none", 0.5), ("wrong", 0.25))
+    ]
+    (panel,) = controls(frame_of(runs), None).panels
+    gains = {one.label: one.x for one in panel.series}
+    assert gains == {f"own {MINUS} none": pytest.approx((0.5, 0.5)), f"own {MINUS} wrong": pytest.approx((0.25, 0.25))}
+    assert [text for _, text in panel.y.ticks] == ["window", "full"]
+    assert all(
+        low <= value <= high for one in panel.series for value, (low, high) in zip(one.x, one.intervals, strict=True)
+    )  # type: ignore[misc]
+
+
+def test_one_control_is_enough_and_none_is_refused(tmp_path: Path) -> None:
+    own, wrong = (
+        nats(tmp_path, "full", {"a": value}, context=context) for value, context in ((2.0, "own"), (2.5, "wrong"))
+    )
+    assert [one.label for one in controls(frame_of([own, wrong]), None).panels[0].series] == [f"own {MINUS} wrong"]
+    with pytest.raises(UserError, match="--context own,none,wrong"):
+        controls(frame_of([own]), None)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stored_examples import accurate, metric
+from stored_runs import three
+
+from contextlab.errors import UserError
+from contextlab.reports.frame import frame_of
+from contextlab.reports.plots.questions import Amortised, break_even, crossings
+
+positive = st.floats(0.01, 100)
+
+
+def asked(method: str, context: float, query: float, questions: int = 1) -> dict[str, Any]:
+    def cost(teraflops: float) -> dict[str, Any]:
+        return {"flops": round(teraflops * 1e12), "peak_bytes": 1, "seconds": teraflops, "tokens": 10}
+
+    run = accurate(method, 0.5, metrics={"accuracy": metric(0.5, n=3 * questions)})
+    return run | {"cost": {"train": None, "contextualize": cost(context), "query": cost(query)}}
+
+
+def test_the_context_is_shared_by_all_its_questions() -> None:
+    (panel,) = break_even(frame_of([asked("full", 8.0, 4.0, questions=4)]), "flops").panels
+    (line,) = panel.series
+    assert line.x[:3] == (1.0, 2.0, 4.0)
+    assert line.y[:3] == pytest.approx((9.0, 5.0, 3.0))
+
+
+@given(positive, positive, positive, positive)
+def test_where_two_methods_meet_they_cost_the_same(c1: float, q1: float, c2: float, q2: float) -> None:
+    one, two = Amortised(c1, q1), Amortised(c2, q2)
+    number = one.meets(two)
+    if number is None:
+        dearer = (c1 >= c2) == (q1 >= q2)
+        assert dearer or c1 == c2 or q1 == q2
+    else:
+        assert one.per_question(number) == pytest.approx(two.per_question(number), rel=1e-6)
+
+
+@given(st.lists(st.tuples(positive, positive), min_size=1, max_size=6), st.floats(1, 1000))
+def test_between_two_crossings_one_method_is_the_cheapest(pairs: list[tuple[float, float]], number: float) -> None:
+    costs = {str(n): Amortised(*pair) for n, pair in enumerate(pairs)}
+    changes = crossings(costs)
+    cheapest = min(costs, key=lambda name: costs[name].per_question(1.0 + 1e-12))
+    for at, before, after in changes:
+        if at <= number:
+            assert costs[before].per_question(at) == pytest.approx(costs[after].per_question(at), rel=1e-6)
+            cheapest = after
+    assert costs[cheapest].per_question(number) <= min(one.per_question(number) for one in costs.values()) * (1 + 1e-6)
+
+
+def test_a_break_even_point_is_marked_and_said() -> None:
+    picture = break_even(frame_of([asked("window", 1.0, 3.0), asked("full", 21.0, 1.0)]), "flops")
+    (guide,) = picture.panels[0].guides
+    assert guide.x == pytest.approx((10.0,))
+    assert "From 10.0 questions on full is cheaper than window." in picture.caption
+
+
+def test_seconds_are_drawn_as_flops_are() -> None:
+    run = asked("full", 8.0, 4.0)
+    assert break_even(frame_of([run]), "seconds").panels[0].series[0].y[0] == pytest.approx(12.0)
+    assert "seconds per question" in break_even(frame_of([run]), "seconds").panels[0].y.label
+
+
+def test_what_has_no_cost_per_question_is_refused() -> None:
+    with pytest.raises(UserError, match="choose a task with questions"):
+        break_even(frame_of(three()), "flops")
+    with pytest.raises(UserError, match="choose flops or seconds"):
+        break_even(frame_of(three()), "state")
