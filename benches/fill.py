@@ -1,11 +1,13 @@
 """Fills pages with tables: the text between `<!-- run: COMMAND -->` and `<!-- end -->` becomes the command's output.
 
-Commands are `contextlab ...` and `benches/tables.py ...`; they run in the folder of the project.
+Commands are `contextlab ...` and `benches/tables.py ...`; they run in the folder of the project. Of `contextlab plot`
+the page shows the picture, above the caption that it prints.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import subprocess
@@ -18,9 +20,29 @@ CONTEXTLAB = "import sys; from contextlab.cli.main import main; sys.exit(main())
 PROGRAMS = {"contextlab": ["-c", CONTEXTLAB], "benches/tables.py": ["benches/tables.py"]}
 
 
-def filled(page: str) -> str:
-    """A page with the output of its commands."""
-    return SECTION.sub(lambda match: f"{match[1]}\n{output(match[2])}\n{match[4]}", page)
+def filled(page: str, folder: Path = ROOT) -> str:
+    """A page with the output of its commands.
+
+    Args:
+        page: its text.
+        folder: the page is in.
+    """
+    return SECTION.sub(lambda match: f"{match[1]}\n{shown(match[2], output(match[2]), folder)}\n{match[4]}", page)
+
+
+def shown(command: str, printed: str, folder: Path) -> str:
+    """What a page in a folder shows of a command: its output, below the picture that it has made."""
+    path = picture(command)
+    if path is None:
+        return printed
+    sentence = printed.partition(". ")[0].strip().translate(str.maketrans("[]", "()"))
+    return f"![{sentence}]({Path(os.path.relpath(path, folder)).as_posix()})\n\n{printed}"
+
+
+def picture(command: str) -> Path | None:
+    """The file of the picture that a command makes; None for other commands."""
+    words = shlex.split(command)
+    return ROOT / words[words.index("-o") + 1] if words[:2] == ["contextlab", "plot"] else None
 
 
 def output(command: str) -> str:
@@ -34,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", type=Path, nargs="+")
     for page in parser.parse_args().pages:
-        page.write_text(filled(page.read_text("utf-8")), "utf-8")
+        page.write_text(filled(page.read_text("utf-8"), page.resolve().parent), "utf-8")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextlab import registry
-from contextlab.reports.plots.style import LOOKS, looks
+from contextlab.reports.plots.pairs import OTHERS
+from contextlab.reports.plots.style import CONTROLS, LOOKS, looks
 
 names = st.sampled_from([*LOOKS, "mine", "file.py:Mine"])
 
@@ -14,6 +15,7 @@ def test_every_registered_method_has_a_look_of_its_own() -> None:
     assert set(LOOKS) >= set(registry.methods())
     assert len({marker for _, marker in LOOKS.values()}) == len(LOOKS)
     assert len(set(LOOKS.values())) == len(LOOKS)
+    assert set(CONTROLS) == {f"own - {control}" for control in OTHERS}
 
 
 @given(st.lists(names, max_size=6), st.lists(names, max_size=6))

@@ -203,7 +203,9 @@ def _series(axes: Axes, one: Series, look: style.Look, panel: Panel, shift: floa
             low, high = interval
             # From its middle: an interval that is corrected for skewness need not hold its value.
             middle, half = (low + high) / 2, abs(high - low) / 2
-            bar = {"x": at_x, "y": middle, "yerr": half} if one.along == "y" else {"x": middle, "y": at_y, "xerr": half}
+            bar: dict[str, Any] = (
+                {"x": at_x, "y": middle, "yerr": half} if one.along == "y" else {"x": middle, "y": at_y, "xerr": half}
+            )
             axes.errorbar(**bar, fmt="none", ecolor=look.colour, elinewidth=0.7, zorder=2)
     look_: dict[str, Any] = {
         "color": look.colour,

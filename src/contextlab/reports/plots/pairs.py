@@ -86,7 +86,9 @@ def controls(frame: pandas.DataFrame, metric: str | None) -> Picture:
                 for _, gain in known
             ]
             x, y = tuple(sign * gain.value for _, gain in known), tuple(float(-n) for n, _ in known)
-            series.append(Series(f"own \N{MINUS SIGN} {context}", "", x, y, tuple(intervals), along="x"))
+            series.append(
+                Series(f"own \N{MINUS SIGN} {context}", f"own - {context}", x, y, tuple(intervals), along="x")
+            )
     if not series:
         raise UserError("No method was run with a control: run `contextlab bench` with --context own,none,wrong first.")
     ticks = tuple((float(-n), short[method]) for n, method in enumerate(methods))

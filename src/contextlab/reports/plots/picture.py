@@ -36,7 +36,7 @@ class Series:
 
     Attributes:
         label: in the legend; the method as in tables, or what the points are.
-        method: registered name, which decides colour and marker; empty for series that are no method.
+        method: registered name, or the control, which decides colour and marker; empty where neither is known.
         x: of the points.
         y: of the points.
         intervals: 95 % interval of every point, None where there is none; empty without any.

@@ -29,6 +29,8 @@ LOOKS: dict[str, tuple[str, str]] = {
     "generative-adapter": ("#332288", "d"),
 }
 """Colour and marker of every method: Okabe and Ito's colours and Tol's, which most colour-blind readers tell apart."""
+CONTROLS = {"own - none": ("#0072B2", "o"), "own - wrong": ("#D55E00", "s")}
+"""Of the gains beyond a control, which are drawn beside no method."""
 OTHERS = (("#AA4499", "8"), ("#44AA99", "H"), ("#661100", r"$\clubsuit$"), ("#6699CC", r"$\spadesuit$"))
 """For methods that are not registered here."""
 LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
@@ -59,7 +61,7 @@ def looks(methods: Iterable[str]) -> list[Look]:
     for method in methods:
         number = counts.get(method, 0)
         counts[method] = number + 1
-        colour, marker = LOOKS.get(method) or OTHERS[zlib.crc32(method.encode()) % len(OTHERS)]
+        colour, marker = LOOKS.get(method) or CONTROLS.get(method) or OTHERS[zlib.crc32(method.encode()) % len(OTHERS)]
         marker = marker if number < 2 else next(thin)
         result.append(Look(colour, marker, "none" if number == 1 else "full", LINES[number % len(LINES)]))
     return result

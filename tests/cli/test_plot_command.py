@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stored_examples import accurate, keep, line
+
+from contextlab.cli.main import main
+from contextlab.reports.plots import KINDS
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for method in ("window", "full"):
+        keep(tmp_path / "runs", accurate(method, 0.5), [line("a", 1.0, parts={"accuracy": [[1.0, 1, "a"]]})])
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("suffix", ["pdf", "png", "svg"])
+def test_a_picture_is_written_and_its_caption_printed(
+    folder: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "made" / f"one.{suffix}"
+    assert main(["plot", "pareto", str(folder), "-o", str(file)]) == 0
+    assert file.stat().st_size > 1000
+    assert capsys.readouterr().out.startswith("Accuracy against TFLOPs per example. ")
+
+
+def test_results_of_several_folders_are_one_picture(folder: Path, tmp_path: Path) -> None:
+    keep(tmp_path / "more", accurate("hso", 0.7), [])
+    both = [str(folder), str(tmp_path / "more")]
+    assert main(["plot", "pareto", *both, "-o", str(tmp_path / "one.svg"), "--where", "name=full|hso"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["paretto", "{folder}"], "did you mean 'pareto'"),
+        (["pareto", "{folder}", "--x", "flop"], "did you mean 'flops'"),
+        (["pareto", "{folder}", "--where", "task=pg19"], "No result fits task=pg19"),
+        (["pareto", "{folder}", "--metric", "accurracy"], "did you mean 'accuracy'"),
+        (["pareto", "{folder}", "--baseline", "sinks"], "There is no method in these results 'sinks'"),
+        (["pareto", "{folder}/none"], "run `contextlab bench`"),
+        (["position", "{folder}"], "hold no metric by position"),
+        (["controls", "{folder}"], "--context own,none,wrong"),
+        (["controls", "{folder}", "--baseline", "full"], "has no --baseline"),
+        (["break-even", "{folder}", "--metric", "accuracy"], "has no --metric"),
+        (["training", "{folder}"], "contextlab train"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_leave_no_file(
+    folder: Path, tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.svg"
+    assert main(["plot", *(word.format(folder=folder) for word in words), "-o", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not file.exists()
+
+
+def test_another_kind_of_file_is_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "pareto", "nowhere", "-o", "one.gif"]) == 2
+    assert ".pdf, .png, .svg" in capsys.readouterr().err
+
+
+def test_help_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(kind in shown for kind in KINDS)
