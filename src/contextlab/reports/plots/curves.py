@@ -11,8 +11,8 @@ from typing import Any
 
 from contextlab.cards import CARD
 from contextlab.errors import UserError
-from contextlab.reports.names import shortened
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
+from contextlab.reports.short_names import shortened
 
 CURVE = "curve.jsonl"
 NORMAL = 1.959964

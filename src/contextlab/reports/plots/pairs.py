@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pandas
 
 from contextlab.errors import UserError, unknown
-from contextlab.reports.names import shortened
 from contextlab.reports.plots.observed import (
     check_one,
     difference,
@@ -19,6 +18,7 @@ from contextlab.reports.plots.observed import (
     runs_of,
 )
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
+from contextlab.reports.short_names import shortened
 from contextlab.reports.where import matching
 
 ALIKE = ("backbone", "dtype", "seed")

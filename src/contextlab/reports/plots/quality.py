@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pandas
 
 from contextlab.errors import UserError
-from contextlab.reports.names import shortened
 from contextlab.reports.plots.observed import (
     POSITION,
     REACH,
@@ -22,6 +21,7 @@ from contextlab.reports.plots.observed import (
     observe,
 )
 from contextlab.reports.plots.picture import FRONT, Axis, Guide, Panel, Picture, Scale, Series, front
+from contextlab.reports.short_names import shortened
 
 Cost = Literal["flops", "state", "seconds"]
 COSTS: dict[Cost, str] = {

@@ -10,10 +10,10 @@ from typing import Any
 import pandas
 
 from contextlab.errors import UserError
-from contextlab.reports.names import shortened
 from contextlab.reports.plots.observed import check_one, measure_rows, runs_of
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
 from contextlab.reports.plots.quality import COSTS, SAME, Cost
+from contextlab.reports.short_names import shortened
 
 MOST = 10
 """Questions are drawn up to 2 to this power."""

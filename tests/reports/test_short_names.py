@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextlab import grammar
-from contextlab.reports.names import shortened
+from contextlab.reports.short_names import shortened
 
 LONG = "reduction=1,memory_layers=10-29,softmax=joint"
 labels = st.builds(
