@@ -173,6 +173,20 @@ class ReachesTheBackbone(Shifts):
         return super().step(state, tokens_Bt, lengths_B)
 
 
+class ReadsPadding(Shifts):
+    """Takes the padding of a context for text."""
+
+    def learn_context(self, state: Any, tokens_BT: Any, lengths_B: Any = None) -> Any:
+        return super().learn_context(state, tokens_BT)
+
+
+class CutsContexts(Shifts):
+    """Learns from a context only what its own predictions say."""
+
+    def learn_context(self, state: Any, tokens_BT: Any, lengths_B: Any = None) -> Any:
+        return super().learn_context(state, tokens_BT, lengths_B).detach()
+
+
 class MixesRows(Shifts):
     """The gradient of a row depends on the mean of all rows."""
 
@@ -189,6 +203,8 @@ class MixesRows(Shifts):
         (LearnsNothing, "learning is reading"),
         (TurnsTheGradient, "exact gradients"),
         (ReachesTheBackbone, "nothing reaches the backbone"),
+        (ReadsPadding, "contexts without predictions"),
+        (CutsContexts, "contexts without predictions"),
         (MixesRows, "rows learn alone"),
     ],
 )

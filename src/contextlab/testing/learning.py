@@ -72,6 +72,26 @@ def gradients_at_every_split(method: AnyMethod) -> None:
         _same_gradients(parts, whole, learned, f"split {split}")
 
 
+def contexts_without_predictions(method: AnyMethod) -> None:
+    """`learn_context` leaves the state of `learn`: what follows has the same log-probabilities and gradients."""
+    if (learned := _moved(method)) is None:
+        return
+    text, lengths = texts(2)[:, :SHORT], torch.tensor([SHORT, 70])
+    end = texts(2, seed=4)[:, :30]
+
+    def after(state: State) -> Tensor:
+        return method.learn(state, end)[1].logprobs_BT
+
+    states = (
+        lambda: method.learn_context(method.start(2), text, lengths),
+        lambda: method.learn(method.start(2), text, lengths)[0],
+    )
+    logprobs = [after(state()).detach() for state in states]
+    same(logprobs[0], logprobs[1], "a state after learn_context predicts otherwise")
+    gradients = [_gradients(learned, lambda state=state: after(state()).double().mean()) for state in states]  # type: ignore[misc]
+    _same_gradients(gradients[0], gradients[1], learned, "a context without predictions")
+
+
 def exact_gradients(method: AnyMethod) -> None:
     """The gradient of every learned parameter along a random direction equals the finite difference.
 
@@ -169,6 +189,7 @@ def graph_ends_where_it_is_cut(method: AnyMethod) -> None:
 LAWS: dict[str, Callable[[AnyMethod], None]] = {
     "learning is reading": learning_is_reading,
     "gradients at every split": gradients_at_every_split,
+    "contexts without predictions": contexts_without_predictions,
     "exact gradients": exact_gradients,
     "nothing reaches the backbone": nothing_reaches_the_backbone,
     "rows learn alone": rows_learn_alone,
