@@ -69,6 +69,7 @@ def capacity(backbone: Backbone, corpus: Corpus, options: argparse.Namespace) ->
         warmup=0.0,
         weight_decay=0.0,
         objective=options.objective,
+        dtype=options.dtype,
     )
     torch.manual_seed(settings.seed)
     streams = Streams(fixed, range(options.chunks), options.rows, options.length, device=backbone.device)
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10, help="steps between measurements")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--objective", default="reconstruction")
+    parser.add_argument("--dtype", default="float32", help="of the products of linear layers in training")
     options = parser.parse_args()
     backbone = load(options.backbone, device="cpu", dtype="float32")
     print(json.dumps(capacity(backbone, prepare(options.corpus, backbone), options)))
