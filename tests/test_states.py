@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dynamic-eval": {"N": 60, "segment": 20},
     "finetune": {"N": 60, "context": 40, "epochs": 1, "lr": 1e-3},
     "finetune, update": {"N": 60, "context": 40, "epochs": 1, "what": "lora", "rank": 2},
+    "ultragist": {"W": 24, "ratio": 4, "rank": 2, "M": 12},
     "generative-adapter": {"chunk": 40},
 }
 

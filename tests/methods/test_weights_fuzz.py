@@ -27,6 +27,7 @@ PARTS = {
     "generative-adapter": "generator",
     "memtrm": "learned",
     "trime": "learned",
+    "ultragist": "learned",
 }
 
 

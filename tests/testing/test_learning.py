@@ -23,6 +23,7 @@ from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.trime import TRIME, TRIMEConfig
+from contextlab.methods.ultragist import UltraGist, UltraGistConfig
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing import learning
 from contextlab.testing.parts import Broken, texts
@@ -51,6 +52,8 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "adapter, frobenius": lambda b: GenerativeAdapter(
         b, GenerativeAdapterConfig(chunk=50, d_r=8, r=8, normalisation="frobenius", rms_norm=True)
     ),
+    "ultragist": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=4, rank=2)),
+    "ultragist, evicting": lambda b: UltraGist(b, UltraGistConfig(W=18, ratio=5, sinks=0, M=6, rank=1)),
     "full, updated": lambda b: Full(b, LowRankConfig(rank=2, targets="all")),
     "window, updated": lambda b: Window(b, WindowConfig(N=32, rank=2)),
     "sliding, updated": lambda b: Sliding(b, SlidingConfig(N=24, sinks=2, rank=2)),

@@ -147,9 +147,16 @@ class Backbone:
 
         Positions reach only models that learn them; rotary encoding is left to `attend`.
         """
-        ids = position_BT % self.max_positions if self.learned_positions else torch.zeros_like(tokens_BT)
+        return self._forward(position_BT, attend, input_ids=tokens_BT)
+
+    def forward_embedded(self, embedding_BTC: Tensor, position_BT: Tensor, attend: attention.Attend) -> Tensor:
+        """`forward` of what lies in the place of tokens' embeddings, before positions are added to them."""
+        return self._forward(position_BT, attend, inputs_embeds=embedding_BTC)
+
+    def _forward(self, position_BT: Tensor, attend: attention.Attend, **inputs: Tensor) -> Tensor:
+        ids = position_BT % self.max_positions if self.learned_positions else torch.zeros_like(position_BT)
         with attention.seam(self.config):
-            output = self.model.base_model(input_ids=tokens_BT, position_ids=ids, use_cache=False, attend=attend)
+            output = self.model.base_model(**inputs, position_ids=ids, use_cache=False, attend=attend)
         hidden_BTC: Tensor = output.last_hidden_state
         return hidden_BTC
 
