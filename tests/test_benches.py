@@ -187,6 +187,20 @@ def test_curves(bench, tmp_path):
     assert report["runs"][0]["tokens"] == report["runs"][0]["of"] == 512
 
 
+def test_shares(bench, tmp_path):
+    for number in range(8):
+        (tmp_path / f"{number}.txt").write_text(f"Book {number} says that it is number {number}. " * 20)
+    sizes = ("--backbone=tiny-llama", "--documents=2", "--history=64", "--scored=32")
+    names = ("evalm(W=32,c=8,remote_bias=-1,weights=none)", "full")
+    report = bench("shares", str(tmp_path), *names, "--twins", "window(N=32)", "full", *sizes)
+    rows = report["shares"]
+    assert [row["method"] for row in rows] == [*names, "window(N=32)", "full"]
+    assert len({row["window"] for row in rows}) == 1
+    assert rows[1]["share_of_twins"] == rows[3]["share_of_twins"] == 1
+    assert rows[2]["share_of_twins"] == 0
+    assert all((row["share"] is None) == (row["window"] <= row["full"]) for row in rows)
+
+
 def test_decode(bench):
     options = ("--lengths", "16", "32", "--groups", "2", "--steps", "2", "--backbone", "tiny-llama", "--threads", "1")
     runs = bench("decode", *options)["runs"]

@@ -21,6 +21,7 @@ from contextlab.errors import UserError
 from contextlab.states import State as State
 
 if TYPE_CHECKING:
+    from contextlab.attention import Attend
     from contextlab.backbone import Backbone
 
 C = TypeVar("C", bound="MethodConfig")
@@ -293,6 +294,14 @@ class ContextMethod(ABC, Generic[C, S]):
         """A baseline without memory that learns from the same tokens, as an argument of `--method`.
 
         What a method has learned beyond its twin is the use of its memory, not the domain.
+        """
+        return None
+
+    def whole_attention(self) -> Attend | None:
+        """The attention of every layer over whole texts, differentiable in what is learned; None where the method has
+        no such form.
+
+        It receives queries, keys and values of a text from its first token on, right-padded (`attention.Attend`).
         """
         return None
 

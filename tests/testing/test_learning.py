@@ -45,6 +45,7 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "evalm": lambda b: EVALM(b, EVALMConfig(W=32, c=8)),
     "evalm, eva": lambda b: EVALM(b, EVALMConfig(W=32, c=4, sinks=2, pooling="eva", adaptive="qk")),
     "evalm, overlap": lambda b: EVALM(b, EVALMConfig(W=16, c=4, overlap=True)),
+    "evalm, rank": lambda b: EVALM(b, EVALMConfig(W=32, c=8, rank=2)),
     "adapter": lambda b: GenerativeAdapter(b, GenerativeAdapterConfig(chunk=24, d_r=8, r=4)),
     "adapter, polar": lambda b: GenerativeAdapter(
         b, GenerativeAdapterConfig(chunk=32, d_r=6, r=6, normalisation="polar", modules=WIDE)

@@ -281,3 +281,22 @@ def test_a_second_wish_to_stop_ends_the_process_as_always() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+def test_a_second_stage_begins_with_the_first_and_tells_what_both_cost(texts: Path, tmp_path: Path) -> None:
+    form = "W=16,c=4,sinks=2,remote_bias=-1"
+    stage = {"tokens": 800, "rows": 1, "segment": 48, "lr": 2e-2, "history": 48, "scored": 16}
+    first = run(texts, tmp_path / "one", method=f"evalm({form})", objective="attention", **stage)
+    assert first["begun_with"] is None
+    assert first["losses"][-1]["loss"] < first["losses"][0]["loss"]
+    weights = tmp_path / "one"
+    again = {**stage, "segment": 32, "sequence": 96, "lr": 3e-3}
+    second = run(texts, tmp_path / "two", method=f"evalm({form},rank=2,weights={str(weights)!r})", **again)
+    assert second["begun_with"]["sha256"] == first["weights"]["sha256"]
+    assert second["curve"][0]["loss"] == pytest.approx(first["gains"]["loss"], abs=1e-6)
+    for name in ("tokens", "flops", "seconds"):
+        assert second["cost"][name] > first["cost"][name] == second["begun_with"]["cost"][name]
+    assert losses(tmp_path / "two")[-1][0] == second["cost"]["tokens"] - first["cost"]["tokens"] >= 800
+    loaded = registry.load(f"evalm({form},rank=2)", backbone="tiny-llama", device="cpu", weights=tmp_path / "two")
+    assert loaded.card.cost.tokens == second["cost"]["tokens"]
+    assert run(texts, tmp_path / "two", method=f"evalm({form},rank=2,weights={str(weights)!r})", **again) == second

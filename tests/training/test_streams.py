@@ -133,3 +133,41 @@ def test_shuffled_streams_go_on_from_a_position_in_an_order_of_the_seed() -> Non
 def test_shuffled_texts_that_are_shorter_than_a_segment_are_one_sentence() -> None:
     with pytest.raises(UserError, match="has 2 segments to train on, fewer than 3 rows: use --rows 2"):
         Streams(made([5, 5, 3]), range(3), 3, 4, shuffled=True)
+
+
+@pytest.mark.parametrize(("segment", "sequence"), [(5, 12), (4, 12), (5, 5), (3, 100)])
+def test_a_long_document_is_cut_into_texts_that_begin_anew(segment: int, sequence: int) -> None:
+    corpus = made([61])
+    streams = Streams(corpus, [0], 1, segment, sequence=sequence)
+    begin = 0
+    while begin < 61:
+        batch = streams.next()
+        length = int(batch.lengths_B)
+        assert batch.begins == (begin,)
+        assert batch.tokens_BT[0].tolist() == list(range(begin, begin + length))
+        assert bool(batch.fresh_B) == (begin % sequence == 0)
+        within = begin % sequence
+        assert length == min(segment, sequence - within, 61 - begin)
+        begin += length
+    assert streams.next().begins == (0,)
+
+
+def test_a_position_inside_a_document_that_is_cut_is_gone_on_from() -> None:
+    corpus = made([61, 40, 33])
+    whole, resumed = (Streams(corpus, range(3), 2, 5, sequence=12) for _ in range(2))
+    for _ in range(9):
+        whole.next()
+    assert resumed.fits(whole.position)
+    resumed.position = list(whole.position)
+    for _ in range(20):
+        one, other = whole.next(), resumed.next()
+        assert torch.equal(one.tokens_BT, other.tokens_BT)
+        assert torch.equal(one.fresh_B, other.fresh_B)
+
+
+def test_a_text_is_a_segment_at_least_and_segments_in_random_order_are_not_cut() -> None:
+    corpus = made([61, 61, 61])
+    whole, longer = (Streams(corpus, range(3), 1, 7, sequence=sequence) for sequence in (7, 3))
+    assert read(whole, 20) == read(longer, 20)
+    plain, cut = (Streams(corpus, range(3), 2, 7, shuffled=True, sequence=sequence) for sequence in (None, 10))
+    assert read(plain, 20) == read(cut, 20)

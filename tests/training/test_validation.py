@@ -148,3 +148,8 @@ def test_a_window_reconstructs_as_it_reads_cold(built: Corpus) -> None:
     measured = validator(Window(tiny(), WindowConfig(N=32)), built, validation="reconstruction")()
     assert measured.content_gain == 0.0
     assert measured.loss == pytest.approx(measured.window)
+
+
+def test_what_is_scored_may_be_shorter_than_a_segment(built: Corpus) -> None:
+    one = Validator(learner(), built, options(scored=16, history=80), 32)
+    assert (one.history_BH.shape[1], one.scored_BS.shape[1]) == (80, 16)

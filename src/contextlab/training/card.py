@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from contextlab import files, grammar
+from contextlab import cards, files, grammar
 from contextlab.harness.identity import command, commit, hardware
 from contextlab.method import AnyMethod
 from contextlab.training.corpus import Corpus
@@ -35,6 +35,7 @@ def of(
     validations: Sequence[tuple[int, Validation]],
     lines: Sequence[dict[str, Any]],
     weights: Path,
+    begun: cards.Card | None = None,
 ) -> dict[str, Any]:
     """The card of a finished run.
 
@@ -47,8 +48,9 @@ def of(
         validations: each with the tokens trained until then, the last one of the weights that were written.
         lines: of the curve.
         weights: their file.
+        begun: card of the weights that the run began with, whose cost is part of the cost.
     """
-    progress, backbone = trainer.progress, method.backbone
+    backbone = method.backbone
     steps = [line for line in lines if "loss" in line]
     return {
         "schema": 1,
@@ -66,11 +68,12 @@ def of(
         },
         "corpus": _corpus(corpus),
         "training": {**settings.as_dict(), "segment": trainer.streams.segment, "processes": trainer.processes.count},
-        "cost": {
-            "flops": progress.flops,
-            "peak_bytes": torch.cuda.max_memory_allocated() if backbone.device.type == "cuda" else None,
-            "seconds": progress.seconds,
-            "tokens": progress.tokens,
+        "cost": _cost(trainer, begun),
+        "begun_with": begun
+        and {
+            "label": begun.label,
+            "sha256": begun.weights.sha256,
+            "cost": begun.cost.model_dump(),
         },
         "gains": validations[-1][1].line(),
         "curve": [{"tokens": tokens, **validation.line()} for tokens, validation in validations],
@@ -86,6 +89,21 @@ def of(
             "command": command(),
         },
     }
+
+
+def _cost(trainer: Trainer, begun: cards.Card | None) -> dict[str, Any]:
+    """What the weights have cost, those they began with included."""
+    progress = trainer.progress
+    flops, seconds, tokens = progress.flops, progress.seconds, progress.tokens
+    if begun is not None:
+        flops, seconds, tokens = (
+            flops + (begun.cost.flops or 0),
+            seconds + begun.cost.seconds,
+            tokens + begun.cost.tokens,
+        )
+    on_gpu = trainer.method.backbone.device.type == "cuda"
+    peak = torch.cuda.max_memory_allocated() if on_gpu else None
+    return {"flops": flops, "peak_bytes": peak, "seconds": seconds, "tokens": tokens}
 
 
 def _corpus(corpus: Corpus) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Step:
     Attributes:
         tokens: learned from so far, by all processes.
         loss: mean of the objective over its tokens.
-        nats: mean of - log P over its tokens.
+        nats: mean of - log P over its tokens; None where the objective predicts none.
         rate: learning rate.
         norm: of the gradient, before it was cut back.
         seconds: it took.
@@ -43,7 +43,7 @@ class Step:
 
     tokens: int
     loss: float
-    nats: float
+    nats: float | None
     rate: float
     norm: float
     seconds: float
@@ -136,8 +136,9 @@ class Trainer:
             counted = prepared.flops + round(products.flops * self.progress.missed)
             self.progress.flops += counted * self.processes.count
             self.state = outcome.state.detach()
+            nats = math.nan if outcome.nats is None else float(outcome.nats)
             sums += torch.tensor(
-                [float(outcome.loss.detach()), float(outcome.nats), float(batch.lengths_B.sum())], dtype=torch.float64
+                [float(outcome.loss.detach()), nats, float(batch.lengths_B.sum())], dtype=torch.float64
             )
         self.learned.eval()
         step = self._apply(sums)
@@ -186,7 +187,7 @@ class Trainer:
         """One step of the optimiser with the gradients of all processes.
 
         Args:
-            sums: of the objective, of - log P and of the tokens, of this process.
+            sums: of the objective, of - log P (NaN where there is none) and of the tokens, of this process.
         """
         held = [one for one in self.parameters if one.grad is not None or self.processes.count > 1]
         for one in held:
@@ -209,4 +210,5 @@ class Trainer:
         self.optimiser.zero_grad()
         self.progress.tokens += round(tokens)
         self.progress.steps += 1
-        return Step(self.progress.tokens, loss / tokens, nats / tokens, rate, norm, 0.0)
+        predicted = None if math.isnan(nats) else nats / tokens
+        return Step(self.progress.tokens, loss / tokens, predicted, rate, norm, 0.0)

@@ -25,12 +25,12 @@ class Outcome:
     Attributes:
         state: after it, with its graph.
         loss: the sum over the tokens, with a graph to what is learned.
-        nats: - log P summed over the tokens, the same measure for every objective.
+        nats: - log P summed over the tokens, the same measure for every objective; None for one that predicts none.
     """
 
     state: State
     loss: Tensor
-    nats: Tensor
+    nats: Tensor | None
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

@@ -23,6 +23,8 @@ class TrainConfig(Config):
         rows: documents side by side, in every process.
         segment: tokens of one row in one batch, through which gradients reach; `segments` of the method's own, or of
             1,024, when not given.
+        sequence: tokens of a document that are read as one text; behind them its row goes on with an empty state. Whole
+            documents when not given.
         segments: what a method writes into its memory in one of its segments and reads in the next gets a gradient only
             where both are in one batch; not used with `segment`.
         lr: the highest learning rate.
@@ -45,6 +47,7 @@ class TrainConfig(Config):
         history: tokens that validation reads before those it scores; two segments when not given.
         validation: what is scored: `completion`, what follows the history; or `reconstruction`, the history's last
             segment once more, behind the memory alone.
+        scored: tokens that it scores; a segment when not given.
         dtype: of the products of linear layers; `auto` is bfloat16 on a GPU, and float32 elsewhere.
         storage: type of the weights that are written at the end.
     """
@@ -52,6 +55,7 @@ class TrainConfig(Config):
     tokens: pydantic.PositiveInt
     rows: pydantic.PositiveInt = 2
     segment: pydantic.PositiveInt | None = None
+    sequence: pydantic.PositiveInt | None = None
     segments: pydantic.PositiveInt = 1
     lr: pydantic.PositiveFloat = 1e-3
     schedule: Literal["linear", "polynomial", "cosine", "constant"] = "cosine"
@@ -71,6 +75,7 @@ class TrainConfig(Config):
     texts: pydantic.PositiveInt = 1
     history: pydantic.PositiveInt | None = None
     validation: Literal["completion", "reconstruction"] = "completion"
+    scored: pydantic.PositiveInt | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     storage: Literal["float16", "float32"] = "float16"
 
@@ -108,7 +113,16 @@ class TrainConfig(Config):
         An option that is newer than that run has its default there. What is looked at on the way may change, and the
         length where the learning rate does not depend on it.
         """
-        free = {"evaluate_every", "checkpoint_every", "documents", "texts", "history", "validation", "storage"}
+        free = {
+            "evaluate_every",
+            "checkpoint_every",
+            "documents",
+            "texts",
+            "history",
+            "scored",
+            "validation",
+            "storage",
+        }
         free |= {"tokens"} if self.schedule == "constant" and not self.warmup else set()
         earlier = {**type(self)(tokens=self.tokens).as_dict(), **earlier}
         for name, value in self.as_dict().items():

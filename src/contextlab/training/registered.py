@@ -9,6 +9,7 @@ from contextlab.training.answers import Answers
 from contextlab.training.chunks import Completion, Reconstruction
 from contextlab.training.contrast import Contrast
 from contextlab.training.corpus import Corpus
+from contextlab.training.fitting import AttentionFit
 from contextlab.training.objectives import LanguageModel, Objective
 from contextlab.training.teacher import Teacher
 
@@ -19,6 +20,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "reconstruction": Reconstruction,
     "completion": Completion,
     "answers": Answers,
+    "attention": AttentionFit,
 }
 
 

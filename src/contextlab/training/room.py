@@ -101,7 +101,7 @@ class _Room:
         self, name: str, method: AnyMethod, corpus: Corpus, settings: TrainConfig, out: Path, processes: Processes
     ) -> None:
         self.name, self.method, self.corpus, self.settings, self.out = name, method, corpus, settings, out
-        self.processes = processes
+        self.processes, self.begun = processes, method.card
         self.segment = settings.length(method.capabilities.segment, method.backbone.max_positions)
         corpus.check(self.segment)
         rows, rank = settings.rows, processes.rank
@@ -112,6 +112,7 @@ class _Room:
             self.segment,
             settings.seed,
             shuffled=settings.order == "shuffled",
+            sequence=settings.sequence,
             mine=range(rank * rows, (rank + 1) * rows),
             device=method.backbone.device,
         )
@@ -124,7 +125,7 @@ class _Room:
         """All steps that are left, and the card."""
         stored = self._matched()
         finished = records.read(self.out / cards.CARD)
-        if finished is not None and finished["cost"]["tokens"] >= self.settings.tokens:
+        if finished is not None and finished["training"]["tokens"] >= self.settings.tokens:
             return finished
         extra = Extra()
         torch.manual_seed(self.settings.seed + self.processes.rank)
@@ -207,6 +208,7 @@ class _Room:
                 [(line["tokens"], Validation(**line["validation"])) for line in self.validations],
                 self.curve.lines(),
                 path,
+                self.begun,
             )
             records.write(self.out / cards.CARD, written)
         self.processes.wait()

@@ -1,7 +1,8 @@
 """Documents side by side: consecutive segments of a document in consecutive batches (LongMem, Fig. 3).
 
 Documents are dealt to rows in groups of about equal length and shuffled inside their group. A row whose document ends
-begins the next one alone; segments never hold two documents.
+begins the next one alone; segments never hold two documents. A long document may be cut into texts of equal length,
+each of which begins with an empty state.
 
 Legend: B rows, T tokens of a segment.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import random
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -33,7 +35,7 @@ class Batch:
     Attributes:
         tokens_BT: right-padded where a document ends.
         lengths_B: tokens that count.
-        fresh_B: whether a row begins a document.
+        fresh_B: whether a row begins a text.
         documents: of every row.
         begins: of the segment in its document, in tokens, by row.
         answers_BT: whether a token's loss counts, as far as the document says; None where no document says so.
@@ -76,6 +78,7 @@ class Streams:
         segment: the most tokens of a segment.
         seed: of the order of the documents.
         shuffled: whether a row reads whole segments of all documents in random order, each as a document of its own.
+        sequence: tokens of a document that are one text, a segment at least; all of them when None. Of no use if shuffled.
         mine: rows of this process; all of them when None.
         device: of the batches.
 
@@ -93,6 +96,7 @@ class Streams:
         seed: int = 0,
         *,
         shuffled: bool = False,
+        sequence: int | None = None,
         mine: range | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -107,6 +111,7 @@ class Streams:
             )
         self.corpus, self.segment, self.seed, self.device = corpus, segment, seed, device
         self.stretches, self._orders = stretches, dict[tuple[int, int], list[int]]()
+        self.sequence = max(sequence, segment) if sequence and not shuffled else sys.maxsize
         self.rows = mine if mine is not None else range(rows)
         self.groups = [groups[row] for row in self.rows]
         self.position: list[Position] = [(0, 0, 0) for _ in self.rows]
@@ -137,11 +142,12 @@ class Streams:
         for row, (epoch, index, done) in enumerate(self.position):
             document, first, end = self.stretches[self.order(row, epoch)[index]]
             begin = first + done
-            piece = self.corpus.piece(document, begin, min(begin + self.segment, end)).tolist()
+            text_end = done // self.sequence * self.sequence + self.sequence
+            piece = self.corpus.piece(document, begin, min(begin + self.segment, end, first + text_end)).tolist()
             pieces.append(piece)
             documents.append(document)
             begins.append(begin)
-            restarts.append(done == 0)
+            restarts.append(done % self.sequence == 0)
             self.position[row] = self._behind(row, epoch, index, done + len(piece))
         tokens_BT, lengths_B = pad(pieces, self.device)
         fresh_B = torch.tensor(restarts, device=self.device)

@@ -24,7 +24,7 @@ from contextlab.method import AnyMethod, State
 from contextlab.methods.full import Full
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.training.corpus import Corpus
-from contextlab.training.options import TrainConfig
+from contextlab.training.options import LOCAL, TrainConfig
 
 SEGMENTS = 2
 """Segments of the histories."""
@@ -80,12 +80,12 @@ class Validator:
         lengths = {n: corpus.documents[n].tokens for n in corpus.held_back}
         wanted = settings.history or SEGMENTS * segment
         second = sorted(lengths.values())[-2]
-        scored = min(segment, second // 2)
+        scored = min(settings.scored or segment, second // 2)
         if not scored:
             raise UserError(f"The documents held back of {corpus.name} have one token: give longer texts.")
         # Full attention reaches no farther than the model's positions.
         reach = max(min(wanted, second - scored, backbone.max_positions - scored), 1)
-        history = reach // segment * segment or reach
+        history = reach // scored * scored or reach
         long = [n for n, length in lengths.items() if length >= history + scored][: settings.documents]
         # Of texts that stand one after another no two are of one document: each is the other memory of the one before.
         places = [(n, number) for number in range(settings.texts) for n in long]
@@ -98,7 +98,7 @@ class Validator:
         self.history_BH, self.scored_BS = texts_BT[:, :history], texts_BT[:, history:]
         if self.alone:
             self.scored_BS = self.history_BH[:, -scored:]
-        self._local = min(method.capabilities.segment or segment, backbone.max_positions)
+        self._local = min(method.capabilities.segment or min(segment, LOCAL), backbone.max_positions)
         self._references: tuple[float, float] | None = None
 
     @property

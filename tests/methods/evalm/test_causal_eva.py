@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from contextlab.errors import UserError
+from contextlab.kernels.eva_chunk_compress import eva_chunk_compress
 from contextlab.methods.evalm import CausalEVA
 
 FIXTURES = ["eva/e1_w8c4_f64", "eva/e2_ragged_w16c4_f64", "eva/e3_w_eq_c_norpe_f32"]
@@ -123,6 +124,36 @@ def test_biases_follow_the_distance_over_windows():
     biases = bias(distance)[0]
     torch.testing.assert_close(biases[:11], table[[0, 0, 0, *range(8)]])
     assert biases[-1] == table[15]
+
+
+def test_shifted_distances_are_those_of_indices_in_the_extended_window():
+    """As in the released module: the query's index in its window less the key's among the 2 W keys in its view."""
+    module = random(relative_bias=True, overlap=True, shifted_distances=True)
+    x = torch.randn(1, 29, 16, dtype=torch.float64)
+    heads = (proj(x).unflatten(-1, (4, -1)).transpose(1, 2) for proj in (module.q_proj, module.k_proj, module.v_proj))
+    q, k, v = heads
+    chunk_k = module.means(q, k)[1]
+    chunk_v = eva_chunk_compress(*module.means(q, k), k, v, chunk=4, scale=0.5)
+    expected = torch.empty_like(q)
+    for t in range(29):
+        begin = t // 8 * 8
+        keys = range(max(begin - 8, 0), t + 1)
+        index = torch.tensor([(t - begin) - (key - begin + 8) for key in keys])
+        local = q[:, :, t, None] @ k[:, :, keys].transpose(-1, -2) * 0.5 + module.rel_pos_bias(index) * 0.5
+        remote = q[:, :, t, None] @ chunk_k[:, :, : t // 4].transpose(-1, -2) * 0.5
+        values = torch.cat((v[:, :, keys], chunk_v[:, :, : t // 4]), dim=2)
+        expected[:, :, t] = (torch.cat((local, remote), dim=-1).softmax(-1) @ values)[:, :, 0]
+    torch.testing.assert_close(module(x), module.out_proj(expected.transpose(1, 2).flatten(2)))
+    true = random(relative_bias=True, overlap=True)
+    true.load_state_dict(module.state_dict())
+    assert not torch.allclose(true(x), module(x))
+
+
+def test_without_overlap_no_distance_is_shifted():
+    shifted, true = (random(relative_bias=True, shifted_distances=shift) for shift in (True, False))
+    true.load_state_dict(shifted.state_dict())
+    x = torch.randn(1, 29, 16, dtype=torch.float64)
+    assert torch.equal(shifted(x), true(x))
 
 
 @pytest.mark.parametrize(

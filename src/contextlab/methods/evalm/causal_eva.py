@@ -20,7 +20,7 @@ NORM_EPSILON = 1e-5
 
 
 class RelativeBias(nn.Module):
-    """T5's bias by distance, one table for all heads; distances are those of the tokens, overlap or not."""
+    """T5's bias by distance, one table for all heads."""
 
     def __init__(self, buckets: int, max_distance: int) -> None:
         super().__init__()
@@ -53,6 +53,8 @@ class CausalEVA(nn.Module):
         overlap: whether the previous window is local too.
         remote_visibility: `before_chunk`, all chunks before a query's own; or `before_window`, those that have left
             the local view.
+        shifted_distances: with overlap, take T5's distances W too short, as the released module does: keys at most W
+            tokens back then share bucket 0, those of the own window among them.
 
     Raises:
         UserError: when the chunks do not fill the window, or the heads not the width.
@@ -69,6 +71,7 @@ class CausalEVA(nn.Module):
         relative_bias: bool = False,
         overlap: bool = False,
         remote_visibility: Literal["before_chunk", "before_window"] = "before_chunk",
+        shifted_distances: bool = False,
     ) -> None:
         super().__init__()
         check_chunks(window, chunk)
@@ -76,6 +79,7 @@ class CausalEVA(nn.Module):
             raise UserError(f"The width {width} must be a multiple of the number of heads {heads}.")
         self.heads, self.head_width, self.window, self.chunk = heads, width // heads, window, chunk
         self.extension = window if overlap else 0
+        self.shift = self.extension if shifted_distances else 0
         own = remote_visibility == "before_chunk"
         self.geometry = Geometry(window, chunk, sinks=0, recent=self.extension, far=0, own=own)
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
@@ -146,7 +150,7 @@ class CausalEVA(nn.Module):
             first, end = max(begin - self.extension, 0), min(begin + self.window, q_BHTD.shape[2])
             position_S = torch.arange(first, end, device=q_BHTD.device)
             distance_tS = position_S[begin - first :, None] - position_S
-            bias_tS = (self.rel_pos_bias(distance_tS) * scale).masked_fill(distance_tS < 0, float("-inf"))
+            bias_tS = (self.rel_pos_bias(distance_tS - self.shift) * scale).masked_fill(distance_tS < 0, float("-inf"))
             operands = (q_BHTD[:, :, begin:end], k_BHTD[:, :, first:end], v_BHTD[:, :, first:end], *chunks)
             outs.append(eva_attention(*operands, scale=scale, bias=bias_tS, counts_BT=counts_BT[:, begin:end]))
         return torch.cat(outs, dim=2)

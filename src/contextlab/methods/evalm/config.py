@@ -13,16 +13,17 @@ import pydantic
 import torch
 from torch import Tensor
 
-from contextlab.config import Weights
 from contextlab.errors import UserError
-from contextlab.method import MethodConfig
+from contextlab.methods.low_rank import LowRankConfig
 
 N = TypeVar("N", int, Tensor)
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class EVALMConfig(MethodConfig):
+class EVALMConfig(LowRankConfig):
     """The papers' hyper-parameters, and what attaching EVA to a trained model adds.
+
+    Weights that were trained with rank=0 are those that a larger rank begins with: its low-rank update is zero then.
 
     Attributes:
         W: tokens of a local window; 1,024, or as many as fit, when not given. The paper's form is W = c.
@@ -36,12 +37,11 @@ class EVALMConfig(MethodConfig):
         adaptive: maps of the means: `no-ln`, linear, which can start as the identity; or `qk`, with a layer norm.
         remote_bias: initial value of the learned bias per head on summaries; None is minus infinity, which leaves the
             local attention alone.
-        weights: trained summaries: `auto`, those that come with the package, where some fit; `none`, as initialised; or
-            a file, or the folder of a training run.
     """
 
-    # Summaries of one window are read in the next ones.
-    training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2}
+    # Summaries of one window are read in the next ones, and the paper trains on sequences of 8,192 tokens.
+    training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2, "sequence": 8192}
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"W", "overlap", "remote_bias"})
 
     W: pydantic.PositiveInt | None = None
     c: pydantic.PositiveInt = 16
@@ -51,7 +51,6 @@ class EVALMConfig(MethodConfig):
     pooling: Literal["eva", "learned"] = "eva"
     adaptive: Literal["no-ln", "qk"] = "no-ln"
     remote_bias: pydantic.FiniteFloat | None = None
-    weights: Weights = "auto"
 
     def __post_init__(self) -> None:
         """Check what the fields say together."""

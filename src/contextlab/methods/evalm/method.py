@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from contextlab import attention, states
 from contextlab.attention import CacheReader, Layout
-from contextlab.backbone import Backbone, wrap
+from contextlab.backbone import Backbone, UpdatedBackbone, wrap
 from contextlab.errors import UserError
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.blocks import BlockMethod
@@ -25,14 +25,16 @@ from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
 from contextlab.methods.local_cache import LocalCache, reserved
-from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.sliding import Sliding, SlidingConfig, local_twin
+
+SUMMARIES, UPDATES = "summaries", "updates"
 
 
 class EVALM(BlockMethod[EVALMConfig, EVALMState]):
     """Local windows of W tokens with sinks; every chunk of c tokens that has left them stays as one key and value.
 
     Untrained, summaries have attention weight 0 and the method is its baseline; `remote_bias` opens them, `weights`
-    brings trained ones.
+    brings trained ones, and with a `rank` the backbone's projections carry a low-rank update beside them.
     """
 
     Config = EVALMConfig
@@ -45,7 +47,13 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
             raise UserError("EVALM needs rotary or learned positions: use longmem with an ALiBi model.")
         self.geometry = self.config.geometry(backbone.max_positions)
         self.local = LocalCache(self.geometry.window, keep_first=self.geometry.sinks, keep_last=self.geometry.recent)
-        self.summaries = self.learns(summaries(backbone, self.config), self.config.weights)
+        self.summaries = summaries(backbone, self.config)
+        learned: nn.Module = self.summaries
+        if self.config.rank:
+            updated = UpdatedBackbone(backbone, self.config.targeted(backbone), self.config.rank)
+            self.network = updated
+            learned = nn.ModuleDict({SUMMARIES: self.summaries, UPDATES: updated.updates})
+        self.learns(learned, self.config.weights)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -59,9 +67,23 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         recent = None if self.config.overlap else 0
         return Sliding(self.backbone, SlidingConfig(N=self.local.segment, sinks=self.local.keep_first, recent=recent))
 
+    @property
+    def twin(self) -> str:
+        """The local context with an update of the same rank."""
+        local = "sliding" if self.config.overlap else "window"
+        return local_twin(local, self.config.W, self.config.rank, self.config.targets)
+
+    def renamed_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of this rank; to those of rank 0, which are summaries alone, the update as it starts is added."""
+        if not self.config.rank or any(name.startswith((f"{SUMMARIES}.", f"{UPDATES}.")) for name in weights):
+            return weights
+        assert self.learned is not None
+        begun = {name: tensor for name, tensor in self.learned.state_dict().items() if name.startswith(f"{UPDATES}.")}
+        return {**{f"{SUMMARIES}.{name}": tensor for name, tensor in weights.items()}, **begun}
+
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> EVALMState:
         """An empty state; a first window that is shortened for what is ahead still holds whole chunks."""
-        plain = self.local.empty(self.backbone, batch_size, ahead if self.capabilities.segment else None)
+        plain = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
         backbone, chunk = self.backbone, self.geometry.chunk
         sum_BKD = torch.zeros(
             batch_size,
@@ -93,7 +115,7 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
     def step(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[EVALMState, Tensor]:
         """Attend, roll up finished chunks; at a window's end cut the local cache back."""
         reader = self.reader(state, self.local.layout(state, tokens_Bt.shape[1]), lengths_B)
-        hidden_BtC = self.local.hidden(self.backbone, state, tokens_Bt, reader)
+        hidden_BtC = self.local.hidden(self.network, state, tokens_Bt, reader)
         if not bool(hidden_BtC.isfinite().all()):
             raise UserError("The model's hidden states are no longer finite: use a wider dtype or other weights.")
         after = self.local.after(state, (reader,), lengths_B, self.backbone)
@@ -102,7 +124,7 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
     def forward(self, state: EVALMState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
         """`hidden_BTC` of tokens that lie behind a state and complete no chunk, and the reader of the local cache."""
         reader = self.reader(state, layout)
-        return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
+        return self.local.hidden(self.network, state, tokens_BT, reader), (reader,)
 
     def reader(self, state: EVALMState, layout: Layout, lengths_B: Tensor | None = None) -> EvaReader:
         """The attention of one forward pass, which rolls up the chunks that `lengths_B` tokens complete."""
@@ -124,17 +146,21 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         states.within("chunks.used_B", state.chunks.used_B, whole_B, whole_B)
         states.within("kv.used_B", state.kv.used_B, state.length_B % self.geometry.chunk, state.length_B)
 
+    def whole_attention(self) -> ParallelEVA:
+        """Attention of whole texts at once; it equals reading them piece by piece."""
+        return ParallelEVA(self.backbone, self.summaries, self.geometry)
+
     @contextmanager
     def as_attention(self) -> Iterator[None]:
-        """Let the backbone's transformers model attend like this method wherever it is called on whole sequences.
+        """Let the transformers model attend like this method wherever it is called on whole sequences.
 
-        Differentiable, also in the summaries' weights; padding on the right. Afterwards the model is what it was.
+        The model is the backbone's, or with a rank the one with the update, `network.model`. Differentiable, also in
+        the summaries' weights; padding on the right. Afterwards the model is what it was.
 
         Raises:
             UserError: in a call with padding on the left, position ids, or a cache.
         """
-        attend = ParallelEVA(self.backbone, self.summaries, self.geometry)
-        with attention.attending(self.backbone.model, attend, self._parallel_positions):
+        with attention.attending(self.network.model, self.whole_attention(), self._parallel_positions):
             yield
 
     def _parallel_positions(self, length: int) -> Tensor:
@@ -157,8 +183,10 @@ def eva_attention_of(model: Any, config: EVALMConfig | None = None) -> Iterator[
         config: of the method, which is handed back.
 
     Raises:
-        UserError: for a model whose attention is out of reach, and as `EVALM.as_attention` does.
+        UserError: for a model whose attention is out of reach, a config with a rank, and as `EVALM.as_attention` does.
     """
+    if config is not None and config.rank:
+        raise UserError("A low-rank update needs a model of its own: use rank=0, or EVALM.as_attention.")
     training = {module: module.training for module in model.modules()}
     try:
         method = EVALM(wrap(model), config)
