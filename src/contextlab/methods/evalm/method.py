@@ -25,7 +25,7 @@ from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
 from contextlab.methods.local_cache import LocalCache, reserved
-from contextlab.methods.sliding import Sliding, SlidingConfig, local_twin
+from contextlab.methods.sliding import Local, Sliding, SlidingConfig, local_twin
 
 SUMMARIES, UPDATES = "summaries", "updates"
 
@@ -70,7 +70,7 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
     @property
     def twin(self) -> str:
         """The local context with an update of the same rank."""
-        local = "sliding" if self.config.overlap else "window"
+        local: Local = "sliding" if self.config.overlap else "cold"
         return local_twin(local, self.config.W, self.config.rank, self.config.targets)
 
     def renamed_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
