@@ -111,6 +111,18 @@ def test_evalm_in_a_process_of_its_own_for_every_length(bench):
     assert all(run["formula_bytes"] < run["peak_bytes"] < 3 * run["formula_bytes"] for run in (short, long))
 
 
+def test_a_step_of_the_papers_evalm_is_what_arithmetic_says(bench):
+    (step,) = bench("evalm_step", "--shapes", "evalm-350m", "--length", "1024")["steps"]
+    counted = bench("evalm", "--lengths", PAPER_LENGTH=1024)["paper_shapes"]["evalm-350m"]
+    expected = 3 * (counted["flops_per_token"] + counted["head_flops_per_token"])
+    assert step["flops_per_token"] == pytest.approx(expected, rel=0.01)
+    assert step["step_flops"] == 64 * 1024 * step["flops_per_token"]
+    # The paper's own number for 350M is 8 % higher, for longer sequences and a local context that it does not say.
+    assert 0.8 < step["run_flops"] / step["published_run_flops"] < 1
+    assert step["weight_bytes"] == 16 * step["weights"] > 16 * 350e6
+    assert step["sequence_bytes"] > 24 * 1024 * 1024 * 4
+
+
 def test_the_papers_evalm_by_arithmetic(bench):
     shapes = bench("evalm", "--lengths")["paper_shapes"]
     assert set(shapes) == {"evalm-350m", "evalm-1.3b"}

@@ -16,6 +16,7 @@ import huggingface_hub
 
 from contextlab import files
 from contextlab.errors import UserError, short
+from contextlab.training import instructions
 
 HUB = "hub:"
 END = "\f\n"
@@ -79,6 +80,12 @@ class Source:
             UserError: when a file is broken, not UTF-8, or holds lines of another form.
         """
         for name, path in self.files.items():
+            if instructions.ENDING in path.name:
+                pool = instructions.read_pool(path.parent / instructions.POOL)
+                for task, text in instructions.texts(path, _text(path).split("\n"), pool):
+                    sha256 = hashlib.sha256(text.encode()).hexdigest()
+                    yield Document(f"{name}#{task}", text, sha256, self.index.get(sha256, {}))
+                continue
             lines = ".jsonl" in path.suffixes
             texts = _lines(path) if lines else (((Part(text),), {}) for text in _text(path).split(END))
             for number, (parts, about) in enumerate(texts):
@@ -109,7 +116,9 @@ def open_source(location: str | Path) -> Source:
     folder = path if path.is_dir() else path.parent
     files = {one.relative_to(folder).as_posix(): one for one in texts}
     index = folder / INDEX
-    listed = {**files, **({INDEX: index} if index.is_file() else {})}
+    pools = {one.parent / instructions.POOL for one in texts if instructions.ENDING in one.name}
+    further = sorted(one for one in (index, *pools) if one.is_file())
+    listed = {**files, **{one.relative_to(folder).as_posix(): one for one in further}}
     name = str(location) if hub else path.resolve().name
     return Source(name, files, _index(index), {name: _digest(one) for name, one in listed.items()})
 

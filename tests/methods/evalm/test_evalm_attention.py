@@ -129,3 +129,27 @@ def test_models_out_of_reach_are_one_sentence():
     with pytest.raises(UserError, match="cannot be used"), eva_attention_of(model):
         pass
     assert model.training
+
+
+@pytest.mark.parametrize("family", ["tiny-llama", "tiny-opt"])
+def test_a_whole_model_learns_from_random_weights(family):
+    """Backbone and summaries together, on texts whose second half, a new window, repeats the first."""
+    backbone = backbones.load(family)
+    method = EVALM(backbone, EVALMConfig(W=16, c=4, sinks=0, remote_bias=0.0, weights="none"))
+    tokens = torch.randint(0, 20, (2, 32), generator=torch.Generator().manual_seed(5)).repeat(1, 2)
+    parameters = [*backbone.model.parameters(), *method.summaries.parameters()]
+    before = [parameter.detach().clone() for parameter in parameters]
+    optimiser, losses = torch.optim.Adam(parameters, lr=3e-3), []
+    with method.as_attention():
+        for _ in range(40):
+            loss = backbone.model(tokens, labels=tokens).loss
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(float(loss.detach()))
+    assert losses[-1] < 0.3 * losses[0]
+    moved = [not torch.equal(a, b) for a, b in zip(before, parameters, strict=True)]
+    assert sum(moved) > 0.9 * len(moved)
+    read = -method.read(method.start(2), tokens)[1][:, 1:].mean()
+    with method.as_attention(), torch.no_grad():
+        assert float(read) == pytest.approx(float(backbone.model(tokens, labels=tokens).loss), abs=1e-4)
