@@ -52,7 +52,7 @@ class AttentionFit(Objective):
             )
         steps_T = torch.arange(length, device=batch.tokens_BT.device)
         full = backbone.reader(len(batch.lengths_B), Layout(steps_T.expand_as(batch.tokens_BT)))
-        beside = _Beside(full, self.attend, steps_T < batch.lengths_B[:, None])
+        beside = _Beside(full, self.attend, batch.real_BT)
         with torch.no_grad():
             backbone.forward(batch.tokens_BT, full.layout.position_BT, beside)
         return Outcome(state, torch.stack(beside.errors).mean() * batch.lengths_B.sum(), None)

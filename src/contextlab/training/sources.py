@@ -84,7 +84,7 @@ class Source:
                 pool = instructions.read_pool(path.parent / instructions.POOL)
                 for task, text in instructions.texts(path, _text(path).split("\n"), pool):
                     sha256 = hashlib.sha256(text.encode()).hexdigest()
-                    yield Document(f"{name}#{task}", text, sha256, self.index.get(sha256, {}))
+                    yield Document(f"{name}#{task}", (Part(text),), sha256, self.index.get(sha256, {}))
                 continue
             lines = ".jsonl" in path.suffixes
             texts = _lines(path) if lines else (((Part(text),), {}) for text in _text(path).split(END))

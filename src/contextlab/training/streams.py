@@ -78,7 +78,7 @@ class Streams:
         segment: the most tokens of a segment.
         seed: of the order of the documents.
         shuffled: whether a row reads whole segments of all documents in random order, each as a document of its own.
-        sequence: tokens of a document that are one text, a segment at least; all of them when None. Of no use if shuffled.
+        sequence: tokens of a document that are one text, a segment at least; all of them when None, or if shuffled.
         mine: rows of this process; all of them when None.
         device: of the batches.
 
