@@ -14,6 +14,7 @@ from contextlab import backbone as backbones
 from contextlab.accounting.flops import count, llama_block_flops
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import storage_bytes
+from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import Backbone
 from contextlab.benchmarks.protocols.spans import contextualize
 from contextlab.errors import UserError
@@ -252,6 +253,15 @@ def test_the_ledger_counts_it_where_the_context_is_read(llama: Backbone) -> None
     costs = meter.take()["cost"]
     assert costs["contextualize"]["flops"] > 30 * costs["query"]["flops"]
     assert costs["contextualize"]["tokens"] == 64
+
+
+@pytest.mark.parametrize("form", ["full", "some", "lora"])
+def test_products_and_watch_count_the_same(backbone: Backbone, form: str) -> None:
+    method, tokens = made(backbone, **FORMS[form]), text(60)
+    state = method.start(ahead=Ahead(50))
+    with ProductCounter() as products:
+        method.read(state, tokens)
+    assert count(lambda: method.read(state, tokens))[1] == products.flops
 
 
 def test_answers_alone_are_learned(llama: Backbone) -> None:

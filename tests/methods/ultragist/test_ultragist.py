@@ -14,6 +14,7 @@ from torch import Tensor
 from contextlab import backbone as backbones
 from contextlab.accounting.flops import count, llama_block_flops
 from contextlab.accounting.memory import storage_bytes
+from contextlab.accounting.products import ProductCounter
 from contextlab.attention import rotate
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
@@ -285,6 +286,14 @@ def test_flops_are_those_of_tokens_and_gists_and_of_what_they_see(llama: Backbon
     expected = llama.layers * llama_block_flops(3 * (window + gists), pairs, llama.config) + 3 * gists * update
     counted = count(lambda: method.read(state, text(48), logprobs=False))[1]
     assert counted == expected
+
+
+def test_products_and_watch_count_the_same(backbone: Backbone) -> None:
+    method, tokens = moved(made(backbone)), text(60)
+    state = method.start()
+    with ProductCounter() as products:
+        method.read(state, tokens)
+    assert count(lambda: method.read(state, tokens))[1] == products.flops
 
 
 def test_ratios_are_drawn_in_training_alone(llama: Backbone) -> None:
