@@ -17,6 +17,7 @@ from contextlab.cli.data import app as data
 from contextlab.cli.doctor import doctor
 from contextlab.cli.kernels import app as kernels
 from contextlab.cli.ls import ls
+from contextlab.cli.page import page
 from contextlab.cli.plot import plot
 from contextlab.cli.table import table
 from contextlab.cli.train import train
@@ -30,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (bench, train, ls, check, table, plot, doctor):
+for command in (bench, train, ls, check, table, plot, page, doctor):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(kernels, name="kernels")

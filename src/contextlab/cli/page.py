@@ -1,0 +1,39 @@
+"""`contextlab page`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contextlab import harmless
+from contextlab.cli import say
+from contextlab.errors import UserError
+
+
+def page(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of results.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="File: .html.")],
+    where: Annotated[
+        list[str] | None, typer.Option(help="A condition on results, as task=pg22 or 'n>3'; may be repeated.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of data sets, whose texts the page then shows.")] = None,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Results",
+) -> None:
+    """Write one HTML file with all results, their costs and their examples, which needs no network."""
+    from contextlab.reports.page import page as made
+
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{out} is no page: let its name end with .html.")
+    missing: list[str] = []
+    text = made(folders, where=where or (), data=data, title=title, on_missing=missing.append)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, "utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"{out} cannot be written ({reason}): choose another file with -o.") from None
+    for sentence in missing:
+        typer.echo(f"contextlab: {harmless.line(sentence)}", err=True)
+    say(f"{out}: {len(text.encode()) / 2**20:.1f} MiB")

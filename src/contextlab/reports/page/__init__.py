@@ -1,0 +1,138 @@
+"""A page with all results of a folder: one file that asks for nothing else."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from contextlab.errors import UserError
+from contextlab.harness.store import lines
+from contextlab.reports.frame import frame_of
+from contextlab.reports.page.about import cards
+from contextlab.reports.page.answers import answers
+from contextlab.reports.page.overview import overview
+from contextlab.reports.page.texts import texts
+from contextlab.reports.stored import summaries
+from contextlab.reports.where import select
+from contextlab.version import __version__
+
+SCRIPTS = ("elements.js", "runs.js", "picture.js", "examples.js", "main.js")
+
+
+def page(
+    folders: Sequence[Path],
+    *,
+    where: Sequence[str] = (),
+    data: Path | None = None,
+    title: str = "Results",
+    on_missing: Callable[[str], None] = lambda _: None,
+) -> str:
+    """The HTML of a page about the results below folders.
+
+    Examples are stored compressed, one block for every run, which the browser unpacks when they are opened.
+
+    Args:
+        folders: of results.
+        where: conditions of `reports.where.select`.
+        data: folder of data sets, whose texts are shown; None shows none.
+        title: of the page.
+        on_missing: called with the reason for every data set whose texts cannot be shown.
+
+    Raises:
+        UserError: when there are no results, or a stored one is broken.
+    """
+    frame = select(frame_of([one for folder in folders for one in summaries(folder)]), where)
+    about = overview(frame)
+    first = frame.drop_duplicates("run")
+    blocks = {f"run-{n}": _examples(row.folder, row.examples) for n, row in enumerate(first.itertuples())}
+    if data is not None:
+        _add_texts(blocks, about, first, data, on_missing)
+    about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
+    about["version"] = __version__
+    return _assembled(title, about, blocks)
+
+
+def _examples(folder: Any, examples: Any) -> dict[str, Any]:
+    """Ids, qualities and answers of the examples of a run, in their order in the data."""
+    stored = sorted(lines(Path(folder), examples), key=lambda line: line.get("index") or 0)
+    return {
+        "ids": [line["id"] for line in stored],
+        "qualities": [None if line.get("quality") is None else round(line["quality"], 6) for line in stored],
+        "answers": [answers(line["record"]) for line in stored],
+    }
+
+
+def _add_texts(
+    blocks: dict[str, dict[str, Any]],
+    about: Mapping[str, Any],
+    first: pandas.DataFrame,
+    data: Path,
+    on_missing: Callable[[str], None],
+) -> None:
+    """Add a block `texts-G` for every group whose texts can be loaded."""
+    rows = {run["group"]: row for run, (_, row) in zip(about["runs"], first.iterrows(), strict=True)}
+    for group, row in sorted(rows.items()):
+        numbers = [n for n, run in enumerate(about["runs"]) if run["group"] == group]
+        ids = {name for n in numbers for name in blocks[f"run-{n}"]["ids"]}
+        try:
+            blocks[f"texts-{group}"] = texts(row, ids, data)
+        except UserError as error:
+            on_missing(str(error))
+
+
+def _assembled(title: str, about: Mapping[str, Any], blocks: Mapping[str, Any]) -> str:
+    style, script = _asset("page.css"), "\n".join(map(_asset, SCRIPTS))
+    packed = "\n".join(
+        f'<script type="text/plain" id="{name}">{_packed(block)}</script>' for name, block in blocks.items()
+    )
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "title": html.escape(title),
+        "policy": html.escape(policy),
+        "style": style,
+        "overview": harmless_json(about),
+        "blocks": packed,
+        "script": script,
+    }
+    whole = _asset("page.html")
+    for name, text in parts.items():
+        before, mark, after = whole.partition(f"<!-- {name} -->")
+        assert mark, name
+        whole = before + text + after
+    return whole
+
+
+def harmless_json(value: Any) -> str:
+    """JSON that can stand in a script element: no text in it ends the element or begins a comment."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _packed(value: Any) -> str:
+    """JSON, compressed, in letters that mean nothing in HTML; equal values are equal texts."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath("assets", name).read_text("utf-8")
+
+
+def _unique(values: pandas.Series[Any]) -> list[str]:
+    return sorted({str(one) for one in values})

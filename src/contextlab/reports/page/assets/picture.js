@@ -1,0 +1,131 @@
+/** Quality against a cost, with the Pareto front. */
+const WIDTH = 720, HEIGHT = 380, LEFT = 70, RIGHT = 20, TOP = 12, BOTTOM = 48;
+const SHAPES = {
+  o: "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0Z", s: "M-4.5-4.5h9v9h-9Z", "^": "M0-5.5L5.5 4.5H-5.5Z",
+  v: "M0 5.5L5.5-4.5H-5.5Z", D: "M0-6L6 0L0 6L-6 0Z", d: "M0-6.5L4 0L0 6.5L-4 0Z", "<": "M-5.5 0L4.5-5.5V5.5Z",
+  ">": "M5.5 0L-4.5-5.5V5.5Z", P: "M-2-5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5Z",
+  X: "M-5.5-3L-3-5.5L0-2.5L3-5.5L5.5-3L2.5 0L5.5 3L3 5.5L0 2.5L-3 5.5L-5.5 3L-2.5 0Z",
+  p: "M0-5.5L5.2-1.7L3.2 4.5H-3.2L-5.2-1.7Z", h: "M0-5.5L4.8-2.8V2.8L0 5.5L-4.8 2.8V-2.8Z",
+  "*": "M0-6L1.5-2L5.7-1.9L2.3.8L3.5 4.9L0 2.4L-3.5 4.9L-2.3.8L-5.7-1.9L-1.5-2Z", x: "M-4.5-4.5L4.5 4.5M-4.5 4.5L4.5-4.5",
+  "+": "M-5.5 0H5.5M0-5.5V5.5",
+};
+
+class Pareto {
+  constructor(overview, open) {
+    Object.assign(this, { overview, open, cost: Object.keys(overview.costs)[0] });
+    const counts = overview.groups.map((_, number) => overview.runs.filter((run) => run.group === number).length);
+    this.group = counts.indexOf(Math.max(...counts));
+    const tasks = overview.groups.map((group, number) => [number, group.task]);
+    byId("picture-controls").append(
+      choice("Task", "picture-task", tasks, (value) => { this.group = Number(value); this.draw(); }),
+      choice("Cost", "picture-cost", Object.entries(overview.costs), (value) => { this.cost = value; this.draw(); }));
+    byId("picture-task").value = this.group;
+    this.draw();
+  }
+
+  points() {
+    const own = this.overview.runs.filter((run) => run.group === this.group && run.context === "own" && run.costs[this.cost] > 0);
+    return own.map((run) => ({ run, x: run.costs[this.cost], metric: run.metrics[run.measure] }));
+  }
+
+  draw() {
+    const place = byId("picture-drawing"), points = this.points();
+    if (!points.length) {
+      place.replaceChildren(el("p", { class: "quiet" }, "No run of this task has this cost."));
+      return;
+    }
+    const ends = points.flatMap(({ metric }) => metric.slice(0, 3).filter((value) => value !== null));
+    const x = scale(points.map((point) => point.x), LEFT, WIDTH - RIGHT, true);
+    const y = scale(ends, HEIGHT - BOTTOM, TOP, false);
+    const svg = el("svg:svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group", "aria-label": "Quality against cost" });
+    svg.append(...axes(x, y, this.overview.costs[this.cost], label(points[0].run)));
+    const front = this.front(points);
+    if (front.length > 1) {
+      const path = front.map((point, n) => n ? `H${x.at(point.x)}V${y.at(point.metric[0])}` : `M${x.at(point.x)} ${y.at(point.metric[0])}`);
+      svg.append(el("svg:path", { class: "front", d: path.join("") }));
+    }
+    const hover = el("div", { class: "hover", hidden: true });
+    svg.append(...points.map((point) => this.point(point, x, y, hover)));
+    place.replaceChildren(svg, hover, legend(points), el("p", { class: "quiet" },
+      `${this.overview.groups[this.group].note} (${this.overview.groups[this.group].source}). Bars are 95 % intervals; `
+      + "no method beats those on the dashed line in both."));
+  }
+
+  /** The points that no other beats, by cost; none where the better direction is unknown. */
+  front(points) {
+    const higher = points[0].run.higher;
+    if (higher === null) return [];
+    const better = (a, b) => higher ? a > b : a < b;
+    const ranked = [...points].sort((a, b) => a.x - b.x || (better(a.metric[0], b.metric[0]) ? -1 : 1));
+    return ranked.filter((point, n) => ranked.slice(0, n).every((before) => better(point.metric[0], before.metric[0])));
+  }
+
+  point({ run, x: cost, metric }, x, y, hover) {
+    const words = `${run.method}: ${run.measure} ${dec(metric[0])} ${interval(metric)}, ${dec(cost)} ${this.overview.costs[this.cost]}`;
+    const show = () => {
+      hover.textContent = words;
+      hover.hidden = false;
+      hover.style.left = `${Math.min(x.at(cost) / WIDTH * 100 + 2, 60)}%`;
+      hover.style.top = `${y.at(metric[0]) / HEIGHT * 100}%`;
+    };
+    const hide = () => { hover.hidden = true; };
+    const open = (event) => { if (event.type === "click" || event.key === "Enter") this.open(run); };
+    const made = el("svg:g", { class: "point", tabindex: 0, role: "button", "aria-label": words, onmouseenter: show,
+      onmouseleave: hide, onfocus: show, onblur: hide, onclick: open, onkeydown: open });
+    if (metric[1] !== null && metric[2] !== null) {
+      made.append(el("svg:path", { stroke: run.look.colour, d: `M${x.at(cost)} ${y.at(metric[1])}V${y.at(metric[2])}` }));
+    }
+    made.append(marker(run.look, `translate(${x.at(cost)} ${y.at(metric[0])})`));
+    return made;
+  }
+}
+
+const label = (run) => run.measure.replaceAll("_", " ") + (run.higher === null ? "" : run.higher ? " (higher is better)" : " (lower is better)");
+
+function marker(look, transform) {
+  const fill = look.fill === "none" ? "#fff" : look.colour;
+  return el("svg:path", { d: SHAPES[look.marker] ?? SHAPES.o, transform, fill, stroke: look.colour, "stroke-width": 1.4 });
+}
+
+function legend(points) {
+  const unique = new Map(points.map(({ run }) => [run.method, run]));
+  return el("ul", { class: "legend" }, ...[...unique.values()].map((run) => el("li", { title: run.method },
+    el("svg:svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, marker(run.look, "")), run.short)));
+}
+
+/** Positions on an axis and its ticks; logarithmic where costs differ a lot. */
+function scale(values, start, end, mayBeLog) {
+  let low = Math.min(...values), high = Math.max(...values);
+  const log = mayBeLog && high >= 8 * low;
+  const to = log ? Math.log10 : (value) => value;
+  const room = (to(high) - to(low) || Math.abs(to(high)) || 1) * 0.06;
+  low = to(low) - room; high = to(high) + room;
+  const at = (value) => Math.round((start + (to(value) - low) / (high - low) * (end - start)) * 10) / 10;
+  return { at, ticks: log ? powers(low, high) : steps(low, high) };
+}
+
+function steps(low, high) {
+  const raw = (high - low) / 7, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
+  const count = Math.floor(high / step) - Math.ceil(low / step) + 1;
+  return Array.from({ length: count }, (_, n) => Number(((Math.ceil(low / step) + n) * step).toPrecision(12)));
+}
+
+function powers(low, high) {
+  const subs = high - low > 2.5 ? [1] : [1, 2, 5], ticks = [];
+  for (let power = Math.floor(low); power <= high; power++) ticks.push(...subs.map((n) => n * 10 ** power));
+  return ticks.filter((tick) => Math.log10(tick) >= low && Math.log10(tick) <= high);
+}
+
+function axes(x, y, xLabel, yLabel) {
+  const short = (value) => String(Number(value.toPrecision(6)));
+  const bottom = HEIGHT - BOTTOM, middle = (TOP + bottom) / 2;
+  return [
+    ...x.ticks.flatMap((tick) => [el("svg:path", { class: "grid", d: `M${x.at(tick)} ${TOP}V${bottom}` }),
+      el("svg:text", { x: x.at(tick), y: bottom + 16, "text-anchor": "middle" }, short(tick))]),
+    ...y.ticks.flatMap((tick) => [el("svg:path", { class: "grid", d: `M${LEFT} ${y.at(tick)}H${WIDTH - RIGHT}` }),
+      el("svg:text", { x: LEFT - 6, y: y.at(tick) + 4, "text-anchor": "end" }, short(tick))]),
+    el("svg:text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 10, "text-anchor": "middle" }, xLabel),
+    el("svg:text", { transform: `translate(14 ${middle}) rotate(-90)`, "text-anchor": "middle" }, yLabel),
+  ];
+}

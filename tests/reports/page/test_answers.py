@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contextlab.reports.page.answers import answers
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+names = st.sampled_from(
+    ["id", "questions", "answers", "prediction", "written", "nats", "answer", "segments", "accuracy", "x"]
+)
+
+
+def test_a_choice_is_one_item_with_the_nats_of_its_candidates() -> None:
+    record = {
+        "id": "a",
+        "work": "w",
+        "prediction": 1,
+        "answer": 0,
+        "correct": False,
+        "nats": [2.123456, 1.0],
+        "lengths": [3, 4],
+    }
+    made = answers(record | {"context_tokens": 90})
+    assert made["items"] == [{"id": "a", "said": 1, "right": 0, "score": 0.0, "nats": [2.1235, 1.0]}]
+    assert made["facts"] == {"context_tokens": 90}
+
+
+def test_questions_about_one_context_are_items() -> None:
+    questions = [
+        {"id": "q1", "prediction": "Paris", "f1": 0.5, "exact_match": 0.0},
+        {"id": "q2", "prediction": "", "f1": 0.0},
+    ]
+    made = answers({"id": "a", "work": "w", "context_tokens": 5, "questions": questions})
+    assert made["items"] == [{"id": "q1", "said": "Paris", "score": 0.5}, {"id": "q2", "said": "", "score": 0.0}]
+    written = answers({"id": "b", "answers": [{"id": "t", "answer": 1, "written": "negative", "correct": True}]})
+    assert written["items"] == [{"id": "t", "said": "negative", "right": 1, "score": 1.0}]
+
+
+def test_a_text_has_its_nats_along_it() -> None:
+    record = {"id": "a", "tokens": 2048, "nats": 6000.5, "segments": [3.00001, 2.9], "positions": {"0k": {"tokens": 1}}}
+    assert answers(record) == {"segments": [3.0, 2.9], "facts": {"tokens": 2048, "nats": 6000.5}}
+
+
+def test_a_skipped_example_says_why() -> None:
+    assert answers({"id": "a", "skipped": "too long"}) == {"facts": {"skipped": "too long"}}
+
+
+@given(st.dictionaries(names, values, max_size=6))
+def test_whatever_is_stored_becomes_json(record: dict[str, object]) -> None:
+    json.dumps(answers(record), allow_nan=False)
