@@ -1,0 +1,263 @@
+"""What a file of a paper holds: published numbers as they are printed, corrections, and recipes.
+
+A row is named by its keys, joined with ", ". A cell is the printed text of a number: a standard deviation follows in
+brackets, "-" is no number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import Field
+
+ABSENT = "-"
+PRINTED = re.compile(r"-|\d+(\.\d+)?(E[+-]\d+)?\+?( \(\d+(\.\d+)?\))?")
+
+Count = Annotated[int, Field(gt=0)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+def _printed(cell: str) -> str:
+    if not PRINTED.fullmatch(cell):
+        raise ValueError(f"'{cell}' is no number as a paper prints it")
+    return cell
+
+
+Cell = Annotated[str, pydantic.AfterValidator(_printed)]
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Column(_Part):
+    """A column of a published table.
+
+    Attributes:
+        name: unique in the table.
+        unit: of its numbers.
+    """
+
+    name: Text
+    unit: Text
+
+
+class Correction(_Part):
+    """A printed number that is wrong.
+
+    Attributes:
+        row: of the table.
+        column: of the table.
+        printed: the cell.
+        corrected: what should stand there, in this project's units.
+        reason: why.
+    """
+
+    row: Text
+    column: Text
+    printed: Cell
+    corrected: Text
+    reason: Text
+
+
+class Run(_Part):
+    """Methods on one task, and which of their results stand beside which published numbers.
+
+    Attributes:
+        methods: as in `contextlab bench --method`.
+        rows: the row of the table that each method stands for.
+        task: as in `contextlab bench --task`.
+        limit: the most examples; without it all.
+        tokens: that a method reads of one example, its questions included; an estimate for plans.
+        read: by column, the name of a metric or of one of `readings.COSTS`.
+    """
+
+    methods: Annotated[list[Text], Field(min_length=1)]
+    rows: list[Text]
+    task: Text
+    limit: Count | None = None
+    tokens: Count
+    read: Annotated[dict[str, Text], Field(min_length=1)]
+
+    @pydantic.model_validator(mode="after")
+    def _same_length(self) -> Run:
+        if len(self.methods) != len(self.rows):
+            raise ValueError(f"{len(self.methods)} methods stand for {len(self.rows)} rows")
+        return self
+
+
+class Embedded(_Part):
+    """A recipe for the embedded model, in minutes on two cores.
+
+    Attributes:
+        runs: to be made.
+        differs: sentences on what differs from the paper beyond model, data, size and training.
+    """
+
+    runs: Annotated[list[Run], Field(min_length=1)]
+    differs: list[Text]
+
+
+class PaperScale(_Part):
+    """A recipe with the paper's models and data.
+
+    Attributes:
+        backbone: id on the hub; None where it was not published.
+        missing: what no machine can have.
+        tokens: that one method reads in the whole evaluation; an estimate.
+        context: the most tokens that attention reaches in it.
+        runs: those that can be made where backbone and data are there.
+    """
+
+    backbone: Text | None = None
+    missing: Text | None = None
+    tokens: Count
+    context: Count
+    runs: list[Run] = []
+
+
+class Entry(_Part):
+    """A table or figure.
+
+    Attributes:
+        name: as in `table7`, `figure4`.
+        label: as in the paper.
+        section: where it is discussed.
+        about: what it shows.
+        keys: names of the texts that name a row.
+        columns: of numbers; none where the values of a figure are not printed.
+        rows: keys and numbers of every row.
+        baselines: rows that the rows below them are compared with.
+        average: column that is the mean of the columns before it.
+        says: what the paper says of a figure without printed values.
+        corrections: of wrong numbers.
+        data: of the paper.
+        size: number and length of its examples, or its machine.
+        remarks: on the published numbers.
+        embedded: recipe for the embedded model.
+        not_here: why there is no such recipe.
+        paper: recipe with the paper's models.
+    """
+
+    name: Annotated[str, Field(pattern=r"^(table|figure)\d+$")]
+    label: Text
+    section: Text
+    about: Text
+    keys: list[Text]
+    columns: list[Column]
+    rows: list[list[str]]
+    baselines: list[Text] = []
+    average: Text | None = None
+    says: list[Text] = []
+    corrections: list[Correction] = []
+    data: Text
+    size: Text
+    remarks: list[Text] = []
+    embedded: Embedded | None = None
+    not_here: Text | None = None
+    paper: PaperScale
+
+    def published(self) -> dict[str, dict[str, str]]:
+        """Printed cells by row and column."""
+        names = [column.name for column in self.columns]
+        split = len(self.keys)
+        return {", ".join(row[:split]): dict(zip(names, row[split:], strict=True)) for row in self.rows}
+
+    def unit(self, column: str) -> str:
+        """The unit of a column; empty for one that the paper does not have, whose name has its unit."""
+        return next((one.unit for one in self.columns if one.name == column), "")
+
+    def baseline(self, row: str) -> str | None:
+        """The row that a row is compared with: the last baseline above it."""
+        above: str | None = None
+        for name in self.published():
+            above = name if name in self.baselines else above
+            if name == row:
+                return above if above != row else None
+        return None
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Entry:
+        for fault in _faults(self):
+            raise ValueError(fault)
+        return self
+
+
+class Model(_Part):
+    """A paper's model.
+
+    Attributes:
+        about: its name and size.
+        trained: on how many tokens.
+        missing: what of it was never published.
+        parameters: of one forward pass.
+        layers: of the backbone.
+        width: of the backbone.
+    """
+
+    about: Text
+    trained: Text
+    missing: Text | None = None
+    parameters: Count
+    layers: Count
+    width: Count
+
+
+class Paper(_Part):
+    """A paper with its tables and figures."""
+
+    name: Text
+    title: Text
+    authors: Text
+    venue: Text
+    arxiv: Annotated[str, Field(pattern=r"^\d{4}\.\d{5}$")]
+    model: Model
+    entry: Annotated[list[Entry], Field(min_length=1)]
+
+    @pydantic.model_validator(mode="after")
+    def _distinct(self) -> Paper:
+        names = [entry.name for entry in self.entry]
+        if len(set(names)) < len(names):
+            raise ValueError("two entries have one name")
+        return self
+
+
+def number(cell: str) -> float | None:
+    """The number of a printed cell, without its standard deviation."""
+    first = cell.partition(" ")[0].removesuffix("+")
+    return None if first == ABSENT else float(first)
+
+
+def _faults(entry: Entry) -> Any:
+    """What in an entry does not fit together, as sentences."""
+    wide = len(entry.keys) + len(entry.columns)
+    for row in entry.rows:
+        if len(row) != wide:
+            yield f"{entry.name}: row {row[:1]} has {len(row)} cells instead of {wide}"
+            return
+    cells = entry.published()
+    if len(cells) < len(entry.rows):
+        yield f"{entry.name}: two rows have equal keys"
+    for row, values in cells.items():
+        yield from (f"{entry.name}: {row}: {text} is no number" for text in values.values() if not _is_printed(text))
+    yield from (f"{entry.name}: no row is called {name}" for name in entry.baselines if name not in cells)
+    for one in entry.corrections:
+        if cells.get(one.row, {}).get(one.column) != one.printed:
+            yield f"{entry.name}: {one.row} does not have {one.printed} as {one.column}"
+    if entry.average is not None and entry.average not in {column.name for column in entry.columns}:
+        yield f"{entry.name}: no column is called {entry.average}"
+    if (entry.embedded is None) == (entry.not_here is None):
+        yield f"{entry.name}: it needs either a recipe or a reason why there is none"
+    if not entry.rows and not entry.says:
+        yield f"{entry.name}: it has neither numbers nor what the paper says"
+    for run in [*(entry.embedded.runs if entry.embedded else []), *entry.paper.runs]:
+        if cells:
+            yield from (f"{entry.name}: no row is called {row}" for row in run.rows if row not in cells)
+            columns = {column.name for column in entry.columns}
+            yield from (f"{entry.name}: no column is called {name}" for name in run.read if name not in columns)
+
+
+def _is_printed(text: str) -> bool:
+    return PRINTED.fullmatch(text) is not None
