@@ -19,6 +19,7 @@ from contextlab.cli.kernels import app as kernels
 from contextlab.cli.ls import ls
 from contextlab.cli.page import page
 from contextlab.cli.plot import plot
+from contextlab.cli.reproduce import reproduce
 from contextlab.cli.table import table
 from contextlab.cli.train import train
 from contextlab.errors import UserError
@@ -31,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (bench, train, ls, check, table, plot, page, doctor):
+for command in (bench, train, ls, check, table, plot, page, reproduce, doctor):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(kernels, name="kernels")

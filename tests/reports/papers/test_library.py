@@ -122,7 +122,9 @@ def test_the_corrected_cost_of_table_1_is_that_of_the_formulas() -> None:
     (full,) = (one for one in entry.corrections if one.row.startswith("Full"))
     assert f"{2 * legacy.uncached_macs(QUESTION, CONTEXT) / 1e12:.1f}" in full.reason
     printed = {row: number(cells["inference"]) for row, cells in entry.published().items()}
-    assert legacy.printed_macs(QUESTION, CONTEXT) / 1e12 == pytest.approx(printed["Full-conversation Prompting"], abs=5e-3)
+    assert legacy.printed_macs(QUESTION, CONTEXT) / 1e12 == pytest.approx(
+        printed["Full-conversation Prompting"], abs=5e-3
+    )
 
 
 def test_the_corrected_averages_of_demonstrations_are_those_of_the_rows() -> None:

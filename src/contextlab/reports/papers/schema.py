@@ -7,7 +7,8 @@ brackets, "-" is no number.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated
 
 import pydantic
 from pydantic import Field
@@ -221,6 +222,9 @@ class Paper(_Part):
         names = [entry.name for entry in self.entry]
         if len(set(names)) < len(names):
             raise ValueError("two entries have one name")
+        for entry in self.entry:
+            if not ((entry.paper.runs and entry.paper.backbone) or entry.paper.missing or self.model.missing):
+                raise ValueError(f"{entry.name}: at the paper's scale it needs a backbone and runs, or what is missing")
         return self
 
 
@@ -230,12 +234,12 @@ def number(cell: str) -> float | None:
     return None if first == ABSENT else float(first)
 
 
-def _faults(entry: Entry) -> Any:
+def _faults(entry: Entry) -> Iterator[str]:
     """What in an entry does not fit together, as sentences."""
     wide = len(entry.keys) + len(entry.columns)
-    for row in entry.rows:
-        if len(row) != wide:
-            yield f"{entry.name}: row {row[:1]} has {len(row)} cells instead of {wide}"
+    for texts in entry.rows:
+        if len(texts) != wide:
+            yield f"{entry.name}: row {texts[:1]} has {len(texts)} cells instead of {wide}"
             return
     cells = entry.published()
     if len(cells) < len(entry.rows):

@@ -1,0 +1,226 @@
+"""`contextlab reproduce`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from contextlab.cli import console, say
+from contextlab.errors import UserError
+
+if TYPE_CHECKING:
+    from contextlab.reports.papers.plan import Step
+    from contextlab.reports.papers.schema import Entry, Paper, Run
+    from contextlab.reports.papers.sheet import Page
+
+EMBEDDED = "smollm2-135m"
+
+
+class Scale(StrEnum):
+    """At which size an entry is run."""
+
+    embedded = "embedded"
+    paper = "paper"
+
+
+class Form(StrEnum):
+    """How tables are printed."""
+
+    terminal = "terminal"
+    markdown = "markdown"
+    json = "json"
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A paper or an entry of it, such as longmem/table7.")] = None,
+    scale: Annotated[Scale, typer.Option(help="embedded: smollm2-135m, minutes; paper: its models and data.")] = (
+        Scale.embedded
+    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print commands, time and memory only.")] = False,
+    published: Annotated[bool, typer.Option("--published", help="Print the paper's numbers only.")] = False,
+    stored: Annotated[
+        Path | None, typer.Option("--from", help="Print what is stored in this folder, without running.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/reproduce"),
+    data: Annotated[Path | None, typer.Option(help="Folder of data sets; by default CONTEXTLAB_DATA.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Another backbone than the recipe's.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most examples of every run.")] = None,
+    device: Annotated[str | None, typer.Option(help="Torch device; by default the GPU, where there is one.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="terminal, markdown or json.")] = Form.terminal,
+) -> None:
+    """Print a table or figure of one of the papers beside what is measured here; without a name list all."""
+    from contextlab.reports.papers import library
+
+    if name is None:
+        _print([_list()], form)
+        return
+    found = library.find(name)
+    if published:
+        from contextlab.reports.papers import page
+
+        _print([page.published(paper, entry) for paper, entry in found], form)
+        return
+    options = {"backbone": backbone, "limit": limit, "device": device}
+    if dry_run:
+        _print([_plan(paper, entry, scale, out, data, options) for paper, entry in found], form)
+        return
+    recipes = [(paper, entry, _runs(paper, entry, scale, data)) for paper, entry in found if _can(entry, scale, found)]
+    for paper, entry, runs in recipes:
+        own = {**options, "backbone": backbone or _backbone(entry, scale)}
+        _print([_measure(paper, entry, runs, stored, out, data, own, form)], form)
+
+
+def _can(entry: Entry, scale: Scale, found: list[tuple[Paper, Entry]]) -> bool:
+    """Whether an entry takes part: of a whole paper, only entries with a recipe."""
+    return len(found) == 1 or scale == Scale.paper or entry.embedded is not None
+
+
+def _backbone(entry: Entry, scale: Scale) -> str:
+    return EMBEDDED if scale == Scale.embedded else str(entry.paper.backbone)
+
+
+def _runs(paper: Paper, entry: Entry, scale: Scale, data: Path | None) -> list[Run]:
+    """The runs of a recipe.
+
+    Raises:
+        UserError: when there is none, or this machine lacks what it needs.
+    """
+    where = f"{paper.name}/{entry.name}"
+    if scale == Scale.embedded:
+        if entry.embedded is None:
+            raise UserError(f"{where} has no recipe for {EMBEDDED}: {entry.not_here}; use --published to read it.")
+        return entry.embedded.runs
+    from contextlab.reports.papers.measure import missing
+
+    if absent := missing(paper, entry, data):
+        raise UserError(
+            f"{where} cannot be run at the paper's scale here, as {', and '.join(absent)}: use --scale embedded, or "
+            "--dry-run to see what it would take."
+        )
+    return entry.paper.runs
+
+
+def _measure(
+    paper: Paper,
+    entry: Entry,
+    runs: list[Run],
+    stored: Path | None,
+    out: Path,
+    data: Path | None,
+    options: dict[str, Any],
+    form: Form,
+) -> Page:
+    from contextlab.reports.papers import measure, page
+
+    if stored is not None:
+        found = measure.stored(runs, stored, options["backbone"])
+    else:
+        progress = False if form == Form.json else None
+        found = measure.measured(runs, out=out, data=data, progress=progress, **options)
+    return page.comparison(paper, entry, list(found))
+
+
+def _plan(paper: Paper, entry: Entry, scale: Scale, out: Path, data: Path | None, options: dict[str, Any]) -> Page:
+    """What an entry would run, with estimates."""
+    from contextlab.reports.papers import plan, sheet
+
+    speed, source = _speed(out)
+    given = {"backbone": options["backbone"], "limit": options["limit"], "out": out, "data": data}
+    notes = [f"Estimated at {speed / 1e9:,.0f} GFLOPs per second, {source}; stored examples are not run again."]
+    if scale == Scale.embedded:
+        steps = plan.steps(entry.embedded.runs if entry.embedded else [], plan.EMBEDDED, speed, **given)
+        notes += [] if entry.embedded else [f"No recipe for {EMBEDDED}: {entry.not_here}."]
+    else:
+        steps = [plan.whole(paper, entry, speed)]
+        model = entry.paper.backbone or "not published"
+        notes = [f"Model: {paper.model.about} ({model}). Data: {entry.data}. Size: {entry.size}.", *notes]
+        from contextlab.reports.papers import measure
+
+        absent = measure.missing(paper, entry, data)
+        notes += [f"Missing here: {'; '.join(absent)}." if absent else "Model and data are here."]
+        steps += plan.steps(
+            entry.paper.runs,
+            plan.shape(paper.model),
+            speed,
+            entry.paper.tokens,
+            **{**given, "backbone": options["backbone"] or entry.paper.backbone},
+        )
+    return sheet.Page(sheet.title(paper, entry), [PLAN, *map(_step, steps), *_total(steps)], notes)
+
+
+PLAN = ("run", "examples", "TFLOPs", "time", "memory")
+
+
+def _step(step: Step) -> tuple[str, ...]:
+    flops = f"{step.flops / 1e12:,.3g}"
+    return step.command, f"{step.examples:,}", flops, _time(step.seconds), f"{step.memory / 1e9:.1f} GB"
+
+
+def _total(steps: list[Step]) -> Iterator[tuple[str, ...]]:
+    if len(steps) > 1:
+        flops = sum(step.flops for step in steps) / 1e12
+        memory = max(step.memory for step in steps) / 1e9
+        yield "all", "", f"{flops:,.3g}", _time(sum(step.seconds for step in steps)), f"{memory:.1f} GB"
+
+
+def _speed(out: Path) -> tuple[float, str]:
+    """FLOPs per second here, and where they are from."""
+    from contextlab.reports.papers import plan
+
+    if out.is_dir() and any(out.rglob("summary.json")):
+        from contextlab.reports.tables import load_results
+
+        results = [one for one in load_results(out) if one["backbone"] == EMBEDDED]
+        if speed := plan.speed_of(results):
+            return speed, f"the median of {len(results)} runs below {out}"
+    return plan.SPEED, "that of smollm2-135m on two cores of an Intel Xeon"
+
+
+def _list() -> Page:
+    """All entries, with the time that each would take."""
+    from contextlab.reports.papers import library, plan, sheet
+
+    rows = []
+    for paper in library.papers().values():
+        for entry in paper.entry:
+            runs = entry.embedded.runs if entry.embedded else []
+            seconds = sum(step.seconds for step in plan.steps(runs, plan.EMBEDDED, plan.SPEED))
+            rows.append((f"{paper.name}/{entry.name}", entry.about, _time(seconds) if runs else "no recipe"))
+    note = "time: of the recipe for smollm2-135m on two cores, estimated; --published prints the paper's numbers."
+    return sheet.Page("Tables and figures of the papers", [("name", "what it shows", "time"), *rows], [note])
+
+
+def _time(seconds: float) -> str:
+    """An estimated time in its largest unit."""
+    for size, unit in ((365 * 86400, "years"), (86400, "days"), (3600, "hours"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:,.0f} {unit}" if seconds >= 9.5 * size else f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _print(pages: list[Page], form: Form) -> None:
+    for page in pages:
+        if form == Form.json:
+            print(json.dumps(page.as_dict()), flush=True)
+        elif form == Form.markdown:
+            print(page.markdown(), end="\n\n", flush=True)
+        else:
+            _show(page)
+
+
+def _show(page: Page) -> None:
+    from rich.table import Table
+
+    head, *rows = page.rows
+    table = Table(*head, title=page.title, show_lines=any(len(cell) > 30 for row in rows for cell in row))
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+    for note in page.notes:
+        say(f"* {note}")
+    say("")

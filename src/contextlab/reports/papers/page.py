@@ -1,0 +1,121 @@
+"""The published and the measured numbers of an entry in one table, with what differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from contextlab.cards import short_count
+from contextlab.harness import labels
+from contextlab.reports.papers.measure import Measured
+from contextlab.reports.papers.readings import Reading, change, printed_change, reading
+from contextlab.reports.papers.schema import ABSENT, Column, Entry, Paper
+from contextlab.reports.papers.sheet import Page, title
+
+HEAD = ("", "paper", "here")
+NOT_PRINTED = "not printed"
+NOT_MEASURED = "not measured"
+
+
+def comparison(paper: Paper, entry: Entry, found: Sequence[Measured]) -> Page:
+    """Published and measured numbers side by side, after what differs: model, data, size, training and machine."""
+    results = [one.result for one in found if one.result is not None]
+    facts = [
+        ("model", paper.model.about, _listed(result["backbone"] for result in results)),
+        ("data", entry.data, _listed(f"{_task(result)}: {result['data']['note']}" for result in results)),
+        ("size", entry.size, _listed(f"{_task(result)}: {_examples(result)}" for result in results)),
+        ("training", paper.model.trained, _listed(map(_training, results))),
+        ("machine", "", _listed(result["provenance"]["device"] for result in results)),
+    ]
+    numbers = list(_numbers(entry, found))
+    notes = [entry.about, *(entry.embedded.differs if entry.embedded else []), *_remarks(entry)]
+    return Page(title(paper, entry), [HEAD, *facts, *numbers], notes)
+
+
+def published(paper: Paper, entry: Entry) -> Page:
+    """An entry as the paper has it; corrected numbers follow the printed ones."""
+    head = (*entry.keys, *(_named(column) for column in entry.columns))
+    corrected = {(one.row, one.column): one.corrected for one in entry.corrections}
+    names = list(entry.published())
+    rows = [
+        (
+            *row[: len(entry.keys)],
+            *(
+                _with(cell, corrected.get((name, column.name)))
+                for cell, column in zip(row[len(entry.keys) :], entry.columns, strict=True)
+            ),
+        )
+        for name, row in zip(names, entry.rows, strict=True)
+    ]
+    table = [head, *rows] if rows else [("values",), (NOT_PRINTED,)]
+    return Page(title(paper, entry), table, [entry.about, *_remarks(entry)])
+
+
+def _numbers(entry: Entry, found: Sequence[Measured]) -> Iterator[tuple[str, str, str]]:
+    """One line for every published number that has a counterpart."""
+    cells = entry.published()
+    corrected = {(one.row, one.column): one.corrected for one in entry.corrections}
+    readings = {(one.row, one.method, name): _read(one, name, entry) for one in found for name in one.run.read}
+    of_rows: dict[tuple[str, str], Reading | None] = {}
+    for (row, _, name), value in readings.items():
+        of_rows.setdefault((row, name), value)
+    for (row, method, name), value in readings.items():
+        unit = entry.unit(name)
+        baseline = entry.baseline(row)
+        printed = cells.get(row, {}).get(name, NOT_PRINTED)
+        gain = printed_change(printed, cells.get(baseline or "", {}).get(name), unit) if row in cells else ""
+        reference = of_rows.get((baseline or "", name))
+        here = NOT_MEASURED
+        if value is not None:
+            own = change(value.value, reference.value if reference else None, unit)
+            here = f"{method}: {_bracketed(value.text(unit or name), own)}"
+        yield (
+            f"{row}: {_named(Column(name=name, unit=unit)) if unit else name}",
+            _with(_bracketed(printed, gain), corrected.get((row, name))),
+            here,
+        )
+
+
+def _read(one: Measured, name: str, entry: Entry) -> Reading | None:
+    return None if one.result is None else reading(one.result, one.run.read[name], entry.unit(name) or name)
+
+
+def _remarks(entry: Entry) -> list[str]:
+    wrong = [
+        f"{one.row}, {one.column}: printed {one.printed}, corrected {one.corrected}: {one.reason}."
+        for one in entry.corrections
+    ]
+    return [*(f"The paper: {text}" for text in entry.says), *entry.remarks, *wrong]
+
+
+def _named(column: Column) -> str:
+    return f"{column.name} ({column.unit})"
+
+
+def _with(cell: str, corrected: str | None) -> str:
+    return cell if corrected is None else f"{cell}, corrected {corrected}"
+
+
+def _bracketed(text: str, gain: str) -> str:
+    return f"{text} ({gain})" if gain and text != ABSENT else text
+
+
+def _task(result: Any) -> str:
+    return labels.of_result(result)
+
+
+def _examples(result: Any) -> str:
+    count = result["data"]["examples"]
+    return f"{count} example{'s' if count > 1 else ''}"
+
+
+def _training(result: Any) -> str:
+    """What the method of a result has learned."""
+    cost = result["cost"].get("train")
+    if cost is not None:
+        return f"{result['method']}: {short_count(cost['tokens'])} tokens"
+    return f"{result['method']}: {'untrained' if result.get('untrained') else 'nothing to learn'}"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(texts)) or ABSENT

@@ -1,0 +1,126 @@
+"""What of a stored result stands beside a published number: a metric with its interval, or a cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from contextlab.reports.papers.schema import ABSENT, number
+
+Result = Mapping[str, Any]
+MEBI = 2**20
+PERCENT = "%"
+POINTS = "points"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A measured number with its 95 % interval, where it has one, in the unit of the published number."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def text(self, unit: str) -> str:
+        """The number as a cell of a table."""
+        interval = (
+            "" if self.low is None or self.high is None else f" [{_short(self.low, unit)}, {_short(self.high, unit)}]"
+        )
+        return _short(self.value, unit) + interval
+
+
+def reading(result: Result, name: str, unit: str) -> Reading | None:
+    """A metric, or one of `COSTS`, of a result; None where it was not measured.
+
+    Args:
+        result: as `bench` stores it.
+        name: of the metric or cost.
+        unit: of the published number; shares become percentages where it has a % sign.
+    """
+    if name in COSTS:
+        value = COSTS[name](result)
+        return None if value is None else Reading(value)
+    metric = result["metrics"].get(name)
+    if metric is None:
+        return None
+    scale = 100.0 if PERCENT in unit else 1.0
+    bounds = (None if metric[end] is None else scale * metric[end] for end in ("low", "high"))
+    return Reading(scale * metric["value"], *bounds)
+
+
+def change(value: float, baseline: float | None, unit: str) -> str:
+    """What a number gains on its baseline: points of a percentage, percent of others; empty without a baseline."""
+    if baseline is None or (baseline == 0 and PERCENT not in unit):
+        return ""
+    if PERCENT in unit or unit == POINTS:
+        return f"{value - baseline:+.1f}"
+    return f"{100 * (value / baseline - 1):+.1f} %"
+
+
+def printed_change(cell: str, baseline: str | None, unit: str) -> str:
+    """The same of two printed cells."""
+    value, other = number(cell), number(baseline or ABSENT)
+    return "" if value is None else change(value, other, unit)
+
+
+def _short(value: float, unit: str) -> str:
+    if PERCENT in unit:
+        return f"{value:.1f}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
+def _phases(result: Result, *names: str) -> list[Mapping[str, Any]]:
+    costs = result["cost"]
+    return [costs[name] for name in names or ("contextualize", "query") if costs.get(name) is not None]
+
+
+def _total(field: str, *phases: str) -> Callable[[Result], float | None]:
+    """The sum over phases; None where one was not counted, or there is none."""
+
+    def read(result: Result) -> float | None:
+        values = [cost[field] for cost in _phases(result, *phases)]
+        return float(sum(values)) if values and None not in values else None
+
+    return read
+
+
+def _scaled(read: Callable[[Result], float | None], scale: float) -> Callable[[Result], float | None]:
+    def scaled(result: Result) -> float | None:
+        value = read(result)
+        return None if value is None else value / scale
+
+    return scaled
+
+
+def _speed(result: Result) -> float | None:
+    tokens, seconds = _total("tokens")(result), _total("seconds")(result)
+    return tokens / seconds if tokens and seconds else None
+
+
+def _peak(result: Result) -> float | None:
+    peaks = [cost["peak_bytes"] for cost in _phases(result)]
+    return max(peaks) / MEBI if peaks and None not in peaks else None
+
+
+def _state(field: str) -> Callable[[Result], float | None]:
+    def read(result: Result) -> float | None:
+        state = result.get("state")
+        return None if state is None else state[field] / MEBI
+
+    return read
+
+
+COSTS: dict[str, Callable[[Result], float | None]] = {
+    "tokens per second": _speed,
+    "seconds": _total("seconds"),
+    "context seconds": _total("seconds", "contextualize"),
+    "query seconds": _total("seconds", "query"),
+    "flops": _total("flops"),
+    "context TFLOPs": _scaled(_total("flops", "contextualize"), 1e12),
+    "query TFLOPs": _scaled(_total("flops", "query"), 1e12),
+    "peak MB": _peak,
+    "state MB": _state("bytes"),
+    "state M floats": _state("floats"),
+}
+"""Costs per example by name; MB are 2^20 bytes, M floats 2^20 floats, as in the papers."""
