@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.harness import labels, runner
-from contextlab.harness.selection import SelectedTask, select
+from contextlab.harness.selection import SelectedMethod, SelectedTask, select
 from contextlab.reports.papers.schema import Entry, Paper, Run
 from contextlab.reports.tables import load_results
 
@@ -51,13 +52,14 @@ def stored(runs: Iterable[Run], folder: Path, backbone: str = EMBEDDED) -> Itera
     Raises:
         UserError: when there are no results below the folder, or one is broken.
     """
-    found: dict[tuple[str, str], Result] = {}
-    for result in sorted(load_results(folder), key=lambda one: str(one["provenance"]["started"])):
-        if result["context"] == "own" and result["backbone"] == backbone:
-            found[labels.of_method(result["method"], _changed(result)), labels.of_result(result)] = result
+    newest = sorted(load_results(folder), key=lambda one: str(one["provenance"]["started"]), reverse=True)
+    own = [one for one in newest if one["context"] == "own" and one["backbone"] == backbone]
     for run in runs:
-        for row, method, task in _named(run):
-            yield Measured(run, row, method, task, found.get((method, task)))
+        methods, (task,) = select(run.methods, run.task)
+        label = _label(task)
+        for row, method in zip(run.rows, methods, strict=True):
+            fitting = (one for one in own if labels.of_result(one) == label and _is_of(one, method))
+            yield Measured(run, row, method.label, label, next(fitting, None))
 
 
 def missing(paper: Paper, entry: Entry, data: Path | None) -> list[str]:
@@ -78,13 +80,15 @@ def _absent_model(name: str) -> Iterator[str]:
 def _absent_data(runs: Iterable[Run], data: Path | None) -> Iterator[str]:
     for run in runs:
         _, (one,) = select(run.methods, run.task)
-        try:
-            generated = one.task.load(one.split, data).source == "sample"
-        except UserError as error:
-            yield str(error).removesuffix(".")
-        else:
-            if generated:
-                yield f"the data of {one.name}/{one.split} is not there"
+        if not _is_there(one, data):
+            yield f"the data of {one.name}/{one.split} is not there"
+
+
+def _is_there(one: SelectedTask, data: Path | None) -> bool:
+    try:
+        return one.task.load(one.split, data).source != "sample"
+    except UserError:
+        return False
 
 
 def _named(run: Run) -> list[tuple[str, str, str]]:
@@ -99,7 +103,9 @@ def _label(one: SelectedTask) -> str:
     return labels.of_task(one.name, one.task.spelled(one.split), lengths)
 
 
-def _changed(result: Result) -> dict[str, Any]:
-    """The settings in the label of a stored result's method."""
-    names = result.get("changed", ())
-    return {name: value for name, value in result["method_config"].items() if name in names}
+def _is_of(result: Result, method: SelectedMethod) -> bool:
+    """Whether a stored result is of a method; settings that are newer than the result must have their defaults."""
+    settings = json.loads(json.dumps(method.config.as_dict(), default=str))
+    before: Mapping[str, Any] = {**settings, **result["method_config"]}
+    newer = set(method.config.changed()) - set(result["method_config"])
+    return result["method"] == method.name and not newer and all(before[name] == settings[name] for name in settings)

@@ -47,7 +47,7 @@ def published(paper: Paper, entry: Entry) -> Page:
         )
         for name, row in zip(names, entry.rows, strict=True)
     ]
-    table = [head, *rows] if rows else [("values",), (NOT_PRINTED,)]
+    table: list[tuple[str, ...]] = [head, *rows] if rows else [("values",), (NOT_PRINTED,)]
     return Page(title(paper, entry), table, [entry.about, *_remarks(entry)])
 
 

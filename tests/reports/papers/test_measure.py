@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from toy_paper import RUN, paper
+
+from contextlab.errors import UserError
+from contextlab.reports.papers import measure
+from contextlab.reports.papers.schema import Run
+
+OPTIONS: dict[str, Any] = {"backbone": "tiny-llama", "device": "cpu", "progress": False}
+
+
+@pytest.fixture(autouse=True)
+def _generated_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No data of the user's, so that the generated sample is read."""
+    monkeypatch.delenv("CONTEXTLAB_DATA", raising=False)
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+
+
+def run(**changes: Any) -> Run:
+    return Run.model_validate({**RUN, **changes})
+
+
+def test_what_is_measured_is_found_in_the_store(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    made = list(measure.measured([run()], out=out, **OPTIONS))
+    assert [(one.row, one.method, one.task) for one in made] == [
+        ("plain", "window", "pg22/S1(tokens=48)"),
+        ("new", "closed-book", "pg22/S1(tokens=48)"),
+    ]
+    assert [one.result and one.result["data"]["examples"] for one in made] == [2, 2]
+    assert list(measure.stored([run()], out, "tiny-llama")) == made
+
+
+def test_the_same_runs_again_run_nothing(tmp_path: Path) -> None:
+    made = list(measure.measured([run()], out=tmp_path, **OPTIONS))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("examples.jsonl")}
+    assert list(measure.measured([run()], out=tmp_path, **OPTIONS)) == made
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("examples.jsonl")} == before
+
+
+def test_a_limit_replaces_that_of_the_recipe(tmp_path: Path) -> None:
+    made = list(measure.measured([run()], out=tmp_path, limit=1, **OPTIONS))
+    assert [one.result and one.result["data"]["examples"] for one in made] == [1, 1]
+    assert list(measure.stored([run()], tmp_path, "tiny-llama")) == made
+
+
+def test_settings_tell_stored_runs_apart(tmp_path: Path) -> None:
+    list(measure.measured([run(methods=["window(N=16)"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
+    wanted = run(methods=["window(N=16)", "window", "window(N=32)"], rows=["a", "b", "c"])
+    assert [one.result is not None for one in measure.stored([wanted], tmp_path, "tiny-llama")] == [True, False, False]
+    assert [one.result for one in measure.stored([wanted], tmp_path, "tiny-gpt2")] == [None] * 3
+    other = run(methods=["window(N=16)"], rows=["a"], task="pg22/S1(tokens=32)")
+    assert [one.result for one in measure.stored([other], tmp_path, "tiny-llama")] == [None]
+
+
+def test_an_empty_store_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There are no results below"):
+        list(measure.stored([run()], tmp_path / "none", "tiny-llama"))
+
+
+def test_what_was_never_published_is_missing_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = paper()
+    assert measure.missing(toy, toy.entry[1], None) == ["the model was lost"]
+
+
+def test_a_model_and_data_that_are_not_here_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    toy = paper()
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
+    absent = measure.missing(toy, toy.entry[0], None)
+    assert absent == [
+        "the model tiny-llama is not in the cache of the hub on this machine",
+        "the data of pg22/S1 is not there",
+    ]
+    assert measure.missing(toy, toy.entry[0], tmp_path) == absent
+
+
+def test_nothing_is_missing_where_all_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    toy = paper()
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: str(tmp_path))
+    monkeypatch.setattr(measure, "_is_there", lambda *_: True)
+    assert measure.missing(toy, toy.entry[0], None) == []

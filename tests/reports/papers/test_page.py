@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from toy_paper import RUN, paper, result
+
+from contextlab.reports.papers import library
+from contextlab.reports.papers.measure import Measured
+from contextlab.reports.papers.page import comparison, published
+from contextlab.reports.papers.schema import Run
+
+
+def measured(row: str, method: str, stored: dict[str, Any] | None, **changes: Any) -> Measured:
+    run = Run.model_validate({**RUN, "methods": [method], "rows": [row], **changes})
+    return Measured(run, row, method, "pg22/S1(tokens=48)", stored)
+
+
+def rows_of(found: list[Measured], **changes: Any) -> dict[str, tuple[str, ...]]:
+    toy = paper(**changes)
+    return {row[0]: row[1:] for row in comparison(toy, toy.entry[0], found).rows}
+
+
+def test_what_differs_stands_above_the_numbers() -> None:
+    found = [measured("plain", "window", result(18.0)), measured("new", "hso", result(9.0, "hso"))]
+    page = comparison(paper(), paper().entry[0], found)
+    assert page.title == "toy/table1: Doe et al., Table 1 (section 3)"
+    assert page.rows == [
+        ("", "paper", "here"),
+        ("model", "Toy 1B", "tiny-llama"),
+        ("data", "many books", "pg22/S1(tokens=48): generated"),
+        ("size", "100 books", "pg22/S1(tokens=48): 3 examples"),
+        ("training", "2B tokens", "window: nothing to learn; hso: nothing to learn"),
+        ("machine", "", "cpu (toy)"),
+        ("plain: books (perplexity)", "20.0", "window: 18 [17, 20]"),
+        ("new: books (perplexity)", "15.0 (-25.0 %), corrected 16.0", "hso: 9 [8, 11] (-50.0 %)"),
+    ]
+    assert page.notes == [
+        "Perplexity of books.",
+        "Other books.",
+        "The text says 14.0.",
+        "new, books: printed 15.0, corrected 16.0: a sum was wrong.",
+    ]
+
+
+def test_training_is_named_for_every_method() -> None:
+    trained = result(1.0, "retrieval")
+    trained["cost"]["train"] = {"tokens": 100_352}
+    found = [measured("new", "retrieval", trained), measured("new", "longmem", result(1.0, "longmem", untrained=True))]
+    assert rows_of(found)["training"][1] == "retrieval: 100k tokens; longmem: untrained"
+
+
+def test_several_methods_may_stand_for_one_row() -> None:
+    toy = paper()
+    found = [
+        measured("plain", "window", result(10.0)),
+        measured("new", "a", result(8.0)),
+        measured("new", "b", result(6.0)),
+    ]
+    here = [row[2] for row in comparison(toy, toy.entry[0], found).rows if row[0].startswith("new")]
+    assert here == ["a: 8 [7, 10] (-20.0 %)", "b: 6 [5, 8] (-40.0 %)"]
+
+
+def test_what_was_not_measured_says_so() -> None:
+    assert rows_of([measured("new", "window", None)])["new: books (perplexity)"][1] == "not measured"
+    assert rows_of([measured("new", "window", None)])["model"] == ("Toy 1B", "-")
+    lacking = measured("new", "window", result(), read={"books": "f1"})
+    assert rows_of([lacking])["new: books (perplexity)"][1] == "not measured"
+
+
+def test_percentages_differ_in_points() -> None:
+    found = [
+        measured("plain", "window", result(), read={"questions": "accuracy"}),
+        measured("new", "hso", result(), read={"questions": "accuracy"}),
+    ]
+    assert rows_of(found)["new: questions (accuracy %)"] == ("62.5 (1.5) (+12.5)", "hso: 50.0 (+0.0)")
+
+
+def test_a_figure_without_values_shows_what_the_paper_says() -> None:
+    recipe = {"embedded": {"runs": [{**RUN, "read": {"length, MB": "state MB"}}], "differs": []}, "not_here": None}
+    toy = paper(rows=[], columns=[], keys=[], baselines=[], corrections=[], says=["It grows."], **recipe)
+    page = comparison(toy, toy.entry[0], [measured("plain", "window", result(), read={"length, MB": "state MB"})])
+    assert page.rows[-1] == ("plain: length, MB", "not printed", "window: 1")
+    assert "The paper: It grows." in page.notes
+
+
+def test_the_published_table_holds_every_cell_and_its_correction() -> None:
+    toy = paper()
+    page = published(toy, toy.entry[0])
+    assert page.rows == [
+        ("model", "books (perplexity)", "questions (accuracy %)"),
+        ("plain", "20.0", "50.0"),
+        ("new", "15.0, corrected 16.0", "62.5 (1.5)"),
+    ]
+    assert published(toy, toy.entry[1]).rows == [("values",), ("not printed",)]
+
+
+def test_every_published_table_is_a_page() -> None:
+    for one in library.papers().values():
+        for entry in one.entry:
+            page = published(one, entry)
+            assert {len(row) for row in page.rows} == {len(page.rows[0])}
+            assert json.loads(json.dumps(page.as_dict()))["title"].startswith(f"{one.name}/{entry.name}")
+
+
+def test_markdown_shows_foreign_text_literally() -> None:
+    toy = paper()
+    text = published(toy, toy.entry[1]).markdown()
+    assert r"\*plain\*" in text
+    data = comparison(toy, toy.entry[1], []).markdown()
+    assert r"books \| papers" in data
+    assert all(line.count(" | ") == 2 for line in data.splitlines() if line.startswith("| "))
+
+
+def test_json_names_the_columns() -> None:
+    toy = paper()
+    page = comparison(toy, toy.entry[0], [])
+    assert page.as_dict()["rows"][0] == {"what": "model", "paper": "Toy 1B", "here": "-"}
+    assert dataclasses.replace(page, notes=[]).as_dict()["notes"] == []

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from toy_paper import paper, result
+
+from contextlab.reports.papers import library, plan
+from contextlab.reports.papers.schema import Run
+
+SHAPE = plan.Shape(parameters=10**9, layers=10, width=100, cached=4000)
+
+
+def run(method: str = "window", tokens: int = 8192, **changes: object) -> Run:
+    return Run.model_validate(
+        {"methods": [method], "rows": ["a"], "task": "needle", "tokens": tokens, "read": {"x": "f1"}, **changes}
+    )
+
+
+def test_flops_are_those_of_weights_and_of_visible_pairs() -> None:
+    assert SHAPE.flops(1, 0) == 2e9
+    assert SHAPE.flops(10, 7) - SHAPE.flops(10, 0) == 10 * 7 * 4 * 10 * 100
+
+
+def test_the_embedded_models_estimate_is_near_what_was_counted() -> None:
+    # 8,192 tokens of a book: 2.49 TFLOPs in windows, 4.52 with full attention (results/pg22-s2).
+    for method, counted in (("window", 2.49e12), ("full", 4.52e12), ("hso", 5.84e12), ("sliding", 3.0e12)):
+        (step,) = plan.steps([run(method, limit=1)], plan.EMBEDDED, plan.SPEED)
+        assert step.flops == pytest.approx(counted, rel=0.15), method
+
+
+def test_a_step_grows_with_its_examples_and_methods() -> None:
+    (one,) = plan.steps([run(limit=1)], SHAPE, 1e9)
+    (three,) = plan.steps([run(limit=3)], SHAPE, 1e9)
+    (two,) = plan.steps([run(limit=1, methods=["window", "window(N=8)"], rows=["a", "b"])], SHAPE, 1e9)
+    assert (three.flops, three.seconds) == (3 * one.flops, 3 * one.seconds)
+    assert (two.flops, two.seconds) == (2 * one.flops, 2 * one.seconds)
+    assert one.memory == three.memory == two.memory
+
+
+def test_a_faster_machine_needs_less_time_and_short_texts_more() -> None:
+    slow, fast = (plan.steps([run(limit=1)], SHAPE, speed)[0] for speed in (1e9, 4e9))
+    assert slow.seconds == 4 * fast.seconds
+    (short,) = plan.steps([run(tokens=plan.SHORT, limit=1)], SHAPE, 1e9)
+    assert short.seconds == pytest.approx(2 * short.flops / 1e9)
+
+
+def test_a_run_without_limit_reads_the_tokens_of_the_whole_evaluation() -> None:
+    (step,) = plan.steps([run(tokens=1000)], SHAPE, 1e9, total=50_000)
+    assert step.examples == 50
+    (none,) = plan.steps([run(tokens=1000)], SHAPE, 1e9)
+    assert none.examples == 1
+
+
+def test_a_limit_of_the_command_replaces_that_of_the_recipe() -> None:
+    (step,) = plan.steps([run(limit=9)], SHAPE, 1e9, limit=2, backbone="tiny-llama", data=None)
+    assert step.examples == 2
+    words = shlex.split(step.command)
+    assert words[words.index("--limit") + 1] == "2"
+    assert words[words.index("--backbone") + 1] == "tiny-llama"
+    assert "--data" not in words
+
+
+def test_memory_holds_weights_a_cache_and_logits() -> None:
+    assert SHAPE.memory(0) == 4 * (10**9 + 1024 * SHAPE.vocabulary)
+    assert SHAPE.memory(100) - SHAPE.memory(0) == 4 * 100 * 4000
+    kept, plain = (plan.steps([run(method, limit=1)], SHAPE, 1e9)[0] for method in ("hso", "window"))
+    assert kept.memory > plain.memory
+
+
+def test_the_speed_of_stored_runs_is_that_of_plain_long_texts() -> None:
+    phase = {"flops": 10**12, "seconds": 2.0, "tokens": plan.SHORT, "peak_bytes": None}
+    cost = {"train": None, "contextualize": None, "query": phase}
+    assert plan.speed_of([result(cost=cost)]) == pytest.approx(1e12)
+    assert plan.speed_of([result(cost=cost, method="retrieval")]) == pytest.approx(2e12)
+    # A method of the user's counts as a plain one.
+    assert plan.speed_of([result(cost=cost, method="mine.py:Mine")]) == pytest.approx(1e12)
+
+
+def test_runs_without_counts_have_no_speed() -> None:
+    phase = {"flops": None, "seconds": 2.0, "tokens": 10, "peak_bytes": None}
+    assert plan.speed_of([result(cost={"train": None, "contextualize": None, "query": phase})]) is None
+    assert plan.speed_of([]) is None
+
+
+def test_the_papers_whole_evaluation_has_the_papers_model() -> None:
+    toy = paper()
+    step = plan.whole(toy, toy.entry[0], speed=1e12)
+    assert step.flops == 1_000_000 * (2 * 10**9 + 4 * 10 * 100 * 500)
+    assert step.seconds == step.flops / 1e12
+    assert "1,000,000 tokens" in step.command
+
+
+def test_every_recipe_has_a_command_of_its_own_and_a_time() -> None:
+    for one in library.papers().values():
+        for entry in one.entry:
+            for step in plan.steps(entry.embedded.runs if entry.embedded else [], plan.EMBEDDED, plan.SPEED):
+                assert shlex.split(step.command)[:2] == ["contextlab", "bench"]
+                assert 0 < step.seconds < 900
+                assert 0.5e9 < step.memory < 4e9
+
+
+def test_one_entry_of_every_paper_takes_fifteen_minutes_together() -> None:
+    def seconds(name: str) -> float:
+        ((_, entry),) = library.find(name)
+        assert entry.embedded is not None
+        return sum(step.seconds for step in plan.steps(entry.embedded.runs, plan.EMBEDDED, plan.SPEED))
+
+    assert sum(map(seconds, ("longmem/table7", "evalm/table4", "hso/table4", "generative-adapter/table1"))) < 900

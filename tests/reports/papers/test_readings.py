@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+from toy_paper import result
+
+from contextlab.reports.papers import library
+from contextlab.reports.papers.readings import COSTS, Reading, change, printed_change, reading
+
+
+def test_a_metric_has_its_interval() -> None:
+    assert reading(result(18.0), "token_perplexity", "perplexity") == Reading(18.0, 17.0, 20.0)
+
+
+def test_a_share_becomes_a_percentage_where_the_paper_prints_percentages() -> None:
+    assert reading(result(), "accuracy", "accuracy %") == Reading(50.0)
+    assert reading(result(), "accuracy", "accuracy") == Reading(0.5)
+
+
+def test_what_was_not_measured_is_none() -> None:
+    assert reading(result(), "f1", "F1 %") is None
+    uncounted = {"flops": None, "peak_bytes": None, "seconds": 0.0, "tokens": 0}
+    empty = result(cost={"train": None, "contextualize": None, "query": uncounted}, state=None)
+    counted = {name: reading(empty, name, "") for name in COSTS}
+    assert {name for name, value in counted.items() if value} == {"seconds", "query seconds"}
+
+
+def test_costs_are_sums_over_phases_in_the_papers_units() -> None:
+    values = {name: read(result()) for name, read in COSTS.items()}
+    assert values == {
+        "tokens per second": 50.0,
+        "seconds": 4.0,
+        "context seconds": 2.0,
+        "query seconds": 2.0,
+        "flops": 4e12,
+        "context TFLOPs": 1.0,
+        "query TFLOPs": 3.0,
+        "peak MB": 4.0,
+        "state MB": 1.0,
+        "state M floats": 0.25,
+    }
+
+
+def test_the_cost_of_training_is_no_cost_of_an_example() -> None:
+    trained = result()
+    trained["cost"]["train"] = {"flops": 10**20, "seconds": 1e6, "tokens": 10**6, "peak_bytes": None}
+    assert COSTS["flops"](trained) == 4e12
+    assert COSTS["peak MB"](trained) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("value", "baseline", "unit", "text"),
+    [
+        (21.29, 22.78, "perplexity", "-6.5 %"),
+        (71.8, 68.3, "accuracy %", "+3.5"),
+        (71.8, None, "accuracy %", ""),
+        (8.8, 9.1, "points", "-0.3"),
+        (5.0, 0.0, "M floats", ""),
+        (5.0, 0.0, "F1 %", "+5.0"),
+        (1.0, 1.0, "seconds", "+0.0 %"),
+    ],
+)
+def test_a_change_is_in_points_or_in_percent(value: float, baseline: float | None, unit: str, text: str) -> None:
+    assert change(value, baseline, unit) == text
+
+
+def test_a_change_of_printed_numbers_leaves_out_what_is_no_number() -> None:
+    assert printed_change("71.8 (14.0)", "68.3 (11.6)", "accuracy %") == "+3.5"
+    assert printed_change("-", "68.3", "accuracy %") == ""
+    assert printed_change("68.3", "-", "accuracy %") == ""
+    assert printed_change("68.3", None, "accuracy %") == ""
+
+
+@pytest.mark.parametrize(
+    ("measured", "unit", "text"),
+    [
+        (Reading(54.06, 49.96, 60), "accuracy %", "54.1 [50.0, 60.0]"),
+        (Reading(30.123), "perplexity", "30.12"),
+        (Reading(14666.4), "tokens/s", "14,666"),
+        (Reading(4.5e12), "training FLOPs", "4.5e+12"),
+        (Reading(0.00022), "MB", "0.00022"),
+        (Reading(1.0, None, 2.0), "MB", "1"),
+    ],
+)
+def test_numbers_as_cells(measured: Reading, unit: str, text: str) -> None:
+    assert measured.text(unit) == text
+
+
+def test_every_recipe_reads_a_cost_or_a_metric_that_tasks_have() -> None:
+    metrics = {"accuracy", "token_perplexity", "f1", "f1_shortest", "exact_match"}
+    for paper in library.papers().values():
+        for entry in paper.entry:
+            for run in [*(entry.embedded.runs if entry.embedded else []), *entry.paper.runs]:
+                for name in run.read.values():
+                    assert name in COSTS or name in metrics or name.startswith("nats_per_token_at_"), name
