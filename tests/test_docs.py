@@ -52,11 +52,13 @@ def test_every_method_and_task_has_a_card():
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/tutorial.md", "docs/tasks.md", "docs/settings.md", "docs/training.md"]
+    "page", ["README.md", "docs/tutorial.md", "docs/tasks.md", "docs/settings.md", "docs/training.md", "docs/papers.md"]
 )
 def test_commands_shown_name_options_that_exist(page, capsys):
     shown = set(
-        re.findall(r"contextlab (bench|train|ls|check|table|doctor)((?: [^\n`|]*)?)", (ROOT / page).read_text())
+        re.findall(
+            r"contextlab (bench|train|ls|check|table|reproduce|doctor)((?: [^\n`|]*)?)", (ROOT / page).read_text()
+        )
     )
     for command, rest in shown:
         assert cli.main([command, "--help"]) == 0
@@ -92,7 +94,7 @@ def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(tmp_path, monkeypa
             assert f"| {label} | {method} (untrained) | 2 |" in out
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/papers.md"])
 def test_tables_are_what_their_commands_print(page, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     for command, shown in re.findall(

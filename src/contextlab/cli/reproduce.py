@@ -69,10 +69,18 @@ def reproduce(
     if dry_run:
         _print([_plan(paper, entry, scale, out, data, options) for paper, entry in found], form)
         return
-    recipes = [(paper, entry, _runs(paper, entry, scale, data)) for paper, entry in found if _can(entry, scale, found)]
+    can = [(paper, entry) for paper, entry in found if _can(entry, scale, found)]
+    recipes = [(paper, entry, _runs(paper, entry, scale, data, stored is not None)) for paper, entry in can]
     for paper, entry, runs in recipes:
-        own = {**options, "backbone": backbone or _backbone(entry, scale)}
-        _print([_measure(paper, entry, runs, stored, out, data, own, form)], form)
+        from contextlab.reports.papers import measure, page
+
+        model = backbone or _backbone(entry, scale)
+        if stored is not None:
+            measured = measure.stored(runs, stored, model)
+        else:
+            shown = False if form == Form.json else None
+            measured = measure.measured(runs, out=out, data=data, progress=shown, **{**options, "backbone": model})
+        _print([page.comparison(paper, entry, list(measured))], form)
 
 
 def _can(entry: Entry, scale: Scale, found: list[tuple[Paper, Entry]]) -> bool:
@@ -84,8 +92,8 @@ def _backbone(entry: Entry, scale: Scale) -> str:
     return EMBEDDED if scale == Scale.embedded else str(entry.paper.backbone)
 
 
-def _runs(paper: Paper, entry: Entry, scale: Scale, data: Path | None) -> list[Run]:
-    """The runs of a recipe.
+def _runs(paper: Paper, entry: Entry, scale: Scale, data: Path | None, made: bool) -> list[Run]:
+    """The runs of a recipe, which may be made already.
 
     Raises:
         UserError: when there is none, or this machine lacks what it needs.
@@ -97,32 +105,13 @@ def _runs(paper: Paper, entry: Entry, scale: Scale, data: Path | None) -> list[R
         return entry.embedded.runs
     from contextlab.reports.papers.measure import missing
 
-    if absent := missing(paper, entry, data):
+    absent = missing(paper, entry, data)
+    if absent and not (made and entry.paper.runs):
         raise UserError(
             f"{where} cannot be run at the paper's scale here, as {', and '.join(absent)}: use --scale embedded, or "
             "--dry-run to see what it would take."
         )
     return entry.paper.runs
-
-
-def _measure(
-    paper: Paper,
-    entry: Entry,
-    runs: list[Run],
-    stored: Path | None,
-    out: Path,
-    data: Path | None,
-    options: dict[str, Any],
-    form: Form,
-) -> Page:
-    from contextlab.reports.papers import measure, page
-
-    if stored is not None:
-        found = measure.stored(runs, stored, options["backbone"])
-    else:
-        progress = False if form == Form.json else None
-        found = measure.measured(runs, out=out, data=data, progress=progress, **options)
-    return page.comparison(paper, entry, list(found))
 
 
 def _plan(paper: Paper, entry: Entry, scale: Scale, out: Path, data: Path | None, options: dict[str, Any]) -> Page:
@@ -173,7 +162,7 @@ def _speed(out: Path) -> tuple[float, str]:
     from contextlab.reports.papers import plan
 
     if out.is_dir() and any(out.rglob("summary.json")):
-        from contextlab.reports.tables import load_results
+        from contextlab.reports.stored import load_results
 
         results = [one for one in load_results(out) if one["backbone"] == EMBEDDED]
         if speed := plan.speed_of(results):

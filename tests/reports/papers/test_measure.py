@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,44 @@ def test_settings_tell_stored_runs_apart(tmp_path: Path) -> None:
     assert [one.result for one in measure.stored([wanted], tmp_path, "tiny-gpt2")] == [None] * 3
     other = run(methods=["window(N=16)"], rows=["a"], task="pg22/S1(tokens=32)")
     assert [one.result for one in measure.stored([other], tmp_path, "tiny-llama")] == [None]
+
+
+def test_a_result_without_a_newer_setting_has_its_default(tmp_path: Path) -> None:
+    list(measure.measured([run(methods=["window(N=16)"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
+    (path,) = tmp_path.rglob("summary.json")
+    summary = json.loads(path.read_text())
+    for absent, expected in (("rank", True), ("N", False)):
+        settings = {name: value for name, value in summary["method_config"].items() if name != absent}
+        path.write_text(json.dumps({**summary, "method_config": settings}))
+        wanted = run(methods=["window(N=16)"], rows=["a"])
+        assert [one.result is not None for one in measure.stored([wanted], tmp_path, "tiny-llama")] == [expected]
+
+
+def test_methods_are_found_on_the_same_examples(tmp_path: Path) -> None:
+    whole = list(measure.measured([run()], out=tmp_path / "a", limit=2, **OPTIONS))
+    # A newer run of one method on fewer examples is left out, beside one of both.
+    list(measure.measured([run(methods=["window"], rows=["plain"])], out=tmp_path / "b", limit=1, **OPTIONS))
+    assert list(measure.stored([run()], tmp_path, "tiny-llama")) == whole
+    (alone,) = measure.stored([run(methods=["window"], rows=["plain"])], tmp_path, "tiny-llama")
+    assert alone.result is not None
+    assert alone.result["data"]["examples"] == 1
+
+
+def test_weights_that_were_none_are_those_that_nothing_fits(tmp_path: Path) -> None:
+    list(measure.measured([run(methods=["window"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
+    (path,) = tmp_path.rglob("summary.json")
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({**summary, "method_config": {**summary["method_config"], "weights": None}}))
+    (found,) = measure.stored([run(methods=["window"], rows=["a"])], tmp_path, "tiny-llama")
+    assert found.result is not None
+
+
+def test_a_control_is_no_result_of_the_method(tmp_path: Path) -> None:
+    list(measure.measured([run(methods=["window"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
+    (path,) = tmp_path.rglob("summary.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "context": "none"}))
+    wanted = run(methods=["window"], rows=["a"])
+    assert [one.result for one in measure.stored([wanted], tmp_path, "tiny-llama")] == [None]
 
 
 def test_an_empty_store_is_one_sentence(tmp_path: Path) -> None:

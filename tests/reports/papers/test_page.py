@@ -26,6 +26,9 @@ def test_what_differs_stands_above_the_numbers() -> None:
     found = [measured("plain", "window", result(18.0)), measured("new", "hso", result(9.0, "hso"))]
     page = comparison(paper(), paper().entry[0], found)
     assert page.title == "toy/table1: Doe et al., Table 1 (section 3)"
+    assert comparison(paper(section="appendix B"), paper(section="appendix B").entry[0], []).title.endswith(
+        "(appendix B)"
+    )
     assert page.rows == [
         ("", "paper", "here"),
         ("model", "Toy 1B", "tiny-llama"),
@@ -34,7 +37,7 @@ def test_what_differs_stands_above_the_numbers() -> None:
         ("training", "2B tokens", "window: nothing to learn; hso: nothing to learn"),
         ("machine", "", "cpu (toy)"),
         ("plain: books (perplexity)", "20.0", "window: 18 [17, 20]"),
-        ("new: books (perplexity)", "15.0 (-25.0 %), corrected 16.0", "hso: 9 [8, 11] (-50.0 %)"),
+        ("new: books (perplexity)", "15.0 (-25.0 %), corrected 16.0", "hso: 9 (-50.0 %)"),
     ]
     assert page.notes == [
         "Perplexity of books.",
@@ -59,12 +62,27 @@ def test_several_methods_may_stand_for_one_row() -> None:
         measured("new", "b", result(6.0)),
     ]
     here = [row[2] for row in comparison(toy, toy.entry[0], found).rows if row[0].startswith("new")]
-    assert here == ["a: 8 [7, 10] (-20.0 %)", "b: 6 [5, 8] (-40.0 %)"]
+    assert here == ["a: 8 (-20.0 %)", "b: 6 (-40.0 %)"]
+
+
+def test_other_examples_give_no_difference() -> None:
+    for other in ({"examples": 4}, {"sha256": "1"}):
+        new = result(9.0, "hso", data={"note": "generated", "examples": 3, "sha256": "0", **other})
+        found = [measured("plain", "window", result(18.0)), measured("new", "hso", new)]
+        assert rows_of(found)["new: books (perplexity)"][1] == "hso: 9 [8, 11]"
 
 
 def test_what_was_not_measured_says_so() -> None:
-    assert rows_of([measured("new", "window", None)])["new: books (perplexity)"][1] == "not measured"
-    assert rows_of([measured("new", "window", None)])["model"] == ("Toy 1B", "-")
+    toy = paper()
+    page = comparison(toy, toy.entry[0], [measured("new", "window", None)])
+    assert page.rows[1] == ("model", "Toy 1B", "-")
+    assert not any(row[0].startswith("new") for row in page.rows)
+    assert page.notes[-1] == "Not measured: pg22/S1(tokens=48)."
+
+
+def test_of_a_task_that_was_measured_every_method_has_a_line() -> None:
+    found = [measured("plain", "window", result()), measured("new", "window", None)]
+    assert rows_of(found)["new: books (perplexity)"][1] == "not measured"
     lacking = measured("new", "window", result(), read={"books": "f1"})
     assert rows_of([lacking])["new: books (perplexity)"][1] == "not measured"
 

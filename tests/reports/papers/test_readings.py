@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import math
+import re
+from typing import Any
+
 import pytest
 from toy_paper import result
 
+from contextlab.benchmarks.task import Part
 from contextlab.reports.papers import library
-from contextlab.reports.papers.readings import COSTS, Reading, change, printed_change, reading
+from contextlab.reports.papers.readings import COSTS, Reading, change, gained, printed_change, reading
 
 
 def test_a_metric_has_its_interval() -> None:
@@ -57,6 +62,8 @@ def test_the_cost_of_training_is_no_cost_of_an_example() -> None:
         (5.0, 0.0, "M floats", ""),
         (5.0, 0.0, "F1 %", "+5.0"),
         (1.0, 1.0, "seconds", "+0.0 %"),
+        (9.99, 1.0, "seconds", "+899.0 %"),
+        (4000.0, 2.0, "M floats", "2,000 x"),
     ],
 )
 def test_a_change_is_in_points_or_in_percent(value: float, baseline: float | None, unit: str, text: str) -> None:
@@ -68,6 +75,48 @@ def test_a_change_of_printed_numbers_leaves_out_what_is_no_number() -> None:
     assert printed_change("-", "68.3", "accuracy %") == ""
     assert printed_change("68.3", "-", "accuracy %") == ""
     assert printed_change("68.3", None, "accuracy %") == ""
+
+
+def with_parts(value: float, *losses: float) -> dict[str, Any]:
+    """A result whose documents have these nats per token."""
+    parts = {str(n): {"nats_per_token": [Part(loss, 1.0, str(n))]} for n, loss in enumerate(losses)}
+    return result(value, parts=parts)
+
+
+def test_a_gain_has_the_interval_of_the_paired_difference() -> None:
+    # Documents differ much, and the difference is nearly the same for all.
+    base, mine = with_parts(20.0, 1.0, 2.0, 3.0), with_parts(18.0, 0.89, 1.9, 2.89)
+    text, low, high = re.fullmatch(
+        r"(.*) \[(.*), (.*)\]", gained(mine, base, "token_perplexity", "perplexity")
+    ).groups()
+    assert text == "-10.0 %"
+    assert -13 < float(low) < 100 * math.expm1(-0.32 / 3) < float(high) < -8
+
+
+def test_a_gain_in_cost_or_without_parts_has_no_interval() -> None:
+    base, mine = with_parts(20.0, 1.0, 2.0, 3.0), with_parts(18.0, 0.89, 1.9, 2.89)
+    assert gained(mine, base, "seconds", "seconds") == "+0.0 %"
+    assert gained(result(18.0), result(20.0), "token_perplexity", "perplexity") == "-10.0 %"
+    assert gained(mine, with_parts(20.0, 1.0), "token_perplexity", "perplexity") == "-10.0 %"
+    assert gained(mine, base, "accuracy", "accuracy %") == "+0.0"
+
+
+def test_a_gain_of_a_share_is_in_points() -> None:
+    def of(*scores: float) -> dict[str, Any]:
+        parts = {str(n): {"accuracy": [Part(score, 1.0, str(n))]} for n, score in enumerate(scores)}
+        one = result(parts=parts, measure={"name": "accuracy", "higher_is_better": True, "bounded": True})
+        one["metrics"]["accuracy"]["value"] = sum(scores) / len(scores)
+        return one
+
+    text = gained(of(1, 1, 0, 1), of(0, 1, 0, 0), "accuracy", "accuracy %")
+    assert re.fullmatch(r"\+50\.0 \[-?\+?\d+\.\d, \+\d+\.\d\]", text), text
+
+
+def test_other_examples_give_no_gain() -> None:
+    for changed in ({"sha256": "1"}, {"examples": 4}):
+        other = result(20.0, data={"note": "", "sha256": "0", "examples": 3, **changed})
+        assert gained(result(18.0), other, "token_perplexity", "perplexity") == ""
+    assert gained(result(18.0), result(20.0), "f1", "F1 %") == ""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from contextlab.errors import UserError
 from contextlab.harness import labels, runner
 from contextlab.harness.selection import SelectedMethod, SelectedTask, select
 from contextlab.reports.papers.schema import Entry, Paper, Run
-from contextlab.reports.tables import load_results
+from contextlab.reports.stored import load_results
 
 Result = Mapping[str, Any]
 
@@ -42,12 +42,17 @@ def measured(runs: Iterable[Run], **options: Any) -> Iterator[Measured]:
     for run in runs:
         limit = options.get("limit") or run.limit
         results = runner.bench(run.methods, run.task, **{**options, "limit": limit})
-        for (row, method, task), result in zip(_named(run), results.runs, strict=True):
-            yield Measured(run, row, method, task, result)
+        # A stored result holds the parts of its examples.
+        with_parts = [{**one, "parts": parts} for one, parts in zip(results.runs, results.parts, strict=True)]
+        methods, (task,) = select(run.methods, run.task)
+        for row, method, result in zip(run.rows, methods, with_parts, strict=True):
+            yield Measured(run, row, method.label, _label(task), result)
 
 
 def stored(runs: Iterable[Run], folder: Path, backbone: str = EMBEDDED) -> Iterator[Measured]:
-    """The newest stored result of every method of the runs, whatever its number of examples.
+    """The stored results of the methods of every run, all on the same examples, whatever their number.
+
+    Of several groups of results on the same examples it is the one with the most methods, and then the newest.
 
     Raises:
         UserError: when there are no results below the folder, or one is broken.
@@ -57,9 +62,13 @@ def stored(runs: Iterable[Run], folder: Path, backbone: str = EMBEDDED) -> Itera
     for run in runs:
         methods, (task,) = select(run.methods, run.task)
         label = _label(task)
-        for row, method in zip(run.rows, methods, strict=True):
-            fitting = (one for one in own if labels.of_result(one) == label and _is_of(one, method))
-            yield Measured(run, row, method.label, label, next(fitting, None))
+        on_task = [one for one in own if labels.of_result(one) == label]
+        fitting = [{_examples(one): one for one in reversed(on_task) if _is_of(one, method)} for method in methods]
+        groups = dict.fromkeys(_examples(one) for one in on_task)
+        # The first of equal ones, which is the newest.
+        chosen = max(groups, key=lambda group: sum(group in results for results in fitting), default=("", 0))
+        for row, method, results in zip(run.rows, methods, fitting, strict=True):
+            yield Measured(run, row, method.label, label, results.get(chosen))
 
 
 def missing(paper: Paper, entry: Entry, data: Path | None) -> list[str]:
@@ -91,21 +100,23 @@ def _is_there(one: SelectedTask, data: Path | None) -> bool:
         return False
 
 
-def _named(run: Run) -> list[tuple[str, str, str]]:
-    """Row, label of the method and label of the task, for every method of a run."""
-    methods, (task,) = select(run.methods, run.task)
-    return [(row, method.label, _label(task)) for row, method in zip(run.rows, methods, strict=True)]
-
-
 def _label(one: SelectedTask) -> str:
     options = one.task.options("own")
     lengths = {"history": options.history, "tokens": options.tokens}
     return labels.of_task(one.name, one.task.spelled(one.split), lengths)
 
 
+def _examples(result: Result) -> tuple[str, int]:
+    """Equal for results of one task on the same examples."""
+    return result["data"]["sha256"], result["data"]["examples"]
+
+
 def _is_of(result: Result, method: SelectedMethod) -> bool:
     """Whether a stored result is of a method; settings that are newer than the result must have their defaults."""
     settings = json.loads(json.dumps(method.config.as_dict(), default=str))
-    before: Mapping[str, Any] = {**settings, **result["method_config"]}
+    before = {**settings, **result["method_config"]}
+    if settings.get("weights") == "auto" and before["weights"] is None:
+        # Before weights were looked for, they were none.
+        before["weights"] = "auto"
     newer = set(method.config.changed()) - set(result["method_config"])
     return result["method"] == method.name and not newer and all(before[name] == settings[name] for name in settings)

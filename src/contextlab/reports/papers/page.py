@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from contextlab.cards import short_count
 from contextlab.harness import labels
 from contextlab.reports.papers.measure import Measured
-from contextlab.reports.papers.readings import Reading, change, printed_change, reading
+from contextlab.reports.papers.readings import gained, printed_change, reading
 from contextlab.reports.papers.schema import ABSENT, Column, Entry, Paper
 from contextlab.reports.papers.sheet import Page, title
 
@@ -20,6 +21,8 @@ NOT_MEASURED = "not measured"
 def comparison(paper: Paper, entry: Entry, found: Sequence[Measured]) -> Page:
     """Published and measured numbers side by side, after what differs: model, data, size, training and machine."""
     results = [one.result for one in found if one.result is not None]
+    tasks = dict.fromkeys(one.task for one in found)
+    absent = [task for task in tasks if all(one.result is None for one in found if one.task == task)]
     facts = [
         ("model", paper.model.about, _listed(result["backbone"] for result in results)),
         ("data", entry.data, _listed(f"{_task(result)}: {result['data']['note']}" for result in results)),
@@ -27,8 +30,9 @@ def comparison(paper: Paper, entry: Entry, found: Sequence[Measured]) -> Page:
         ("training", paper.model.trained, _listed(map(_training, results))),
         ("machine", "", _listed(result["provenance"]["device"] for result in results)),
     ]
-    numbers = list(_numbers(entry, found))
+    numbers = list(_numbers(entry, [one for one in found if one.task not in absent]))
     notes = [entry.about, *(entry.embedded.differs if entry.embedded else []), *_remarks(entry)]
+    notes += [f"Not measured: {', '.join(absent)}."] if absent else []
     return Page(title(paper, entry), [HEAD, *facts, *numbers], notes)
 
 
@@ -55,29 +59,33 @@ def _numbers(entry: Entry, found: Sequence[Measured]) -> Iterator[tuple[str, str
     """One line for every published number that has a counterpart."""
     cells = entry.published()
     corrected = {(one.row, one.column): one.corrected for one in entry.corrections}
-    readings = {(one.row, one.method, name): _read(one, name, entry) for one in found for name in one.run.read}
-    of_rows: dict[tuple[str, str], Reading | None] = {}
-    for (row, _, name), value in readings.items():
-        of_rows.setdefault((row, name), value)
-    for (row, method, name), value in readings.items():
-        unit = entry.unit(name)
-        baseline = entry.baseline(row)
-        printed = cells.get(row, {}).get(name, NOT_PRINTED)
-        gain = printed_change(printed, cells.get(baseline or "", {}).get(name), unit) if row in cells else ""
-        reference = of_rows.get((baseline or "", name))
-        here = NOT_MEASURED
-        if value is not None:
-            own = change(value.value, reference.value if reference else None, unit)
-            here = f"{method}: {_bracketed(value.text(unit or name), own)}"
-        yield (
-            f"{row}: {_named(Column(name=name, unit=unit)) if unit else name}",
-            _with(_bracketed(printed, gain), corrected.get((row, name))),
-            here,
-        )
+    of_rows: dict[tuple[str, str], Measured] = {}
+    for one in found:
+        for name in one.run.read if one.result is not None else ():
+            of_rows.setdefault((one.row, name), one)
+    for one in found:
+        for name in one.run.read:
+            unit, above = entry.unit(name), entry.baseline(one.row) or ""
+            printed = cells.get(one.row, {}).get(name, NOT_PRINTED)
+            gain = printed_change(printed, cells.get(above, {}).get(name), unit) if one.row in cells else ""
+            yield (
+                f"{one.row}: {_named(Column(name=name, unit=unit)) if unit else name}",
+                _with(_bracketed(printed, gain), corrected.get((one.row, name))),
+                _here(one, of_rows.get((above, name)), name, unit or name),
+            )
 
 
-def _read(one: Measured, name: str, entry: Entry) -> Reading | None:
-    return None if one.result is None else reading(one.result, one.run.read[name], entry.unit(name) or name)
+def _here(one: Measured, baseline: Measured | None, name: str, unit: str) -> str:
+    """A measured number, beside its baseline's or with its own interval."""
+    value = None if one.result is None else reading(one.result, one.run.read[name], unit)
+    if one.result is None or value is None:
+        return NOT_MEASURED
+    gain = ""
+    if baseline is not None and baseline.result is not None:
+        gain = gained(one.result, baseline.result, one.run.read[name], unit)
+    # The interval of a difference says more than that of a number whose examples differ much.
+    shown = dataclasses.replace(value, low=None) if gain else value
+    return f"{one.method}: {_bracketed(shown.text(unit), gain)}"
 
 
 def _remarks(entry: Entry) -> list[str]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from contextlab.harness.results import difference, measure_of
 from contextlab.reports.papers.schema import ABSENT, number
 
 Result = Mapping[str, Any]
 MEBI = 2**20
 PERCENT = "%"
 POINTS = "points"
+MANIFOLD = 10.0
+"""From here on a ratio says more than percent."""
+SAME = ("sha256", "examples")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +60,40 @@ def change(value: float, baseline: float | None, unit: str) -> str:
         return ""
     if PERCENT in unit or unit == POINTS:
         return f"{value - baseline:+.1f}"
-    return f"{100 * (value / baseline - 1):+.1f} %"
+    ratio = value / baseline
+    return f"{100 * (ratio - 1):+.1f} %" if ratio < MANIFOLD else f"{ratio:,.0f} x"
 
 
 def printed_change(cell: str, baseline: str | None, unit: str) -> str:
     """The same of two printed cells."""
     value, other = number(cell), number(baseline or ABSENT)
     return "" if value is None else change(value, other, unit)
+
+
+def gained(result: Result, baseline: Result, name: str, unit: str) -> str:
+    """What a result gains on a baseline's, with the 95 % interval of the paired difference where there is one.
+
+    It is empty when the two were not measured on the same examples.
+    """
+    mine, other = reading(result, name, unit), reading(baseline, name, unit)
+    if mine is None or other is None or any(result["data"][key] != baseline["data"][key] for key in SAME):
+        return ""
+    text = change(mine.value, other.value, unit)
+    interval = None if name in COSTS else _paired(result, baseline, name)
+    return text if interval is None or not text else f"{text} [{interval[0]:+.1f}, {interval[1]:+.1f}]"
+
+
+def _paired(result: Result, baseline: Result, name: str) -> tuple[float, float] | None:
+    """The interval of the difference in percent or points, for a task's measure and for its perplexity."""
+    measure = measure_of(result)
+    paired = difference(measure, result.get("parts", {}), baseline.get("parts", {}))
+    if paired is None or paired.low is None or paired.high is None:
+        return None
+    if measure.name == name:
+        return 100 * paired.low, 100 * paired.high
+    if (measure.name, name) == ("nats_per_token", "token_perplexity"):
+        return 100 * math.expm1(paired.low), 100 * math.expm1(paired.high)
+    return None
 
 
 def _short(value: float, unit: str) -> str:

@@ -37,7 +37,8 @@ class Page:
 
 def title(paper: Paper, entry: Entry) -> str:
     """Where an entry stands."""
-    return f"{paper.name}/{entry.name}: {paper.authors}, {entry.label} (section {entry.section})"
+    where = f"section {entry.section}" if entry.section[:1].isdigit() else entry.section
+    return f"{paper.name}/{entry.name}: {paper.authors}, {entry.label} ({where})"
 
 
 def _plain(text: str) -> str:
