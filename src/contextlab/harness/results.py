@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from contextlab.benchmarks.examples import Example
-from contextlab.benchmarks.metrics.estimates import paired
+from contextlab.benchmarks.metrics.estimates import Comparison, compared
 from contextlab.benchmarks.task import Control, Dataset, Measure, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.harness import labels
@@ -239,16 +239,35 @@ def measure_of(result: Mapping[str, Any]) -> Measure:
 
 
 def difference(measure: Measure, mine: Mapping[str, Parts], other: Mapping[str, Parts]) -> Metric | None:
-    """A metric of one run minus that of another, over the examples that both have; None without any.
+    """A metric of one run minus that of another, as in `compare`; None without common examples."""
+    both = compare(measure, [mine], [other])
+    return both and both.metric
+
+
+def compare(
+    measure: Measure, mine: Sequence[Mapping[str, Parts]], other: Sequence[Mapping[str, Parts]]
+) -> Comparison | None:
+    """A metric of one method minus that of another, with a test, over the examples that all runs have.
 
     Where an example lacks the parts of the measure, as in runs of earlier versions, the means of the examples'
     qualities are compared.
+
+    Args:
+        measure: the metric.
+        mine: the parts of a method's examples, for every seed.
+        other: those of the other method.
+
+    Returns:
+        None without common examples.
     """
-    shared = [example for example in mine if example in other]
-    whole = all(measure.name in run[example] for run in (mine, other) for example in shared)
-    compared = measure if whole else Measure(QUALITY)
-    one, two = ({example: run[example][compared.name] for example in shared} for run in (mine, other))
-    return paired(compared, one, two)
+    runs = [*mine, *other]
+    shared = [example for example in mine[0] if all(example in run for run in runs)]
+    whole = all(measure.name in run[example] for run in runs for example in shared)
+    used = measure if whole else Measure(QUALITY)
+    one, two = (
+        [{example: run[example][used.name] for example in shared} for run in of_method] for of_method in (mine, other)
+    )
+    return compared(used, one, two)
 
 
 def differences(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+import statistics
 from collections.abc import Hashable, Mapping, Sequence
 
 from contextlab.benchmarks.metrics import intervals
@@ -62,22 +64,85 @@ def macro_f1(answers: Sequence[int], predictions: Sequence[int], clusters: Seque
     return proportion([part for text in texts for part in f1_parts(*text)], len(answers))
 
 
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A paired difference of two runs, or of two methods with several seeds.
+
+    Attributes:
+        metric: the difference, with its interval.
+        pvalue: two-sided p-value of no difference; None for a single cluster.
+    """
+
+    metric: Metric
+    pvalue: float | None
+
+
 def paired(measure: Measure, mine: Examples, other: Examples) -> Metric | None:
     """A metric of one run minus that of another, over the examples that both have; None without any.
 
     Observations have the same weights as in the metric (tokens, tasks, questions). The interval is a t interval over
     the clusters, for a bounded measure that of Bonett and Price.
     """
-    shared = [example for example in mine if example in other]
+    both = compared(measure, [mine], [other])
+    return both and both.metric
+
+
+def compared(measure: Measure, mine: Sequence[Examples], other: Sequence[Examples]) -> Comparison | None:
+    """A metric of one method minus that of another, with a test, over the examples that all runs have.
+
+    Each method has a run per seed. The variance between its seeds is added to that over the clusters, so that a
+    difference counts only if it is large beside both. The p-value belongs to the intervals of `paired`.
+
+    Args:
+        measure: the metric.
+        mine: the runs of one method.
+        other: the runs of the other method.
+
+    Returns:
+        None without common examples.
+    """
+    shared = [example for example in mine[0] if all(example in run for run in (*mine, *other))]
     if not shared:
         return None
-    one, two = _aligned([mine, other], shared)
-    difference = one - two
+    a, b = (_over_seeds(runs, shared) for runs in (mine, other))
+    one, two = _aligned([a, b], shared)
+    levels = tuple(_between_seeds(runs, shared) for runs in (mine, other) if len(runs) > 1)
+    difference = dataclasses.replace(one - two, levels=levels)
     if measure.bounded:
-        bounds = intervals.change_interval(difference, *_changes(mine, other, shared))
+        changes = _changes(a, b, shared)
+        bounds = intervals.change_interval(difference, *changes)
+        pvalue = intervals.change_pvalue(difference, *changes)
     else:
-        bounds = intervals.mean_interval(difference)
-    return _metric(difference, bounds, sum(len(mine[example]) for example in shared))
+        bounds, pvalue = intervals.mean_interval(difference), intervals.mean_pvalue(difference)
+    return Comparison(_metric(difference, bounds, sum(len(mine[0][example]) for example in shared)), pvalue)
+
+
+def holm(pvalues: Sequence[float]) -> list[float]:
+    """P-values corrected for their number by Holm's step-down procedure, in the same order."""
+    order = sorted(range(len(pvalues)), key=lambda number: pvalues[number])
+    corrected = itertools.accumulate(
+        (min(1.0, (len(order) - rank) * pvalues[number]) for rank, number in enumerate(order)), max
+    )
+    return [value for _, value in sorted(zip(order, corrected, strict=True))]
+
+
+def _over_seeds(runs: Sequence[Examples], shared: Sequence[str]) -> Examples:
+    """The parts of several runs as one, in which every seed has the same weight."""
+    if len(runs) == 1:
+        return runs[0]
+    count = len(runs)
+    return {
+        example: [
+            part._replace(numerator=part[0] / count, denominator=part[1] / count) for r in runs for part in r[example]
+        ]
+        for example in shared
+    }
+
+
+def _between_seeds(runs: Sequence[Examples], shared: Sequence[str]) -> tuple[float, float]:
+    """The variance of a method's mean over its seeds, with its degrees of freedom."""
+    values = [estimate.value for estimate in _aligned(runs, shared)]
+    return statistics.variance(values) / len(values), len(values) - 1.0
 
 
 def share_of_full(window: Examples, method: Examples, full: Examples) -> Metric | None:

@@ -1,4 +1,4 @@
-"""95 % intervals for few clusters: of means, of proportions, of paired differences and of ratios of differences.
+"""95 % intervals for few clusters, and p-values from them: of means, proportions, paired differences and ratios.
 
 Every metric is a mean over strata of ratios of sums. Observations that depend on each other (the questions about one
 text, the chapters of one book) form a cluster. Clusters are independent, and intervals count clusters, not
@@ -38,12 +38,14 @@ class Estimate:
         changes_G: the value minus the value without the cluster.
         weights_G: weights of the clusters; their sum is 1.
         size: effective number of observations.
+        levels: further independent sources of variance, each with its degrees of freedom; seeds, where there are several.
     """
 
     value: float
     changes_G: Array
     weights_G: Array
     size: float
+    levels: tuple[tuple[float, float], ...] = ()
 
     def __sub__(self, other: Estimate) -> Estimate:
         """The difference of two numbers over the same clusters in the same order."""
@@ -56,13 +58,26 @@ class Estimate:
 
     @property
     def variance(self) -> float:
-        """The jackknife variance, around the value."""
-        return covariance(self, self)
+        """The jackknife variance over the clusters, around the value, and the variances of further levels."""
+        return covariance(self, self) + sum(variance for variance, _ in self.levels)
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom: the effective clusters minus one, at least one; with further levels Satterthwaite's."""
+        over_clusters = max(self.clusters - 1, 1.0)
+        if not any(variance for variance, _ in self.levels):
+            return over_clusters
+        levels = [(covariance(self, self), over_clusters), *self.levels]
+        return self.variance**2 / sum(variance**2 / degrees for variance, degrees in levels)
 
     @property
     def quantile(self) -> float:
-        """Student's t at 0.975; degrees of freedom are the effective clusters minus one, and at least one."""
-        return float(special.stdtrit(max(self.clusters - 1, 1.0), 0.975))
+        """Student's t at 0.975."""
+        return float(special.stdtrit(self.degrees, 0.975))
+
+    def tail(self, t: float) -> float:
+        """The two-sided p-value of a value that is `t` standard errors from 0."""
+        return float(2 * special.stdtr(self.degrees, -abs(t)))
 
 
 def covariance(a: Estimate, b: Estimate) -> float:
@@ -123,6 +138,23 @@ def mean_interval(estimate: Estimate) -> Bounds:
     return value - below * error, value + above * error
 
 
+def mean_pvalue(estimate: Estimate) -> float | None:
+    """The two-sided p-value of the value 0; None for one cluster.
+
+    It is 1 minus the level of the widest interval, made as in `mean_interval`, that does not hold 0. Without skewness
+    it is that of the t test over the clusters.
+    """
+    if len(estimate.changes_G) < 2:
+        return None
+    error = math.sqrt(estimate.variance)
+    if error == 0:
+        return float(estimate.value == 0)
+    t = estimate.value / error
+    sign = math.copysign(1.0, t)
+    uncorrected = sign * _uncorrected(t, _skewness(estimate.changes_G), len(estimate.changes_G))
+    return estimate.tail(max(min(uncorrected, abs(t)), abs(t) / FARTHEST))
+
+
 def _skewness(changes_G: Array) -> float:
     """Skewness with Fisher's correction for few clusters; 0 for fewer than three, or where all are equal."""
     count, largest = len(changes_G), float(np.abs(changes_G).max())
@@ -140,6 +172,15 @@ def _corrected(t: float, skewness: float, count: int) -> float:
     root = math.sqrt(count)
     cubed = np.cbrt(1 + skewness * (t / root - skewness / (6 * count)))
     return root * 3 / skewness * (float(cubed) - 1)
+
+
+def _uncorrected(t: float, skewness: float, count: int) -> float:
+    """The inverse of `_corrected`."""
+    if abs(skewness) < STRAIGHT:
+        return t
+    root = math.sqrt(count)
+    cubed = (1 + skewness * t / (3 * root)) ** 3
+    return root * ((cubed - 1) / skewness + skewness / (6 * count))
 
 
 def proportion_interval(estimate: Estimate) -> Bounds:
@@ -170,11 +211,25 @@ def change_interval(estimate: Estimate, square: float, differing: float) -> Boun
     """
     if len(estimate.changes_G) < 2:
         return None
+    centre, error = _with_two_pairs(estimate, square, differing)
+    half = estimate.quantile * error
+    return max(-1.0, min(centre - half, estimate.value)), min(1.0, max(centre + half, estimate.value))
+
+
+def change_pvalue(estimate: Estimate, square: float, differing: float) -> float | None:
+    """The two-sided p-value of the difference 0, from intervals as in `change_interval`; None for one cluster."""
+    if len(estimate.changes_G) < 2:
+        return None
+    centre, error = _with_two_pairs(estimate, square, differing)
+    return estimate.tail(centre / error)
+
+
+def _with_two_pairs(estimate: Estimate, square: float, differing: float) -> tuple[float, float]:
+    """The difference with two more pairs that differ in opposite directions, and its standard error."""
     known = 1.0 if differing > 0.5 else 4 * differing * (1 - differing)
     pairs = _trials(estimate, max(square - estimate.value**2, 0.0), known) + 2
     centre = estimate.value * (pairs - 2) / pairs
-    half = estimate.quantile * math.sqrt(((square * (pairs - 2) + 2) / pairs - centre**2) / pairs)
-    return max(-1.0, min(centre - half, estimate.value)), min(1.0, max(centre + half, estimate.value))
+    return centre, math.sqrt(((square * (pairs - 2) + 2) / pairs - centre**2) / pairs)
 
 
 def _trials(estimate: Estimate, spread: float, known: float) -> float:
