@@ -23,6 +23,7 @@ from contextlab.harness import identity as identities
 from contextlab.harness import runner
 from contextlab.harness.results import Case
 from contextlab.harness.runner import Results, bench
+from contextlab.reports.layout import Layout
 from contextlab.reports.stored import load_results
 from contextlab.reports.tables import comparison
 
@@ -145,7 +146,8 @@ def test_the_terminal_and_the_table_compare_alike(tmp_path: Path) -> None:
     assert difference.metric.high is not None
     cell = f"{difference.metric.value:+.3f} [{difference.metric.low:+.3f}, {difference.metric.high:+.3f}]"
     stored = load_results(tmp_path)
-    assert comparison(stored, baseline=COUNTER).loc[(OTHER,), f"paired accuracy - {COUNTER}"] == cell
+    table = comparison(stored, Layout(baseline=COUNTER)).to_frame()
+    assert table.loc[(OTHER,), f"accuracy - {COUNTER}"] == cell
     by_run = {result["run_id"]: result["parts"] for result in stored}
     assert [by_run[one["run_id"]] for one in results.runs] == results.parts
 

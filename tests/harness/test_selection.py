@@ -94,7 +94,7 @@ def test_two_forms_of_a_method_on_two_forms_of_a_task_are_one_table(tmp_path: Pa
         ({"prior": prior}, split, tokens) for split, tokens in (("short", None), ("long", 3)) for prior in (0.5, 1.0)
     ]
     assert {one["method"] for one in results.runs} == {COUNTER}
-    frame = comparison(load_results(tmp_path))
+    frame = comparison(load_results(tmp_path)).to_frame()
     assert [key[0] for key in frame.index] == [f"{COUNTER}(prior=0.5)", COUNTER]
     groups = (f"{LETTERS}/short ", f"{LETTERS}/long(tokens=3) ")
     assert all(any(column.startswith(group) for group in groups) for column in frame.columns)

@@ -8,7 +8,7 @@ from stored_runs import result, store, three
 
 from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
-from contextlab.reports.stored import load_results
+from contextlab.reports.stored import load_results, unfinished
 
 
 def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
@@ -60,3 +60,19 @@ def test_a_folder_without_results_says_how_to_get_some(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(UserError, match="contextlab bench"):
             load_results(folder)
+
+
+def test_a_run_that_has_not_ended_is_left_out_and_named(tmp_path: Path) -> None:
+    store(tmp_path / "whole", json.dumps(result()))
+    for name in ("whole", "half"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "manifest.json").write_text("{}")
+    assert len(load_results(tmp_path)) == 1
+    assert unfinished(tmp_path) == [tmp_path / "half"]
+
+
+def test_a_folder_with_unfinished_runs_only_says_so(tmp_path: Path) -> None:
+    (tmp_path / "half-run").mkdir()
+    (tmp_path / "half-run" / "manifest.json").write_text("{}")
+    with pytest.raises(UserError, match=r"No run below .* is finished \(half-run\): run its command again"):
+        load_results(tmp_path)

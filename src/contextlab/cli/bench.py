@@ -83,8 +83,7 @@ def settings_of(pairs: list[str]) -> dict[str, Any]:
 
 
 def _print(results: Results, out: Path) -> None:
-    from rich.table import Table
-
+    from contextlab.cli.table import show
     from contextlab.harness import labels
     from contextlab.reports.tables import comparison
 
@@ -92,12 +91,8 @@ def _print(results: Results, out: Path) -> None:
     runs = [{**run, "parts": parts} for run, parts in zip(results.runs, results.parts, strict=True)]
     tasks = [labels.of_result(run) for run in runs]
     for task in dict.fromkeys(tasks):
-        frame = comparison([run for run, other in zip(runs, tasks, strict=True) if other == task])
-        # Methods are columns, because there are fewer methods than metrics and a terminal is narrow.
-        table = Table("", *(" ".join(key) for key in frame.index), title=task)
-        for measure, cells in frame.items():
-            table.add_row(str(measure), *cells)
-        screen.print(table)
+        screen.print(f"\n{task}\n")
+        show(comparison([run for run, other in zip(runs, tasks, strict=True) if other == task]), "text")
         for difference in results.differences:
             if difference.task == task:
                 m = difference.metric
@@ -105,5 +100,4 @@ def _print(results: Results, out: Path) -> None:
                 better = {True: "higher is better, ", False: "lower is better, ", None: ""}[difference.higher_is_better]
                 line = f"{difference.label}, {difference.measure}: {m.value:+.3f}{interval}"
                 screen.print(f"{line} (paired, {better}n = {m.n})")
-        screen.print(frame.attrs["caption"])
     screen.print(f"Stored below {out}.")

@@ -2,25 +2,118 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from contextlab.cli import console
+
+if TYPE_CHECKING:
+    from contextlab.reports.cells import Table
+
+FORMATS = ("markdown", "latex", "html", "csv", "json", "text")
 
 
 def table(
     folder: Annotated[Path, typer.Argument(help="Folder of results, as `bench` stores them.")],
-    style: Annotated[str, typer.Option("--format", help="markdown, latex, csv or html.")] = "markdown",
-    rows: Annotated[str, typer.Option(help="method, task, context, backbone, device, dtype or seed.")] = "method",
+    style: Annotated[
+        str | None,
+        typer.Option("--format", help=f"{', '.join(FORMATS)}; by default text on a terminal, and otherwise markdown."),
+    ] = None,
+    rows: Annotated[
+        str, typer.Option(help="method, task, context, backbone, device, dtype or seed, or several with commas.")
+    ] = "method",
     columns: Annotated[str, typer.Option(help="As rows; each value has its own group of columns.")] = "task",
+    metric: Annotated[str, typer.Option(help="Metrics and share, with commas, or all; by default the task's.")] = "",
+    cost: Annotated[
+        str,
+        typer.Option(help="flops, state, peak, seconds, train, tokens, all, none, or a single cost; with commas."),
+    ] = "flops,state",
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION", help="Such as task=pg22, seed!=0, state_bytes<1e6, settings.K=64; repeat it."
+        ),
+    ] = None,
+    sort: Annotated[str, typer.Option(help="Column or dimension that orders the rows; - before it: descending.")] = "",
+    names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
     baseline: Annotated[str | None, typer.Option(help="Method whose metrics are subtracted.")] = None,
-    legacy: Annotated[bool, typer.Option(help="Add the cost as GenerativeAdapter's Table 1 counts it.")] = False,
-    metric: Annotated[str, typer.Option(help="Metrics, separated by commas; by default all.")] = "",
+    seeds: Annotated[str, typer.Option(help="each: a row for every seed; mean: mean and standard deviation.")] = "each",
+    mean: Annotated[str, typer.Option(help="tasks: add the mean over tasks.")] = "",
+    marks: Annotated[
+        bool | None,
+        typer.Option("--marks/--no-marks", help="Mark the best where tests say so; by default in latex."),
+    ] = None,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Also results of different data, prompts or counting.")
+    ] = False,
+    legacy: Annotated[
+        bool, typer.Option("--legacy", help="Add the cost as GenerativeAdapter's Table 1 counts it.")
+    ] = False,
 ) -> None:
     """Print a comparison table of stored results, with a caption about its data."""
-    from contextlab.reports.stored import load_results
-    from contextlab.reports.tables import comparison, render
+    from contextlab.errors import unknown
+    from contextlab.reports.alike import check_alike
+    from contextlab.reports.layout import Layout, check, words
+    from contextlab.reports.names import Names
+    from contextlab.reports.selected import selected
+    from contextlab.reports.stored import summaries, unfinished
+    from contextlab.reports.tables import comparison
 
-    wanted = [name for name in metric.split(",") if name]
-    frame = comparison(load_results(folder), rows, columns, baseline, wanted, legacy_cost=legacy)
-    print(render(frame, style), end="")
+    style = style or ("text" if sys.stdout.isatty() else "markdown")
+    if style not in FORMATS:
+        raise unknown("format", style, FORMATS)
+    check("choice of --seeds", [seeds], ("each", "mean"))
+    check("choice of --mean", [mean] if mean else [], ("tasks",))
+    layout = Layout(
+        words(rows),
+        words(columns),
+        words(metric),
+        words(cost),
+        baseline,
+        sort,
+        Names() if names is None else Names.read(names),
+        mean_seeds=seeds == "mean",
+        mean_tasks=mean == "tasks",
+        marks=style == "latex" if marks is None else marks,
+        legacy=legacy,
+    )
+    results, frame = selected(summaries(folder), where or [])
+    _note(unfinished(folder))
+    if style in ("csv", "json"):
+        from contextlab.reports.tidy import written
+
+        print(written(frame, style), end="")
+        return
+    if not mixed:
+        check_alike(results)
+    show(comparison(results, layout), style)
+
+
+def show(table: Table, style: str) -> None:
+    """Print a table in a format."""
+    if style != "text":
+        from contextlab.reports.render import render
+
+        print(render(table, style), end="")
+        return
+    from contextlab.reports import terminal
+
+    screen = console()
+    for part in terminal.screens(table, screen.width):
+        screen.print(part)
+        screen.print()
+    for line in terminal.below(table):
+        screen.print(line)
+
+
+def _note(folders: list[Path]) -> None:
+    """Say on standard error which runs are left out."""
+    if folders:
+        from contextlab import harmless
+        from contextlab.reports.layout import listed
+
+        text = f"contextlab: left out, because unfinished: {listed([str(one) for one in folders])}."
+        print(harmless.line(text), file=sys.stderr)

@@ -241,7 +241,7 @@ def measure_of(result: Mapping[str, Any]) -> Measure:
 def difference(measure: Measure, mine: Mapping[str, Parts], other: Mapping[str, Parts]) -> Metric | None:
     """A metric of one run minus that of another, as in `compare`; None without common examples."""
     both = compare(measure, [mine], [other])
-    return both and both.metric
+    return both.metric if both is not None else None
 
 
 def compare(

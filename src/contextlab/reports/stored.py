@@ -9,6 +9,8 @@ from contextlab.errors import UserError
 from contextlab.harness.store import parts, read_summary
 from contextlab.reports.dimensions import Result
 
+SUMMARY = "summary.json"
+
 
 def summaries(folder: Path | str) -> list[Result]:
     """The results of all finished runs below a folder, at any depth, each with its `folder`.
@@ -18,7 +20,10 @@ def summaries(folder: Path | str) -> list[Result]:
     """
     if Path(folder).is_file():
         raise UserError(f"{folder} is a file: name the folder that `contextlab bench` wrote to.")
-    paths = _paths(folder)
+    paths = _paths(folder, SUMMARY)
+    begun = [] if paths else unfinished(folder)
+    if begun:
+        raise UserError(f"No run below {folder} is finished ({begun[0].name}): run its command again to resume it.")
     if not paths:
         raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")
     return [{**read_summary(path), "folder": str(path.parent)} for path in paths]
@@ -33,8 +38,13 @@ def load_results(folder: Path | str) -> list[Result]:
     return [{**one, "parts": parts(Path(one["folder"]), one["data"]["examples"])} for one in summaries(folder)]
 
 
-def _paths(folder: Path | str) -> list[Path]:
-    """Paths of summaries, also through symbolic links; every folder is read once."""
+def unfinished(folder: Path | str) -> list[Path]:
+    """Folders of runs below a folder that have begun and not ended, so that they have no summary yet."""
+    return [path.parent for path in _paths(folder, "manifest.json") if not path.with_name(SUMMARY).exists()]
+
+
+def _paths(folder: Path | str, name: str) -> list[Path]:
+    """Paths of files with a name, also through symbolic links; every folder is read once."""
     paths: list[Path] = []
     visited: set[str] = set()
     for directory, folders, names in os.walk(folder, followlinks=True):
@@ -44,5 +54,5 @@ def _paths(folder: Path | str) -> list[Path]:
             continue
         visited.add(real)
         folders.sort()
-        paths += [Path(directory, "summary.json")] if "summary.json" in (*names, *folders) else []
+        paths += [Path(directory, name)] if name in (*names, *folders) else []
     return sorted(paths)

@@ -1,271 +1,309 @@
-"""Tables of stored results; every table has a caption that names the data of its numbers."""
+"""Comparison tables of stored results."""
 
 from __future__ import annotations
 
-import html
+import dataclasses
 import re
+import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pandas
-
-from contextlab import harmless
-from contextlab.accounting import legacy
-from contextlab.benchmarks.metrics.estimates import share_of_full
-from contextlab.benchmarks.task import Metric, Part
-from contextlab.errors import unknown
 from contextlab.grammar import MARK
-from contextlab.harness.results import difference, measure_of
-from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions, named
+from contextlab.harness.results import measure_of
+from contextlab.reports import captions, costs
+from contextlab.reports.cells import Cell, Column, Table
+from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions
+from contextlab.reports.layout import SHARE, Layout, check
+from contextlab.reports.shapes import sorted_by, with_mean_over_tasks
+from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
 
-MOST_SPREAD = 0.25
-DISTURBED = (
-    f"~: the middle half of the examples differs by more than {MOST_SPREAD:.0%} in seconds per FLOP, so that something "
-    "else was running"
-)
-FORMATS = ("markdown", "latex", "csv", "html")
-INTERVALS = (
-    "In brackets 95 % intervals over clusters (works, texts, conversations, tasks), there are none for one cluster: t "
-    "intervals corrected for skewness, Wilson's for numbers between 0 and 1, Fieller's for shares"
-)
-BEFORE = (
-    "Results of an earlier version have percentile bootstrap intervals, paired differences of means over the examples, "
-    "and no share"
-)
-CONVENTION = (
-    "Per example; seconds are medians; a multiply-add is 2 FLOPs and causal attention is counted exactly; peak memory "
-    "includes the weights"
-)
-LEGACY = (
-    "Legacy: multiply-accumulates as printed in the GenerativeAdapter paper, whose attention to a cached context is "
-    "multiplied by the question's length once too often; cached: the same sizes (Mistral-7B), counted rightly; the "
-    "query's tokens count as one question"
-)
-LATEX = str.maketrans(
-    {character: "\\" + character for character in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-)
+EVERY_SEED = "mean"
 
 
-def comparison(
-    results: Sequence[Result],
-    rows: str = "method",
-    columns: str = "task",
-    baseline: str | None = None,
-    metrics: Collection[str] = (),
-    *,
-    legacy_cost: bool = False,
-) -> pandas.DataFrame:
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One row of numbers: a method on a task, with one result for every seed.
+
+    Attributes:
+        words: its name in every dimension.
+        runs: the results.
+    """
+
+    words: Mapping[str, str]
+    runs: tuple[Result, ...]
+
+    @property
+    def first(self) -> Result:
+        """The result that stands for what all seeds have in common."""
+        return self.runs[0]
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        """Equal for entries on the same examples, whatever the method and the device."""
+        rest = tuple(word for name, word in self.words.items() if name not in ("method", "device"))
+        return *rest, self.first["data"]["examples"]
+
+
+def comparison(results: Sequence[Result], layout: Layout | None = None) -> Table:
     """One table of many results, in the order in which they were started, equal rows together.
 
-    Other dimensions in which the results differ become part of the rows. When a run is stored several times, the latest
-    result is used. `share` is (window - method) / (window - full) in nats per token, where both baselines were run on
-    the same examples and the interval of window - full is above 0. For the task's measure the difference to a baseline
-    is `paired`: over the same examples, with its interval. For other metrics it is the difference of the values.
+    When a run is stored several times, the latest result is used. `share` is (window - method) / (window - full) in
+    nats per token, where both baselines were run on the same examples and the interval of window - full is above 0.
+    Differences to a baseline are paired, over the same examples and with an interval, for the task's measure and for
+    nats per token; of other metrics they are the difference of the values.
 
     Args:
-        results: from `load_results` or `bench`.
-        rows: one of `DIMENSIONS`.
-        columns: one of `DIMENSIONS`; each of its values has its own group of columns.
-        baseline: method whose metrics are subtracted, in separate columns; named as in the table's rows, or without
-            settings where there is only one result of it.
-        metrics: metrics to show; all when empty.
-        legacy_cost: whether to add the cost that Table 1 of the GenerativeAdapter paper would print for a question of
-            the query's length after the cached keys, and its true cost, both with the paper's model sizes.
-
-    Returns:
-        Cells as text, metrics as `value [low, high]`; `attrs["caption"]` describes data and conventions.
+        results: from `reports.stored.summaries` or `Results.runs`; the parts of their examples are read where needed.
+        layout: what the table shows.
 
     Raises:
-        UserError: for an unknown dimension, baseline or metric.
+        UserError: for an unknown dimension, baseline, metric or cost.
     """
-    _check("dimension", (rows, columns), DIMENSIONS)
-    _check("metric", metrics, {name for result in results for name in result["metrics"]})
+    return _Builder(results, layout or Layout()).table()
+
+
+class _Builder:
+    """Makes a table: entries, then columns, then cells."""
+
+    def __init__(self, results: Sequence[Result], layout: Layout) -> None:
+        layout.check({name for result in results for name in result["metrics"]})
+        self.layout, self.names = layout, layout.names
+        self.entries = _entries(results, mean_seeds=layout.mean_seeds)
+        marked = {entry.words["method"] for entry in self.entries}
+        known = marked | set(map(_unmarked, marked)) | {entry.first["method"] for entry in self.entries}
+        check("method in these results", [layout.baseline] if layout.baseline else [], known)
+        self.peers = _peers(self.entries)
+        self.parts_of = PartsOf()
+        self.differing = [name for name in DIMENSIONS if len({entry.words[name] for entry in self.entries}) > 1]
+        self.keys = [
+            *layout.rows,
+            *(name for name in self.differing if name not in (*layout.rows, *layout.columns)),
+        ]
+        self.machines = costs.kinds_of_machine(entry.first for entry in self.entries)
+
+    def table(self) -> Table:
+        rows: dict[tuple[str, ...], dict[Column, tuple[Cell, Entry]]] = {}
+        columns: dict[str, dict[Column, None]] = defaultdict(dict)
+        for entry in self.entries:
+            row = rows.setdefault(tuple(entry.words[name] for name in self.keys), {})
+            for column, cell in self._cells(entry):
+                row[column] = (cell, entry)
+                columns[column.group].setdefault(column)
+        order = [column for group in columns for column in self._in_order(group, columns[group])]
+        labels = _together(list(rows))
+        cells = {
+            (n, m): rows[label][column][0]
+            for n, label in enumerate(labels)
+            for m, column in enumerate(order)
+            if column in rows[label]
+        }
+        if self.layout.marks:
+            for m, column in enumerate(order):
+                of_column = {n: rows[label][column] for n, label in enumerate(labels) if column in rows[label]}
+                cells |= {(n, m): cell for n, cell in self._marked(column, of_column).items()}
+        shown = tuple(
+            tuple(self.names.of(key, word) for key, word in zip(self.keys, label, strict=True)) for label in labels
+        )
+        table = Table(
+            tuple(self.keys), shown, tuple(order), cells, tuple(self._sentences(order)), tuple(self._details(order))
+        )
+        if self.layout.mean_tasks:
+            table = with_mean_over_tasks(table, self.layout.columns)
+        return sorted_by(table, self.layout.sort)
+
+    def _group(self, entry: Entry) -> str:
+        names = [name for name in self.layout.columns if name in self.differing and name not in self.layout.rows]
+        return ", ".join(self.names.of(name, entry.words[name]) for name in names)
+
+    def _cells(self, entry: Entry) -> Iterator[tuple[Column, Cell]]:
+        group = self._group(entry)
+        if not self._equal_n:
+            yield Column(group, "n", "count", "n"), Cell(entry.first["data"]["examples"])
+        yield from self._qualities(entry, group)
+        values = [costs.numbers(run) for run in entry.runs]
+        for cost in costs.selected(self.layout.costs):
+            suffix = costs.machine(entry.first) if cost.measured and len(self.machines) > 1 else ""
+            if all(cost.name in one for one in values):
+                yield cost.column(group, suffix), _mean([one[cost.name] for one in values])
+        if self.layout.legacy:
+            for cost in costs.LEGACY:
+                yield cost.column(group), costs.legacy_numbers(entry.first)[cost.name]
+
+    def _qualities(self, entry: Entry, group: str) -> Iterator[tuple[Column, Cell]]:
+        baseline = self.peers[entry.examples].get(self.layout.baseline or "")
+        for name in self.layout.chosen([measure_of(entry.first).name], entry.first["metrics"]):
+            measure = tested_as(entry.first, name)
+            compared = measure is not None and measure.higher_is_better is not None
+            yield Column(group, name, "metric", self.names.metric(name), "", compared), _metric(entry, name)
+            if baseline is not None and name in baseline.first["metrics"]:
+                label = self.names.of("method", self.layout.baseline or "")
+                title = f"{self.names.metric(name)} - {label}"
+                yield Column(group, f"{name} - {label}", "difference", title), self._difference(entry, baseline, name)
+        if self.layout.shows_share and (cell := self._share(entry)) is not None:
+            yield Column(group, SHARE, "share", SHARE), cell
+
+    def _difference(self, entry: Entry, baseline: Entry, name: str) -> Cell:
+        measure = tested_as(entry.first, name)
+        if measure is not None and entry is not baseline:
+            both = tested(measure, entry.runs, baseline.runs, self.parts_of)
+            if both is not None:
+                return Cell(both.metric.value, both.metric.low, both.metric.high)
+        return Cell(_metric(entry, name).value - _metric(baseline, name).value)
+
+    def _share(self, entry: Entry) -> Cell | None:
+        peers = self.peers[entry.examples]
+        window, full = peers.get("window"), peers.get("full")
+        if window is None or full is None:
+            return None
+        shares = [
+            share(_seed(window, number), run, _seed(full, number), self.parts_of)
+            for number, run in enumerate(entry.runs)
+        ]
+        known = [one for one in shares if one is not None]
+        if len(known) < len(shares):
+            return None
+        return _mean([Cell(one.value, one.low, one.high) for one in known])
+
+    def _marked(self, column: Column, of_column: Mapping[int, tuple[Cell, Entry]]) -> dict[int, Cell]:
+        """The best and second best cells of a column with their marks, where all are of the same examples."""
+        entries = [entry for _, entry in of_column.values()]
+        if not column.compared or len({entry.examples for entry in entries}) != 1:
+            return {}
+        measure = tested_as(entries[0].first, column.name)
+        if measure is None or measure.higher_is_better is None:
+            return {}
+
+        def pvalue(one: int, other: int) -> float | None:
+            both = tested(measure, entries[one].runs, entries[other].runs, self.parts_of)
+            return both.pvalue if both is not None else None
+
+        values = [cell.value for cell, _ in of_column.values()]
+        marked = marks(values, higher=measure.higher_is_better, pvalue=pvalue)
+        rows = list(of_column)
+        return {rows[n]: dataclasses.replace(of_column[rows[n]][0], mark=mark) for n, mark in marked.items()}
+
+    @property
+    def _equal_n(self) -> bool:
+        """Whether all results of a task have equally many examples, so that the caption can say how many."""
+        return len(self._counts) == len({task for task, _ in self._counts})
+
+    @property
+    def _counts(self) -> dict[tuple[str, int], None]:
+        return dict.fromkeys((entry.words["task"], entry.first["data"]["examples"]) for entry in self.entries)
+
+    def _in_order(self, group: str, columns: Iterable[Column]) -> list[Column]:
+        """The columns of a group: n, metrics in the order of the layout, the share, costs as in the catalogue."""
+        named = self.layout.metrics if "all" not in self.layout.metrics else ()
+        position = {name: n for n, name in enumerate(named)}
+        catalogue = {cost.name: n for n, cost in enumerate((*costs.CATALOGUE, *costs.LEGACY))}
+        kinds = ("count", "metric", "share", "cost")
+
+        def key(column: Column) -> tuple[int, int]:
+            kind = "metric" if column.kind == "difference" else column.kind
+            if kind == "cost":
+                return kinds.index(kind), next(n for name, n in catalogue.items() if column.name.startswith(name))
+            return kinds.index(kind), position.get(column.name.split(" - ")[0], len(position))
+
+        return sorted(columns, key=key)
+
+    def _sentences(self, columns: Sequence[Column]) -> Iterator[str]:
+        """What the numbers are."""
+        yield captions.data(self._shown, self.names)
+        if self._equal_n:
+            yield _examples(self._counts, self.names)
+        if any(column.kind == "share" for column in columns):
+            yield captions.SHARE
+        if self.layout.mean_seeds:
+            yield _seeds(self.entries)
+        if self.layout.baseline:
+            yield from captions.directions([entry.first for entry in self.entries], self.names)
+
+    def _details(self, columns: Sequence[Column]) -> Iterator[str]:
+        """How the numbers were made."""
+        yield from captions.circumstances(self._shown, self.differing, self.names)
+        noisy = any(costs.disturbed(run) for run, _ in self._shown)
+        yield from captions.of_columns(columns, noisy=noisy)
+        if self.layout.legacy:
+            yield captions.LEGACY
+
+    @property
+    def _shown(self) -> list[tuple[Result, dict[str, str]]]:
+        return [(run, dict(entry.words)) for entry in self.entries for run in entry.runs]
+
+
+def _entries(results: Sequence[Result], *, mean_seeds: bool) -> list[Entry]:
+    """The latest result of every run, with its names; of all seeds together where their mean is shown."""
     ordered = sorted(results, key=lambda result: str(result["provenance"]["started"]))
-    latest = {tuple(words.items()): result for words, result in zip(dimensions(ordered), ordered, strict=True)}
-    words_of = {key: dict(key) for key in latest}
-    marked = {words["method"] for words in words_of.values()}
-    names = marked | set(map(_unmarked, marked)) | {result["method"] for result in latest.values()}
-    _check("method in these results", [baseline] if baseline else [], names)
-    peers: Mapping[Any, dict[str, Result]] = defaultdict(dict)
-    for key, result in latest.items():
-        peers[_examples(words_of[key], result)][words_of[key]["method"]] = result
-    peers = {examples: _with_plain_names(group) for examples, group in peers.items()}
-    differing = [name for name in DIMENSIONS if len({words[name] for words in words_of.values()}) > 1]
-    keys = [rows, *(name for name in differing if name not in (rows, columns))]
-    table: dict[tuple[str, ...], dict[str, str]] = {}
-    for key, result in latest.items():
-        words = words_of[key]
-        prefix = f"{words[columns]} " if columns in differing and columns != rows else ""
-        cells = {**_quality(result, peers[_examples(words, result)], baseline, metrics), **_costs(result)}
-        cells |= _legacy(result) if legacy_cost else {}
-        row = table.setdefault(tuple(words[name] for name in keys), {})
-        row.update({prefix + name: cell for name, cell in cells.items()})
-    groups = {name: number for number, name in enumerate(dict.fromkeys(row[0] for row in table))}
-    together = sorted(table, key=lambda row: groups[row[0]])
-    index = pandas.MultiIndex.from_tuples(together, names=keys)
-    frame = pandas.DataFrame([table[row] for row in together], index=index).fillna("")
-    frame.attrs["caption"] = _caption(latest.values(), list(words_of.values()), differing)
-    if baseline:
-        frame.attrs["caption"] += _directions(latest.values())
-    if legacy_cost:
-        frame.attrs["caption"] += f" {LEGACY}."
-    return frame
+    named = dimensions(ordered)
+    latest = {tuple(words.items()): result for words, result in zip(named, ordered, strict=True)}
+    if not mean_seeds:
+        return [Entry(dict(words), (result,)) for words, result in latest.items()]
+    together: dict[tuple[tuple[str, str], ...], list[Result]] = defaultdict(list)
+    for words, result in latest.items():
+        together[tuple((dict(words) | {"seed": EVERY_SEED}).items())].append(result)
+    return [Entry(dict(words), tuple(runs)) for words, runs in together.items()]
 
 
-def render(frame: pandas.DataFrame, style: str = "markdown") -> str:
-    """A table as text with its caption, which is a column in CSV; names in results cannot act as markup or formulas.
-
-    Args:
-        frame: from `comparison`.
-        style: one of `FORMATS`.
-
-    Raises:
-        UserError: for another style.
-    """
-    _check("format", [style], FORMATS)
-    plain = {"csv": harmless.csv, "markdown": harmless.markdown}.get(style, harmless.line)
-    caption, flat = plain(frame.attrs["caption"]), frame.reset_index().map(plain)
-    flat.columns = pandas.Index([plain(name) for name in flat.columns])
-    if style == "csv":
-        return str(flat.assign(data=caption).to_csv(index=False))
-    if style == "html":
-        return f"{flat.to_html(index=False)}\n<p>{html.escape(caption)}</p>\n"
-    if style == "latex":
-        return str(flat.to_latex(index=False, escape=True, caption=caption.translate(LATEX)))
-    lines = [list(flat.columns), ["---"] * len(flat.columns), *flat.to_numpy().tolist()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{caption}\n"
+def _peers(entries: Iterable[Entry]) -> dict[tuple[Any, ...], dict[str, Entry]]:
+    """For every set of examples the entries by name: with and without mark, and by the method where it is unique."""
+    groups: dict[tuple[Any, ...], dict[str, Entry]] = defaultdict(dict)
+    for entry in entries:
+        groups[entry.examples][entry.words["method"]] = entry
+    return {examples: _with_plain_names(group) for examples, group in groups.items()}
 
 
-def _check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise unknown(kind, name, known)
-
-
-def _examples(words: Mapping[str, str], result: Result) -> tuple[Any, ...]:
-    """Equal for results on the same examples, whatever the method and the device."""
-    rest = tuple(value for name, value in words.items() if name not in ("method", "device"))
-    return *rest, result["data"]["examples"]
-
-
-def _quality(
-    result: Result, peers: Mapping[str, Result], baseline: str | None, wanted: Collection[str]
-) -> dict[str, str]:
-    cells = {"n": str(result["data"]["examples"])}
-    peer = peers.get(baseline or "")
-    subtracted = peer["metrics"] if peer else {}
-    for name, metric in result["metrics"].items():
-        if wanted and name not in wanted:
-            continue
-        cells[name] = _number(metric["value"])
-        if metric["low"] is not None:
-            cells[name] += f" [{_number(metric['low'])}, {_number(metric['high'])}]"
-        if name in subtracted:
-            cells[f"{name} - {baseline}"] = f"{metric['value'] - subtracted[name]['value']:+.3f}"
-    if peer is not None and peer is not result:
-        measure = measure_of(result)
-        paired = difference(measure, result.get("parts", {}), peer.get("parts", {}))
-        cells |= {f"paired {measure.name} - {baseline}": _signed(paired)} if paired is not None else {}
-    if share := _share(result, peers):
-        cells["share"] = f"{share.value:z.2f} [{share.low:z.2f}, {share.high:z.2f}]"
-    return cells
-
-
-def _share(result: Result, peers: Mapping[str, Result]) -> Metric | None:
-    """The share of full attention's gain; None where it cannot be computed or has no meaning."""
-    runs = [_nats(run) for run in (peers.get("window"), result, peers.get("full")) if run is not None]
-    return share_of_full(*runs) if len(runs) == 3 else None
-
-
-def _with_plain_names(results: dict[str, Result]) -> dict[str, Result]:
-    """Results by their names in the table, with and without mark, and by the method's name where it has one result."""
-    counts = Counter(result["method"] for result in results.values())
-    plain = {result["method"]: result for result in results.values() if counts[result["method"]] == 1}
-    return plain | {_unmarked(name): result for name, result in results.items()} | results
+def _with_plain_names(entries: dict[str, Entry]) -> dict[str, Entry]:
+    counts = Counter(entry.first["method"] for entry in entries.values())
+    plain = {entry.first["method"]: entry for entry in entries.values() if counts[entry.first["method"]] == 1}
+    return plain | {_unmarked(name): entry for name, entry in entries.items()} | entries
 
 
 def _unmarked(name: str) -> str:
     return re.sub(f" {MARK.pattern}$", "", name)
 
 
-def _nats(result: Result) -> dict[str, list[Part]]:
-    stored: dict[str, dict[str, list[Part]]] = result.get("parts", {})
-    return {example: one["nats_per_token"] for example, one in stored.items() if "nats_per_token" in one}
+def _seed(entry: Entry, number: int) -> Result:
+    """The run of a baseline that belongs to the run of a seed: the same seed's, or the only one."""
+    return entry.runs[number] if number < len(entry.runs) else entry.first
 
 
-def _signed(metric: Metric) -> str:
-    interval = "" if metric.low is None else f" [{metric.low:+.3f}, {metric.high:+.3f}]"
-    return f"{metric.value:+.3f}{interval}"
+def _metric(entry: Entry, name: str) -> Cell:
+    metrics = [run["metrics"][name] for run in entry.runs]
+    return _mean([Cell(one["value"], one["low"], one["high"]) for one in metrics])
 
 
-def _costs(result: Result) -> dict[str, str]:
-    """Costs as text; empty where a cost was not counted, or time was measured while counting."""
-    phases = {phase: cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"}
-    counted = {phase: cost["flops"] for phase, cost in phases.items() if cost["flops"] is not None}
-    costs = {f"TFLOPs {phase}": flops / 1e12 for phase, flops in counted.items()}
-    peaks = [cost["peak_bytes"] for cost in phases.values() if cost["peak_bytes"] is not None]
-    if peaks:
-        costs["peak MiB"] = max(peaks) / 2**20
-    timed = phases and all("seconds_spread" in cost for cost in phases.values())
-    if timed:
-        costs["seconds"] = sum(cost["seconds"] for cost in phases.values())
-    if result.get("state"):
-        costs["state MiB"] = result["state"]["bytes"] / 2**20
-    costs |= _training(result)
-    cells = {name: f"{cost:.3g}" if cost < 100 else f"{cost:,.0f}" for name, cost in costs.items()}
-    if timed and _disturbed(result):
-        cells["seconds"] += " ~"
-    return cells
+def _mean(cells: Sequence[Cell]) -> Cell:
+    """The mean over seeds with its standard deviation; the cell itself for one seed."""
+    if len(cells) == 1:
+        return cells[0]
+    values = [cell.value for cell in cells]
+    noisy = any(cell.disturbed for cell in cells)
+    return Cell(statistics.fmean(values), deviation=statistics.stdev(values), disturbed=noisy)
 
 
-def _training(result: Result) -> dict[str, float]:
-    """The cost of training the weights, where that is known."""
-    cost = result["cost"].get("train")
-    if cost is None:
-        return {}
-    flops = {} if cost["flops"] is None else {"TFLOPs train": cost["flops"] / 1e12}
-    return {**flops, "seconds train": cost["seconds"], "tokens train": cost["tokens"]}
+def _together(labels: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Labels with the same first part next to each other."""
+    groups = {name: number for number, name in enumerate(dict.fromkeys(label[0] for label in labels))}
+    return sorted(labels, key=lambda label: groups[label[0]])
 
 
-def _disturbed(result: Result) -> bool:
-    """Whether the seconds per FLOP of examples differ so much that another program was running."""
-    costs = [cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"]
-    return any((cost.get("seconds_spread") or 0) > MOST_SPREAD for cost in costs)
+def _examples(counts: Iterable[tuple[str, int]], names: Any) -> str:
+    """How many examples the tasks have."""
+    by_count: dict[int, list[str]] = defaultdict(list)
+    for task, count in counts:
+        by_count[count].append(names.of("task", task))
+    if len(by_count) == 1:
+        return f"n = {next(iter(by_count))} examples"
+    most = max(by_count, key=lambda count: len(by_count[count]))
+    rest = [f"{task} {count}" for count, tasks in by_count.items() if count != most for task in tasks]
+    return f"n = {most} examples; {', '.join(rest)}"
 
 
-def _legacy(result: Result) -> dict[str, str]:
-    question = (result["cost"].get("query") or {}).get("tokens", 0)
-    cached = (result.get("state") or {}).get("cached", 0)
-    counts = {"legacy": legacy.printed_macs(question, cached), "cached": legacy.cached_macs(question, cached)}
-    return {f"{name} TMACs query": f"{macs / 1e12:.3g}" for name, macs in counts.items()}
-
-
-def _directions(results: Iterable[Result]) -> str:
-    """For every measure, whether higher or lower is better."""
-    measures = dict.fromkeys(measure_of(result) for result in results)
-    words = {True: "higher", False: "lower"}
-    directions = [f"{one.name} {words[one.higher_is_better]}" for one in measures if one.higher_is_better is not None]
-    return f" Better is: {', '.join(directions)}." if directions else ""
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 1e5 else f"{value:.3g}"
-
-
-def _caption(results: Iterable[Result], words: Sequence[dict[str, str]], differing: Collection[str]) -> str:
-    shown = list(zip(results, words, strict=True))
-    data = dict.fromkeys(f"{one['task']}: {r['data']['note']} ({r['data']['source']})" for r, one in shown)
-    common = [f"{name} {words[0][name]}" for name in DIMENSIONS[2:] if name not in differing]
-    limits = dict.fromkeys((named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
-    restarts = [f"{method} starts anew every {tokens:,} tokens" for method, tokens in limits]
-    twins = [f"The twin of {named(r)}, without memory, is {r['twin']}" for r, _ in shown if r.get("twin")]
-    intervals = [INTERVALS, *([BEFORE] if any("measure" not in r for r, _ in shown) else [])]
-    disturbed = [DISTURBED] if any(_disturbed(r) for r, _ in shown) else []
-    return (
-        ". ".join(
-            ["; ".join(data), ", ".join(common), *restarts, *dict.fromkeys(twins), *intervals, CONVENTION, *disturbed]
-        )
-        + "."
-    )
+def _seeds(entries: Sequence[Entry]) -> str:
+    """How many seeds the means are over."""
+    counts = dict.fromkeys(len(entry.runs) for entry in entries)
+    if len(counts) == 1:
+        return f"Mean ± standard deviation over {next(iter(counts))} seeds"
+    one = dict.fromkeys(f"{entry.words['method']} {len(entry.runs)}" for entry in entries)
+    return f"Mean ± standard deviation over seeds, of which there are: {', '.join(one)}"

@@ -84,7 +84,7 @@ def paired(measure: Measure, mine: Examples, other: Examples) -> Metric | None:
     the clusters, for a bounded measure that of Bonett and Price.
     """
     both = compared(measure, [mine], [other])
-    return both and both.metric
+    return both.metric if both is not None else None
 
 
 def compared(measure: Measure, mine: Sequence[Examples], other: Sequence[Examples]) -> Comparison | None:

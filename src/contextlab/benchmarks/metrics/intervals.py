@@ -38,7 +38,7 @@ class Estimate:
         changes_G: the value minus the value without the cluster.
         weights_G: weights of the clusters; their sum is 1.
         size: effective number of observations.
-        levels: further independent sources of variance, each with its degrees of freedom; seeds, where there are several.
+        levels: further independent sources of variance (seeds), each with its degrees of freedom.
     """
 
     value: float

@@ -1,0 +1,149 @@
+"""A table of numbers before it is printed: rows, groups of columns, cells and the sentences of its caption."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import pandas
+
+Kind = Literal["count", "metric", "difference", "share", "cost"]
+Mark = Literal["", "best", "second"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One number.
+
+    Attributes:
+        value: the number.
+        low: lower end of its 95 % interval; None without one.
+        high: upper end.
+        deviation: standard deviation over seeds; None for one seed.
+        disturbed: whether another program was running while these seconds were measured.
+        mark: whether tests say that it is the best or the second best of its column.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    deviation: float | None = None
+    disturbed: bool = False
+    mark: Mark = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One column of numbers.
+
+    Attributes:
+        group: heading above several columns, as the name of a task; empty without one.
+        name: as options name it: a metric, `share`, or a cost with its unit.
+        kind: how its numbers are written.
+        title: heading without the unit, short enough for a terminal or a paper.
+        unit: unit of the numbers, empty without one.
+        compared: whether tests can mark its best number.
+    """
+
+    group: str
+    name: str
+    kind: Kind
+    title: str
+    unit: str = ""
+    compared: bool = dataclasses.field(default=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        """Group and name in one line."""
+        return f"{self.group} {self.name}".strip()
+
+    @property
+    def heading(self) -> str:
+        """Title and unit, for narrow tables."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Numbers of results in rows and columns.
+
+    Attributes:
+        keys: what the parts of a row's label are: `method`, `task` and so on.
+        rows: the labels.
+        columns: the columns.
+        cells: numbers by row and column; those that were not measured are missing.
+        sentences: of the caption, without full stops: what the numbers are.
+        details: further sentences: how they were made.
+    """
+
+    keys: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[Column, ...]
+    cells: Mapping[tuple[int, int], Cell]
+    sentences: tuple[str, ...]
+    details: tuple[str, ...] = ()
+
+    @property
+    def caption(self) -> str:
+        """Caption and details in one paragraph."""
+        return paragraph((*self.sentences, *self.details))
+
+    def column(self, number: int) -> list[Cell]:
+        """The cells of a column that are there."""
+        return [self.cells[row, number] for row in range(len(self.rows)) if (row, number) in self.cells]
+
+    def text(self, row: int, number: int) -> str:
+        """A cell as text; empty where nothing was measured."""
+        cell = self.cells.get((row, number))
+        return "" if cell is None else written(cell, self.columns[number].kind)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The table as text, with `attrs["caption"]`."""
+        index = pandas.MultiIndex.from_tuples(list(self.rows), names=self.keys)
+        texts = [[self.text(row, number) for number in range(len(self.columns))] for row in range(len(self.rows))]
+        frame = pandas.DataFrame(texts, index=index, columns=[column.label for column in self.columns])
+        frame.attrs["caption"] = self.caption
+        return frame
+
+
+def paragraph(sentences: Sequence[str]) -> str:
+    """Sentences with their full stops."""
+    return " ".join(f"{sentence}." for sentence in sentences)
+
+
+def written(cell: Cell, kind: Kind) -> str:
+    """A number with its interval or standard deviation."""
+    text = number(cell.value, kind)
+    if cell.deviation is not None:
+        text += f" ± {number(cell.deviation, kind).removeprefix('+')}"
+    return " ".join(filter(None, [text, interval(cell, kind), "~" if cell.disturbed else ""]))
+
+
+def interval(cell: Cell, kind: Kind) -> str:
+    """The interval of a number in brackets; empty without one."""
+    if cell.low is None or cell.high is None:
+        return ""
+    return f"[{number(cell.low, kind)}, {number(cell.high, kind)}]"
+
+
+def number(value: float, kind: Kind) -> str:
+    """A number as text: three decimals, two in shares; three digits in costs."""
+    if kind == "count":
+        return f"{value:,.0f}"
+    if kind == "cost":
+        return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    if kind == "share":
+        return f"{value:z.2f}"
+    sign = "+" if kind == "difference" else ""
+    return f"{value:{sign}.3f}" if abs(value) < 1e5 else f"{value:{sign}.3g}"
+
+
+def in_groups(columns: Sequence[Column]) -> list[tuple[str, list[int]]]:
+    """The numbers of neighbouring columns with the same group."""
+    groups: list[tuple[str, list[int]]] = []
+    for position, column in enumerate(columns):
+        if not groups or groups[-1][0] != column.group:
+            groups.append((column.group, []))
+        groups[-1][1].append(position)
+    return groups

@@ -1,0 +1,141 @@
+"""The costs that tables show: their columns, the groups that options name, and their numbers for a result."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from contextlab.accounting import legacy
+from contextlab.errors import unknown
+from contextlab.reports.cells import Cell, Column
+from contextlab.reports.dimensions import Result
+
+MOST_SPREAD = 0.25
+"""Seconds per FLOP of examples that differ by more are marked: another program was running."""
+TERA, MEBI = 1e12, 2.0**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """One column of costs.
+
+    Attributes:
+        name: heading in full, with the unit.
+        title: heading in short.
+        unit: its unit.
+        groups: words of `--cost` that select it; the first is its own.
+        measured: whether it depends on the machine, so that processor and GPU need columns of their own.
+    """
+
+    name: str
+    title: str
+    unit: str
+    groups: tuple[str, ...]
+    measured: bool = False
+
+    def column(self, group: str, suffix: str = "") -> Column:
+        """The column in a group of columns; the suffix names a kind of machine."""
+        title = f"{self.title} {suffix}".strip()
+        return Column(group, f"{self.name} {suffix}".strip(), "cost", title, self.unit)
+
+
+CATALOGUE = (
+    Cost("TFLOPs contextualize", "context", "TFLOP", ("contextualize_flops", "flops", "contextualize", "all")),
+    Cost("TFLOPs query", "query", "TFLOP", ("query_flops", "flops", "query", "all")),
+    Cost("peak MiB", "peak", "MiB", ("peak_bytes", "peak", "all"), measured=True),
+    Cost("seconds", "time", "s", ("seconds", "all"), measured=True),
+    Cost("seconds contextualize", "context", "s", ("contextualize_seconds", "contextualize"), measured=True),
+    Cost("seconds query", "query", "s", ("query_seconds", "query"), measured=True),
+    Cost("tokens contextualize", "context", "tokens", ("contextualize_tokens", "tokens", "contextualize")),
+    Cost("tokens query", "query", "tokens", ("query_tokens", "tokens", "query")),
+    Cost("state MiB", "state", "MiB", ("state_bytes", "state", "all")),
+    Cost("state floats", "state", "floats", ("state_floats",)),
+    Cost("state tokens", "state", "tokens", ("state_tokens",)),
+    Cost("cached tokens", "cached", "tokens", ("state_cached",)),
+    Cost("TFLOPs train", "training", "TFLOP", ("train_flops", "train", "all")),
+    Cost("seconds train", "training", "s", ("train_seconds", "train", "all")),
+    Cost("tokens train", "training", "tokens", ("train_tokens", "train", "all")),
+)
+LEGACY = (
+    Cost("legacy TMACs query", "legacy", "TMAC", ("legacy",)),
+    Cost("cached TMACs query", "cached", "TMAC", ("legacy",)),
+)
+FEW = ("flops", "state")
+"""The costs in a table where none are named."""
+
+
+def selected(words: Sequence[str]) -> list[Cost]:
+    """The costs that words of `--cost` name, in the order of the catalogue; `none` names none.
+
+    Raises:
+        UserError: for an unknown word.
+    """
+    known = {"none", *(group for cost in CATALOGUE for group in cost.groups)}
+    for word in words:
+        if word not in known:
+            raise unknown("cost", word, known)
+    return [cost for cost in CATALOGUE if set(cost.groups) & set(words)]
+
+
+def kinds_of_machine(results: Iterable[Result]) -> set[str]:
+    """`cpu`, `cuda` and so on."""
+    return {machine(result) for result in results}
+
+
+def machine(result: Result) -> str:
+    """The kind of the device of a result."""
+    return str(result["provenance"]["device"]).split(" ", 1)[0]
+
+
+def numbers(result: Result) -> dict[str, Cell]:
+    """The costs of a result by their names; those that were not counted, or timed under counters, are missing."""
+    phases = {phase: cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"}
+    timed = bool(phases) and all("seconds_spread" in cost for cost in phases.values())
+    values: dict[str, float] = {}
+    for phase, cost in phases.items():
+        if cost["flops"] is not None:
+            values[f"TFLOPs {phase}"] = cost["flops"] / TERA
+        values[f"tokens {phase}"] = cost["tokens"]
+        if timed:
+            values[f"seconds {phase}"] = cost["seconds"]
+    if timed:
+        values["seconds"] = sum(cost["seconds"] for cost in phases.values())
+    peaks = [cost["peak_bytes"] for cost in phases.values() if cost["peak_bytes"] is not None]
+    if peaks:
+        values["peak MiB"] = max(peaks) / MEBI
+    values |= _state(result.get("state")) | _training(result["cost"].get("train"))
+    noisy = timed and disturbed(result)
+    return {
+        name: Cell(value, disturbed=noisy and name.startswith("seconds") and name != "seconds train")
+        for name, value in values.items()
+    }
+
+
+def disturbed(result: Result) -> bool:
+    """Whether the seconds per FLOP of examples differ so much that another program was running."""
+    costs = [cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"]
+    return any((cost.get("seconds_spread") or 0) > MOST_SPREAD for cost in costs)
+
+
+def legacy_numbers(result: Result) -> dict[str, Cell]:
+    """The costs as the GenerativeAdapter paper counts them, in 10^12 multiply-accumulates."""
+    question = (result["cost"].get("query") or {}).get("tokens", 0)
+    cached = (result.get("state") or {}).get("cached", 0)
+    counts = (legacy.printed_macs(question, cached), legacy.cached_macs(question, cached))
+    return {cost.name: Cell(macs / TERA) for cost, macs in zip(LEGACY, counts, strict=True)}
+
+
+def _state(state: Mapping[str, Any] | None) -> dict[str, float]:
+    if not state:
+        return {}
+    values = {"state MiB": state["bytes"] / MEBI, "state floats": state["floats"], "state tokens": state["tokens"]}
+    return values | ({"cached tokens": state["cached"]} if "cached" in state else {})
+
+
+def _training(cost: Mapping[str, Any] | None) -> dict[str, float]:
+    """The cost of training the weights, where that is known."""
+    if cost is None:
+        return {}
+    flops = {} if cost["flops"] is None else {"TFLOPs train": cost["flops"] / TERA}
+    return {**flops, "seconds train": cost["seconds"], "tokens train": cost["tokens"]}

@@ -1,0 +1,247 @@
+r"""Tables for a paper in LaTeX: booktabs and siunitx, as wide as a column or the page of a two-column paper.
+
+The preamble needs `\usepackage{booktabs,siunitx}`. Widths are estimated for Computer Modern in footnote size, on the
+safe side; a table that is wider than the page becomes several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from contextlab import harmless
+from contextlab.reports import captions
+from contextlab.reports.cells import Cell, Column, Kind, Table, in_groups, interval, number, paragraph
+from contextlab.reports.labels import Labels, chunks, shortened
+
+COLUMN, PAGE = 219.0, 455.0
+"""Widths in points of the narrowest usual column and page (ACL's)."""
+GAP = 6.0
+LONGEST = 26
+"""The most characters of a part of a row's label; longer ones have a note."""
+STACKED = r"{\begin{tabular}[b]{@{}c@{}}%s\end{tabular}}"
+SMALL_PRINT = r"\par\smallskip\parbox{\linewidth}{\scriptsize %s}"
+ESCAPED = str.maketrans(
+    {character: "\\" + character for character in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': r"\textquotedbl{}",
+    }
+)
+
+
+def document(table: Table) -> str:
+    """One or more table environments with caption and label, and a comment that names the packages."""
+    labels = shortened(table, LONGEST)
+    beside = _labels_width(table, labels)
+    widths = [_width(table, column) for column in range(len(table.columns))]
+    groups = in_groups(table.columns)
+    if beside + sum(widths) <= COLUMN:
+        parts, kind = [list(range(len(table.columns)))], "table"
+    else:
+        parts, kind = chunks(groups, widths, PAGE - beside), "table*"
+    texts = [_environment(table, labels, columns, kind, n) for n, columns in enumerate(parts, start=1)]
+    return "% The preamble needs \\usepackage{booktabs,siunitx}.\n" + "\n".join(texts)
+
+
+def escaped(text: object) -> str:
+    """Text in which nothing acts as a command; characters that pdfLaTeX does not know are written as `?`."""
+    plain = harmless.line(text).translate(ESCAPED)
+    return "".join(character if ord(character) < 0x250 else "?" for character in plain)
+
+
+def _environment(table: Table, labels: Labels, columns: list[int], kind: str, part: int) -> str:
+    """One table of some columns."""
+    shown = [table.columns[number] for number in columns]
+    grouped = any(column.group for column in shown)
+    spec = " ".join(["l" * len(table.keys), *(_spec(table, number) for number in columns)])
+    body = [
+        *([_group_heading(shown, len(table.keys), table, columns)] if grouped else []),
+        _heading(table, columns),
+        r"\midrule",
+        *_rows(table, labels, columns),
+    ]
+    label = "tab:" + _slug(table)
+    caption = _caption(table) if part == 1 else f"Table~\\ref{{{label}}}, continued."
+    name = label if part == 1 else f"{label}-{part}"
+    lines = [
+        f"\\begin{{{kind}}}[t]",
+        r"\centering\footnotesize",
+        rf"\setlength{{\tabcolsep}}{{{GAP / 2:g}pt}}",
+        rf"\caption{{{caption}}}",
+        rf"\label{{{name}}}",
+        r"\smallskip",
+        rf"\begin{{tabular}}{{@{{}}{spec}@{{}}}}",
+        r"\toprule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *([SMALL_PRINT % _notes(table, labels)] if part == 1 else []),
+        f"\\end{{{kind}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _caption(table: Table) -> str:
+    return " ".join(
+        filter(None, map(escaped, [paragraph(table.sentences), captions.marks(table, "Bold", "underlined")]))
+    )
+
+
+def _notes(table: Table, labels: Labels) -> str:
+    """What stands below a table in small print: notes on labels, and how the numbers were made."""
+    notes = [rf"\textsuperscript{{{letter}}}{escaped(note)}." for letter, note in labels.notes.items()]
+    return " ".join([*notes, escaped(paragraph(table.details))])
+
+
+def _slug(table: Table) -> str:
+    """The words of a label: the tasks, as far as they are few."""
+    words = re.sub(r"[^a-z0-9]+", "-", table.sentences[0].split(":")[0].lower()).strip("-")
+    return words[:40].strip("-") or "results"
+
+
+def _group_heading(columns: Sequence[Column], keys: int, table: Table, numbers: Sequence[int]) -> str:
+    """Names of groups above their columns, and a rule below each."""
+    cells, rules = [""] * keys, []
+    position = keys
+    for name, members in in_groups(columns):
+        span = sum(_fields(table, numbers[member]) for member in members)
+        cells.append(rf"\multicolumn{{{span}}}{{c}}{{{escaped(name)}}}")
+        rules.append(rf"\cmidrule(lr){{{position + 1}-{position + span}}}")
+        position += span
+    return " & ".join(cells) + r" \\" + "\n" + "".join(rules)
+
+
+def _heading(table: Table, columns: Sequence[int]) -> str:
+    cells = [escaped(key) for key in table.keys]
+    for number_ in columns:
+        lines = [escaped(line) for line in _heading_lines(table.columns[number_])]
+        text = r"\\".join(lines)
+        cells.append(f"{{{text}}}" if len(lines) == 1 else STACKED % text)
+        cells += [STACKED % r"95\,\%\\interval"] * (_fields(table, number_) - 1)
+    return " & ".join(cells) + r" \\"
+
+
+def _heading_lines(column: Column) -> list[str]:
+    lines = _wrapped(column.title)
+    return [*lines, f"({column.unit})"] if column.unit else lines
+
+
+def _wrapped(text: str, longest: int = 14) -> list[str]:
+    """Words in lines that are short where they can be."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        if lines and len(lines[-1]) + 1 + len(word) <= longest:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def _rows(table: Table, labels: Labels, columns: Sequence[int]) -> Iterable[str]:
+    before = ""
+    for row, label in enumerate(labels.rows):
+        texts = [escaped(name) + (rf"\textsuperscript{{{letter}}}" if letter else "") for name, letter in label]
+        first = texts[0]
+        if len(texts) > 1 and first == before:
+            texts[0] = ""
+        elif before and len(texts) > 1:
+            yield r"\addlinespace"
+        before = first
+        cells = [text for column in columns for text in _cells(table, row, column)]
+        yield " & ".join([*texts, *cells]) + r" \\"
+
+
+def _cells(table: Table, row: int, column: int) -> list[str]:
+    """A number, and its interval where the column has any."""
+    cell, kind = table.cells.get((row, column)), table.columns[column].kind
+    if cell is None:
+        return [""] * _fields(table, column)
+    text = _number(cell, table.columns[column])
+    if cell.mark:
+        text = _marked(text, cell, _format(table, column))
+    texts = [text + (r" \textasciitilde{}" if cell.disturbed else "")]
+    if _fields(table, column) == 2:
+        bracketed = interval(cell, kind)
+        if cell.deviation is not None:
+            bracketed = f"± {_shown(cell.deviation, kind)}"
+        texts.append(rf"{{\scriptsize {escaped(bracketed)}}}" if bracketed else "")
+    return texts
+
+
+def _number(cell: Cell, column: Column) -> str:
+    """A number that siunitx reads: without separators of thousands."""
+    return _shown(cell.value, column.kind)
+
+
+def _shown(value: float, kind: Kind) -> str:
+    if kind != "cost":
+        return number(value, kind).replace(",", "")
+    # Three digits, also where the last ones are 0, but no more than three decimals.
+    text = f"{float(f'{value:.3g}'):#.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return text.rstrip(".") if len(text.partition(".")[2]) <= 3 else f"{value:.3f}"
+
+
+def _marked(text: str, cell: Cell, digits: tuple[int, int]) -> str:
+    """A marked number as wide as the others of its column, so that decimal points stay below each other."""
+    whole, _, decimals = text.lstrip("+-").partition(".")
+    before = r"\phantom{0}" * (digits[0] - len(whole))
+    after = r"\phantom{0}" * (digits[1] - len(decimals))
+    command = r"\textbf" if cell.mark == "best" else r"\underline"
+    return rf"{{{before}{command}{{{text}}}{after}}}"
+
+
+def _format(table: Table, column: int) -> tuple[int, int]:
+    """The most digits before and behind the decimal point."""
+    texts = [_number(cell, table.columns[column]).lstrip("+-") for cell in table.column(column)]
+    parts = [text.partition(".") for text in texts]
+    return max(len(whole) for whole, _, _ in parts), max(len(decimals) for _, _, decimals in parts)
+
+
+def _spec(table: Table, column: int) -> str:
+    """The type of a column: numbers aligned at the decimal point, and intervals behind them."""
+    whole, decimals = _format(table, column)
+    texts = [_number(cell, table.columns[column]) for cell in table.column(column)]
+    sign = "+" if any(text.startswith("+") for text in texts) else "-" if any(t.startswith("-") for t in texts) else ""
+    options = f"table-format={sign}{whole}.{decimals}" if decimals else f"table-format={sign}{whole}"
+    if sign == "+":
+        options += ",retain-explicit-plus"
+    if any(cell.disturbed for cell in table.column(column)):
+        options += r",table-space-text-post={\textasciitilde{}}"
+    return f"S[{options}]" + ("@{\\;}l" if _fields(table, column) == 2 else "")
+
+
+def _fields(table: Table, column: int) -> int:
+    """2 where a column has intervals or deviations, which stand in a column of their own."""
+    return 2 if any(cell.low is not None or cell.deviation is not None for cell in table.column(column)) else 1
+
+
+def _width(table: Table, column: int) -> float:
+    """An upper estimate of a column's width in points."""
+    kind = table.columns[column].kind
+    lines = _heading_lines(table.columns[column])
+    texts = [_number(cell, table.columns[column]) for cell in table.column(column)]
+    whole, decimals = _format(table, column)
+    signed = any(text[0] in "+-" for text in texts)
+    width = max(4.4 * max(map(len, lines)), 4.3 * (whole + decimals) + 2.5 + 6.6 * signed)
+    if any(cell.disturbed for cell in table.column(column)):
+        width += 7
+    if _fields(table, column) == 2:
+        intervals = [interval(cell, kind) or f"+ {_shown(cell.deviation or 0, kind)}" for cell in table.column(column)]
+        width += max(3.6 * max(map(len, intervals)), 4.3 * len("interval")) + 3
+    return width + GAP
+
+
+def _labels_width(table: Table, labels: Labels) -> float:
+    """An upper estimate of the labels' width in points."""
+    widths = [
+        max([len(key), *(len(label[part][0]) + len(label[part][1]) for label in labels.rows)])
+        for part, key in enumerate(table.keys)
+    ]
+    return sum(4.1 * width + GAP for width in widths)

@@ -1,0 +1,102 @@
+"""What a table shows: rows, columns, metrics, costs, and how they are named and ordered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+
+from contextlab.errors import UserError, unknown
+from contextlab.reports import costs
+from contextlab.reports.dimensions import DIMENSIONS
+from contextlab.reports.names import Names
+
+ALL = "all"
+SHARE = "share"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a table shows.
+
+    Attributes:
+        rows: dimensions of the rows; others in which the results differ are added.
+        columns: dimensions of the columns; each of their values has its own group of columns.
+        metrics: names of metrics, with `share`; `all` for all, the measure of every task and the share when empty.
+        costs: words of `costs.CATALOGUE`: groups or single costs; `none` for none.
+        baseline: method whose metrics are subtracted; named as in the table's rows, or without settings where there is
+            only one result of it.
+        sort: a dimension or column to order the rows by, with `-` for descending; the order of the runs when empty.
+        names: names for display.
+        mean_seeds: whether runs that differ only in their seed become one row, with mean and standard deviation.
+        mean_tasks: whether to add the mean over the tasks.
+        marks: whether tests mark the best and the second best of a column.
+        legacy: whether to add the cost that Table 1 of the GenerativeAdapter paper would print for a question of the
+            query's length after the cached keys, and its true cost, both with the paper's model sizes.
+    """
+
+    rows: tuple[str, ...] = ("method",)
+    columns: tuple[str, ...] = ("task",)
+    metrics: tuple[str, ...] = ()
+    costs: tuple[str, ...] = costs.FEW
+    baseline: str | None = None
+    sort: str = ""
+    names: Names = dataclasses.field(default_factory=Names)
+    mean_seeds: bool = False
+    mean_tasks: bool = False
+    marks: bool = False
+    legacy: bool = False
+
+    def check(self, metrics: Collection[str]) -> None:
+        """Refuse names that are not known.
+
+        Args:
+            metrics: of the results.
+
+        Raises:
+            UserError: for an unknown dimension, metric or cost, or where rows and columns are the same.
+        """
+        check("dimension", (*self.rows, *self.columns), DIMENSIONS)
+        check("metric", self.metrics, {*metrics, ALL, SHARE})
+        costs.selected(self.costs)
+        if not self.rows:
+            raise UserError("The table has no rows: name at least one dimension with --rows.")
+
+    @property
+    def shows_share(self) -> bool:
+        """Whether the share of full attention's gain is shown."""
+        return not self.metrics or bool({ALL, SHARE, "nats_per_token"} & set(self.metrics))
+
+    def chosen(self, measures: Iterable[str], available: Iterable[str]) -> list[str]:
+        """The metrics of one group of columns, in their order.
+
+        Args:
+            measures: of the tasks in the group.
+            available: all metrics of their results.
+        """
+        known = dict.fromkeys(available)
+        if ALL in self.metrics:
+            return list(known)
+        wanted = self.metrics or tuple(measures)
+        return [name for name in dict.fromkeys(wanted) if name in known]
+
+
+def check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a name that is not known.
+
+    Raises:
+        UserError: which suggests the nearest known name.
+    """
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text between commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def listed(items: Sequence[str], most: int = 3) -> str:
+    """Items for a message: the first few, and how many there are more."""
+    more = [f"{len(items) - most} more"] if len(items) > most else []
+    return ", ".join([*items[:most], *more])

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_tables import NATS, STATE, column, table
+
+from contextlab.reports.cells import Cell, Kind, in_groups, number, written
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind", "text"),
+    [
+        (Cell(3.45327), "metric", "3.453"),
+        (Cell(3.45327, 1.7, 4.612), "metric", "3.453 [1.700, 4.612]"),
+        (Cell(-0.0349, -0.1, 0.02), "difference", "-0.035 [-0.100, +0.020]"),
+        (Cell(0.0), "difference", "+0.000"),
+        (Cell(-0.001, -0.5, 1.0), "share", "0.00 [-0.50, 1.00]"),
+        (Cell(0.0022231), "cost", "0.00222"),
+        (Cell(1255.7), "cost", "1,256"),
+        (Cell(13.94, disturbed=True), "cost", "13.9 ~"),
+        (Cell(3.4, deviation=0.25), "metric", "3.400 ± 0.250"),
+        (Cell(0.1, deviation=0.25), "difference", "+0.100 ± 0.250"),
+        (Cell(12_000), "count", "12,000"),
+        (Cell(1e7), "metric", "1e+07"),
+    ],
+)
+def test_numbers_are_written_by_their_kind(cell: Cell, kind: Kind, text: str) -> None:
+    assert written(cell, kind) == text
+
+
+kinds: list[Kind] = ["metric", "difference", "share", "cost"]
+
+
+@given(st.floats(-1e300, 1e300), st.sampled_from(kinds))
+def test_written_numbers_read_back(value: float, kind: Kind) -> None:
+    precise = {"metric": 5.1e-4, "difference": 5.1e-4, "share": 5.1e-3, "cost": 0.5}[kind]
+    back = float(number(value, kind).replace(",", ""))
+    assert back == pytest.approx(value, rel=6e-3, abs=precise)
+
+
+def test_a_frame_has_the_text_of_every_cell() -> None:
+    made = table({"window": [3.2, 1.5], "full": [Cell(3.0, 2.5, 3.5), None]}, [NATS, STATE])
+    frame = made.to_frame()
+    assert frame.to_numpy().tolist() == [["3.200", "1.5"], ["3.000 [2.500, 3.500]", ""]]
+    assert list(frame.columns) == ["nats_per_token", "state MiB"]
+    assert frame.attrs["caption"] == "pg22/S2: real: 50 % of the books & more (local). x_y."
+
+
+def test_headings_have_units() -> None:
+    assert [NATS.heading, STATE.heading] == ["nats/token", "state (MiB)"]
+    assert column("f1", group="squad").label == "squad f1"
+
+
+def test_neighbours_with_one_group_are_together() -> None:
+    columns = [column(name, group=group) for name, group in (("a", ""), ("b", "x"), ("c", "x"), ("d", "y"))]
+    assert in_groups(columns) == [("", [0]), ("x", [1, 2]), ("y", [3])]
+    assert in_groups([]) == []

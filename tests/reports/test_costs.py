@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+from stored_runs import result, three
+
+from contextlab.errors import UserError
+from contextlab.reports import costs
+from contextlab.reports.layout import Layout
+from contextlab.reports.tables import comparison
+
+
+def names(*words: str) -> list[str]:
+    return [cost.name for cost in costs.selected(words)]
+
+
+def test_words_name_groups_or_single_costs() -> None:
+    assert names("flops") == ["TFLOPs contextualize", "TFLOPs query"]
+    assert names("query_flops", "state") == ["TFLOPs query", "state MiB"]
+    assert names("query") == ["TFLOPs query", "seconds query", "tokens query"]
+    assert names("train") == ["TFLOPs train", "seconds train", "tokens train"]
+    assert names("none") == names() == []
+    assert {"peak MiB", "seconds", "state MiB", *names("train", "flops")} == set(names("all"))
+
+
+def test_an_unknown_cost_suggests_another() -> None:
+    with pytest.raises(UserError, match="did you mean 'flops'"):
+        costs.selected(["flps"])
+
+
+def test_every_single_cost_is_a_column_of_the_frame() -> None:
+    from contextlab.reports.frame import COLUMNS
+
+    singles = {cost.groups[0] for cost in costs.CATALOGUE} - {"seconds", "peak_bytes"}
+    assert singles <= COLUMNS.keys()
+
+
+def test_by_default_a_table_has_few_costs() -> None:
+    shown = [column.name for column in comparison(three()).columns]
+    assert shown == ["nats_per_token", "share", "TFLOPs query", "state MiB"]
+    assert [column.name for column in comparison(three(), Layout(costs=("none",))).columns] == shown[:2]
+
+
+def test_what_a_processor_and_a_gpu_measured_has_columns_of_its_own() -> None:
+    """FLOPs and state do not depend on the machine; seconds and peak memory do."""
+    gpu = result("full")
+    gpu["provenance"] |= {"device": "cuda (H100)"}
+    made = comparison([result("full"), gpu], Layout(costs=("all",)))
+    shown = {column.name: n for n, column in enumerate(made.columns)}
+    assert {"seconds cpu", "seconds cuda", "peak MiB cpu", "peak MiB cuda", "TFLOPs query", "state MiB"} <= shown.keys()
+    assert [len(made.column(shown[name])) for name in ("seconds cpu", "seconds cuda", "state MiB")] == [1, 1, 2]
+    assert len(made.rows) == 2

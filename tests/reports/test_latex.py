@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_tables import NATS, STATE, column, table
+from stored_runs import result, three
+
+from contextlab.reports import latex
+from contextlab.reports.cells import Cell, Table
+from contextlab.reports.layout import Layout
+from contextlab.reports.names import Names
+from contextlab.reports.stored import summaries
+from contextlab.reports.tables import comparison
+
+ROOT = Path(__file__).parents[2]
+PAPER = r"""\documentclass[twocolumn]{article}
+\usepackage{booktabs,siunitx}
+\begin{document}
+%s
+Text.
+\end{document}
+"""
+
+
+def fields(line: str) -> list[str]:
+    return [field.strip() for field in line.removesuffix(r" \\").split("&")]
+
+
+def test_a_narrow_table_fits_a_column_and_a_wide_one_the_page() -> None:
+    assert r"\begin{table}[t]" in latex.document(table({"window": [3.2, 1.5]}, [NATS, STATE]))
+    several = [column(f"m{n}") for n in range(6)]
+    assert r"\begin{table*}[t]" in latex.document(table({"window": [Cell(1, 0, 2)] * 6}, several))
+
+
+def test_what_is_wider_than_the_page_becomes_several_tables() -> None:
+    columns = [column(f"m{n}", group=f"task{n // 3}") for n in range(12)]
+    text = latex.document(table({"window": [Cell(1, 0, 2)] * 12}, columns))
+    assert text.count(r"\begin{table*}") == text.count(r"\end{tabular}") - text.count("[b]") > 1
+    assert text.count(r"\caption{pg22") == 1
+    labels = re.findall(r"\\label\{(.*?)\}", text)
+    assert len(set(labels)) == len(labels) == text.count(r"\begin{table*}")
+    assert text.count(f"Table~\\ref{{{labels[0]}}}, continued") == len(labels) - 1
+    for n in range(4):
+        assert text.count(f"{{task{n}}}") == 1
+
+
+def test_numbers_are_aligned_at_their_points() -> None:
+    text = latex.document(table({"a": [3.2, 1255.7], "b": [-0.5, 2.5]}, [NATS, STATE]))
+    assert "S[table-format=-1.3] S[table-format=4.2]" in text
+    assert "a & 3.200 & 1256" in text
+    assert "b & -0.500 & 2.50" in text
+
+
+def test_units_are_in_the_heading() -> None:
+    text = latex.document(table({"a": [3.2, 1]}, [NATS, STATE]))
+    assert r"state\\(MiB)" in text
+
+
+def test_groups_have_rules_below() -> None:
+    columns = [column("f1", group="squad"), column("f1", group="icl"), column("x", group="icl")]
+    text = latex.document(table({"a": [1, Cell(1, 0, 2), 3]}, columns))
+    assert r"\multicolumn{1}{c}{squad} & \multicolumn{3}{c}{icl}" in text
+    assert r"\cmidrule(lr){2-2}\cmidrule(lr){3-5}" in text
+
+
+def test_every_row_has_as_many_fields() -> None:
+    rows = {"a": [Cell(3.2, 3.1, 3.3), 1.0], "b": [None, None], "c": [Cell(1.0), Cell(2.0, disturbed=True)]}
+    body = latex.document(table(rows, [NATS, STATE])).split(r"\midrule")[1].split(r"\bottomrule")[0]
+    assert {len(fields(line)) for line in body.strip().splitlines()} == {4}
+
+
+def test_marked_numbers_are_as_wide_as_the_others() -> None:
+    rows = {"a": [Cell(3.2, mark="best")], "b": [Cell(12.345, mark="second")], "c": [14.0]}
+    text = latex.document(table(rows, [NATS]))
+    assert r"a & {\phantom{0}\textbf{3.200}} \\" in text
+    assert r"b & {\underline{12.345}} \\" in text
+    assert r"family-wise error of 5\%" in text
+
+
+def test_deviations_over_seeds_stand_beside_their_means() -> None:
+    assert r"a & 3.200 & {\scriptsize $\pm$ 0.250} \\" in latex.document(
+        table({"a": [Cell(3.2, deviation=0.25)]}, [NATS])
+    )
+
+
+def test_tables_have_captions_labels_and_small_print() -> None:
+    text = latex.document(comparison(three()))
+    assert r"\caption{pg22/S2: real: 50 \% of the books \& more (local). n = 3 examples." in text
+    assert r"\label{tab:pg22-s2}" in text
+    small = text.split(r"\scriptsize")[-1]
+    assert "95 \\% intervals over clusters" in small
+
+
+@given(st.text(max_size=30))
+def test_nothing_in_a_name_is_a_command(name: str) -> None:
+    escaped = latex.escaped(name)
+    bare = re.sub(r"\\(?:[&%$#_{}]|text\w+\{\}|\\)|\$\\pm\$", "", escaped)
+    assert not set(bare) & set("\\&%$#_{}~^")
+    assert all(ord(character) < 0x250 for character in escaped)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.00"),
+        (2.0, "2.00"),
+        (0.00222, "0.002"),
+        (45.2, "45.2"),
+        (99.97, "100"),
+        (1255.7, "1256"),
+        (4e9, "4000000000"),
+    ],
+)
+def test_costs_have_three_digits(value: float, text: str) -> None:
+    assert latex._shown(value, "cost") == text
+
+
+def wide() -> Table:
+    """Long names, marks, groups, intervals, differences and disturbed seconds."""
+    tasks = ("pg22", "wikitext_x")
+    methods = {"window": 3.2, "full": 3.0, "longmem(reduction=1,memory_layers=10-29) (trained 61.4k)": 3.1}
+    runs = [result(method, nats, task=task) for task in tasks for method, nats in methods.items()]
+    layout = Layout(metrics=("all",), costs=("all",), baseline="window", marks=True, names=Names())
+    return comparison(runs, layout)
+
+
+def compiled(folder: Path, text: str) -> str:
+    """The log of pdfLaTeX for a two-column paper with these tables."""
+    (folder / "paper.tex").write_text(PAPER % text)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    return (folder / "paper.log").read_text("utf-8", "replace")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is missing: apt-get install texlive-science")
+def test_tables_fit_a_two_column_paper(tmp_path: Path) -> None:
+    four = comparison(summaries(ROOT / "results/four-methods-pg22"), Layout(marks=True))
+    every = comparison(summaries(ROOT / "results/nine-tasks"), Layout(metrics=("all",), costs=("all",)))
+    by_task = comparison(summaries(ROOT / "results/hso-lm"), Layout(("task",), (), baseline="window"))
+    narrow = comparison(
+        summaries(ROOT / "results/chapterbreak-ctx-4k"), Layout(metrics=("accuracy",), costs=("state",))
+    )
+    log = compiled(tmp_path, "\n".join(latex.document(one) for one in (four, every, by_task, narrow, wide())))
+    assert "Overfull" not in log
+    assert "undefined" not in log
+    assert r"\begin{table}[t]" in latex.document(narrow)
