@@ -13,7 +13,9 @@ import typer
 from contextlab import harmless
 from contextlab.cli.bench import bench
 from contextlab.cli.check import check
+from contextlab.cli.cost import cost
 from contextlab.cli.data import app as data
+from contextlab.cli.diff import diff
 from contextlab.cli.doctor import doctor
 from contextlab.cli.kernels import app as kernels
 from contextlab.cli.ls import ls
@@ -32,7 +34,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (bench, train, ls, check, table, plot, page, reproduce, doctor):
+for command in (bench, train, ls, check, table, plot, page, cost, diff, reproduce, doctor):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(kernels, name="kernels")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +38,9 @@ def table(
             metavar="CONDITION", help="Such as task=pg22, seed!=0, state_bytes<1e6, settings.K=64; repeat it."
         ),
     ] = None,
+    under: Annotated[
+        list[str] | None, typer.Option(metavar="LIMIT", help="Only what costs no more, as state=32MB; repeat it.")
+    ] = None,
     sort: Annotated[str, typer.Option(help="Column or dimension that orders the rows; - before it: descending.")] = "",
     names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
     baseline: Annotated[str | None, typer.Option(help="Method whose metrics are subtracted.")] = None,
@@ -57,6 +61,8 @@ def table(
     from contextlab.errors import unknown
     from contextlab.reports.alike import check_alike
     from contextlab.reports.layout import Layout, check, words
+    from contextlab.reports.limits import Limit
+    from contextlab.reports.limits import under as within
     from contextlab.reports.names import Names
     from contextlab.reports.selected import selected
     from contextlab.reports.stored import summaries, unfinished
@@ -80,7 +86,8 @@ def table(
         marks=style == "latex" if marks is None else marks,
         legacy=legacy,
     )
-    results, frame = selected(summaries(folder), where or [])
+    limits = [Limit.parse(text) for text in under or []]
+    results, frame = selected(within(summaries(folder), limits), where or [])
     _note(unfinished(folder))
     if style in ("csv", "json"):
         from contextlab.reports.tidy import written
@@ -89,7 +96,11 @@ def table(
         return
     if not mixed:
         check_alike(results)
-    show(comparison(results, layout), style)
+    made = comparison(results, layout)
+    if limits:
+        said = f"Only results under {', '.join(limit.text for limit in limits)}"
+        made = dataclasses.replace(made, sentences=(*made.sentences, said))
+    show(made, style)
 
 
 def show(table: Table, style: str) -> None:

@@ -1,0 +1,59 @@
+"""`contextlab cost`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contextlab.errors import UserError
+
+FORMATS = ("markdown", "latex", "html", "text")
+
+
+def cost(
+    folder: Annotated[Path, typer.Argument(help="Folder of results, as `bench` stores them.")],
+    resource: Annotated[str, typer.Option("--by", help="flops or seconds.")] = "flops",
+    questions: Annotated[str, typer.Option(help="Numbers of questions per context, with commas.")] = "1,10,100,1000",
+    where: Annotated[list[str] | None, typer.Option(metavar="CONDITION", help="As in `contextlab table`.")] = None,
+    under: Annotated[list[str] | None, typer.Option(metavar="LIMIT", help="Such as state=32MB; repeat it.")] = None,
+    names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
+    style: Annotated[str | None, typer.Option("--format", help=", ".join(FORMATS))] = None,
+) -> None:
+    """Show what a context and its questions cost, and from how many questions on which method is cheaper."""
+    from contextlab.cli.table import show
+    from contextlab.reports.alike import check_alike
+    from contextlab.reports.break_even import tables
+    from contextlab.reports.layout import check
+    from contextlab.reports.limits import Limit
+    from contextlab.reports.limits import under as within
+    from contextlab.reports.names import Names
+    from contextlab.reports.selected import selected
+    from contextlab.reports.stored import summaries
+
+    style = style or ("text" if sys.stdout.isatty() else "markdown")
+    check("format", [style], FORMATS)
+    check("choice of --by", [resource], ("flops", "seconds"))
+    counts = _counts(questions)
+    limits = [Limit.parse(text) for text in under or []]
+    chosen = Names() if names is None else Names.read(names)
+    results = within(selected(summaries(folder), where or [])[0], limits)
+    check_alike(results)
+    for number, table in enumerate(tables(results, "seconds" if resource == "seconds" else "flops", counts, chosen)):
+        if number and style != "text":
+            print()
+        show(table, style)
+
+
+def _counts(text: str) -> list[int]:
+    """Numbers of questions.
+
+    Raises:
+        UserError: when one is no whole number above 0.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UserError(f"--questions {text} are no numbers: write whole numbers above 0, as 1,10,100.")
+    return [int(word) for word in words]

@@ -1,0 +1,74 @@
+"""`contextlab diff`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contextlab.cli import console
+
+if TYPE_CHECKING:
+    from contextlab.reports.diffs import Diff
+
+MOST = 10
+WORDS = {True: ", higher is better", False: ", lower is better", None: ""}
+
+
+def diff(
+    first: Annotated[str, typer.Argument(help="Folder of a run, or its id.")],
+    second: Annotated[str, typer.Argument(help="Folder of another run, or its id.")],
+    below: Annotated[Path, typer.Option("--out", help="Folder that is searched for ids.")] = Path("runs"),
+    most: Annotated[int, typer.Option("--examples", min=0, help="How many examples are shown.")] = MOST,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with all examples.")] = False,
+) -> None:
+    """Show what differs between two stored runs, which examples moved, and whether the difference is real."""
+    from contextlab.reports.diffs import diff as compare
+    from contextlab.reports.diffs import run_of
+
+    report = compare(run_of(first, below), run_of(second, below))
+    if as_json:
+        print(json.dumps(report.as_json()))
+        return
+    screen = console()
+    for line in lines(report, most):
+        screen.print(line, soft_wrap=True)
+
+
+def lines(report: Diff, most: int) -> Iterator[str]:
+    """The report: what differs, the paired difference, and the examples."""
+    yield f"first: {report.names[0]} on {report.tasks[0]}"
+    yield f"second: {report.names[1]} on {report.tasks[1]}"
+    yield ""
+    if not report.fields:
+        yield "Settings, code, data and prompts are the same."
+    for field in report.fields:
+        yield f"{field.kind}, {field.name}: {field.first} | {field.second}"
+    yield ""
+    yield from _difference(report)
+    lost, gained = report.flipped
+    if lost or gained:
+        yield f"Right only in the first run: {len(lost)}; only in the second run: {len(gained)}."
+    if report.examples and most:
+        yield f"Examples that moved most ({len(report.examples)} of {report.shared} moved):"
+    for example in report.examples[:most]:
+        yield f"  {example.id}: {example.first:.3f} | {example.second:.3f} ({example.change:+.3f})"
+
+
+def _difference(report: Diff) -> Iterator[str]:
+    both = report.comparison
+    if both is None:
+        yield "The runs have no example with the same measure in common, so that their numbers are not compared."
+        return
+    m = both.metric
+    interval = "" if m.low is None else f" [{m.low:+.3f}, {m.high:+.3f}]"
+    p = "no test for one cluster" if both.pvalue is None else f"p {_probability(both.pvalue)}"
+    better = WORDS[report.measure.higher_is_better]
+    yield f"{report.measure.name}, second - first: {m.value:+.3f}{interval}, {p} (paired, n = {m.n}{better})"
+
+
+def _probability(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"

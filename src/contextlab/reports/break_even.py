@@ -1,0 +1,174 @@
+"""What a question costs: reading the context once and answering many questions about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from contextlab.errors import UserError
+from contextlab.harness.results import measure_of
+from contextlab.reports import captions, costs
+from contextlab.reports.cells import Cell, Column, Table
+from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions
+from contextlab.reports.names import Names
+
+Resource = Literal["flops", "seconds"]
+UNITS = {"flops": "TFLOP", "seconds": "s"}
+FIELDS = {"flops": "TFLOPs", "seconds": "seconds"}
+QUESTIONS = (1, 10, 100, 1000)
+ALWAYS, NEVER = 0.0, math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """What one context and its questions cost: a straight line over the number of questions.
+
+    Attributes:
+        context: cost of reading the context.
+        question: cost of one question.
+    """
+
+    context: float
+    question: float
+
+    def total(self, questions: float) -> float:
+        """The cost of a context with so many questions."""
+        return self.context + questions * self.question
+
+    def each(self, questions: float) -> float:
+        """The same for each of the questions."""
+        return self.total(questions) / questions
+
+    def cheaper_from(self, other: Line) -> float:
+        """The number of questions from which this costs less than the other.
+
+        `ALWAYS` where it does so for any number of them, `NEVER` where it does not from any number on.
+        """
+        more, saved = self.context - other.context, other.question - self.question
+        if saved > 0:
+            return max(more / saved, ALWAYS)
+        return ALWAYS if saved == 0 and more < 0 else NEVER
+
+
+def line(result: Result, resource: Resource) -> Line | None:
+    """The costs of a result; None where it reads no context before its questions, or they were not measured.
+
+    An example may have several questions: its measure counts them.
+    """
+    known = costs.numbers(result)
+    context, query = (known.get(f"{FIELDS[resource]} {phase}") for phase in ("contextualize", "query"))
+    if context is None or query is None:
+        return None
+    counted = result["metrics"].get(measure_of(result).name)
+    questions = counted["n"] / result["data"]["examples"] if counted else 1.0
+    return Line(context.value, query.value / max(questions, 1.0))
+
+
+def tables(
+    results: Sequence[Result],
+    resource: Resource = "flops",
+    questions: Sequence[int] = QUESTIONS,
+    names: Names | None = None,
+) -> Iterator[Table]:
+    """Two tables for every task, context and machine: what methods cost for numbers of questions, and where they cross.
+
+    The second has the number of questions per context from which the method of the row costs less than the method of
+    the column: 0 where it always does, and nothing where it never does.
+
+    Args:
+        results: from `reports.stored.summaries`.
+        resource: FLOPs, or seconds, which are never compared between machines.
+        questions: the numbers of questions per context.
+        names: for display.
+
+    Raises:
+        UserError: when no result reads a context before its questions.
+    """
+    names = names or Names()
+    groups: dict[tuple[str, ...], dict[str, tuple[Result, Line]]] = {}
+    for result, words in _latest(results):
+        costs_of = line(result, resource)
+        if costs_of is not None:
+            key = tuple(words[name] for name in DIMENSIONS if name != "method")
+            groups.setdefault(key, {})[names.of("method", words["method"])] = (result, costs_of)
+    if not groups:
+        raise UserError(
+            f"No result here has {resource} of a context and of its questions: run a task with both, as chapterbreak."
+        )
+    for key, members in groups.items():
+        about = dict(zip((name for name in DIMENSIONS if name != "method"), key, strict=True))
+        yield _costs(members, resource, questions, _details(about, names))
+        if len(members) > 1:
+            yield _crossings({name: one for name, (_, one) in members.items()}, resource, _details(about, names))
+
+
+def _latest(results: Sequence[Result]) -> list[tuple[Result, dict[str, str]]]:
+    """The latest result of every run, with its names."""
+    ordered = sorted(results, key=lambda result: str(result["provenance"]["started"]))
+    named = zip(dimensions(ordered), ordered, strict=True)
+    latest = {tuple(words.items()): (result, words) for words, result in named}
+    return list(latest.values())
+
+
+def _costs(
+    members: dict[str, tuple[Result, Line]], resource: Resource, questions: Sequence[int], details: tuple[str, ...]
+) -> Table:
+    """Each method's costs by phase, and for numbers of questions."""
+    unit = UNITS[resource]
+    fixed = [
+        Column("", f"{FIELDS[resource]} contextualize", "cost", "context", unit),
+        Column("", f"{FIELDS[resource]} query", "cost", "question", unit),
+        Column("", "state MiB", "cost", "state", "MiB"),
+        Column("", f"{FIELDS[resource]} train", "cost", "training", unit),
+    ]
+    many = [Column("per question", f"{count} questions", "cost", f"{count:,}", unit) for count in questions]
+    cells: dict[tuple[int, int], Cell] = {}
+    for row, (result, one) in enumerate(members.values()):
+        known = costs.numbers(result)
+        values = {0: one.context, 1: one.question}
+        values |= {n: known[fixed[n].name].value for n in (2, 3) if fixed[n].name in known}
+        values |= {n: one.each(count) for n, count in enumerate(questions, start=len(fixed))}
+        cells |= {(row, column): Cell(value) for column, value in values.items()}
+    sentences = ("Cost of a context, of a question about it, and of each of so many questions per context",)
+    said = tuple(captions.of_columns(fixed, noisy=any(costs.disturbed(result) for result, _ in members.values())))
+    made = Table(("method",), tuple((name,) for name in members), (*fixed, *many), cells, sentences, (*details, *said))
+    return _without_empty(made)
+
+
+def _without_empty(table: Table) -> Table:
+    """A table without the columns in which nothing was measured."""
+    kept = [number for number in range(len(table.columns)) if table.column(number)]
+    cells = {
+        (row, new): table.cells[row, old]
+        for new, old in enumerate(kept)
+        for row in range(len(table.rows))
+        if (row, old) in table.cells
+    }
+    return dataclasses.replace(table, columns=tuple(table.columns[number] for number in kept), cells=cells)
+
+
+def _crossings(lines: dict[str, Line], resource: Resource, details: tuple[str, ...]) -> Table:
+    """From how many questions the method of a row is cheaper than that of a column."""
+    columns = tuple(Column("cheaper than", name, "cost", name) for name in lines)
+    cells = {
+        (row, column): Cell(crossing)
+        for row, one in enumerate(lines.values())
+        for column, other in enumerate(lines.values())
+        if row != column and (crossing := one.cheaper_from(other)) != NEVER
+    }
+    sentence = (
+        f"Questions per context from which the method of the row needs less {_word(resource)} than that of the "
+        "column; 0: for any number, empty: for none"
+    )
+    return Table(("method",), tuple((name,) for name in lines), columns, cells, (sentence,), details)
+
+
+def _word(resource: Resource) -> str:
+    return {"flops": "computation", "seconds": "time"}[resource]
+
+
+def _details(about: dict[str, str], names: Names) -> tuple[str, ...]:
+    shown: Iterable[str] = (f"{name} {names.of(name, word)}" for name, word in about.items())
+    return (", ".join(shown),)

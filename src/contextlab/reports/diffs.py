@@ -1,0 +1,229 @@
+"""What differs between two stored runs: settings, code, data and prompts, and which examples moved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from contextlab.benchmarks.metrics.estimates import Comparison
+from contextlab.benchmarks.task import Measure, Part
+from contextlab.errors import UserError, short, unknown
+from contextlab.harness import labels
+from contextlab.harness.results import measure_of
+from contextlab.harness.store import QUALITY, Parts, read_summary
+from contextlab.reports.dimensions import Result, named
+from contextlab.reports.significance import PartsOf, tested
+from contextlab.reports.stored import SUMMARY, summaries
+
+MISSING = "-"
+DIGEST = 12
+"""Characters of a digest that are shown."""
+FIELDS = {
+    "task": ("task", "split", "context", "history", "tokens"),
+    "model": ("backbone", "identity.backbone_config", "identity.tokenizer_sha256", "provenance.weights_sha256"),
+    "weights": ("identity.method_weights", "twin"),
+    "data": ("data.source", "data.sha256", "data.examples", "data.note"),
+    "prompts": ("provenance.prompt_sha256",),
+    "code": (
+        "provenance.contextlab",
+        "provenance.commit",
+        "identity.source_sha256",
+        "identity.method_source",
+        "identity.task_source",
+        "provenance.torch",
+        "provenance.transformers",
+        "identity.kernels",
+    ),
+    "machine": ("provenance.device", "provenance.dtype", "provenance.seed"),
+}
+"""What is compared beside the method and its settings, by its kind."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """Something in which two runs differ.
+
+    Attributes:
+        kind: `settings`, `code`, `data` and so on.
+        name: of the field.
+        first: its value in the first run.
+        second: its value in the second run.
+    """
+
+    kind: str
+    name: str
+    first: str
+    second: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One example in both runs.
+
+    Attributes:
+        id: of the example.
+        first: the measure in the first run.
+        second: the measure in the second run.
+    """
+
+    id: str
+    first: float
+    second: float
+
+    @property
+    def change(self) -> float:
+        """The second minus the first."""
+        return self.second - self.first
+
+
+@dataclasses.dataclass(frozen=True)
+class Diff:
+    """Two runs side by side.
+
+    Attributes:
+        names: of their methods.
+        tasks: of their tasks.
+        fields: in which they differ.
+        measure: in which they are compared.
+        comparison: the second minus the first with its test; None without a common example or measure.
+        examples: those that moved, most first.
+        shared: number of common examples.
+    """
+
+    names: tuple[str, str]
+    tasks: tuple[str, str]
+    fields: list[Field]
+    measure: Measure
+    comparison: Comparison | None
+    examples: list[Example]
+    shared: int
+
+    @property
+    def flipped(self) -> tuple[list[str], list[str]]:
+        """Examples that are right in the first run only, and in the second only; none for other measures."""
+        if not self.measure.bounded:
+            return [], []
+        lost = [one.id for one in self.examples if (one.first, one.second) == (1.0, 0.0)]
+        gained = [one.id for one in self.examples if (one.first, one.second) == (0.0, 1.0)]
+        return lost, gained
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole of it as one JSON object."""
+        both = self.comparison
+        lost, gained = self.flipped
+        return {
+            "methods": self.names,
+            "tasks": self.tasks,
+            "fields": [dataclasses.asdict(field) for field in self.fields],
+            "measure": dataclasses.asdict(self.measure),
+            "difference": None if both is None else {**dataclasses.asdict(both.metric), "p": both.pvalue},
+            "shared": self.shared,
+            "only_first_right": lost,
+            "only_second_right": gained,
+            "examples": [{**dataclasses.asdict(one), "change": one.change} for one in self.examples],
+        }
+
+
+def run_of(name: str, below: Path) -> Result:
+    """The run in a folder, or with an id or the end of one, in another folder.
+
+    Args:
+        name: folder of the run, or its id.
+        below: folder that is searched for the id.
+
+    Raises:
+        UserError: when there is no such run, or there are several.
+    """
+    folder = Path(name)
+    if (folder / SUMMARY).is_file():
+        return {**read_summary(folder / SUMMARY), "folder": str(folder)}
+    if folder.is_dir():
+        raise UserError(f"{short(name)} is no finished run: name a folder with {SUMMARY}, or the id of a run.")
+    stored = {one["run_id"]: one for one in summaries(below)}
+    fitting = [run_id for run_id in stored if run_id == name] or [run_id for run_id in stored if run_id.endswith(name)]
+    if not fitting:
+        raise unknown(f"run below {below}", name, stored)
+    if len(fitting) > 1:
+        raise UserError(f"{short(name)} names {len(fitting)} runs below {below}: write the whole id.")
+    return stored[fitting[0]]
+
+
+def diff(first: Result, second: Result) -> Diff:
+    """Two runs side by side.
+
+    Args:
+        first: from `run_of`.
+        second: from `run_of`.
+    """
+    parts_of = PartsOf()
+    measure = measure_of(first)
+    same = measure.name == measure_of(second).name
+    comparison = tested(measure, [second], [first], parts_of) if same else None
+    of_both = parts_of(first), parts_of(second)
+    shared = [example for example in of_both[0] if example in of_both[1]] if same else []
+    moved = [
+        Example(one, *(_value(measure, run[one]) for run in of_both))
+        for one in shared
+        if _value(measure, of_both[0][one]) != _value(measure, of_both[1][one])
+    ]
+    return Diff(
+        (named(first), named(second)),
+        (labels.of_result(first), labels.of_result(second)),
+        list(_fields(first, second)),
+        measure,
+        comparison,
+        sorted(moved, key=lambda one: -abs(one.change)),
+        len(shared),
+    )
+
+
+def _fields(first: Result, second: Result) -> Iterator[Field]:
+    settings = {name: None for run in (first, second) for name in run["method_config"]}
+    if first["method"] != second["method"]:
+        yield Field("settings", "method", first["method"], second["method"])
+    for name in settings:
+        one, two = (_shown(run["method_config"].get(name, MISSING)) for run in (first, second))
+        if one != two:
+            yield Field("settings", name, one, two)
+    flat = [{**run, "identity": _identity(run)} for run in (first, second)]
+    for kind, names in FIELDS.items():
+        for name in names:
+            one, two = (_shown(_at(run, name), digest="sha" in name or "source" in name) for run in flat)
+            if one != two:
+                yield Field(kind, name.split(".")[-1], one, two)
+
+
+def _identity(result: Result) -> Mapping[str, Any]:
+    """What the manifest of a run says about everything that its numbers depend on; empty without one."""
+    path = Path(result.get("folder", ""), "manifest.json")
+    try:
+        identity: dict[str, Any] = json.loads(path.read_text("utf-8")).get("identity", {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return identity
+
+
+def _at(run: Mapping[str, Any], name: str) -> Any:
+    value: Any = run
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _shown(value: Any, *, digest: bool = False) -> str:
+    if value is None:
+        return MISSING
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text[:DIGEST] if digest else text
+
+
+def _value(measure: Measure, stored: Parts) -> float:
+    """The measure of one example; where it has several parts, the mean over its strata."""
+    strata: dict[str, list[Part]] = {}
+    for part in stored.get(measure.name, stored[QUALITY]):
+        strata.setdefault(part.stratum, []).append(part)
+    ratios = [sum(p.numerator for p in parts) / sum(p.denominator for p in parts) for parts in strata.values()]
+    return sum(ratios) / len(ratios)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from contextlab.cli.main import main
+
+RESULTS = Path(__file__).parents[2] / "results/pg22-s2"
+
+
+def run(method: str) -> str:
+    (folder, *_) = sorted(RESULTS.glob(f"{method}-*"))
+    return str(folder)
+
+
+def test_two_runs_are_shown_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", run("window"), run("full"), "--examples", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "first: window on pg22/S2(tokens=8192)" in out
+    assert "settings, method: window | full" in out
+    assert "nats_per_token, second - first: -0.137 [" in out
+    assert "(paired, n = 3, lower is better)" in out
+    assert "Examples that moved most (3 of 3 moved):" in out
+    assert out.count(" | ") > 2
+    assert max(line.count("pg6") for line in out.splitlines()) == 1
+
+
+def test_ids_are_searched_below_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [Path(run(method)).name for method in ("window", "sinks")]
+    assert main(["diff", *ids, "--out", str(RESULTS), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["methods"] == ["window", "sinks"]
+    assert 0 < report["difference"]["p"] <= 1
+    assert len(report["examples"]) == 3
+
+
+def test_the_same_run_twice_differs_in_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", run("window"), run("window")]) == 0
+    out = capsys.readouterr().out
+    assert "Settings, code, data and prompts are the same." in out
+    assert "+0.000 [+0.000, +0.000], p = 1.000" in out
+
+
+@pytest.mark.parametrize("names", [("absent", "other"), (str(RESULTS), "other")])
+def test_a_mistake_is_one_line(names: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", *names, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pandas
+import pytest
+
+from contextlab.cli.main import main
+
+RESULTS = Path(__file__).parents[2] / "results"
+FOUR = RESULTS / "four-methods-pg22"
+
+
+def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["table", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_csv_and_json_are_the_tidy_frame(capsys: pytest.CaptureFixture[str]) -> None:
+    options = (str(FOUR), "--where", "method=hso", "--where", "metric=nats_per_token")
+    row = json.loads(table(capsys, *options, "--format", "json"))
+    (of_csv,) = pandas.read_csv(io.StringIO(table(capsys, *options, "--format", "csv"))).to_dict("records")
+    stored = json.loads((Path(row["folder"]) / "summary.json").read_text())
+    assert row["settings"] == json.loads(of_csv["settings"]) == stored["method_config"]
+    metric = stored["metrics"]["nats_per_token"]
+    for one in (row, of_csv):
+        assert [one[key] for key in ("value", "low", "high", "n")] == pytest.approx(list(metric.values()), rel=1e-12)
+        assert one["state_bytes"] == stored["state"]["bytes"]
+        assert one["task"] == "pg22/S2(tokens=8192)"
+
+
+def test_rows_costs_order_and_names_are_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "names.toml").write_text('method.full = "Full attention"\n')
+    options = ("--cost", "none", "--metric", "nats_per_token_warm", "--sort", "nats_per_token_warm")
+    where = ("--where", "method=full|hso|window", "--names", str(tmp_path / "names.toml"))
+    lines = table(capsys, str(FOUR), *options, *where).splitlines()
+    assert lines[0] == "| method | nats_per_token_warm |"
+    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| Full attention", "| hso", "| window"]
+
+
+def test_several_dimensions_may_be_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    out = table(capsys, str(RESULTS / "nine-tasks"), "--columns", "task,context", "--cost", "none")
+    assert "| method | metaicl/k16 accuracy |" in out
+    out = table(capsys, str(RESULTS / "nine-tasks"), "--rows", "method,task", "--columns", "", "--cost", "none")
+    assert "| method | task | accuracy |" in out
+
+
+def test_a_wide_table_is_readable_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contextlab.cli.WIDTH_OF_FILES", 80)
+    out = table(capsys, str(RESULTS / "nine-tasks"), "--format", "text", "--metric", "all", "--cost", "all")
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "0.570 [0.349, 0.767]" in out
+
+
+def test_unfinished_runs_are_left_out_and_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shutil.copytree(FOUR, tmp_path / "runs")
+    half = sorted((tmp_path / "runs").iterdir())[0]
+    (half / "summary.json").unlink()
+    assert main(["table", str(tmp_path / "runs")]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"contextlab: left out, because unfinished: {half}.\n"
+    assert out.count("| ") > 20
+
+
+def test_other_data_are_refused_unless_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shutil.copytree(FOUR, tmp_path / "runs")
+    path = next((tmp_path / "runs").glob("hso-*/summary.json"))
+    path.write_text(
+        json.dumps(
+            json.loads(path.read_text()) | {"data": {"source": "hub", "sha256": "f" * 64, "examples": 4, "note": "x"}}
+        )
+    )
+    assert main(["table", str(tmp_path / "runs")]) == 2
+    err = capsys.readouterr().err
+    assert "pg22/S2 has results with different data" in err
+    assert err.count("\n") == 1
+    assert "data=ffffffff" in table(capsys, str(tmp_path / "runs"), "--mixed")
+    assert "hso" in table(capsys, str(tmp_path / "runs"), "--where", "data=ffffffff*")
+
+
+def test_limits_are_named_in_the_caption(capsys: pytest.CaptureFixture[str]) -> None:
+    out = table(capsys, str(FOUR), "--under", "state=32MB", "--sort", "nats_per_token")
+    assert "Only results under state=32MB." in out
+    assert "| hso |" in out.splitlines()[2]
+    assert "| full |" not in out

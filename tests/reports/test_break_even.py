@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from stored_runs import result
+
+from contextlab.errors import UserError
+from contextlab.reports.break_even import ALWAYS, NEVER, Line, line, tables
+from contextlab.reports.names import Names
+
+
+def run(method: str, context: float, query: float, **changes: Any) -> dict[str, Any]:
+    """A run that reads a context and answers, with these TFLOPs, and as many seconds."""
+    phases = {
+        phase: {"flops": cost * 1e12, "peak_bytes": 1, "seconds": cost, "seconds_spread": 0.1, "tokens": 5}
+        for phase, cost in (("contextualize", context), ("query", query))
+    }
+    return result(method, cost={"train": None, **phases}, **changes)
+
+
+costs = st.integers(0, 1000).map(float)
+
+
+@given(costs, costs, costs, costs, st.integers(1, 10_000))
+def test_from_its_break_even_point_on_a_method_is_cheaper(a: float, b: float, c: float, d: float, n: int) -> None:
+    one, other = Line(a, b), Line(c, d)
+    crossing = one.cheaper_from(other)
+    if crossing == NEVER:
+        assert one.total(10**9) >= other.total(10**9)
+        return
+    assume(abs(n - crossing) > 1e-6 * n)
+    if n > crossing:
+        assert one.total(n) < other.total(n) or crossing == n
+    else:
+        assert one.total(n) >= other.total(n)
+
+
+@given(costs, costs, costs, costs)
+def test_of_two_methods_at_most_one_is_cheaper_in_the_end(a: float, b: float, c: float, d: float) -> None:
+    one, other = Line(a, b), Line(c, d)
+    both = [one.cheaper_from(other), other.cheaper_from(one)]
+    assert NEVER in both
+    if (a, b) != (c, d) and b != d:
+        assert min(both) < NEVER
+        assert one.total(min(both)) == pytest.approx(other.total(min(both))) or min(both) == ALWAYS
+
+
+def test_reading_once_is_shared_by_all_questions() -> None:
+    one = Line(10.0, 2.0)
+    assert [one.each(n) for n in (1, 5, 10)] == [12.0, 4.0, 3.0]
+    assert Line(10.0, 1.0).cheaper_from(Line(0.0, 3.0)) == 5.0
+
+
+def test_an_example_may_have_several_questions() -> None:
+    metrics = {"nats_per_token": {"value": 1.0, "low": None, "high": None, "n": 12}}
+    assert line(run("a", 3, 8, metrics=metrics), "flops") == Line(3.0, 2.0)
+    assert line(run("a", 3, 8), "seconds") == Line(3.0, 8.0)
+
+
+def test_both_tables_are_there_for_every_task_and_machine() -> None:
+    runs = [run("a", 10, 1), run("b", 0, 3), run("a", 1, 1, task="squad"), run("a", 1, 1)]
+    runs[3]["provenance"] |= {"device": "cuda (H100)"}
+    shown = list(tables(runs, questions=[1, 5]))
+    assert [len(one.rows) for one in shown] == [2, 2, 1, 1]
+    first, crossings = shown[:2]
+    assert [column.name for column in first.columns] == [
+        "TFLOPs contextualize", "TFLOPs query", "state MiB", "1 questions", "5 questions",
+    ]  # fmt: skip
+    assert [first.text(0, n) for n in range(5)] == ["10", "1", "1", "11", "3"]
+    assert [crossings.text(0, 1), crossings.text(1, 0), crossings.text(0, 0)] == ["5", "", ""]
+    assert "cuda (H100)" in shown[3].caption
+    assert "squad/S2" in shown[2].caption
+
+
+def test_training_and_names_are_shown() -> None:
+    trained = run("a", 10, 1)
+    trained["cost"] |= {"train": {"flops": 7e12, "peak_bytes": None, "seconds": 1.0, "tokens": 5}}
+    (made, _) = tables([trained, run("b", 1, 1)], names=Names({"method": {"a": "Alpha"}}))
+    assert made.rows[0] == ("Alpha (trained 5)",)
+    assert made.columns[3].name == "TFLOPs train"
+    assert [made.text(row, 3) for row in (0, 1)] == ["7", ""]
+
+
+def test_results_without_a_context_before_the_question_are_refused() -> None:
+    with pytest.raises(UserError, match="run a task with both, as chapterbreak"):
+        list(tables([result()]))

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_runs import nats_of, result
+
+from contextlab.benchmarks.metrics.estimates import paired
+from contextlab.benchmarks.task import Measure
+from contextlab.errors import UserError
+from contextlab.harness.store import line_parts
+from contextlab.reports.diffs import diff, run_of
+
+ACCURACY = {"name": "accuracy", "higher_is_better": True, "bounded": True}
+
+
+def answers(values: dict[str, float]) -> dict[str, Any]:
+    lines = [{"id": name, "quality": v, "parts": {"accuracy": [[v, 1, name, ""]]}} for name, v in values.items()]
+    return {str(line["id"]): line_parts(line) for line in lines}
+
+
+def fields(first: dict[str, Any], second: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(field.kind, field.name) for field in diff(first, second).fields}
+
+
+def test_a_run_does_not_differ_from_itself() -> None:
+    one = result()
+    report = diff(one, one)
+    assert (report.fields, report.examples, report.shared) == ([], [], 3)
+    assert report.comparison is not None
+    assert (report.comparison.metric.value, report.comparison.pvalue) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"method_config": {"K": 32}}, ("settings", "K")),
+        ({"method": "full"}, ("settings", "method")),
+        ({"context": "none"}, ("task", "context")),
+        ({"backbone": "tiny-gpt2"}, ("model", "backbone")),
+        ({"data": result()["data"] | {"sha256": "b" * 64}}, ("data", "sha256")),
+        ({"provenance": result()["provenance"] | {"prompt_sha256": "c" * 64}}, ("prompts", "prompt_sha256")),
+        ({"provenance": result()["provenance"] | {"commit": "c" * 40}}, ("code", "commit")),
+        ({"provenance": result()["provenance"] | {"seed": 3}}, ("machine", "seed")),
+    ],
+)
+def test_what_differs_is_named_and_nothing_else(changes: dict[str, Any], field: tuple[str, str]) -> None:
+    one, other = result(method_config={"K": 64}), result(**{"method_config": {"K": 64}, **changes})
+    assert fields(one, other) == fields(other, one) == {field}
+
+
+def test_the_manifests_say_what_the_summaries_do_not(tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        identity = {"source_sha256": name * 64, "kernels": None}
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"identity": identity}))
+        runs.append(result(folder=str(tmp_path / name)))
+    (field,) = diff(*runs).fields
+    assert (field.kind, field.name, field.first, field.second) == ("code", "source_sha256", "a" * 12, "b" * 12)
+    (tmp_path / "a" / "manifest.json").write_text("[]")
+    assert len(diff(*runs).fields) == 1
+
+
+def test_the_difference_is_the_paired_one_of_the_second_minus_the_first() -> None:
+    first, second = ({"a": 1.0, "b": 5.0, "c": 9.0}, {"a": 0.9, "b": 4.8, "c": 8.85, "d": 1.0})
+    report = diff(result(parts=nats_of(first)), result(parts=nats_of(second)))
+    parts = [{k: v["nats_per_token"] for k, v in nats_of(values).items()} for values in (second, first)]
+    assert report.comparison is not None
+    assert report.comparison.metric == paired(Measure("nats_per_token"), *parts)
+    assert [one.id for one in report.examples] == ["b", "c", "a"]
+    assert [round(one.change, 6) for one in report.examples] == [-0.2, -0.15, -0.1]
+    assert (report.shared, report.flipped) == (3, ([], []))
+
+
+def test_examples_that_flipped_are_counted_by_direction() -> None:
+    first = {"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.5}
+    second = {"a": 0.0, "b": 1.0, "c": 1.0, "d": 1.0}
+    runs = [result(measure=ACCURACY, parts=answers(values)) for values in (first, second)]
+    report = diff(*runs)
+    assert report.flipped == (["a"], ["b"])
+    assert [one.id for one in report.examples] == ["a", "b", "d"]
+    assert json.loads(json.dumps(report.as_json()))["only_first_right"] == ["a"]
+
+
+@pytest.mark.parametrize("other", [{"parts": nats_of({"x": 1.0})}, {"measure": ACCURACY}])
+def test_runs_without_anything_in_common_are_not_compared(other: dict[str, Any]) -> None:
+    report = diff(result(), result(**other))
+    assert (report.comparison, report.shared) == (None, 0)
+    assert report.as_json()["difference"] is None
+
+
+def test_a_run_is_named_by_its_folder_or_its_id(tmp_path: Path) -> None:
+    for name in ("window-pg22-111", "full-pg22-211"):
+        (tmp_path / name).mkdir()
+        stored = {key: value for key, value in result(run_id=name).items() if key != "parts"}
+        (tmp_path / name / "summary.json").write_text(json.dumps(stored))
+    by_folder = run_of(str(tmp_path / "window-pg22-111"), Path("absent"))
+    assert by_folder["run_id"] == run_of("window-pg22-111", tmp_path)["run_id"] == "window-pg22-111"
+    assert run_of("211", tmp_path)["run_id"] == "full-pg22-211"
+    for name, message in (
+        ("11", "names 2 runs"),
+        ("nothing", "There is no run below"),
+        (str(tmp_path), "no finished run"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run_of(name, tmp_path)
