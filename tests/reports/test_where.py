@@ -25,14 +25,14 @@ ROWS: list[dict[str, Any]] = [
         "untrained": False,
     },
 ]
-SETTINGS = [{}, {"N": 512}, {"loss": "s[1]"}, {"K": 64}, {"K": 32}]
+SETTINGS: list[dict[str, Any]] = [{}, {"N": 512}, {"loss": "s[1]"}, {"K": 64}, {"K": 32}]
 
 
 @pytest.fixture
 def frame() -> pandas.DataFrame:
     made = pandas.DataFrame(ROWS)
     made["benchmark"] = made.task.str.partition("/")[0]
-    made["settings"] = SETTINGS
+    made["settings"] = pandas.Series(SETTINGS, dtype="object")
     return made.astype({"n": "Int64", "method": "string", "task": "string", "untrained": "boolean"})
 
 

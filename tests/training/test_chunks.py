@@ -19,6 +19,7 @@ from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.training import registered
+from contextlab.training.slots import Slot, SlotObjective
 from contextlab.training.streams import Batch
 
 CHUNK = 16
@@ -117,13 +118,15 @@ def test_the_mixture_is_the_mean_over_the_tokens_of_all_slots() -> None:
 def test_random_windows_end_with_what_was_read() -> None:
     method, one = adapter(), batch(4, chunks=2)
     objective = registered.build("reconstruction(targets=random)", method, BUILT)
-    kept = []
+    assert isinstance(objective, SlotObjective)
+    kept = list[Slot]()
+    loss_of = objective.slot
 
-    def slot(state: Any, slot: Any) -> Any:
+    def kept_slot(state: Any, slot: Slot) -> Any:
         kept.append(slot)
-        return type(objective).slot(objective, state, slot)
+        return loss_of(state, slot)
 
-    vars(objective)["slot"] = slot
+    vars(objective)["slot"] = kept_slot
     for _ in range(20):
         objective(method.start(4), one)
     begins = set()

@@ -31,7 +31,7 @@ def table(
     cost: Annotated[
         str,
         typer.Option(help="flops, state, peak, seconds, train, tokens, all, none, or a single cost; with commas."),
-    ] = "flops,state",
+    ] = "flops,state,train_flops",
     where: Annotated[
         list[str] | None,
         typer.Option(

@@ -61,7 +61,7 @@ LEGACY = (
     Cost("legacy TMACs query", "legacy", "TMAC", ("legacy",)),
     Cost("cached TMACs query", "cached", "TMAC", ("legacy",)),
 )
-FEW = ("flops", "state")
+FEW = ("flops", "state", "train_flops")
 """The costs in a table where none are named."""
 
 

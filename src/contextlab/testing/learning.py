@@ -8,6 +8,7 @@ Legend: B rows, T tokens.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 
@@ -79,16 +80,24 @@ def contexts_without_predictions(method: AnyMethod) -> None:
     text, lengths = texts(2)[:, :SHORT], torch.tensor([SHORT, 70])
     end = texts(2, seed=4)[:, :30]
 
-    def after(state: State) -> Tensor:
-        return method.learn(state, end)[1].logprobs_BT
+    def context() -> State:
+        state: State = method.learn_context(method.start(2), text, lengths)
+        return state
 
-    states = (
-        lambda: method.learn_context(method.start(2), text, lengths),
-        lambda: method.learn(method.start(2), text, lengths)[0],
-    )
-    logprobs = [after(state()).detach() for state in states]
+    def learned_context() -> State:
+        state: State = method.learn(method.start(2), text, lengths)[0]
+        return state
+
+    def after(read: Callable[[], State]) -> Tensor:
+        return method.learn(read(), end)[1].logprobs_BT
+
+    def mean(read: Callable[[], State]) -> Tensor:
+        return after(read).double().mean()
+
+    reads = (context, learned_context)
+    logprobs = [after(read).detach() for read in reads]
     same(logprobs[0], logprobs[1], "a state after learn_context predicts otherwise")
-    gradients = [_gradients(learned, lambda state=state: after(state()).double().mean()) for state in states]  # type: ignore[misc]
+    gradients = [_gradients(learned, functools.partial(mean, read)) for read in reads]
     _same_gradients(gradients[0], gradients[1], learned, "a context without predictions")
 
 

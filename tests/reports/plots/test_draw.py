@@ -12,6 +12,8 @@ from contextlab.reports.plots.picture import FRONT, Axis, Guide, Panel, Picture,
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.collections import LineCollection
+
 from contextlab.reports.plots import draw, style
 
 
@@ -40,14 +42,14 @@ def test_what_is_drawn_is_what_the_picture_holds() -> None:
 
 def test_intervals_are_drawn_from_their_lower_to_their_upper_end() -> None:
     axes = draw.figure(several(1)).axes[0]
-    (bar,) = [one for one in axes.collections if type(one).__name__ == "LineCollection"]
+    (bar,) = [one for one in axes.collections if isinstance(one, LineCollection)]
     assert [[float(y) for _, y in segment] for segment in bar.get_segments()] == [[0.0, 1.0]]
 
 
 def test_an_interval_that_does_not_hold_its_value_is_drawn_all_the_same() -> None:
     one = Series("full", "full", (1.0,), (0.5,), ((0.6, 0.9),))
     axes = draw.figure(several(series=(one,))).axes[0]
-    (bar,) = [one for one in axes.collections if type(one).__name__ == "LineCollection"]
+    (bar,) = [one for one in axes.collections if isinstance(one, LineCollection)]
     assert [float(y) for _, y in bar.get_segments()[0]] == pytest.approx([0.6, 0.9])
 
 

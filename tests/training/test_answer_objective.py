@@ -112,6 +112,7 @@ def test_an_answer_is_predicted_from_the_memory_alone(built: Corpus, method: Any
     for row, document in enumerate(one.documents):
         entry, tokens = built.documents[document], built.piece(document)[None]
         state, _ = method.read(method.start(), tokens[:, : entry.context])
+        assert isinstance(method, GenerativeAdapter)
         state = method.apply(method.adapter(state))
         _, logprobs_BT = method.read(state, tokens[:, entry.context :])
         begin, end = entry.answers[0]
