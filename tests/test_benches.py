@@ -199,6 +199,19 @@ def test_curves(bench, tmp_path):
     assert report["runs"][0]["tokens"] == report["runs"][0]["of"] == 512
 
 
+def test_many_shots(bench, tmp_path):
+    sizes = ("--backbone=tiny-llama", "--set-name=sst2", "--n=4", "--blocks=1", f"--out={tmp_path}")
+    report = bench("many_shots", "--methods", "evalm(W=32,c=8,remote_bias=-1)", "window(N=64)", "--k", "3", "0", *sizes)
+    for row in report["methods"]:
+        values = {one["k"]: one["value"] for one in row["validation"]}
+        assert list(values) == [0, 3]
+        assert values[row["best_k"]] == max(values.values())
+        assert row["best_k"] == 0 or values[3] > values[0]
+        assert row["test"]["k"] == row["best_k"]
+        flops = [one["cost"]["flops"] for one in row["validation"]]
+        assert flops[1]["with_reuse"] < flops[1]["without"] < 4 * flops[1]["with_reuse"]
+
+
 def test_shares(bench, tmp_path):
     for number in range(8):
         (tmp_path / f"{number}.txt").write_text(f"Book {number} says that it is number {number}. " * 20)
