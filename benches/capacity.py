@@ -1,7 +1,8 @@
 """How much text an adapter can hold: a few fixed chunks are learned by heart through `contextlab train`'s parts.
 
-Nats per token of every chunk from its own adapter and from another chunk's, against steps. Every step learns from all
-chunks of one batch; the batches take turns.
+Every step learns from the chunks of one batch; the batches take turns. `steps` has the nats per token of a batch, from
+the adapters of its own chunks, before the step; `curve` those of every chunk from its own and from another's adapter.
+Steps and measurements are printed as they come, and again in the object at the end.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from contextlab.method import AnyMethod, build
 from contextlab.training import registered
 from contextlab.training.corpus import Corpus, prepare
 from contextlab.training.loop import Trainer
+from contextlab.training.narrow import narrow_products
 from contextlab.training.options import TrainConfig
 from contextlab.training.streams import Streams
 
@@ -38,11 +39,11 @@ def chunks_of(corpus: Corpus, chunks: int, length: int) -> Corpus:
     return dataclasses.replace(corpus, documents=tuple(entries))
 
 
-def heard(method: AnyMethod, corpus: Corpus) -> list[tuple[float, float]]:
+def heard(method: AnyMethod, corpus: Corpus, *, narrow: bool) -> list[tuple[float, float]]:
     """For every chunk, nats per token from its own adapter and from the next chunk's."""
     texts_BT = torch.stack([corpus.piece(n) for n in range(len(corpus.documents))]).to(method.backbone.device)
     pairs = []
-    with torch.no_grad():
+    with torch.no_grad(), narrow_products([method.backbone.model] if narrow else []):
         state, _ = method.read(method.start(len(texts_BT)), texts_BT, logprobs=False)
         memory = method.memory_alone(state)
         rows = range(len(texts_BT))
@@ -74,11 +75,14 @@ def capacity(backbone: Backbone, corpus: Corpus, options: argparse.Namespace) ->
     torch.manual_seed(settings.seed)
     streams = Streams(fixed, range(options.chunks), options.rows, options.length, device=backbone.device)
     trainer = Trainer(method, streams, registered.build(settings.objective, method, fixed), settings)
-    curve, started = [_point(method, fixed, 0, 0.0)], time.perf_counter()
-    for step in range(1, steps + 1):
-        trainer.step()
-        if step % options.every == 0 or step == steps:
-            curve.append(_point(method, fixed, step, time.perf_counter() - started))
+    narrow = settings.dtype == "bfloat16"
+    curve, of_steps = list[dict[str, Any]](), list[dict[str, Any]]()
+    for number in range(1, steps + 1):
+        step = trainer.step()
+        of_steps.append({"step": number, "nats": round(step.nats, 4), "seconds": round(step.seconds, 1)})
+        print(json.dumps(of_steps[-1]), flush=True)
+        if number % options.every == 0 or number == steps:
+            curve.append(_point(method, fixed, number, narrow=narrow))
             print(json.dumps(curve[-1]), flush=True)
     return {
         "backbone": backbone.name,
@@ -89,15 +93,16 @@ def capacity(backbone: Backbone, corpus: Corpus, options: argparse.Namespace) ->
         "training": settings.as_dict(),
         "texts": [entry.name for entry in fixed.documents],
         "threads": torch.get_num_threads(),
+        "steps": of_steps,
         "curve": curve,
     }
 
 
-def _point(method: AnyMethod, corpus: Corpus, step: int, seconds: float) -> dict[str, Any]:
-    of_chunks = heard(method, corpus)
+def _point(method: AnyMethod, corpus: Corpus, step: int, *, narrow: bool) -> dict[str, Any]:
+    of_chunks = heard(method, corpus, narrow=narrow)
     own, other = ([round(pair[n], 4) for pair in of_chunks] for n in (0, 1))
     means = {"own": sum(own) / len(own), "other": sum(other) / len(other)}
-    return {"step": step, "seconds": round(seconds, 1), **means, "own_of_chunks": own, "other_of_chunks": other}
+    return {"step": step, **means, "own_of_chunks": own, "other_of_chunks": other}
 
 
 def main() -> None:
