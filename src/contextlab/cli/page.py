@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,8 @@ def page(
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} is no page: let its name end with .html.")
     missing: list[str] = []
-    text = made(folders, where=where or (), data=data, title=title, on_missing=missing.append)
+    shown = sys.stderr.isatty()
+    text = made(folders, where=where or (), data=data, title=title, on_missing=missing.append, progress=shown)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, "utf-8")

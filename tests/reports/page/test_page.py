@@ -81,8 +81,9 @@ def test_a_page_holds_every_run_with_its_examples(folder: Path) -> None:
     assert examples["answers"][0]["items"][0]["nats"] == [1.0, 2.0]
 
 
-def test_the_same_results_are_the_same_page(folder: Path) -> None:
-    assert page([folder]) == page([folder])
+def test_the_same_results_are_the_same_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert page([folder]) == page([folder], progress=True)
+    assert capsys.readouterr().out == ""
 
 
 def test_runs_on_other_data_are_another_group(folder: Path) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+from rich.console import Console
+from rich.progress import track
 
 from contextlab.errors import UserError
 from contextlab.harness.store import lines
@@ -21,6 +23,7 @@ from contextlab.reports.page.about import cards
 from contextlab.reports.page.answers import answers
 from contextlab.reports.page.overview import overview
 from contextlab.reports.page.texts import texts
+from contextlab.reports.plots.observed import runs_of
 from contextlab.reports.stored import summaries
 from contextlab.reports.where import select
 from contextlab.version import __version__
@@ -35,6 +38,7 @@ def page(
     data: Path | None = None,
     title: str = "Results",
     on_missing: Callable[[str], None] = lambda _: None,
+    progress: bool = False,
 ) -> str:
     """The HTML of a page about the results below folders.
 
@@ -46,6 +50,7 @@ def page(
         data: folder of data sets, whose texts are shown; None shows none.
         title: of the page.
         on_missing: called with the reason for every data set whose texts cannot be shown.
+        progress: whether to show progress on standard error.
 
     Raises:
         UserError: when there are no results, or a stored one is broken.
@@ -53,7 +58,8 @@ def page(
     frame = select(frame_of([one for folder in folders for one in summaries(folder)]), where)
     about = overview(frame)
     first = frame.drop_duplicates("run")
-    blocks = {f"run-{n}": _examples(row.folder, row.examples) for n, row in enumerate(first.itertuples())}
+    rows = track(runs_of(first), "runs", console=Console(stderr=True), transient=True, disable=not progress)
+    blocks = {f"run-{n}": _examples(row.folder, row.examples) for n, row in enumerate(rows)}
     if data is not None:
         _add_texts(blocks, about, first, data, on_missing)
     about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
