@@ -11,12 +11,8 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 
 from contextlab import backbone as backbones
-from contextlab import harmless
 from contextlab.accounting.flops import count
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
@@ -25,6 +21,7 @@ from contextlab.backbone.embedded import EMBEDDED
 from contextlab.benchmarks.task import Control, Measure
 from contextlab.errors import UserError, unknown
 from contextlab.harness.identity import identity, provenance
+from contextlab.harness.progress import Progress
 from contextlab.harness.results import (
     PHASES,
     Case,
@@ -93,21 +90,24 @@ def bench(
     """
     _check_out(out)
     selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
-    cases = list(_cases(selected_tasks, _controls(context), limit, Path(data) if data is not None else None))
-    model = backbones.load(backbone, device=device, dtype=dtype)
-    built = [(one, build(one.kind, model, one.config)) for one in selected_methods]
-    show = sys.stderr.isatty() if progress is None else progress
     runs: list[dict[str, Any]] = []
     parts: dict[tuple[str, str, Control], dict[str, Parts]] = {}
     measures: dict[str, Measure] = {}
-    for case in cases:
-        for one, method in built:
-            result, of_examples = _run(one.name, method, case, seed, Path(out), show, counting)
-            runs.append(result)
-            parts[one.label, case.label, case.options.context] = of_examples
-            measures.setdefault(case.label, measure_of(result))
-            if on_result is not None:
-                on_result(result)
+    with Progress(show=sys.stderr.isatty() if progress is None else progress) as bar:
+        bar.loading("data")
+        cases = list(_cases(selected_tasks, _controls(context), limit, Path(data) if data is not None else None))
+        bar.loading(backbone)
+        model = backbones.load(backbone, device=device, dtype=dtype)
+        built = [(one, build(one.kind, model, one.config)) for one in selected_methods]
+        bar.begin(len(cases) * len(built), len(built) * sum(len(case.selected) for case in cases))
+        for case in cases:
+            for one, method in built:
+                result, of_examples = _run(one.name, method, case, seed, Path(out), bar, counting)
+                runs.append(result)
+                parts[one.label, case.label, case.options.context] = of_examples
+                measures.setdefault(case.label, measure_of(result))
+                if on_result is not None:
+                    on_result(result)
     return Results(runs, list(differences(parts, measures)), list(parts.values()))
 
 
@@ -153,19 +153,20 @@ def _cases(
 
 
 def _run(
-    name: str, method: AnyMethod, case: Case, seed: int, out: Path, show: bool, counting: bool
+    name: str, method: AnyMethod, case: Case, seed: int, out: Path, bar: Progress, counting: bool
 ) -> tuple[dict[str, Any], dict[str, Parts]]:
     """The result of one run, and the parts of its examples in the metrics."""
     current = provenance(method.backbone, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
         missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
-        label = escape(harmless.line(f"{name} on {case.label} ({case.options.context})"))
+        label = f"{name} on {case.label} ({case.options.context})"
+        computed = bar.examples(missing, len(case.selected) - len(missing), label)
         peaks = Peaks.of(run.summary)
         if missing:
             meter = _warm_meter(method, seed, counting)
             unmeasured = list(run.lines.values())[peaks.examples :]
-            for index in track(missing, label, console=Console(stderr=True), transient=True, disable=not show):
+            for index in computed:
                 run.append(_example(meter, case, index, seed))
             if counting:
                 peaks = _measure(meter, case, run, seed, peaks, unmeasured)

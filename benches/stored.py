@@ -1,0 +1,88 @@
+"""Reading many stored runs: seconds for the frame, for a table, and for one whose cells need the examples.
+
+    python benches/stored.py --runs 5000
+
+Runs are copies of one small stored run with other methods, seeds and tasks. The last line of output is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from contextlab.reports.frame import frame_of
+from contextlab.reports.layout import Layout
+from contextlab.reports.stored import summaries
+from contextlab.reports.tables import comparison
+
+METHODS = ("window", "full", "sliding", "sinks", "retrieval", "longmem", "evalm", "hso", "trime", "memtrm")
+EXAMPLES = 8
+
+
+def store(folder: Path, runs: int) -> None:
+    """Write runs as `contextlab bench` does."""
+    draw = random.Random(0)
+    for number in range(runs):
+        method, rest = METHODS[number % len(METHODS)], number // len(METHODS)
+        run = folder / f"{method}-{number}"
+        run.mkdir(parents=True)
+        lines = [line(index, 3.0 + draw.gauss(0, 0.1)) for index in range(EXAMPLES)]
+        (run / "examples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        (run / "manifest.json").write_text("{}")
+        (run / "summary.json").write_text(json.dumps(summary(run.name, method, rest, lines)))
+
+
+def line(index: int, nats: float) -> dict[str, Any]:
+    """A finished example."""
+    name = f"text-{index}"
+    return {"id": name, "index": index, "quality": nats, "parts": {"nats_per_token": [[nats * 1024, 1024, name, ""]]}}
+
+
+def summary(run_id: str, method: str, number: int, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """The summary of a run; tasks and seeds go up with its number."""
+    cost = {"flops": 10**12, "peak_bytes": 10**9, "seconds": 1.0, "seconds_spread": 0.1, "tokens": 1024}
+    value = sum(one["quality"] for one in lines) / len(lines)
+    metrics = {
+        name: {"value": value, "low": value - 0.1, "high": value + 0.1, "n": len(lines)}
+        for name in ("nats_per_token", "token_perplexity", "word_perplexity", "nats_per_token_cold")
+    }
+    return {
+        "schema": 1, "run_id": run_id, "method": method, "method_config": {"N": 1024, "sinks": 4}, "changed": [],
+        "task": f"task-{number % 50}", "split": "S1", "context": "own", "backbone": "smollm2-135m",
+        "data": {"source": "local", "sha256": f"{number % 50:064d}", "examples": len(lines), "note": "synthetic"},
+        "measure": {"name": "nats_per_token", "higher_is_better": False, "bounded": False}, "metrics": metrics,
+        "cost": {"train": None, "contextualize": None, "query": cost},
+        "state": {"bytes": 10**6, "floats": 10**5, "tokens": 1024, "cached": 1024},
+        "provenance": {"device": "cpu (x)", "dtype": "float32", "seed": number // 50, "started": f"2026-{number:06d}"},
+    }  # fmt: skip
+
+
+def seconds(work: Callable[[], Any]) -> dict[str, float]:
+    """How long it takes, once: by the clock, and of the processor, where other programs are running."""
+    begin, before = time.perf_counter(), time.process_time()
+    work()
+    return {"wall": round(time.perf_counter() - begin, 3), "cpu": round(time.process_time() - before, 3)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5000)
+    runs = parser.parse_args().runs
+    with tempfile.TemporaryDirectory() as folder:
+        store(Path(folder), runs)
+        whole = seconds(lambda: frame_of(summaries(folder)))
+        table = seconds(lambda: comparison(summaries(folder), Layout(metrics=("nats_per_token_cold",))))
+        share = seconds(lambda: comparison(summaries(folder)))
+        marked = seconds(lambda: comparison(summaries(folder), Layout(marks=True, mean_seeds=True)))
+    report = {"bench": "stored", "runs": runs, "examples": EXAMPLES, "frame": whole, "table": table}
+    print(json.dumps({**report, "table_with_share": share, "table_with_tests": marked}))
+
+
+if __name__ == "__main__":
+    main()

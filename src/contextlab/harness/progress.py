@@ -1,0 +1,70 @@
+"""Progress on standard error: what is loading, which run of how many, and the time left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rich import progress as bars
+from rich.console import Console
+from rich.markup import escape
+
+from contextlab import harmless
+
+T = TypeVar("T")
+
+
+class Progress:
+    """One bar over the examples of all runs, which disappears at the end.
+
+    Time left is that of all runs, from the speed of the latest examples. Stored examples take no time and do not count.
+    """
+
+    def __init__(self, *, show: bool) -> None:
+        self._bar = bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(bar_width=None),
+            bars.MofNCompleteColumn(),
+            bars.TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not show,
+        )
+        self._runs, self._run = 0, 0
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def loading(self, what: str) -> None:
+        """Show what is loading."""
+        self._bar.update(self._task, description=f"loading {escape(harmless.line(what))}", refresh=True)
+
+    def begin(self, runs: int, examples: int) -> None:
+        """Set the number of runs, and that of the examples of all of them."""
+        self._runs = runs
+        self._bar.update(self._task, total=examples, completed=0)
+
+    def examples(self, missing: Sequence[T], stored: int, label: str) -> Iterator[T]:
+        """The examples of the next run that have to be computed, one after the other.
+
+        Args:
+            missing: examples without a stored result.
+            stored: number of examples with one.
+            label: of the run.
+        """
+        self._run += 1
+        total = self._bar.tasks[0].total
+        description = f"run {self._run} of {self._runs}: {escape(harmless.line(label))}"
+        left = None if total is None else total - stored
+        self._bar.update(self._task, description=description, total=left, refresh=True)
+        for example in missing:
+            yield example
+            self._bar.advance(self._task)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import io
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from contextlab.harness import progress
+from contextlab.harness.progress import Progress
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    file = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=file, force_terminal=True, width=100))
+    return file
+
+
+def test_what_is_loading_and_which_run_of_how_many_is_shown(screen: io.StringIO) -> None:
+    with Progress(show=True) as bar:
+        bar.loading("smollm2-135m")
+        bar.begin(2, 7)
+        assert list(bar.examples([4, 5], 2, "window on [red]pg22\x1b (own)")) == [4, 5]
+        assert list(bar.examples([1, 2, 3], 0, "full on pg22 (own)")) == [1, 2, 3]
+    out = screen.getvalue()
+    steps = [
+        out.index(text) for text in ("loading smollm2-135m", "run 1 of 2: window on [red]pg22", "run 2 of 2: full")
+    ]
+    assert steps == sorted(steps)
+    assert r"pg22\x1b (own)" in out
+    assert "5/5" in out
+
+
+def test_without_a_terminal_nothing_is_shown(screen: io.StringIO) -> None:
+    with Progress(show=False) as bar:
+        bar.loading("smollm2-135m")
+        bar.begin(1, 3)
+        assert list(bar.examples([1, 2, 3], 0, "window")) == [1, 2, 3]
+    assert screen.getvalue() == ""
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=5))
+def test_stored_examples_do_not_count(runs: list[tuple[int, int]]) -> None:
+    """At the end all examples that had to be computed are done, whatever was stored."""
+    bar = Progress(show=False)
+    bar.begin(len(runs), sum(map(sum, runs)))
+    for missing, stored in runs:
+        list(itertools.islice(bar.examples(range(missing), stored, "x"), missing + 1))
+    (task,) = bar._bar.tasks
+    assert (task.completed, task.total) == (sum(missing for missing, _ in runs),) * 2
