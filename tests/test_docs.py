@@ -99,7 +99,7 @@ def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(tmp_path, monkeypa
     out = capsys.readouterr().out
     labels = ("pg22/S1(tokens=512)", "pg22/S2(tokens=512)", "pg22/S1(tokens=256)")
     for label in labels:
-        assert re.search(rf"^ +{re.escape(label)} +$", out, re.MULTILINE)
+        assert re.search(rf"^ *{re.escape(label)} *$", out, re.MULTILINE)
         for method in ("longmem(K=32)", "longmem"):
             assert f"| {label} | {method} (untrained) |" in out
 

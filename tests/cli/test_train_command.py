@@ -46,7 +46,7 @@ def test_it_says_what_was_gained_and_how_to_use_it(tmp_path: Path, capsys: pytes
     result = json.loads(capsys.readouterr().out)
     assert result["untrained"] is False
     assert result["cost"]["train"]["tokens"] == stored["cost"]["tokens"]
-    assert main(["table", str(tmp_path / "runs")]) == 0
+    assert main(["table", str(tmp_path / "runs"), "--cost", "train"]) == 0
     table = capsys.readouterr().out
     assert f"(trained {stored['cost']['tokens']})" in table
     assert "TFLOPs train" in table
