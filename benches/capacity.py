@@ -79,6 +79,7 @@ def capacity(backbone: Backbone, corpus: Corpus, options: argparse.Namespace) ->
     curve, of_steps = list[dict[str, Any]](), list[dict[str, Any]]()
     for number in range(1, steps + 1):
         step = trainer.step()
+        assert step.nats is not None
         of_steps.append({"step": number, "nats": round(step.nats, 4), "seconds": round(step.seconds, 1)})
         print(json.dumps(of_steps[-1]), flush=True)
         if number % options.every == 0 or number == steps:
