@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -75,6 +76,7 @@ class _Builder:
         check("method in these results", [layout.baseline] if layout.baseline else [], known)
         self.peers = _peers(self.entries)
         self.parts_of = PartsOf()
+        self.costs = costs.selected(layout.costs)
         self.differing = [name for name in DIMENSIONS if len({entry.words[name] for entry in self.entries}) > 1]
         self.keys = [
             *layout.rows,
@@ -122,7 +124,7 @@ class _Builder:
             yield Column(group, "n", "count", "n"), Cell(entry.first["data"]["examples"])
         yield from self._qualities(entry, group)
         values = [costs.numbers(run) for run in entry.runs]
-        for cost in costs.selected(self.layout.costs):
+        for cost in self.costs:
             suffix = costs.machine(entry.first) if cost.measured and len(self.machines) > 1 else ""
             if all(cost.name in one for one in values):
                 yield cost.column(group, suffix), _mean([one[cost.name] for one in values])
@@ -183,12 +185,12 @@ class _Builder:
         rows = list(of_column)
         return {rows[n]: dataclasses.replace(of_column[rows[n]][0], mark=mark) for n, mark in marked.items()}
 
-    @property
+    @functools.cached_property
     def _equal_n(self) -> bool:
         """Whether all results of a task have equally many examples, so that the caption can say how many."""
         return len(self._counts) == len({task for task, _ in self._counts})
 
-    @property
+    @functools.cached_property
     def _counts(self) -> dict[tuple[str, int], None]:
         return dict.fromkeys((entry.words["task"], entry.first["data"]["examples"]) for entry in self.entries)
 
