@@ -125,7 +125,8 @@ def test_what_the_built_in_settings_of_one_name_share_is_known() -> None:
         if not alike(CONFIGS[one], CONFIGS[other], name)
     }
     assert {"N", "sinks", "tokens", "history", "prompt"} & different == set()
-    of_papers = {"lr", "beta1", "beta2", "eps", "steps", "eviction", "recent", "k", "upstream", "M"}
+    of_papers = {"lr", "beta1", "beta2", "eps", "steps", "eviction", "recent", "k", "upstream", "M", "W"}
+    of_papers |= {"alpha", "context", "rule", "seed"}
     assert different == of_papers | {"weights", "rank", "gate", "storage_dtype"}
 
 

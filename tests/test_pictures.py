@@ -18,7 +18,7 @@ matplotlib = pytest.importorskip("matplotlib")
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/results.md")
-LARGEST = 60 * 2**10
+LARGEST = 96 * 2**10
 SECTIONS = [
     (page, command, text)
     for page in PAGES

@@ -11,7 +11,9 @@ RESULTS = Path(__file__).parents[2] / "results/pg22-s2"
 
 
 def run(method: str) -> str:
-    (folder, *_) = sorted(RESULTS.glob(f"{method}-*"))
+    """The run of a method with its default settings."""
+    folders = RESULTS.glob(f"{method}-*")
+    (folder,) = (one for one in folders if json.loads((one / "summary.json").read_text()).get("changed", []) == [])
     return str(folder)
 
 

@@ -297,20 +297,20 @@ def test_products_and_watch_count_the_same(backbone: Backbone) -> None:
 
 
 def test_ratios_are_drawn_in_training_alone(llama: Backbone) -> None:
-    method, tokens = moved(made(llama, W=32, ratios=(2, 8))), text(32, rows=16)
+    method, tokens = moved(made(llama, W=32, ratios="2|8")), text(32, rows=16)
     fixed = {int(one) for one in method.read(method.start(16), tokens)[0].front_B}
     assert fixed == {1 + 8}
     method.gists.train()
     drawn = {int(one) for one in method.learn(method.start(16), tokens)[0].front_B}
     assert drawn == {1 + 16, 1 + 4}
-    single = made(llama, W=32, ratios=())
+    single = made(llama, W=32, ratios="none")
     single.gists.train()
     assert {int(one) for one in single.learn(single.start(16), tokens)[0].front_B} == {1 + 8}
 
 
 def test_a_few_steps_put_the_window_before_into_gists(llama: Backbone) -> None:
     """A text of two equal windows, of random tokens: only gists can tell the second."""
-    method = made(llama, W=24, ratio=2, ratios=(), rank=8, sinks=0)
+    method = made(llama, W=24, ratio=2, ratios="none", rank=8, sinks=0)
     window = text(24, rows=6)
     tokens = torch.cat((window, window), dim=1)
     optimiser = torch.optim.Adam(method.gists.parameters(), lr=1e-2)

@@ -22,8 +22,8 @@ class UltraGistConfig(MethodConfig):
     Attributes:
         W: tokens of a window, which gists then stand for; 1,024, or half of the model's positions, when not given.
         ratio: tokens of a window for one gist.
-        ratios: of which every window has one at random in training; none to train with `ratio`.
-        sinks: first tokens of the text that stay as they are.
+        ratios: of which every window has one at random in training, as 2|4|8; `none` to train with `ratio`.
+        sinks: first tokens of the text that stay in view, as they are.
         M: gists that are kept of a row, the newest; as many as fit the model's positions when not given.
         rank: of the low-rank difference between the projections of gists and those of tokens.
         weights: trained projections: `auto`, those that come with the package, where some fit; `none`, as initialised;
@@ -36,11 +36,16 @@ class UltraGistConfig(MethodConfig):
 
     W: pydantic.PositiveInt | None = None
     ratio: Ratio = 8
-    ratios: tuple[Ratio, ...] = (2, 4, 8, 16, 32)
+    ratios: Annotated[str, pydantic.Field(pattern=r"^(none|[1-9]\d*(\|[1-9]\d*)*)$")] = "2|4|8|16|32"
     sinks: pydantic.NonNegativeInt = 1
     M: pydantic.PositiveInt | None = None
     rank: pydantic.PositiveInt = 16
     weights: Weights = "auto"
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        """The ratios that training draws from; empty where it uses `ratio`."""
+        return () if self.ratios == "none" else tuple(map(int, self.ratios.split("|")))
 
     def extent(self, positions: int) -> Extent:
         """What fits a model with that many positions.
@@ -49,7 +54,7 @@ class UltraGistConfig(MethodConfig):
             UserError: when the window, its gists and those kept do not.
         """
         window = self.W or max(min(1024, positions // 2), 1)
-        room = positions - self.sinks - window - -(-window // min(self.ratio, *self.ratios, window))
+        room = positions - self.sinks - window - -(-window // min(self.ratio, *self.drawn, window))
         if room < (self.M or 1):
             raise UserError(
                 f"A window of {window} tokens, its gists, {self.M or 1} earlier ones and {self.sinks} sinks do not fit "

@@ -126,7 +126,7 @@ class UltraGist(BlockMethod[UltraGistConfig, UltraGistState]):
 
     def _ratios(self, rows: int) -> Tensor:
         """Tokens for one gist, `ratio_B`; drawn in training."""
-        device, ratios = self.backbone.device, self.config.ratios
+        device, ratios = self.backbone.device, self.config.drawn
         if not self.gists.training or not ratios:
             return torch.full((rows,), self.config.ratio, device=device)
         return torch.tensor(ratios, device=device)[torch.randint(len(ratios), (rows,)).to(device)]
