@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from contextlab.errors import UserError
 from contextlab.harness.results import measure_of
 from contextlab.reports import captions, costs
+from contextlab.reports.amortised import NEVER, Line
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions
 from contextlab.reports.names import Names
@@ -18,38 +18,6 @@ Resource = Literal["flops", "seconds"]
 UNITS = {"flops": "TFLOP", "seconds": "s"}
 FIELDS = {"flops": "TFLOPs", "seconds": "seconds"}
 QUESTIONS = (1, 10, 100, 1000)
-ALWAYS, NEVER = 0.0, math.inf
-
-
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """What one context and its questions cost: a straight line over the number of questions.
-
-    Attributes:
-        context: cost of reading the context.
-        question: cost of one question.
-    """
-
-    context: float
-    question: float
-
-    def total(self, questions: float) -> float:
-        """The cost of a context with so many questions."""
-        return self.context + questions * self.question
-
-    def each(self, questions: float) -> float:
-        """The same for each of the questions."""
-        return self.total(questions) / questions
-
-    def cheaper_from(self, other: Line) -> float:
-        """The number of questions from which this costs less than the other.
-
-        `ALWAYS` where it does so for any number of them, `NEVER` where it does not from any number on.
-        """
-        more, saved = self.context - other.context, other.question - self.question
-        if saved > 0:
-            return max(more / saved, ALWAYS)
-        return ALWAYS if saved == 0 and more < 0 else NEVER
 
 
 def line(result: Result, resource: Resource) -> Line | None:

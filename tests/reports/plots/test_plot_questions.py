@@ -9,8 +9,9 @@ from stored_examples import accurate, metric
 from stored_runs import three
 
 from contextlab.errors import UserError
+from contextlab.reports.amortised import Line
 from contextlab.reports.frame import frame_of
-from contextlab.reports.plots.questions import Amortised, break_even, crossings
+from contextlab.reports.plots.questions import break_even, crossings
 
 positive = st.floats(0.01, 100)
 
@@ -30,27 +31,16 @@ def test_the_context_is_shared_by_all_its_questions() -> None:
     assert line.y[:3] == pytest.approx((9.0, 5.0, 3.0))
 
 
-@given(positive, positive, positive, positive)
-def test_where_two_methods_meet_they_cost_the_same(c1: float, q1: float, c2: float, q2: float) -> None:
-    one, two = Amortised(c1, q1), Amortised(c2, q2)
-    number = one.meets(two)
-    if number is None:
-        dearer = (c1 >= c2) == (q1 >= q2)
-        assert dearer or c1 == c2 or q1 == q2
-    else:
-        assert one.per_question(number) == pytest.approx(two.per_question(number), rel=1e-6)
-
-
 @given(st.lists(st.tuples(positive, positive), min_size=1, max_size=6), st.floats(1, 1000))
 def test_between_two_crossings_one_method_is_the_cheapest(pairs: list[tuple[float, float]], number: float) -> None:
-    costs = {str(n): Amortised(*pair) for n, pair in enumerate(pairs)}
+    costs = {str(n): Line(*pair) for n, pair in enumerate(pairs)}
     changes = crossings(costs)
-    cheapest = min(costs, key=lambda name: costs[name].per_question(1.0 + 1e-12))
+    cheapest = min(costs, key=lambda name: costs[name].each(1.0 + 1e-12))
     for at, before, after in changes:
         if at <= number:
-            assert costs[before].per_question(at) == pytest.approx(costs[after].per_question(at), rel=1e-6)
+            assert costs[before].each(at) == pytest.approx(costs[after].each(at), rel=1e-6)
             cheapest = after
-    assert costs[cheapest].per_question(number) <= min(one.per_question(number) for one in costs.values()) * (1 + 1e-6)
+    assert costs[cheapest].each(number) <= min(one.each(number) for one in costs.values()) * (1 + 1e-6)
 
 
 def test_a_break_even_point_is_marked_and_said() -> None:

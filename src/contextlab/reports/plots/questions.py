@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pandas
 
 from contextlab.errors import UserError
+from contextlab.reports.amortised import Line
 from contextlab.reports.plots.observed import check_one, measure_rows, runs_of
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
 from contextlab.reports.plots.quality import COSTS, SAME, Cost
@@ -17,23 +17,6 @@ from contextlab.reports.short_names import shortened
 
 MOST = 10
 """Questions are drawn up to 2 to this power."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Amortised:
-    """What a method spends on a context, once, and on every question about it."""
-
-    context: float
-    question: float
-
-    def per_question(self, questions: float) -> float:
-        """The cost of one of so many questions about the same context."""
-        return self.context / questions + self.question
-
-    def meets(self, other: Amortised) -> float | None:
-        """The number of questions at which both cost the same; None where one is cheaper for every number."""
-        more, less = self.context - other.context, other.question - self.question
-        return more / less if less and more / less > 0 else None
 
 
 def break_even(frame: pandas.DataFrame, x: Cost) -> Picture:
@@ -54,7 +37,7 @@ def break_even(frame: pandas.DataFrame, x: Cost) -> Picture:
     names = shortened(known)
     numbers = tuple(float(2**power) for power in range(MOST + 1))
     series = tuple(
-        Series(names[method], row.name, numbers, tuple(map(cost.per_question, numbers)), line=True)
+        Series(names[method], row.name, numbers, tuple(map(cost.each, numbers)), line=True)
         for method, (row, cost) in known.items()
     )
     points = crossings({names[method]: cost for method, (_, cost) in known.items()})
@@ -64,7 +47,7 @@ def break_even(frame: pandas.DataFrame, x: Cost) -> Picture:
     return Picture((panel,), _caption(unit, points, rows))
 
 
-def amortised(row: Any, x: Cost) -> Amortised | None:
+def amortised(row: Any, x: Cost) -> Line | None:
     """The costs of one run; None where they were not counted."""
     context, query = (
         (row.contextualize_flops, row.query_flops) if x == "flops" else (row.contextualize_seconds, row.query_seconds)
@@ -73,15 +56,15 @@ def amortised(row: Any, x: Cost) -> Amortised | None:
         return None
     unit = 1e12 if x == "flops" else 1.0
     questions = row.n / row.examples
-    return Amortised(float(context) / unit, float(query) / unit / questions)
+    return Line(float(context) / unit, float(query) / unit / questions)
 
 
-def crossings(costs: dict[str, Amortised]) -> list[tuple[float, str, str]]:
+def crossings(costs: dict[str, Line]) -> list[tuple[float, str, str]]:
     """Numbers of questions at which another method becomes the cheapest, with the earlier and the later one."""
     numbers = sorted({n for a in costs.values() for b in costs.values() if (n := a.meets(b)) is not None and n > 1})
     # Between two crossings one method is the cheapest throughout, so that any number there shows it.
     between = [(low + high) / 2 for low, high in pairwise([1.0, *numbers])] + [2 * max(numbers, default=1.0)]
-    cheapest = [min(costs, key=lambda name: costs[name].per_question(number)) for number in between]
+    cheapest = [min(costs, key=lambda name: costs[name].each(number)) for number in between]
     changes = zip(numbers, pairwise(cheapest), strict=False)
     return [(number, before, after) for number, (before, after) in changes if before != after]
 
