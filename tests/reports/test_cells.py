@@ -56,3 +56,14 @@ def test_neighbours_with_one_group_are_together() -> None:
     columns = [column(name, group=group) for name, group in (("a", ""), ("b", "x"), ("c", "x"), ("d", "y"))]
     assert in_groups(columns) == [("", [0]), ("x", [1, 2]), ("y", [3])]
     assert in_groups([]) == []
+
+
+@given(st.permutations(range(3)), st.lists(st.integers(0, 1), unique=True, max_size=2))
+def test_a_part_of_a_table_has_the_same_texts(rows: list[int], columns: list[int]) -> None:
+    whole = table({"window": (3.4, None), "full": (3.3, 315), "sliding": (None, 45.2)}, (NATS, STATE))
+    part = whole.part(rows, columns)
+    assert part.rows == tuple(whole.rows[row] for row in rows)
+    assert part.columns == tuple(whole.columns[column] for column in columns)
+    texts = [[part.text(n, m) for m in range(len(columns))] for n in range(3)]
+    assert texts == [[whole.text(row, column) for column in columns] for row in rows]
+    assert part.caption == whole.caption

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -102,19 +101,8 @@ def _costs(
     sentences = ("Cost of a context, of a question about it, and of each of so many questions per context",)
     said = tuple(captions.of_columns(fixed, noisy=any(costs.disturbed(result) for result, _ in members.values())))
     made = Table(("method",), tuple((name,) for name in members), (*fixed, *many), cells, sentences, (*details, *said))
-    return _without_empty(made)
-
-
-def _without_empty(table: Table) -> Table:
-    """A table without the columns in which nothing was measured."""
-    kept = [number for number in range(len(table.columns)) if table.column(number)]
-    cells = {
-        (row, new): table.cells[row, old]
-        for new, old in enumerate(kept)
-        for row in range(len(table.rows))
-        if (row, old) in table.cells
-    }
-    return dataclasses.replace(table, columns=tuple(table.columns[number] for number in kept), cells=cells)
+    # Columns in which nothing was measured are left out.
+    return made.part(range(len(made.rows)), [n for n in range(len(made.columns)) if made.column(n)])
 
 
 def _crossings(lines: dict[str, Line], resource: Resource, details: tuple[str, ...]) -> Table:

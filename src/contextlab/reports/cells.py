@@ -93,6 +93,17 @@ class Table:
         """The cells of a column that are there."""
         return [self.cells[row, number] for row in range(len(self.rows)) if (row, number) in self.cells]
 
+    def part(self, rows: Sequence[int], columns: Sequence[int]) -> Table:
+        """The table of these rows and columns, in this order."""
+        cells = {
+            (new_row, new_column): self.cells[row, column]
+            for new_row, row in enumerate(rows)
+            for new_column, column in enumerate(columns)
+            if (row, column) in self.cells
+        }
+        labels = tuple(self.rows[row] for row in rows)
+        return dataclasses.replace(self, rows=labels, columns=tuple(self.columns[n] for n in columns), cells=cells)
+
     def text(self, row: int, number: int) -> str:
         """A cell as text; empty where nothing was measured."""
         cell = self.cells.get((row, number))

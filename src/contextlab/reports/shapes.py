@@ -29,7 +29,7 @@ def sorted_by(table: Table, name: str) -> Table:
     if wanted in table.keys:
         key = table.keys.index(wanted)
         order = sorted(positions, key=lambda row: table.rows[row][key], reverse=descending)
-        return _reordered(table, order)
+        return table.part(order, range(len(table.columns)))
     columns = [n for n, column in enumerate(table.columns) if wanted in (column.name, column.label)]
     if not columns:
         raise unknown("column", wanted, {*table.keys, *(column.name for column in table.columns)})
@@ -39,17 +39,7 @@ def sorted_by(table: Table, name: str) -> Table:
         cell = table.cells.get((row, columns[0]))
         return math.inf if cell is None else sign * cell.value
 
-    return _reordered(table, sorted(positions, key=value))
-
-
-def _reordered(table: Table, order: Sequence[int]) -> Table:
-    cells = {
-        (new, column): table.cells[old, column]
-        for new, old in enumerate(order)
-        for column in range(len(table.columns))
-        if (old, column) in table.cells
-    }
-    return dataclasses.replace(table, rows=tuple(table.rows[row] for row in order), cells=cells)
+    return table.part(sorted(positions, key=value), range(len(table.columns)))
 
 
 def with_mean_over_tasks(table: Table, columns: Sequence[str]) -> Table:
