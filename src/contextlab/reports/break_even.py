@@ -10,7 +10,7 @@ from contextlab.harness.results import measure_of
 from contextlab.reports import captions, costs
 from contextlab.reports.amortised import NEVER, Line
 from contextlab.reports.cells import Cell, Column, Table
-from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions
+from contextlab.reports.dimensions import DIMENSIONS, Result, latest
 from contextlab.reports.names import Names
 
 Resource = Literal["flops", "seconds"]
@@ -55,7 +55,7 @@ def tables(
     """
     names = names or Names()
     groups: dict[tuple[str, ...], dict[str, tuple[Result, Line]]] = {}
-    for result, words in _latest(results):
+    for words, result in latest(results):
         costs_of = line(result, resource)
         if costs_of is not None:
             key = tuple(words[name] for name in DIMENSIONS if name != "method")
@@ -69,14 +69,6 @@ def tables(
         yield _costs(members, resource, questions, _details(about, names))
         if len(members) > 1:
             yield _crossings({name: one for name, (_, one) in members.items()}, resource, _details(about, names))
-
-
-def _latest(results: Sequence[Result]) -> list[tuple[Result, dict[str, str]]]:
-    """The latest result of every run, with its names."""
-    ordered = sorted(results, key=lambda result: str(result["provenance"]["started"]))
-    named = zip(dimensions(ordered), ordered, strict=True)
-    latest = {tuple(words.items()): (result, words) for words, result in named}
-    return list(latest.values())
 
 
 def _costs(

@@ -39,6 +39,18 @@ def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
     return words
 
 
+def started(result: Result) -> str:
+    """The time at which a run was started, by which results are ordered."""
+    return str(result["provenance"]["started"])
+
+
+def latest(results: Sequence[Result]) -> list[tuple[dict[str, str], Result]]:
+    """The latest of the results that are equal in all dimensions, with its names, in the order of their starts."""
+    ordered = sorted(results, key=started)
+    by_name = {tuple(words.items()): result for words, result in zip(dimensions(ordered), ordered, strict=True)}
+    return [(dict(words), result) for words, result in by_name.items()]
+
+
 def named(result: Result) -> str:
     """The method of a result, marked as untrained or trained where it can learn."""
     return labels.of_run(result, {})

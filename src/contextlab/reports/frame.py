@@ -9,7 +9,7 @@ from typing import Any
 import pandas
 
 from contextlab.harness.results import PHASES, measure_of
-from contextlab.reports.dimensions import Result, dimensions
+from contextlab.reports.dimensions import Result, dimensions, started
 from contextlab.reports.stored import summaries
 
 DIRECTIONS = {True: "higher", False: "lower", None: ""}
@@ -93,16 +93,12 @@ def frame_of(stored: Sequence[Result]) -> pandas.DataFrame:
     Args:
         stored: one JSON object per run, of `reports.stored.summaries` or `Results.runs`.
     """
-    latest = {result["run_id"]: result for result in sorted(stored, key=_started)}
-    ordered = sorted(latest.values(), key=_started)
+    latest = {result["run_id"]: result for result in sorted(stored, key=started)}
+    ordered = sorted(latest.values(), key=started)
     runs = pandas.DataFrame([_of_run(*pair) for pair in zip(ordered, dimensions(ordered), strict=True)])
     metrics = pandas.DataFrame([row for number, result in enumerate(ordered) for row in _of_metrics(number, result)])
     whole = metrics.merge(runs, left_on="number", right_index=True) if ordered else pandas.DataFrame()
     return whole.reindex(columns=list(COLUMNS)).astype({name: kind for name, (kind, _) in COLUMNS.items()})
-
-
-def _started(result: Result) -> str:
-    return str(result["provenance"]["started"])
 
 
 def _of_metrics(number: int, result: Result) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from contextlab.grammar import MARK
 from contextlab.harness.results import measure_of
 from contextlab.reports import captions, costs
 from contextlab.reports.cells import Cell, Column, Table
-from contextlab.reports.dimensions import DIMENSIONS, Result, dimensions
+from contextlab.reports.dimensions import DIMENSIONS, Result, latest
 from contextlab.reports.layout import SHARE, Layout, check
 from contextlab.reports.shapes import sorted_by, with_mean_over_tasks
 from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
@@ -236,14 +236,11 @@ class _Builder:
 
 def _entries(results: Sequence[Result], *, mean_seeds: bool) -> list[Entry]:
     """The latest result of every run, with its names; of all seeds together where their mean is shown."""
-    ordered = sorted(results, key=lambda result: str(result["provenance"]["started"]))
-    named = dimensions(ordered)
-    latest = {tuple(words.items()): result for words, result in zip(named, ordered, strict=True)}
     if not mean_seeds:
-        return [Entry(dict(words), (result,)) for words, result in latest.items()]
+        return [Entry(words, (result,)) for words, result in latest(results)]
     together: dict[tuple[tuple[str, str], ...], list[Result]] = defaultdict(list)
-    for words, result in latest.items():
-        together[tuple((dict(words) | {"seed": EVERY_SEED}).items())].append(result)
+    for words, result in latest(results):
+        together[tuple((words | {"seed": EVERY_SEED}).items())].append(result)
     return [Entry(dict(words), tuple(runs)) for words, runs in together.items()]
 
 

@@ -12,6 +12,7 @@ from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.harness import labels, runner
 from contextlab.harness.selection import SelectedMethod, SelectedTask, select
+from contextlab.reports.dimensions import started
 from contextlab.reports.papers.schema import Entry, Paper, Run
 from contextlab.reports.stored import load_results
 
@@ -57,7 +58,7 @@ def stored(runs: Iterable[Run], folder: Path, backbone: str = EMBEDDED) -> Itera
     Raises:
         UserError: when there are no results below the folder, or one is broken.
     """
-    newest = sorted(load_results(folder), key=lambda one: str(one["provenance"]["started"]), reverse=True)
+    newest = sorted(load_results(folder), key=started, reverse=True)
     own = [one for one in newest if one["context"] == "own" and one["backbone"] == backbone]
     for run in runs:
         methods, (task,) = select(run.methods, run.task)
