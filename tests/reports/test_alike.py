@@ -52,6 +52,6 @@ def test_the_condition_that_it_proposes_works() -> None:
     with pytest.raises(UserError) as caught:
         check_alike(mixed)
     condition = str(caught.value).split("--where '")[1].split("'")[0]
-    left, _ = selected(mixed, [condition])
+    left = selected(mixed, [condition])
     check_alike(left)
     assert len(left) == 3

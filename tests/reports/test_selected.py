@@ -6,6 +6,7 @@ import pytest
 from stored_runs import result, three
 
 from contextlab.errors import UserError
+from contextlab.reports.frame import frame_of
 from contextlab.reports.selected import selected
 
 
@@ -23,22 +24,24 @@ def runs() -> list[dict[str, Any]]:
     ],
 )
 def test_results_and_frame_are_of_the_same_runs(conditions: list[str], left: list[str]) -> None:
-    results, frame = selected(runs(), conditions)
+    results = selected(runs(), conditions)
+    frame = frame_of(results)
     assert [one["method"] for one in results] == left
     assert list(dict.fromkeys(frame.run)) == [one["run_id"] for one in results]
 
 
 def test_conditions_on_metrics_leave_the_others_out() -> None:
-    results, frame = selected(runs(), ["metric=word*"])
+    results = selected(runs(), ["metric=word*"])
+    frame = frame_of(results)
     assert [list(one["metrics"]) for one in results] == [["word_perplexity"]] * 5
     assert set(frame.metric) == {"word_perplexity"}
-    assert [one["method"] for one in selected(runs(), ["measure=true", "value<3.01"])[0]] == ["full"]
+    assert [one["method"] for one in selected(runs(), ["measure=true", "value<3.01"])] == ["full"]
 
 
 def test_names_are_those_of_what_is_left() -> None:
     """Two forms of a method differ in a setting; alone, none needs it."""
-    assert set(selected(runs()[3:], [])[1].method) == {"longmem(K=32)", "longmem(K=64)"}
-    assert set(selected(runs()[3:], ["settings.K=64"])[1].method) == {"longmem"}
+    assert set(frame_of(selected(runs()[3:], [])).method) == {"longmem(K=32)", "longmem(K=64)"}
+    assert set(frame_of(selected(runs()[3:], ["settings.K=64"])).method) == {"longmem"}
 
 
 def test_a_condition_that_nothing_fits_is_an_error() -> None:

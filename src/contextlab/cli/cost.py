@@ -39,7 +39,7 @@ def cost(
     counts = _counts(questions)
     limits = [Limit.parse(text) for text in under or []]
     chosen = Names() if names is None else Names.read(names)
-    results = within(selected(summaries(folder), where or [])[0], limits)
+    results = within(selected(summaries(folder), where or []), limits)
     check_alike(results)
     for number, table in enumerate(tables(results, "seconds" if resource == "seconds" else "flops", counts, chosen)):
         if number and style != "text":

@@ -87,12 +87,13 @@ def table(
         legacy=legacy,
     )
     limits = [Limit.parse(text) for text in under or []]
-    results, frame = selected(within(summaries(folder), limits), where or [])
+    results = selected(within(summaries(folder), limits), where or [])
     _note(unfinished(folder))
     if style in ("csv", "json"):
+        from contextlab.reports.frame import frame_of
         from contextlab.reports.tidy import written
 
-        print(written(frame, style), end="")
+        print(written(frame_of(results), style), end="")
         return
     if not mixed:
         check_alike(results)
