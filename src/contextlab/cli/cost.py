@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,7 @@ def cost(
     style: Annotated[str | None, typer.Option("--format", help=", ".join(FORMATS))] = None,
 ) -> None:
     """Show what a context and its questions cost, and from how many questions on which method is cheaper."""
-    from contextlab.cli.table import show
+    from contextlab.cli.table import format_of, show
     from contextlab.reports.alike import check_alike
     from contextlab.reports.break_even import tables
     from contextlab.reports.layout import check
@@ -33,8 +32,7 @@ def cost(
     from contextlab.reports.selected import selected
     from contextlab.reports.stored import summaries
 
-    style = style or ("text" if sys.stdout.isatty() else "markdown")
-    check("format", [style], FORMATS)
+    style = format_of(style, FORMATS)
     check("choice of --by", [resource], ("flops", "seconds"))
     counts = _counts(questions)
     limits = [Limit.parse(text) for text in under or []]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +59,6 @@ def table(
     ] = False,
 ) -> None:
     """Print a comparison table of stored results, with a caption about its data."""
-    from contextlab.errors import unknown
     from contextlab.reports.alike import check_alike
     from contextlab.reports.layout import Layout, check, words
     from contextlab.reports.limits import Limit
@@ -68,9 +68,7 @@ def table(
     from contextlab.reports.stored import summaries, unfinished
     from contextlab.reports.tables import comparison
 
-    style = style or ("text" if sys.stdout.isatty() else "markdown")
-    if style not in FORMATS:
-        raise unknown("format", style, FORMATS)
+    style = format_of(style, FORMATS)
     check("choice of --seeds", [seeds], ("each", "mean"))
     check("choice of --mean", [mean] if mean else [], ("tasks",))
     layout = Layout(
@@ -102,6 +100,19 @@ def table(
         said = f"Only results under {', '.join(limit.text for limit in limits)}"
         made = dataclasses.replace(made, sentences=(*made.sentences, said))
     show(made, style)
+
+
+def format_of(style: str | None, known: Sequence[str]) -> str:
+    """A format that is known; by default text on a terminal, and otherwise Markdown.
+
+    Raises:
+        UserError: for another one.
+    """
+    from contextlab.reports.layout import check
+
+    style = style or ("text" if sys.stdout.isatty() else "markdown")
+    check("format", [style], known)
+    return style
 
 
 def show(table: Table, style: str) -> None:
