@@ -34,6 +34,19 @@ def test_results_of_several_folders_are_one_picture(folder: Path, tmp_path: Path
     assert main(["plot", "pareto", *both, "-o", str(tmp_path / "one.svg"), "--where", "name=full|hso"]) == 0
 
 
+@pytest.mark.parametrize("kind", ["pareto", "scatter"])
+def test_display_names_stand_in_the_picture_and_its_caption(
+    folder: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, file = tmp_path / "names.toml", tmp_path / "one.svg"
+    names.write_text('method.full = "dense attention"\nmetric.accuracy = "questions answered"\n')
+    words = ["plot", kind, str(folder), "-o", str(file), "--names", str(names), "--baseline", "full"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out + file.read_text()
+    assert "dense attention" in shown
+    assert "uestions answered" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

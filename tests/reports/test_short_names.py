@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextlab import grammar
-from contextlab.reports.short_names import shortened
+from contextlab.reports.names import PLAIN, Names
+from contextlab.reports.short_names import shortened, titles
 
 LONG = "reduction=1,memory_layers=10-29,softmax=joint"
 labels = st.builds(
@@ -39,3 +40,23 @@ def test_different_methods_keep_different_names(names: list[str]) -> None:
     assert len(set(short.values())) == len(short)
     # What all settings tell apart is no longer than they are, but for the comma before the mark.
     assert all(len(text) <= len(name) + 1 for name, text in short.items())
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ({"longmem": "LongMem"}, ["LongMem, untrained", "LongMem, trained", "window"]),
+        ({f"longmem({LONG})": "LongMem, best form"}, ["longmem, untrained", "LongMem, best form, trained", "window"]),
+        ({"wind": "?", "window": "cold windows"}, ["longmem, untrained", "longmem, trained", "cold windows"]),
+    ],
+)
+def test_titles_are_chosen_for_whole_labels_or_for_what_the_short_ones_begin_with(
+    named: dict[str, str], expected: list[str]
+) -> None:
+    methods = ["longmem (untrained)", f"longmem({LONG}) (trained 61.4k)", "window"]
+    assert list(titles(methods, Names({"method": named})).values()) == expected
+
+
+@given(st.lists(labels, max_size=8))
+def test_without_display_names_titles_are_the_short_names(methods: list[str]) -> None:
+    assert titles(methods, PLAIN) == shortened(methods)

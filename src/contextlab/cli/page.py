@@ -21,15 +21,26 @@ def page(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of data sets, whose texts the page then shows.")] = None,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Results",
+    names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
 ) -> None:
     """Write one HTML file with all results, their costs and their examples, which needs no network."""
+    from contextlab.reports.names import PLAIN, Names
     from contextlab.reports.page import page as made
 
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} is no page: let its name end with .html.")
     missing: list[str] = []
     shown = sys.stderr.isatty()
-    text = made(folders, where=where or (), data=data, title=title, on_missing=missing.append, progress=shown)
+    chosen = PLAIN if names is None else Names.read(names)
+    text = made(
+        folders,
+        where=where or (),
+        data=data,
+        title=title,
+        names=chosen,
+        on_missing=missing.append,
+        progress=shown,
+    )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, "utf-8")

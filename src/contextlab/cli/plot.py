@@ -27,12 +27,15 @@ def plot(
     baseline: Annotated[
         str | None, typer.Option(help="Draw paired differences to this method; in a scatter, the horizontal axis.")
     ] = None,
+    names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
 ) -> None:
     """Draw stored results as a picture as wide as a paper's column, and print its caption."""
     from contextlab.reports import plots
+    from contextlab.reports.names import PLAIN, Names
     from contextlab.reports.plots import draw
 
     draw.check_format(out)
-    made = plots.picture(kind, folders, where=where or (), x=x, metric=metric, baseline=baseline)
+    chosen = PLAIN if names is None else Names.read(names)
+    made = plots.picture(kind, folders, where=where or (), x=x, metric=metric, baseline=baseline, names=chosen)
     draw.save(made, out)
     say(made.caption)

@@ -60,3 +60,7 @@ class Names:
         """The short title of a metric."""
         chosen = self.of("metric", name)
         return chosen if chosen != name else name.replace("_per_", "/").replace("_", " ")
+
+
+PLAIN = Names()
+"""No display names: labels stand as they are."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from contextlab import grammar
 from contextlab.errors import UserError
+from contextlab.reports.names import Names
 
 ABSENT = object()
 
@@ -23,6 +24,18 @@ def shortened(labels: Iterable[str]) -> dict[str, str]:
     short = {label: _spelled(label, parts) for label in parts}
     texts = list(short.values())
     return {label: text if texts.count(text) == 1 else label for label, text in short.items()}
+
+
+def titles(labels: Iterable[str], names: Names) -> dict[str, str]:
+    """The display name of every label: that of all of it but the mark, or of the beginning of its short form."""
+    return {label: _title(label, text, names) for label, text in shortened(labels).items()}
+
+
+def _title(label: str, short: str, names: Names) -> str:
+    parts = _parts(label)
+    mark = parts[2] if parts is not None else ""
+    whole = names.tables.get("method", {}).get(label.removesuffix(mark).rstrip())
+    return names.of("method", short) if whole is None else ", ".join(word for word in (whole, _word(mark)) if word)
 
 
 def _parts(label: str) -> tuple[str, dict[str, Any], str] | None:

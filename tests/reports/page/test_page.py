@@ -16,6 +16,7 @@ from stored_runs import result
 
 from contextlab.benchmarks.examples import Block, Choice, Document, Labelled, Question, Reading
 from contextlab.errors import UserError
+from contextlab.reports.names import Names
 from contextlab.reports.page import page
 from contextlab.reports.page.about import cards
 from contextlab.reports.page.texts import END, shown
@@ -65,6 +66,12 @@ def folder(tmp_path: Path) -> Path:
     keep(tmp_path, accurate("window", 0.5), [choice("a", 0), choice("b", 1)])
     keep(tmp_path, accurate("full", 1.0), [choice("b", 0), choice("a", 0)])
     return tmp_path
+
+
+def test_display_names_are_those_of_the_page(folder: Path) -> None:
+    runs = overview(page([folder], names=Names({"method": {"full": "dense attention"}})))["runs"]
+    assert [run["short"] for run in runs] == ["window", "dense attention"]
+    assert [run["method"] for run in runs] == ["window", "full"]
 
 
 def test_a_page_holds_every_run_with_its_examples(folder: Path) -> None:

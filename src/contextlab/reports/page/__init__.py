@@ -19,6 +19,7 @@ from rich.progress import track
 from contextlab.errors import UserError
 from contextlab.harness.store import lines
 from contextlab.reports.frame import frame_of
+from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.page.about import cards
 from contextlab.reports.page.answers import answers
 from contextlab.reports.page.overview import overview
@@ -37,6 +38,7 @@ def page(
     where: Sequence[str] = (),
     data: Path | None = None,
     title: str = "Results",
+    names: Names = PLAIN,
     on_missing: Callable[[str], None] = lambda _: None,
     progress: bool = False,
 ) -> str:
@@ -49,6 +51,7 @@ def page(
         where: conditions of `reports.where.select`.
         data: folder of data sets, whose texts are shown; None shows none.
         title: of the page.
+        names: display names of methods.
         on_missing: called with the reason for every data set whose texts cannot be shown.
         progress: whether to show progress on standard error.
 
@@ -56,7 +59,7 @@ def page(
         UserError: when there are no results, or a stored one is broken.
     """
     frame = select(frame_of([one for folder in folders for one in summaries(folder)]), where)
-    about = overview(frame)
+    about = overview(frame, names)
     first = frame.drop_duplicates("run")
     rows = track(runs_of(first), "runs", console=Console(stderr=True), transient=True, disable=not progress)
     blocks = {f"run-{n}": _examples(row.folder, row.examples) for n, row in enumerate(rows)}

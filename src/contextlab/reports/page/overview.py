@@ -7,16 +7,17 @@ from typing import Any
 import numpy
 import pandas
 
+from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.plots.observed import higher_is_better, runs_of
 from contextlab.reports.plots.quality import COSTS, Cost, cost_of
 from contextlab.reports.plots.style import looks
-from contextlab.reports.short_names import shortened
+from contextlab.reports.short_names import titles
 
 COLUMNS = ("run", "method", "name", "task", "benchmark", "context", "backbone", "device", "dtype", "seed", "examples")
 PARAGRAPHS = ("note", "source")
 
 
-def overview(frame: pandas.DataFrame) -> dict[str, Any]:
+def overview(frame: pandas.DataFrame, names: Names = PLAIN) -> dict[str, Any]:
     """Runs in the order of the frame, and the groups of those that were measured on the same examples.
 
     Returns:
@@ -24,7 +25,7 @@ def overview(frame: pandas.DataFrame) -> dict[str, Any]:
         `look`; `groups`: with the task and what its data are; `costs`: the words of the costs.
     """
     directions = {name: higher_is_better(frame, name) for name in frame["metric"].unique()}
-    short = shortened(frame["method"])
+    short = titles(frame["method"], names)
     keys = list(dict.fromkeys(zip(frame["task"], frame["data"], strict=True)))
     groups = [frame[(frame["task"] == task) & (frame["data"] == data)].iloc[0] for task, data in keys]
     runs = []

@@ -9,6 +9,7 @@ import pandas
 
 from contextlab.errors import UserError, unknown
 from contextlab.reports.frame import frame_of
+from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.plots.curves import training
 from contextlab.reports.plots.pairs import controls, scatter
 from contextlab.reports.plots.picture import Picture
@@ -38,6 +39,7 @@ def picture(
     x: str = "flops",
     metric: str | None = None,
     baseline: str | None = None,
+    names: Names = PLAIN,
 ) -> Picture:
     """A picture of the results, or trainings, below folders.
 
@@ -48,6 +50,7 @@ def picture(
         x: the cost, `flops`, `state` or `seconds`, where the picture has one.
         metric: that is drawn; the measure of the task when None.
         baseline: method whose paired difference is drawn; in a scatter the method on the horizontal axis.
+        names: display names of methods and metrics.
 
     Raises:
         UserError: for an unknown name, or results that do not make such a picture.
@@ -57,22 +60,23 @@ def picture(
     if x not in COSTS:
         raise unknown("cost", x, COSTS)
     if kind == "training":
-        return training(folders)
+        return training(folders, names)
     _refuse(kind, {"baseline": baseline, "metric": metric})
-    return _of_results(
-        kind, select(frame_of([one for f in folders for one in summaries(f)]), where), x, metric, baseline
-    )
+    frame = select(frame_of([one for f in folders for one in summaries(f)]), where)
+    return _of_results(kind, frame, names, x, metric, baseline)
 
 
-def _of_results(kind: str, frame: pandas.DataFrame, x: Cost, metric: str | None, baseline: str | None) -> Picture:
+def _of_results(
+    kind: str, frame: pandas.DataFrame, names: Names, x: Cost, metric: str | None, baseline: str | None
+) -> Picture:
     drawers: dict[str, Callable[[], Picture]] = {
-        "pareto": lambda: pareto(frame, x, metric, baseline),
-        "length": lambda: length(frame, metric, baseline),
-        "position": lambda: position(frame, metric, baseline),
-        "reach": lambda: reach(frame, metric, baseline),
-        "break-even": lambda: break_even(frame, x),
-        "scatter": lambda: scatter(frame, metric, baseline),
-        "controls": lambda: controls(frame, metric),
+        "pareto": lambda: pareto(frame, x, metric, baseline, names),
+        "length": lambda: length(frame, metric, baseline, names),
+        "position": lambda: position(frame, metric, baseline, names),
+        "reach": lambda: reach(frame, metric, baseline, names),
+        "break-even": lambda: break_even(frame, x, names),
+        "scatter": lambda: scatter(frame, metric, baseline, names),
+        "controls": lambda: controls(frame, metric, names),
     }
     return drawers[kind]()
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from contextlab.cards import CARD
 from contextlab.errors import UserError
+from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
-from contextlab.reports.short_names import shortened
+from contextlab.reports.short_names import titles
 
 CURVE = "curve.jsonl"
 NORMAL = 1.959964
@@ -53,14 +54,14 @@ def trainings(folders: Iterable[Path]) -> list[Training]:
     return [_read(path) for path in paths]
 
 
-def training(folders: Iterable[Path]) -> Picture:
+def training(folders: Iterable[Path], names: Names = PLAIN) -> Picture:
     """Losses, and the content gain of the validations, against the tokens that were learned from.
 
     Raises:
         UserError: as `trainings`.
     """
     known = trainings(folders)
-    labels = _labels(known)
+    labels = _labels(known, names)
     losses, held_back, gains = [], [], []
     for label, one in zip(labels, known, strict=True):
         if one.losses:
@@ -85,9 +86,9 @@ def training(folders: Iterable[Path]) -> Picture:
     return Picture(tuple(panels), caption)
 
 
-def _labels(known: Sequence[Training]) -> list[str]:
+def _labels(known: Sequence[Training], names: Names) -> list[str]:
     """Short labels, numbered where several trainings have the same."""
-    short = shortened(one.label for one in known)
+    short = titles((one.label for one in known), names)
     labels = [short[one.label] for one in known]
     return [
         f"{text} #{labels[: n + 1].count(text)}" if labels.count(text) > 1 else text for n, text in enumerate(labels)

@@ -15,6 +15,7 @@ from contextlab.benchmarks.metrics.estimates import paired
 from contextlab.benchmarks.task import Measure, Metric, Part
 from contextlab.errors import UserError, unknown
 from contextlab.harness.store import QUALITY, line_parts, lines
+from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.where import matching
 
 POSITION = re.compile(r"(?P<base>.+)_at_(?P<tokens>\d+)k")
@@ -114,10 +115,11 @@ def higher_is_better(frame: pandas.DataFrame, metric: str) -> bool | None:
     return True if metric.startswith(HIGHER) else False if metric.startswith(LOWER) else None
 
 
-def metric_label(metric: str, higher: bool | None, baseline: str | None = None) -> str:
+def metric_label(metric: str, higher: bool | None, baseline: str | None = None, names: Names = PLAIN) -> str:
     """The words of an axis."""
-    words = LABELS.get(metric, metric.replace("_", " "))
-    minus = f" \N{MINUS SIGN} {baseline}" if baseline else ""
+    chosen = names.of("metric", metric)
+    words = chosen if chosen != metric else LABELS.get(metric, metric.replace("_", " "))
+    minus = f" \N{MINUS SIGN} {names.of('method', baseline)}" if baseline else ""
     better = {True: " (higher is better)", False: " (lower is better)", None: ""}[higher]
     return f"{words}{minus}{better}"
 

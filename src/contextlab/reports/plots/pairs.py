@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pandas
 
 from contextlab.errors import UserError, unknown
+from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.plots.observed import (
     check_one,
     difference,
@@ -18,14 +19,14 @@ from contextlab.reports.plots.observed import (
     runs_of,
 )
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
-from contextlab.reports.short_names import shortened
+from contextlab.reports.short_names import titles
 from contextlab.reports.where import matching
 
 ALIKE = ("backbone", "dtype", "seed")
 OTHERS = ("none", "wrong")
 
 
-def scatter(frame: pandas.DataFrame, metric: str | None, baseline: str | None) -> Picture:
+def scatter(frame: pandas.DataFrame, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
     """The metric of every example under one method against that under the baseline.
 
     Raises:
@@ -35,12 +36,12 @@ def scatter(frame: pandas.DataFrame, metric: str | None, baseline: str | None) -
     rows = runs_of(measure_rows(frame, metric))
     if baseline is None and len(rows) != 2:
         raise UserError("Examples are drawn of two methods: name the one on the horizontal axis with --baseline.")
-    names = [row.method for row in rows]
-    fits = matching(baseline, names, [row.name for row in rows]) if baseline else [True, False]
+    methods = [row.method for row in rows]
+    fits = matching(baseline, methods, [row.name for row in rows]) if baseline else [True, False]
     if sum(fits) != 1:
-        raise unknown("single method in these results", str(baseline), names)
+        raise unknown("single method in these results", str(baseline), methods)
     first = rows[fits.index(True)]
-    short = shortened(names)
+    short = titles(methods, names)
     own = example_values(first)
     series = []
     for row in rows:
@@ -52,7 +53,7 @@ def scatter(frame: pandas.DataFrame, metric: str | None, baseline: str | None) -
         raise UserError(f"No result shares examples with {first.method}: choose another --baseline.")
     higher = higher_is_better(frame, first.metric)
     only = short[rows[fits.index(False)].method] if len(series) == 1 and len(rows) == 2 else "other method"
-    words = metric_label(first.metric, None)
+    words = metric_label(first.metric, None, names=names)
     axes = (Axis(f"{words}, {short[first.method]}"), Axis(f"{words}, {only}"))
     panel = Panel(*axes, tuple(series), (Guide("", "equal"),))
     side = {True: "Above the diagonal", False: "Below the diagonal", None: "Off the diagonal"}[higher]
@@ -61,7 +62,7 @@ def scatter(frame: pandas.DataFrame, metric: str | None, baseline: str | None) -
     return Picture((panel,), f"{drawn} {first.task}: {first.note} ({first.source}). Backbone {first.backbone}.")
 
 
-def controls(frame: pandas.DataFrame, metric: str | None) -> Picture:
+def controls(frame: pandas.DataFrame, metric: str | None, names: Names = PLAIN) -> Picture:
     """What the own context gives beyond none, and beyond a wrong one.
 
     Raises:
@@ -72,7 +73,7 @@ def controls(frame: pandas.DataFrame, metric: str | None) -> Picture:
     check_one(rows, ("metric",), "A picture shows")
     by = {(row.method, row.context): row for row in runs_of(rows)}
     methods = [method for method, context in by if context == "own"]
-    short = shortened(methods)
+    short = titles(methods, names)
     name = str(rows["metric"].iloc[0])
     sign = -1.0 if higher_is_better(frame, name) is False else 1.0
     series = []
@@ -92,7 +93,7 @@ def controls(frame: pandas.DataFrame, metric: str | None) -> Picture:
     if not series:
         raise UserError("No method was run with a control: run `contextlab bench` with --context own,none,wrong first.")
     ticks = tuple((float(-n), short[method]) for n, method in enumerate(methods))
-    axes = (Axis(f"gain in {metric_label(name, None)}"), Axis("", ticks=ticks))
+    axes = (Axis(f"gain in {metric_label(name, None, names=names)}"), Axis("", ticks=ticks))
     first = by[methods[0], "own"]
     caption = (
         "Gain of the own context beyond no context and beyond a wrong one; right of zero it helps. Bars are 95 % "

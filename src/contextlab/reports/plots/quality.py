@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pandas
 
 from contextlab.errors import UserError
+from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.plots.observed import (
     POSITION,
     REACH,
@@ -21,7 +22,7 @@ from contextlab.reports.plots.observed import (
     observe,
 )
 from contextlab.reports.plots.picture import FRONT, Axis, Guide, Panel, Picture, Scale, Series, front
-from contextlab.reports.short_names import shortened
+from contextlab.reports.short_names import titles
 
 Cost = Literal["flops", "state", "seconds"]
 COSTS: dict[Cost, str] = {
@@ -37,7 +38,7 @@ INTERVALS = "Bars are 95 % intervals over clusters (works, texts, conversations,
 PAIRED = "Differences are paired over the same examples."
 
 
-def pareto(frame: pandas.DataFrame, x: Cost, metric: str | None, baseline: str | None) -> Picture:
+def pareto(frame: pandas.DataFrame, x: Cost, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
     """Quality against a cost, with the front of methods that no other beats in both.
 
     Raises:
@@ -52,16 +53,16 @@ def pareto(frame: pandas.DataFrame, x: Cost, metric: str | None, baseline: str |
     if not counted:
         raise UserError(f"These results have no {COSTS[x]}: choose another cost with --x, or run `contextlab bench`.")
     higher = higher_is_better(frame, name)
-    names = shortened(one.run.method for _, one in counted)
-    series = [_series(names, [one], [cost], line=False) for cost, one in counted]
+    labels = titles((one.run.method for _, one in counted), names)
+    series = [_series(labels, [one], [cost], line=False) for cost, one in counted]
     guides = _front([(cost, one.value) for cost, one in counted], higher) + _zero(baseline)
     costs = [cost for cost, _ in counted]
-    panel = Panel(Axis(COSTS[x], _scale(costs)), _axis(name, higher, baseline), tuple(series), guides)
-    words = f"{metric_label(name, None, baseline)} against {COSTS[x]}. {_front_words(higher)}"
+    panel = Panel(Axis(COSTS[x], _scale(costs)), _axis(name, higher, baseline, names), tuple(series), guides)
+    words = f"{metric_label(name, None, baseline, names)} against {COSTS[x]}. {_front_words(higher)}"
     return Picture((panel,), _caption(words, rows, baseline))
 
 
-def length(frame: pandas.DataFrame, metric: str | None, baseline: str | None) -> Picture:
+def length(frame: pandas.DataFrame, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
     """Quality against the tokens of the context, of all splits of one benchmark.
 
     Raises:
@@ -71,21 +72,21 @@ def length(frame: pandas.DataFrame, metric: str | None, baseline: str | None) ->
     rows = measure_rows(frame, metric)
     name = _one_metric(rows)
     observations = _observed(rows, baseline)
-    names = shortened(one.run.method for one in observations)
+    labels = titles((one.run.method for one in observations), names)
     series = []
-    for method in names:
+    for method in labels:
         own = sorted((tokens_of(one.run), one) for one in observations if one.run.method == method)
-        series.append(_series(names, [one for _, one in own], [tokens for tokens, _ in own], line=True))
+        series.append(_series(labels, [one for _, one in own], [tokens for tokens, _ in own], line=True))
     tokens = [x for one in series for x in one.x]
     scale: Scale = "log2" if max(tokens) > 2 * min(tokens) else "linear"
     higher = higher_is_better(frame, name)
     axis = Axis("tokens of the context", scale)
-    panel = Panel(axis, _axis(name, higher, baseline), tuple(series), _zero(baseline), dodge=True)
-    words = f"{metric_label(name, None, baseline)} against the mean number of tokens that are read"
+    panel = Panel(axis, _axis(name, higher, baseline, names), tuple(series), _zero(baseline), dodge=True)
+    words = f"{metric_label(name, None, baseline, names)} against the mean number of tokens that are read"
     return Picture((panel,), _caption(f"{words}.", rows, baseline))
 
 
-def position(frame: pandas.DataFrame, metric: str | None, baseline: str | None) -> Picture:
+def position(frame: pandas.DataFrame, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
     """A metric by the position of the tokens that it is measured on.
 
     Raises:
@@ -95,17 +96,17 @@ def position(frame: pandas.DataFrame, metric: str | None, baseline: str | None) 
     ends = [*(int(label) for _, label in bins[1:]), None]
     spans = [f"{start}\N{EN DASH}{end}k" if end else f"{start}k on" for (_, start), end in zip(bins, ends, strict=True)]
     ticks = [(name, span) for (name, _), span in zip(bins, spans, strict=True)]
-    return _by_bins(frame, ticks, POSITION, "position of the token", baseline)
+    return _by_bins(frame, names, ticks, POSITION, "position of the token", baseline)
 
 
-def reach(frame: pandas.DataFrame, metric: str | None, baseline: str | None) -> Picture:
+def reach(frame: pandas.DataFrame, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
     """A metric by the distance between a question and what it asks for.
 
     Raises:
         UserError: when no metric is stored by reach, or results have several tasks or contexts.
     """
     bins = _by(frame, metric, REACH, "reach", "reach")
-    return _by_bins(frame, bins, REACH, "tokens back to the answer", baseline)
+    return _by_bins(frame, names, bins, REACH, "tokens back to the answer", baseline)
 
 
 def cost_of(run: Any, x: Cost) -> float | None:
@@ -146,24 +147,29 @@ def _by(
 
 
 def _by_bins(
-    frame: pandas.DataFrame, bins: Sequence[tuple[str, str]], pattern: re.Pattern[str], words: str, baseline: str | None
+    frame: pandas.DataFrame,
+    names: Names,
+    bins: Sequence[tuple[str, str]],
+    pattern: re.Pattern[str],
+    words: str,
+    baseline: str | None,
 ) -> Picture:
     """Lines over bins, which are metrics with the texts of their ticks."""
     places = {name: number for number, (name, _) in enumerate(bins)}
     rows = frame[frame["metric"].isin(list(places))]
     observations = _observed(rows, baseline)
-    names = shortened(one.run.method for one in observations)
+    labels = titles((one.run.method for one in observations), names)
     series = []
-    for method in names:
+    for method in labels:
         own = sorted((one for one in observations if one.run.method == method), key=lambda one: places[one.run.metric])
-        series.append(_series(names, own, [float(places[one.run.metric]) for one in own], line=True))
+        series.append(_series(labels, own, [float(places[one.run.metric]) for one in own], line=True))
     match = pattern.fullmatch(bins[0][0])
     assert match is not None
     base = match["base"]
     higher = higher_is_better(frame, base)
     axis = Axis(words, ticks=tuple((float(number), text) for number, (_, text) in enumerate(bins)))
-    panel = Panel(axis, _axis(base, higher, baseline), tuple(series), _zero(baseline), dodge=True)
-    return Picture((panel,), _caption(f"{metric_label(base, None, baseline)} by {words}.", rows, baseline))
+    panel = Panel(axis, _axis(base, higher, baseline, names), tuple(series), _zero(baseline), dodge=True)
+    return Picture((panel,), _caption(f"{metric_label(base, None, baseline, names)} by {words}.", rows, baseline))
 
 
 def _observed(rows: pandas.DataFrame, baseline: str | None) -> list[Observation]:
@@ -178,11 +184,11 @@ def _one_metric(rows: pandas.DataFrame) -> str:
     return str(rows["metric"].iloc[0])
 
 
-def _series(names: dict[str, str], own: Sequence[Observation], x: Sequence[float], line: bool) -> Series:
+def _series(labels: dict[str, str], own: Sequence[Observation], x: Sequence[float], line: bool) -> Series:
     run = own[0].run
     intervals = tuple(one.interval for one in own)
     return Series(
-        names[run.method],
+        labels[run.method],
         run.name,
         tuple(map(float, x)),
         tuple(float(one.value) for one in own),
@@ -208,8 +214,8 @@ def _zero(baseline: str | None) -> tuple[Guide, ...]:
     return (Guide("", "level", (), (0.0,)),) if baseline else ()
 
 
-def _axis(metric: str, higher: bool | None, baseline: str | None) -> Axis:
-    return Axis(metric_label(metric, higher, baseline))
+def _axis(metric: str, higher: bool | None, baseline: str | None, names: Names) -> Axis:
+    return Axis(metric_label(metric, higher, baseline, names))
 
 
 def _scale(values: Sequence[float]) -> Scale:

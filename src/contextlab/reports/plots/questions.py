@@ -10,16 +10,17 @@ import pandas
 
 from contextlab.errors import UserError
 from contextlab.reports.amortised import Line
+from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.plots.observed import check_one, measure_rows, runs_of
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
 from contextlab.reports.plots.quality import COSTS, SAME, Cost
-from contextlab.reports.short_names import shortened
+from contextlab.reports.short_names import titles
 
 MOST = 10
 """Questions are drawn up to 2 to this power."""
 
 
-def break_even(frame: pandas.DataFrame, x: Cost) -> Picture:
+def break_even(frame: pandas.DataFrame, x: Cost, names: Names = PLAIN) -> Picture:
     """Cost per question against the number of questions about one context.
 
     Raises:
@@ -34,13 +35,13 @@ def break_even(frame: pandas.DataFrame, x: Cost) -> Picture:
     known = {method: (row, cost) for method, (row, cost) in costs.items() if cost is not None}
     if not known:
         raise UserError("These results have no cost of a context apart from questions: choose a task with questions.")
-    names = shortened(known)
+    labels = titles(known, names)
     numbers = tuple(float(2**power) for power in range(MOST + 1))
     series = tuple(
-        Series(names[method], row.name, numbers, tuple(map(cost.each, numbers)), line=True)
+        Series(labels[method], row.name, numbers, tuple(map(cost.each, numbers)), line=True)
         for method, (row, cost) in known.items()
     )
-    points = crossings({names[method]: cost for method, (_, cost) in known.items()})
+    points = crossings({labels[method]: cost for method, (_, cost) in known.items()})
     guides = tuple(Guide("", "upright", (number,)) for number, _, _ in points)
     unit = COSTS[x].replace("example", "question")
     panel = Panel(Axis("questions about one context", "log2"), Axis(unit, "log"), series, guides)
