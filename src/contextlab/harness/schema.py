@@ -59,7 +59,7 @@ class Score(Part):
     """The fields of a finished example that tables read; `index` in the data is missing in early versions."""
 
     id: str
-    record: dict[str, Any] = {}
+    record: dict[str, Any] | None = None
     quality: Number | None = None
     parts: dict[str, list[Row]] | None = None
     index: Count | None = None

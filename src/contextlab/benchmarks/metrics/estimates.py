@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import statistics
 from collections.abc import Hashable, Mapping, Sequence
 
 from contextlab.benchmarks.metrics import intervals
-from contextlab.benchmarks.metrics.intervals import Bounds, Estimate, jackknife
+from contextlab.benchmarks.metrics.intervals import Bounds, Estimate, jackknife, mean_of_ratios
 from contextlab.benchmarks.task import Measure, Metric, Part
 
 Examples = Mapping[str, Sequence[Part]]
@@ -132,17 +131,17 @@ def _over_seeds(runs: Sequence[Examples], shared: Sequence[str]) -> Examples:
         return runs[0]
     count = len(runs)
     return {
-        example: [
-            part._replace(numerator=part[0] / count, denominator=part[1] / count) for r in runs for part in r[example]
-        ]
+        example: [Part(part[0] / count, part[1] / count, part[2], part[3]) for run in runs for part in run[example]]
         for example in shared
     }
 
 
 def _between_seeds(runs: Sequence[Examples], shared: Sequence[str]) -> tuple[float, float]:
     """The variance of a method's mean over its seeds, with its degrees of freedom."""
-    values = [estimate.value for estimate in _aligned(runs, shared)]
-    return statistics.variance(values) / len(values), len(values) - 1.0
+    values = [mean_of_ratios(itertools.chain.from_iterable(run[example] for example in shared)) for run in runs]
+    mean = math.fsum(values) / len(values)
+    degrees = len(values) - 1.0
+    return math.fsum((value - mean) ** 2 for value in values) / degrees / len(values), degrees
 
 
 def share_of_full(window: Examples, method: Examples, full: Examples) -> Metric | None:

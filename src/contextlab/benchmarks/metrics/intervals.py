@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from contextlab.benchmarks.task import Part
 Array = np.ndarray[Any, Any]
 Bounds = tuple[float, float] | None
 
+NO_RATIO = "a ratio needs examples whose denominators are above 0"
 # Below this skewness the correction is smaller than rounding errors.
 STRAIGHT = 1e-4
 # The skewness of few numbers is uncertain, so a bound is moved by at most half of the t interval's half-width.
@@ -100,24 +101,50 @@ def jackknife(parts: Sequence[Part], clusters: Sequence[str] | None = None) -> E
     """
     names = {name: n for n, name in enumerate(clusters or sorted({part.cluster for part in parts}))}
     strata = {name: n for n, name in enumerate(sorted({part.stratum for part in parts}))}
-    sums_GS2 = np.zeros((len(names), len(strata), 2))
-    rows, columns = ([names[p.cluster] for p in parts], [strata[p.stratum] for p in parts])
-    np.add.at(sums_GS2, (rows, columns), np.array([part[:2] for part in parts], dtype=float).reshape(-1, 2))
+    # Faster for the usual few parts than indexed addition of arrays.
+    sums = [[[0.0, 0.0] for _ in strata] for _ in names]
+    for numerator, denominator, cluster, stratum in parts:
+        cell = sums[names[cluster]][strata[stratum]]
+        cell[0] += numerator
+        cell[1] += denominator
+    sums_GS2 = np.array(sums).reshape(len(names), len(strata), 2)
     totals_S2 = sums_GS2.sum(0)
     if not len(totals_S2) or (totals_S2[:, 1] <= 0).any():
-        raise ValueError("a ratio needs examples whose denominators are above 0")
+        raise ValueError(NO_RATIO)
     value = float(_mean_ratio(totals_S2))
     changes_G = value - _mean_ratio(totals_S2 - sums_GS2) if len(names) > 1 else np.zeros(1)
     shares_GS = sums_GS2[..., 1] / totals_S2[:, 1]
     size = float(len(strata) ** 2 / (1 / totals_S2[:, 1]).sum())
-    return Estimate(value, changes_G, shares_GS.mean(1), size)
+    return Estimate(value, changes_G, shares_GS.sum(1) / len(strata), size)
+
+
+def mean_of_ratios(parts: Iterable[Part]) -> float:
+    """The value of `jackknife`, alone.
+
+    Raises:
+        ValueError: when there are no parts, or the denominators of a stratum do not sum to more than 0.
+    """
+    sums: dict[str, list[float]] = {}
+    for numerator, denominator, _, stratum in parts:
+        cell = sums.setdefault(stratum, [0.0, 0.0])
+        cell[0] += numerator
+        cell[1] += denominator
+    if not sums or any(denominator <= 0 for _, denominator in sums.values()):
+        raise ValueError(NO_RATIO)
+    return sum(numerator / denominator for numerator, denominator in sums.values()) / len(sums)
 
 
 def _mean_ratio(sums_S2: Array) -> Array:
     """The mean over those strata of `(..., S, 2)` sums that have a denominator."""
-    there_S = sums_S2[..., 1] > 0
-    ratios_S = np.where(there_S, sums_S2[..., 0], 0) / np.where(there_S, sums_S2[..., 1], 1)
-    mean: Array = ratios_S.sum(-1) / np.maximum(there_S.sum(-1), 1)
+    numerators_S, denominators_S = sums_S2[..., 0], sums_S2[..., 1]
+    there_S = denominators_S > 0
+    if there_S.all():
+        ratios_S = numerators_S / denominators_S
+        count: Any = sums_S2.shape[-2]
+    else:
+        ratios_S = np.where(there_S, numerators_S, 0) / np.where(there_S, denominators_S, 1)
+        count = np.maximum(there_S.sum(-1), 1)
+    mean: Array = ratios_S.sum(-1) / count
     return mean
 
 
