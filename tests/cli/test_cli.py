@@ -59,6 +59,28 @@ sys.exit(code)
     assert command or all(name in answer.stdout for name in (*COMMANDS, "--debug"))
 
 
+@pytest.mark.parametrize(
+    "command", ["bench --method full --task nothing", "train full --corpus . --tokens 1 --out x", "check nothing"]
+)
+def test_what_takes_seconds_says_so_on_a_terminal_before_it_begins(command: str, tmp_path: Path) -> None:
+    code = f"""
+import io, sys
+from contextlab.cli.main import main
+class Terminal(io.StringIO):
+    first = None
+    def isatty(self):
+        return True
+    def write(self, text):
+        self.first = self.first or (text, sorted({HEAVY!r} & set(sys.modules)))
+        return super().write(text)
+sys.stderr = screen = Terminal()
+assert main({command.split()!r}) == 2
+print(screen.first)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert answer.stdout == "('loading torch and transformers', [])\n"
+
+
 def test_bench_prints_tables_differences_and_where_it_all_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

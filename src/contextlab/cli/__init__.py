@@ -31,3 +31,9 @@ def console() -> Console:
 def say(text: str) -> None:
     """Print text with parts from foreign files or packages, without control characters."""
     print(harmless.text(text))
+
+
+def announce() -> None:
+    """Say on a terminal what takes the first seconds, before it begins."""
+    if sys.stderr.isatty():
+        print("loading torch and transformers", end="\r", file=sys.stderr, flush=True)

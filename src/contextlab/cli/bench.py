@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from contextlab import grammar
-from contextlab.cli import console
+from contextlab.cli import announce, console
 from contextlab.errors import UserError, short
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def bench(
     """Run methods on tasks, store the results, and print a table; the same command again resumes."""
     settings = settings_of(setting or [])
     if not as_json:
-        _announce()
+        announce()
 
     from contextlab.harness import runner
 
@@ -83,12 +82,6 @@ def settings_of(pairs: list[str]) -> dict[str, Any]:
             raise UserError(f"--set names {short(key)} twice: name every setting once.")
         settings[key] = grammar.value(value, f"--set {short(key)}")
     return settings
-
-
-def _announce() -> None:
-    """Say on a terminal what takes the first seconds, before it begins."""
-    if sys.stderr.isatty():
-        print("loading torch and transformers", end="\r", file=sys.stderr, flush=True)
 
 
 def _print(results: Results, out: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contextlab import grammar
-from contextlab.cli import console
+from contextlab.cli import announce, console
 
 if TYPE_CHECKING:
     from contextlab.testing.laws import LawResult
@@ -20,6 +20,9 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check the laws of the interface for a method, on small models of several families; exit 1 if one fails."""
+    if not as_json:
+        announce()
+
     from contextlab import registry
     from contextlab.testing import laws
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from contextlab.cli import say
+from contextlab.cli import announce, say
 from contextlab.cli.bench import settings_of
 
 Line = dict[str, Any]
@@ -41,6 +41,8 @@ def train(
         if name in options or name == "tokens":
             raise typer.BadParameter(f"{name} is given twice: keep one of --{name} and --set {name}=.")
         options[name] = value
+    if not as_json:
+        announce()
 
     from contextlab.training.room import train as run
 
