@@ -76,7 +76,9 @@ def tokens(rows: int, length: int) -> Tensor:
 
 
 peaks = st.none() | st.integers(0, 10**12)
-costs = st.builds(Cost, st.integers(0, 10**18), peaks, st.integers(0, 1000).map(float), *[st.integers(0, 10**6)] * 2)
+costs = st.builds(
+    Cost, st.integers(0, 10**18), peaks, st.integers(0, 1000).map(float), *[st.integers(0, 10**6)] * 2, peaks
+)
 
 
 @given(costs, costs, costs)
@@ -87,7 +89,17 @@ def test_costs_add_up_in_any_order_and_peaks_do_not(a: Cost, b: Cost, c: Cost) -
     known = [peak for peak in (a.peak_bytes, b.peak_bytes) if peak is not None]
     assert (a + b).peak_bytes == max(known, default=None)
     assert (a + dataclasses.replace(b, flops=None)).flops is None
+    assert ((a + b).joules is None) == (a.joules is None or b.joules is None)
     assert Cost(**a.as_dict()) == a
+
+
+def test_energy_is_that_between_the_beginning_and_the_end_of_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = iter([1.0, 3.0, 10.0, 10.5])
+    monkeypatch.setattr(module.energy, "meter", lambda device: lambda: next(counter))
+    ledger = Ledger("cpu")
+    for _ in range(2):
+        ledger.call("query", lambda: torch.zeros(1), tokens=1, kind="zeros")
+    assert ledger.take()["query"].joules == 2.5
 
 
 def test_a_call_is_entered_with_its_products_and_runs_once(watched: list[int]) -> None:
@@ -99,7 +111,7 @@ def test_a_call_is_entered_with_its_products_and_runs_once(watched: list[int]) -
 
     for _ in range(3):
         assert torch.equal(ledger.call("query", square, tokens=7, kind="square"), x @ x)
-        assert dataclasses.replace(ledger.take()["query"], seconds=0.0) == Cost(2 * 4**3, None, 0.0, 7, 3 * 64)
+        assert dataclasses.replace(ledger.take()["query"], seconds=0.0) == Cost(2 * 4**3, None, 0.0, 7, 3 * 64, None)
     assert (len(calls), len(watched)) == (3, 0)
 
 

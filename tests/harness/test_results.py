@@ -104,6 +104,13 @@ def test_an_example_that_was_skipped_does_not_dilute_the_cost() -> None:
     assert result["measure"] == {"name": "mean", "higher_is_better": None, "bounded": False}
 
 
+def test_energy_is_a_mean_over_examples_that_all_have_it() -> None:
+    costs = [{"flops": 10, "peak_bytes": 4, "seconds": 2.0, "tokens": 6, "joules": joules} for joules in (3.0, 5.0)]
+    assert summarised([line({"query": cost}) for cost in costs])["cost"]["query"]["joules"] == 4.0
+    costs.append({**costs[0], "joules": None})
+    assert "joules" not in summarised([line({"query": cost}) for cost in costs])["cost"]["query"]
+
+
 def test_a_method_that_keeps_nothing_has_no_state() -> None:
     assert summarised([line({}), line({})])["state"] is None
 

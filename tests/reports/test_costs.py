@@ -16,7 +16,7 @@ def names(*words: str) -> list[str]:
 def test_words_name_groups_or_single_costs() -> None:
     assert names("flops") == ["TFLOPs contextualize", "TFLOPs query"]
     assert names("query_flops", "state") == ["TFLOPs query", "state MiB"]
-    assert names("query") == ["TFLOPs query", "seconds query", "tokens query"]
+    assert names("query") == ["TFLOPs query", "seconds query", "joules query", "tokens query"]
     assert names("train") == ["TFLOPs train", "seconds train", "tokens train"]
     assert names("none") == names() == []
     assert {"peak MiB", "seconds", "state MiB", *names("train", "flops")} == set(names("all"))
@@ -32,6 +32,18 @@ def test_every_single_cost_is_a_column_of_the_frame() -> None:
 
     singles = {cost.groups[0] for cost in costs.CATALOGUE} - {"seconds", "peak_bytes"}
     assert singles <= COLUMNS.keys()
+
+
+def test_energy_is_a_column_where_a_gpu_counted_it() -> None:
+    layout = Layout(costs=("joules",))
+    assert not [column for column in comparison(three(), layout).columns if column.kind == "cost"]
+    gpu = [result(name) for name in ("full", "window")]
+    for one, joules in zip(gpu, (30.5, 20.0), strict=True):
+        one["cost"]["query"] = {"flops": 1, "peak_bytes": 1, "seconds": 1.0, "tokens": 1, "joules": joules}
+    made = comparison(gpu, layout)
+    (number,) = (n for n, column in enumerate(made.columns) if column.kind == "cost")
+    assert (made.columns[number].name, made.columns[number].unit) == ("joules query", "J")
+    assert [cell.value for cell in made.column(number)] == [30.5, 20.0]
 
 
 def test_by_default_a_table_has_few_costs() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from contextlab.accounting import energy
 from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.accounting.products import ProductCounter
@@ -39,6 +40,7 @@ class Cost:
         seconds: wall time.
         tokens: tokens processed, without padding.
         largest_bytes: bytes of the largest call: of its state, result and copies, and of its largest product.
+        joules: energy that the GPU used in the meantime (`accounting.energy`); None where nothing counts it.
     """
 
     flops: int | None = 0
@@ -46,6 +48,7 @@ class Cost:
     seconds: float = 0.0
     tokens: int = 0
     largest_bytes: int = 0
+    joules: float | None = 0.0
 
     def __add__(self, other: Cost) -> Cost:
         peaks = [peak for peak in (self.peak_bytes, other.peak_bytes) if peak is not None]
@@ -55,6 +58,7 @@ class Cost:
             self.seconds + other.seconds,
             self.tokens + other.tokens,
             max(self.largest_bytes, other.largest_bytes),
+            None if self.joules is None or other.joules is None else self.joules + other.joules,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -103,6 +107,7 @@ class Ledger:
         self._device = torch.device(device)
         self._counting, self._watching = counting, watching
         self._resident_bytes = resident_bytes
+        self._joules = energy.meter(device)
         self._costs: dict[Phase, Cost] = {}
         self._flops = 0
         self._largest: dict[tuple[Phase, str, bool], list[_Call]] = {}
@@ -122,10 +127,12 @@ class Ledger:
         if self._reads_allocator:
             torch.cuda.reset_peak_memory_stats(self._device)
         with ProductCounter() if self._counting else nullcontext() as products:
-            started = self._now()
+            started, before = self._now(), self._energy()
             result = fn()
             seconds = self._now() - started
-        entered = Cost(None, None, seconds, tokens(result) if callable(tokens) else tokens)
+        after = self._energy()
+        joules = None if before is None or after is None else after - before
+        entered = Cost(None, None, seconds, tokens(result) if callable(tokens) else tokens, joules=joules)
         if products is not None:
             call = _Call(fn, held_bytes, _bytes_of(result), products)
             entered = self._counted(entered, phase, kind, call)
@@ -176,6 +183,9 @@ class Ledger:
         with FlopCounter() as flops, PeakMemory(self._device, self._resident_bytes + call.held_bytes) as memory:
             call.run()
         return flops.flops, memory.peak_bytes
+
+    def _energy(self) -> float | None:
+        return None if self._joules is None else self._joules()
 
     def _now(self) -> float:
         if self._device.type == "cuda":

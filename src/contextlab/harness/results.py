@@ -203,7 +203,7 @@ def recounted(line: Mapping[str, Any], watched: Mapping[str, Any]) -> dict[str, 
 
 
 def _cost(costs: Sequence[dict[str, Any]], peak: int | None) -> dict[str, Any] | None:
-    """Means of FLOPs and tokens, the highest peak, and the median and the spread of the seconds.
+    """Means of FLOPs, tokens and energy, the highest peak, and the median and the spread of the seconds.
 
     The spread is the interquartile range of the seconds per FLOP (per token, where FLOPs were not counted) divided by
     their median. Examples differ in size, but seconds per FLOP differ only when other programs are running.
@@ -215,12 +215,14 @@ def _cost(costs: Sequence[dict[str, Any]], peak: int | None) -> dict[str, Any] |
     work = [cost["flops"] if counted else cost["tokens"] for cost in costs]
     speeds = [s / w for s, w in zip(seconds, work, strict=True) if w]
     peaks = [cost["peak_bytes"] for cost in costs if cost["peak_bytes"] is not None]
+    joules = [cost["joules"] for cost in costs if cost.get("joules") is not None]
     return {
         "flops": round(sum(work) / len(costs)) if counted else None,
         "peak_bytes": peak if peak is not None else max(peaks, default=None),
         "seconds": statistics.median(seconds),
         "seconds_spread": _spread(speeds) if len(speeds) >= FEW else None,
         "tokens": round(sum(cost["tokens"] for cost in costs) / len(costs)),
+        **({"joules": statistics.fmean(joules)} if len(joules) == len(costs) else {}),
     }
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 Count = Annotated[int, Field(ge=0, le=2**100)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 MOST = 1e300
 
 
@@ -40,10 +40,11 @@ class Cost(Part):
 
     flops: Count | None
     peak_bytes: Count | None
-    seconds: Seconds
+    seconds: Amount
     tokens: Count
     largest_bytes: Count = 0
-    seconds_spread: Seconds | None = None
+    seconds_spread: Amount | None = None
+    joules: Amount | None = None
 
 
 class Size(Part):

@@ -47,6 +47,8 @@ CATALOGUE = (
     Cost("seconds", "time", "s", ("seconds", "all"), measured=True),
     Cost("seconds contextualize", "context", "s", ("contextualize_seconds", "contextualize"), measured=True),
     Cost("seconds query", "query", "s", ("query_seconds", "query"), measured=True),
+    Cost("joules contextualize", "context", "J", ("contextualize_joules", "joules", "contextualize"), measured=True),
+    Cost("joules query", "query", "J", ("query_joules", "joules", "query"), measured=True),
     Cost("tokens contextualize", "context", "tokens", ("contextualize_tokens", "tokens", "contextualize")),
     Cost("tokens query", "query", "tokens", ("query_tokens", "tokens", "query")),
     Cost("state MiB", "state", "MiB", ("state_bytes", "state", "all")),
@@ -97,6 +99,8 @@ def numbers(result: Result) -> dict[str, Cell]:
         if cost["flops"] is not None:
             values[f"TFLOPs {phase}"] = cost["flops"] / TERA
         values[f"tokens {phase}"] = cost["tokens"]
+        if cost.get("joules") is not None:
+            values[f"joules {phase}"] = cost["joules"]
         if timed:
             values[f"seconds {phase}"] = cost["seconds"]
     if timed:

@@ -57,6 +57,7 @@ _COST = {
     "seconds": ("float64", "wall-clock seconds, median over examples"),
     "seconds_spread": ("float64", "interquartile range of seconds per FLOP, divided by their median"),
     "tokens": ("float64", "tokens of the phase, mean per example"),
+    "joules": ("float64", "energy of the GPU, where NVML counts it; mean per example"),
 }
 _STATE = {
     "bytes": ("float64", "size of the state behind the context, mean over examples"),
