@@ -105,9 +105,10 @@ def test_an_example_that_was_skipped_does_not_dilute_the_cost() -> None:
 
 
 def test_energy_is_a_mean_over_examples_that_all_have_it() -> None:
-    costs = [{"flops": 10, "peak_bytes": 4, "seconds": 2.0, "tokens": 6, "joules": joules} for joules in (3.0, 5.0)]
+    one: dict[str, Any] = {"flops": 10, "peak_bytes": 4, "seconds": 2.0, "tokens": 6}
+    costs = [{**one, "joules": 3.0}, {**one, "joules": 5.0}]
     assert summarised([line({"query": cost}) for cost in costs])["cost"]["query"]["joules"] == 4.0
-    costs.append({**costs[0], "joules": None})
+    costs.append({**one, "joules": None})
     assert "joules" not in summarised([line({"query": cost}) for cost in costs])["cost"]["query"]
 
 
