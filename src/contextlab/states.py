@@ -170,7 +170,8 @@ def _rows_of(rows_B: Tensor, one: Tensor, other: Tensor) -> Tensor:
     """Rows of one tensor where the condition holds, of the other elsewhere, in the larger of the two shapes."""
     shape = [max(sizes) for sizes in zip(one.shape, other.shape, strict=True)]
     one, other = (_filled_up(tensor, shape) for tensor in (one, other))
-    return torch.where(rows_B.view(-1, *[1] * (one.dim() - 1)), one, other)
+    # A state may keep some of its tensors on another device.
+    return torch.where(rows_B.to(one.device).view(-1, *[1] * (one.dim() - 1)), one, other)
 
 
 def _filled_up(tensor: Tensor, shape: Sequence[int]) -> Tensor:

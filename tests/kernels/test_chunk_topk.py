@@ -52,7 +52,7 @@ def test_equals_a_plain_sort_with_ties_to_the_lower_id(named, rows, kv_heads, gr
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(
     ("queries", "chunks", "take", "width"),
-    [(1, 1, 1, 3), (63, 257, 16, 20), (100, 100, 5, 33), (5, 1200, 7, 16), (2, 3, 9, 4)],
+    [(1, 1, 1, 3), (63, 257, 16, 20), (100, 100, 5, 33), (5, 1200, 7, 16), (2, 3, 9, 4), (3, 40, 4, 300)],
 )
 def test_ties_and_short_banks_in_every_form(form, queries, chunks, take, width, dtype, device):
     q, mean, count = whole_numbers(2, 2, 2, queries, chunks, width)

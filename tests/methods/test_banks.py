@@ -136,6 +136,50 @@ def test_the_best_chunks_of_every_query_are_found() -> None:
     assert bank.search(0, -q, 2)[0][0, :, 0].tolist() == [[0, 1]] * 4
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 7), min_size=2, max_size=2), min_size=1, max_size=6),
+    st.integers(1, 3),
+    st.sampled_from([4, FOREVER]),
+)
+@torch.no_grad()
+def test_the_best_tokens_of_every_chunk_stand_for_it(additions: list[list[int]], most: int, chunks: int) -> None:
+    """Whatever additions complete a chunk, and in every layer and head by the scores of its own."""
+    csz, read = 3, [0, 0]
+    kv = empty_kv(LAYERS, (2, HEADS, WIDTH), torch.empty(0))
+    bank = ChunkBank.empty(kv, csz, torch.float32, representatives=most)
+    everything = torch.randint(0, 5, (LAYERS, 2, HEADS, 60, 1)).float()  # with many ties
+    for lengths in additions:
+        new = tokens(lengths, read)
+        scores = everything.new_zeros(LAYERS, 2, HEADS, max(lengths), 1)
+        for row, (begin, length) in enumerate(zip(read, lengths, strict=True)):
+            scores[:, row, :, :length] = everything[:, row, :, begin : begin + length]
+        bank = bank.add(new, csz * chunks, scores=tuple(scores))
+        read = [begin + length for begin, length in zip(read, lengths, strict=True)]
+        bank.check("bank", csz * chunks)
+    for row, count in enumerate(bank.count_B.tolist()):
+        first = int(bank.kv.k[0][row, 0, 0, 0]) if count else 0
+        for layer in range(LAYERS):
+            for head in range(HEADS):
+                for chunk in range(count):
+                    tokens_of = range(first + chunk * csz, first + (chunk + 1) * csz)
+                    score = {i: float(everything[layer, row, head, i]) for i in tokens_of}
+                    best = sorted(tokens_of, key=lambda i: (-score[i], i))[:most]
+                    expected = sum(best) / most + 0.5 * layer
+                    assert float(bank.mean.k[layer][row, head, chunk, 0]) == pytest.approx(expected)
+
+
+def test_all_heads_may_take_the_chunks_that_are_best_for_them_together() -> None:
+    bank = empty(2).add(tokens([12, 5], [0, 0]), FOREVER)
+    q = torch.ones(2, 4, 1, WIDTH)
+    q[:, 1] = -1.5  # alone it would take the first chunks
+    ids, result = bank.search(0, q, 2, shared=True)
+    assert ids[0, :, 0].tolist() == [[3, 2]] * 4
+    assert result[1, :, 0].tolist() == [[True, False]] * 4
+    q[:, 1] = -3.5
+    assert bank.search(0, q, 2, shared=True)[0][0, :, 0].tolist() == [[0, 1]] * 4
+
+
 def test_nothing_leaves_a_local_cache_inside_a_segment() -> None:
     method = Retrieval(load("tiny-llama", device="cpu"), RetrievalConfig(N=8, K=4))
     state, _ = method.read(method.start(2), torch.full((2, 15), 7), logprobs=False)
@@ -198,6 +242,71 @@ def test_a_cache_folder_that_cannot_be_written_is_one_sentence(monkeypatch: pyte
     kv = empty_kv(LAYERS, (1, HEADS, WIDTH), torch.empty(0))
     with pytest.raises(UserError, match="set CONTEXTLAB_CACHE"):
         ChunkBank.empty(kv, 3, torch.float32, "disk").add(tokens([20], [0]), FOREVER)
+
+
+@pytest.mark.parametrize("name", ["retrieval(N=32,K=16,{})", "longmem(N=32,K=16,init=paper,short_bank=zero_slot,{})"])
+def test_a_bank_on_the_host_changes_no_bit_on_a_cpu(name: str) -> None:
+    tokens_BT, lengths_B = text(200, rows=3), torch.tensor([200, 30, 131])
+    results = []
+    for where in ("memory", "host"):
+        method = contextlab.load(name.format(f"stored_in={where}"), backbone="tiny-llama", device="cpu")
+        state, logprobs = method.read(method.start(3), tokens_BT, lengths_B)
+        results.append((logprobs, method.read(state, text(60, rows=3, seed=1))[1], *state.tensors().values()))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
+
+
+@torch.no_grad()
+def test_of_a_bank_on_the_host_only_what_is_retrieved_is_copied() -> None:
+    kv = empty_kv(LAYERS, (2, HEADS, WIDTH), torch.empty(0))
+    memory, host = (
+        ChunkBank.empty(kv, 3, torch.float32, where).add(tokens([60, 40], [0, 0]), FOREVER)
+        for where in ("memory", "host")
+    )
+    ids = torch.tensor([[7, 2], [2, 5]])[:, None, None].expand(2, 4, 1, 2)
+    retrieved = torch.tensor([[True, True], [True, False]])[:, None, None].expand(2, 4, 1, 2)
+    k, v, local_ids = host.taken(1, ids, retrieved)
+    assert k.shape[2] == v.shape[2] == 2
+    whole_k, whole_v, same_ids = memory.taken(1, ids, retrieved)
+    assert torch.equal(same_ids, ids)
+    for row, query in ((0, 0), (0, 1), (1, 0)):
+        here, there = local_ids[row, 0, 0, query], ids[row, 0, 0, query]
+        assert torch.equal(k[row, :, here], whole_k[row, :, there])
+        assert torch.equal(v[row, :, here], whole_v[row, :, there])
+
+
+def test_a_graph_leads_back_into_a_bank_on_the_host() -> None:
+    new = tokens([6], [0])
+    k = tuple(x.clone().requires_grad_() for x in new.k)
+    bank = ChunkBank.empty(empty_kv(LAYERS, (1, HEADS, WIDTH), torch.empty(0)), 3, torch.float32, "host")
+    bank = bank.add(KV(k, new.v, new.used_B), FOREVER)
+    ids, retrieved = torch.ones(1, 4, 1, 1, dtype=torch.int64), torch.ones(1, 4, 1, 1, dtype=torch.bool)
+    bank.taken(1, ids, retrieved)[0].sum().backward()
+    assert k[1].grad is not None
+    assert k[1].grad[0, 0, :, 0].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["retrieval(N=32,K=16,M=96,{})", "longmem(N=32,K=16,M=96,init=paper,{})"])
+def test_a_bank_on_the_host_of_a_gpu_gives_what_one_in_its_memory_gives(name: str, tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    tokens_BT, lengths_B = text(200, rows=3).cuda(), torch.tensor([200, 30, 131]).cuda()
+    following_BT, results = text(60, rows=3, seed=1).cuda(), []
+    for where in ("memory", "host"):
+        method = contextlab.load(name.format(f"stored_in={where}"), backbone="tiny-llama", device="cuda")
+        state, logprobs = method.read(method.start(3), tokens_BT, lengths_B)
+        state.save(tmp_path / where)
+        loaded = method.load_state(tmp_path / where).to("cuda").where(lengths_B > 50, state).index([0, 1, 2])
+        for one in (state, loaded):
+            results.append((logprobs, method.read(one, following_BT)[1]))
+            bank = one.bank
+            assert bank.kv.k[0].device.type == ("cpu" if where == "host" else "cuda")
+            assert bank.mean.k[0].device.type == "cuda"
+        if where == "host":
+            assert state.bank.kv.k[0].is_pinned()
+    for other in results[1:]:
+        for ours, theirs in zip(results[0], other, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("settings", ["stored_in=disk", "index=faiss"])

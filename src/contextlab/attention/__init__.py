@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlab.attention.cache import KV, Buffers, Growth, empty_kv
+from contextlab.attention.cache import KV, Allocate, Buffers, Growth, empty_kv
 from contextlab.attention.reader import CacheReader, Layout, sdpa
 from contextlab.attention.rotary import Positions, per_head, rotate
 from contextlab.attention.seam import Anatomy, Attend, anatomy, attending, run_layer, seam
 
 __all__ = [
     "KV",
+    "Allocate",
     "Anatomy",
     "Attend",
     "Buffers",

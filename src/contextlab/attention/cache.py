@@ -147,7 +147,7 @@ class KV:
         k = (x if layer in self.raw else _rotated_on(x, rotary) for layer, x in enumerate(self.k))
         return self.replace(tuple(k), self.v, self.used_B)
 
-    def reserve(self, new: int, most: int, *, cut: bool = False) -> KV:
+    def reserve(self, new: int, most: int, *, cut: bool = False, allocate: Allocate = Tensor.new_empty) -> KV:
         """This cache with free slots behind it.
 
         Where there are not enough, this value itself moves into larger memory, so that the cache never lies in memory
@@ -158,6 +158,7 @@ class KV:
             new: tokens that are going to be read.
             most: slots that the cache never grows beyond.
             cut: whether it is cut back when they have been read.
+            allocate: gives the memory.
         """
         new = max(min(new, most - self.slots), 0)
         wanted = self.slots + new
@@ -168,7 +169,7 @@ class KV:
         few = new * SPARE < wanted
         apart = not self.slots or (cut and new > self.slots)
         kv = self.replace(self.k, self.v, self.used_B) if apart else self
-        Buffers.under(kv, min(wanted + wanted // SPARE, most) if few else wanted)
+        Buffers.under(kv, min(wanted + wanted // SPARE, most) if few else wanted, allocate)
         return kv
 
     def joined(self, new: KV) -> KV:

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from contextlab import states
-from contextlab.attention import KV, Buffers, Positions
+from contextlab.attention import KV, Allocate, Buffers, Positions
 from contextlab.errors import UserError
 from contextlab.kernels.buffers import wide
 from contextlab.kernels.chunk_topk import Index, chunk_topk
-from contextlab.methods import on_disk
+from contextlab.methods import on_disk, on_host
 from contextlab.methods.local_cache import LocalCache, LocalState
+from contextlab.methods.representatives import mean_of_best, of_key_heads
 
-StoredIn = Literal["memory", "disk"]
+StoredIn = Literal["memory", "host", "disk"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,25 +32,37 @@ class ChunkBank:
     Attributes:
         kv: keys and values of the layers that read the bank, rows packed to the left. The newest tokens of a row may
             not fill a chunk yet: they can be retrieved once a later addition completes it.
-        mean: of the same layers, as keys, the mean key of every whole chunk; no values.
+        mean: of the same layers, as keys, the mean key of every whole chunk, or of its representatives; no values.
         csz: tokens of a chunk.
-        stored_in: memory of the device, or mapped files.
+        stored_in: memory of the device, memory of the host, or mapped files.
+        representatives: tokens that stand for a chunk in a search; all where None.
+        open_scores: with representatives, of the same layers `score_BKc1` of the tokens that fill no chunk yet.
     """
 
     kv: KV
     mean: KV
     csz: int
     stored_in: StoredIn = "memory"
+    representatives: int | None = None
+    open_scores: tuple[Tensor, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Keep keys and values on the host, wherever a state has been moved to or loaded."""
+        if self.stored_in == "host":
+            object.__setattr__(self, "kv", on_host.moved(self.kv))
 
     @classmethod
-    def empty(cls, kv: KV, csz: int, dtype: torch.dtype, stored_in: StoredIn = "memory") -> ChunkBank:
+    def empty(
+        cls, kv: KV, csz: int, dtype: torch.dtype, stored_in: StoredIn = "memory", representatives: int | None = None
+    ) -> ChunkBank:
         """A bank without tokens.
 
         Args:
             kv: an empty cache of the layers that read it.
             csz: tokens of a chunk.
             dtype: type in which keys and values are stored.
-            stored_in: memory of the device, or mapped files.
+            stored_in: memory of the device, memory of the host, or mapped files.
+            representatives: tokens that stand for a chunk in a search; all where None.
 
         Raises:
             UserError: when files are to be mapped into the memory of a GPU.
@@ -58,7 +71,8 @@ class ChunkBank:
             raise UserError("stored_in=disk is for models on a CPU: use stored_in=memory.")
         k, v = (tuple(x.to(dtype) for x in layers) for layers in (kv.k, kv.v))
         mean = KV(tuple(x.to(wide(x)) for x in k), (), kv.used_B)
-        return cls(kv.replace(k, v, kv.used_B), mean, csz, stored_in)
+        scores = () if representatives is None else tuple(x[..., :1] for x in mean.k)
+        return cls(kv.replace(k, v, kv.used_B), mean, csz, stored_in, representatives, scores)
 
     @property
     def count_B(self) -> Tensor:
@@ -76,27 +90,63 @@ class ChunkBank:
         k_BKncD, v_BKncD = (x[layer][:, :, : n * csz].unflatten(2, (n, csz)) for x in (self.kv.k, self.kv.v))
         return k_BKncD, v_BKncD
 
-    def search(self, layer: int, q_BHTD: Tensor, take: int, index: Index = "exact") -> tuple[Tensor, Tensor]:
-        """The best chunks of every query and head: `ids_BHTm`, and `retrieved_BHTm` where there was one."""
-        ids_BHTm, score_BHTm = chunk_topk(q_BHTD, self.mean.k[layer], self.count_B, take, index=index)
-        return ids_BHTm, score_BHTm > float("-inf")
+    def taken(self, layer: int, ids_BHTm: Tensor, retrieved_BHTm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`k_BKncD` and `v_BKncD` that hold what was retrieved, and the `ids_BHTm` of its chunks in them.
 
-    def add(self, new: KV, most: int, dropped_B: Tensor | None = None) -> ChunkBank:
+        They are the bank's own, in place. Of a bank on the host they are copies, on the device of the queries, of the
+        chunks that any query has retrieved.
+        """
+        k_BKncD, v_BKncD = self.tokens(layer)
+        if self.stored_in != "host":
+            return k_BKncD, v_BKncD, ids_BHTm
+        chunks_n = ids_BHTm[retrieved_BHTm].unique()
+        there_n, device = chunks_n.to(on_host.HOST), ids_BHTm.device
+        k_BKncD, v_BKncD = (on_host.taken(x_BKncD, there_n, device) for x_BKncD in (k_BKncD, v_BKncD))
+        return k_BKncD, v_BKncD, torch.searchsorted(chunks_n, ids_BHTm.contiguous())
+
+    def search(
+        self, layer: int, q_BHTD: Tensor, take: int, index: Index = "exact", *, shared: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The best chunks of every query and head: `ids_BHTm`, and `retrieved_BHTm` where there was one.
+
+        Args:
+            layer: of the bank.
+            q_BHTD: queries.
+            take: chunks of every query.
+            index: that searches.
+            shared: whether all heads take the same chunks, those of the highest sum over heads.
+        """
+        heads, mean_BKnD = q_BHTD.shape[1], self.mean.k[layer]
+        if shared:  # the sum over heads is the inner product of all heads' queries and means, one behind the other
+            q_BKTD = of_key_heads(q_BHTD, mean_BKnD.shape[1])
+            q_BHTD, mean_BKnD = (x.transpose(1, 2).flatten(2)[:, None] for x in (q_BKTD, mean_BKnD))
+        ids_BHTm, score_BHTm = chunk_topk(q_BHTD, mean_BKnD, self.count_B, take, index=index)
+        retrieved_BHTm = score_BHTm > float("-inf")
+        if shared:
+            ids_BHTm, retrieved_BHTm = (x.expand(-1, heads, -1, -1) for x in (ids_BHTm, retrieved_BHTm))
+        return ids_BHTm, retrieved_BHTm
+
+    def add(self, new: KV, most: int, dropped_B: Tensor | None = None, scores: tuple[Tensor, ...] = ()) -> ChunkBank:
         """The bank with the tokens of a cache behind its own.
 
         Args:
             new: the tokens.
             most: of them that the bank holds; the oldest chunks are dropped beyond.
             dropped_B: tokens that are dropped in any case, whole chunks.
+            scores: with representatives, per layer `score_BKT1` of the tokens.
         """
         if not bool(new.used_B.any()):
             return self
         dtype, csz = self.kv.k[0].dtype, self.csz
         k, v = (tuple(x.to(dtype) for x in layers) for layers in (new.k, new.v))
-        new_mean = self._new_means(new)
-        kv = self._joined(self.kv, new.replace(k, v, new.used_B), most)
+        new_mean, open_scores = self._completed(new, scores)
+        stored = new.replace(k, v, new.used_B)
+        if self.stored_in == "host":
+            kv = self._joined(self.kv, on_host.moved(stored), most, on_host.allocate)
+        else:
+            kv = self._joined(self.kv, stored, most)
         mean = self._joined(self.mean, new_mean, most // csz)
-        beyond_B = ((kv.used_B - most).clamp(min=0) + csz - 1) // csz * csz
+        beyond_B = ((kv.used_B.to(new.used_B.device) - most).clamp(min=0) + csz - 1) // csz * csz
         dropped_B = beyond_B if dropped_B is None else torch.maximum(beyond_B, dropped_B)
         kv, mean = _without(kv, dropped_B), _without(mean, dropped_B // csz)
         if self.stored_in == "disk" and not torch.is_grad_enabled():
@@ -104,30 +154,38 @@ class ChunkBank:
                 if cache.buffers is None and cache.slots:
                     Buffers.under(cache, max(slots, cache.slots), on_disk.allocate)
             on_disk.release()
-        return ChunkBank(kv, mean, csz, self.stored_in)
+        if self.stored_in == "host" and not torch.is_grad_enabled():
+            on_host.pin(kv)
+        return dataclasses.replace(self, kv=kv, mean=mean, open_scores=open_scores)
 
-    def _joined(self, old: KV, new: KV, most: int) -> KV:
+    def _joined(self, old: KV, new: KV, most: int, allocate: Allocate = Tensor.new_empty) -> KV:
         """A cache with another behind it, in memory that has free slots where it grows evenly."""
-        if self.stored_in == "memory" and old.level and new.level:
-            old = old.reserve(new.slots, most + new.slots)
+        if self.stored_in != "disk" and old.level and new.level:
+            old = old.reserve(new.slots, most + new.slots, allocate=allocate)
         return old.joined(new)
 
-    def _new_means(self, new: KV) -> KV:
-        """Mean keys of the chunks that new tokens complete.
+    def _completed(self, new: KV, scores: tuple[Tensor, ...]) -> tuple[KV, tuple[Tensor, ...]]:
+        """Mean keys of the chunks that new tokens complete, and the scores of those that fill no chunk yet.
 
         The new keys have not been rounded to the type in which they are stored. A search has no gradient, nor have
         these.
         """
-        left_B, csz = self.kv.used_B % self.csz, self.csz
-        keys = KV(tuple(x.detach().to(wide(x)) for x in new.k), (), new.used_B)
+        csz, layers, device = self.csz, len(new.k), new.used_B.device
+        left_B = self.kv.used_B.to(device) % csz
+        keys = KV((*(x.detach().to(wide(x)) for x in new.k), *scores), (), new.used_B)
         if bool(left_B.any()):
-            slots_S = torch.arange(int(left_B.max()), device=left_B.device)
+            slots_BS = self.count_B[:, None] * csz + torch.arange(int(left_B.max()), device=device)
             old = KV(tuple(x.detach() for x in self.kv.k), (), self.kv.used_B)
-            tail = old.take(self.count_B[:, None] * csz + slots_S, left_B)
-            keys = tail.replace(tuple(x.to(wide(x)) for x in tail.k), (), left_B).joined(keys)
-        chunks = keys.slots // csz
-        means = (x_BKSD[:, :, : chunks * csz].unflatten(2, (chunks, csz)).mean(3) for x_BKSD in keys.k)
-        return KV(tuple(means), (), keys.used_B // csz)
+            tail = old.take(slots_BS.to(old.used_B.device), left_B)
+            keys = KV((*(x.to(device, wide(x)) for x in tail.k), *self.open_scores), (), left_B).joined(keys)
+        chunks, whole_B, left_B = keys.slots // csz, keys.used_B // csz, keys.used_B % csz
+        in_chunks = [x_BKSD[:, :, : chunks * csz].unflatten(2, (chunks, csz)) for x_BKSD in keys.k]
+        if self.representatives is None:
+            return KV(tuple(x_BKncD.mean(3) for x_BKncD in in_chunks), (), whole_B), ()
+        pairs = zip(in_chunks[:layers], in_chunks[layers:], strict=True)
+        means = (mean_of_best(k_BKncD, score_BKnc1, self.representatives) for k_BKncD, score_BKnc1 in pairs)
+        slots_BS = whole_B[:, None] * csz + torch.arange(int(left_B.max()), device=device)
+        return KV(tuple(means), (), whole_B), KV(keys.k[layers:], (), keys.used_B).take(slots_BS, left_B).k
 
     def check(self, name: str, most: int) -> None:
         """Refuse a loaded bank whose parts do not fit each other.
@@ -137,8 +195,11 @@ class ChunkBank:
         """
         self.kv.check(f"{name}.kv", most)
         self.mean.check(f"{name}.mean", most // self.csz)
-        if not torch.equal(self.mean.used_B, self.kv.used_B // self.csz):
+        used_B = self.kv.used_B.to(self.mean.used_B.device)
+        if not torch.equal(self.mean.used_B, used_B // self.csz):
             raise states.Misfit(f"{name}.mean does not have one key for every chunk")
+        if self.open_scores:
+            states.same_slots(f"{name}.open_scores", self.open_scores, used_B % self.csz, self.csz - 1)
 
 
 def layer_of_bank(layer: int | None, depth: int) -> int:
@@ -180,6 +241,7 @@ def _without(kv: KV, dropped_B: Tensor) -> KV:
     """A cache without so many of the first slots of every row."""
     if not bool(dropped_B.any()):
         return kv
+    dropped_B = dropped_B.to(kv.used_B.device)
     kept_B = kv.used_B - dropped_B
     slots_S = torch.arange(int(kept_B.max()), device=kept_B.device)
     return kv.take(slots_S + dropped_B[:, None], kept_B)

@@ -22,9 +22,10 @@ from contextlab.testing import laws
 
 FORMS: dict[str, dict[str, Any]] = {
     "default": {"K": 16},
-    "learned": {"N": 24, "K": 8, "csz": 2, "sinks": 2, "rank": 2},
+    "learned": {"N": 24, "K": 8, "csz": 2, "sinks": 2, "rank": 2, "representatives": 1, "shared": True},
     "small": {"N": 17, "K": 12, "csz": 3, "M": 30, "first_layer": 0},
     "no sinks": {"N": 20, "K": 8, "sinks": 0, "first_layer": 3},
+    "blocks": {"N": 17, "K": 14, "csz": 7, "M": 35, "representatives": 3, "shared": True, "stored_in": "host"},
 }
 
 
@@ -48,14 +49,40 @@ def test_laws(family: str, form: str) -> None:
     assert [(r.law, r.family, r.detail) for r in results if not r.passed] == []
 
 
+@pytest.mark.parametrize("law", ["causality", "silent_reading", "rows", "saving", "restart"])
+def test_laws_of_blocks_with_representatives(law: str) -> None:
+    laws.LAWS[law](made(backbones.load("tiny-llama", device="cpu"), **FORMS["blocks"]))
+
+
+@pytest.mark.parametrize("width", [1, 5, 16])
+def test_blocks_with_representatives_are_the_same_however_the_text_is_split(llama: Backbone, width: int) -> None:
+    method, tokens = made(llama, **FORMS["blocks"]), text(75, rows=2)
+    state, parts = method.start(2), []
+    for piece in tokens.split(width, dim=1):
+        state, logprobs = method.read(state, piece)
+        parts.append(logprobs)
+    torch.testing.assert_close(torch.cat(parts, 1), read(method, tokens), atol=1e-5, rtol=1e-5)
+
+
 class ByHand:
     """Attention written out: every token's keys before rotation, and for each window who sees whom at which slot."""
 
-    def __init__(self, backbone: Backbone, N: int, sinks: int, K: int, csz: int, first_layer: int) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        N: int,
+        sinks: int,
+        K: int,
+        csz: int,
+        first_layer: int,
+        representatives: int | None = None,
+        shared: bool = False,
+    ) -> None:
         self.backbone, self.N, self.sinks, self.take, self.csz = backbone, N, sinks, K // csz, csz
-        self.first_layer, self.window = first_layer, 0
+        self.first_layer, self.representatives, self.shared, self.window = first_layer, representatives, shared, 0
         none = torch.zeros(1, backbone.kv_heads, 0, backbone.head_width)
         self.k, self.v = [none] * backbone.layers, [none] * backbone.layers
+        self.scores = [torch.zeros(1, backbone.kv_heads, 200) for _ in range(backbone.layers)]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None = None) -> Tensor:
         begin = self.window * self.N
@@ -66,15 +93,27 @@ class ByHand:
         groups = q.shape[1] // k.shape[1]
         all_k, all_v = (x[layer].repeat_interleave(groups, 1) for x in (self.k, self.v))
         q = self.turned(q, torch.arange(len(near) - q.shape[2], len(near)))
-        logits = q @ self.turned(all_k[:, :, near], torch.arange(len(near))).transpose(2, 3) * scale
+        products = q @ self.turned(all_k[:, :, near], torch.arange(len(near))).transpose(2, 3)
+        distance = torch.arange(begin, end)[:, None] - torch.tensor(near)
+        following = products.masked_fill((distance < 1) | (distance > self.N), 0.0)
+        self.scores[layer][:, :, near] += following.unflatten(1, (-1, groups)).sum((2, 3)) / (groups * self.N)
+        logits = products * scale
         logits = logits.masked_fill(torch.tensor(near) > torch.arange(begin, end)[:, None], -torch.inf)
         values = all_v[:, :, near]
         chunks = (recent - self.sinks) // self.csz
         if layer >= self.first_layer and chunks > 0:
             old = torch.arange(self.sinks, self.sinks + chunks * self.csz)
             far_k = self.turned(all_k[:, :, old], torch.full(old.shape, self.sinks))
-            means = far_k.unflatten(2, (chunks, self.csz)).mean(3)
-            best = (q @ means.transpose(2, 3)).topk(min(self.take, chunks), -1).indices
+            in_chunks = far_k.unflatten(2, (chunks, self.csz))
+            means = in_chunks.mean(3)
+            if self.representatives is not None:
+                scores = self.scores[layer].repeat_interleave(groups, 1)[:, :, old].unflatten(2, (chunks, self.csz))
+                stand = torch.zeros_like(scores).scatter(3, scores.topk(self.representatives, -1).indices, 1.0)
+                means = (in_chunks * stand[..., None]).sum(3)
+            relevance = q @ means.transpose(2, 3)
+            if self.shared:
+                relevance = relevance.sum(1, keepdim=True).expand_as(relevance)
+            best = relevance.topk(min(self.take, chunks), -1).indices
             taken = torch.zeros(*q.shape[:3], chunks, dtype=torch.bool).scatter(3, best, True)
             far = (q @ far_k.transpose(2, 3) * scale).masked_fill(~taken.repeat_interleave(self.csz, 3), -torch.inf)
             logits, values = torch.cat((logits, far), 3), torch.cat((values, all_v[:, :, old]), 2)
@@ -90,9 +129,11 @@ class ByHand:
         {"N": 16, "sinks": 4, "K": 8, "csz": 4, "first_layer": 1},
         {"N": 17, "sinks": 3, "K": 4, "csz": 2, "first_layer": 0},
         {"N": 20, "sinks": 0, "K": 96, "csz": 3, "first_layer": 2},
+        {"N": 15, "sinks": 2, "K": 10, "csz": 5, "first_layer": 1, "representatives": 2},
+        {"N": 20, "sinks": 4, "K": 8, "csz": 4, "first_layer": 0, "representatives": 1, "shared": True},
     ],
 )
-def test_by_hand(llama: Backbone, settings: dict[str, int]) -> None:
+def test_by_hand(llama: Backbone, settings: dict[str, Any]) -> None:
     tokens, attend = text(110, seed=3), ByHand(llama, **settings)
     pending, expected = llama.bos_hidden_C[None], []
     for begin in range(0, 110, settings["N"]):
@@ -181,6 +222,23 @@ def test_many_continuations_do_not_copy_the_bank(llama: Backbone) -> None:
     assert memory.peak_bytes < len(PROMPTS) * bank_bytes / 2
 
 
+def test_scores_are_counted_in_the_state(llama: Backbone) -> None:
+    """One of every token in view, and of the tokens of the bank that fill no chunk yet, per layer and key head."""
+    sizes = []
+    for representatives in (None, 2):
+        method = made(llama, N=32, K=8, csz=8, representatives=representatives)
+        sizes.append(method.read(method.start(), text(96 + 5), logprobs=False)[0].nbytes)
+    numbers = (llama.layers - method.reach.first_layer) * llama.kv_heads
+    assert sizes[1] - sizes[0] == (41 + (96 - 36) % 8) * numbers * 4
+
+
+def test_all_tokens_of_a_chunk_as_representatives_are_its_mean(backbone: Backbone) -> None:
+    tokens = text(150, rows=2)
+    results = [read(made(backbone, N=20, K=12, csz=4, representatives=r), tokens) for r in (None, 4, 1)]
+    torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(results[2], results[0], atol=1e-3)
+
+
 @pytest.mark.parametrize("storage", [None, "float16"])
 def test_state_size_is_view_and_bank(backbone: Backbone, storage: str | None) -> None:
     method = made(backbone, N=32, K=8, storage_dtype=storage)
@@ -225,6 +283,7 @@ def test_its_cost_is_that_of_sliding_a_search_and_the_retrieved_tokens(llama: Ba
         ({"M": 2}, "K=64 and M=2 must be multiples"),
         ({"first_layer": 4}, "first_layer=4 does not exist: the backbone has layers 0 to 3."),
         ({"N": 4096}, "use N=62"),
+        ({"representatives": 5}, "representatives=5 are more than the csz=4 tokens of a chunk"),
         ({"weights": "w.safetensors"}, "set rank as well"),
     ],
 )

@@ -17,6 +17,8 @@ from contextlab.kernels import checks, dispatch
 from contextlab.kernels.chunk_topk import blocked, reference
 
 Index = Literal["exact", "faiss"]
+WIDEST = 256
+"""Numbers of a key that Triton's smallest tiles have room for; longer ones, of all heads together, torch compares."""
 
 __all__ = ["Index", "check_index", "chunk_topk"]
 
@@ -78,7 +80,7 @@ def _chunk_topk(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int, f
         from contextlab.kernels.chunk_topk import flat
 
         return flat.search(q_BHTD, mean_BKnD, count_B, take)
-    if not dispatch.use_triton(q_BHTD, mean_BKnD):
+    if mean_BKnD.shape[3] > WIDEST or not dispatch.use_triton(q_BHTD, mean_BKnD):
         return blocked.search(q_BHTD, mean_BKnD, count_B, take)
     from contextlab.kernels.chunk_topk import triton
 

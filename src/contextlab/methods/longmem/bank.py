@@ -31,8 +31,9 @@ def add(bank: ChunkBank, new: KV, config: LongMemConfig) -> ChunkBank:
     if config.eviction == "fifo":
         return bank.add(new, config.M)
     # The released code drops what two steps have brought as soon as the bank would be full.
-    full_B = (bank.kv.used_B + whole_B >= config.M) & (whole_B > 0)
-    dropped_B = torch.where(full_B, torch.minimum(two_steps_B, bank.kv.used_B), 0)
+    held_B = bank.kv.used_B.to(whole_B.device)
+    full_B = (held_B + whole_B >= config.M) & (whole_B > 0)
+    dropped_B = torch.where(full_B, torch.minimum(two_steps_B, held_B), 0)
     return bank.add(new, bank.kv.slots + new.slots, dropped_B)
 
 

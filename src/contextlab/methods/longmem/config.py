@@ -51,7 +51,8 @@ class LongMemConfig(LocalConfig):
         eviction: `fifo` keeps the newest M tokens; `official_two_step` drops two steps' worth at once.
         short_bank: with fewer chunks than asked for, `mask` them, or attend to a `zero_slot` as the released code does.
         storage_dtype: type of the cached keys and values.
-        stored_in: of the bank; `memory`, or `disk` for files in the cache folder that are mapped into memory, on a CPU.
+        stored_in: of the bank; `memory` of the device; `host` for that of the host, from which the chunks that are
+            retrieved go to the device; or `disk` for files in the cache folder that are mapped into memory, on a CPU.
         index: that searches the bank; `exact`, or `faiss` for its exact search on a CPU, which needs faiss-cpu.
         weights: trained side weights: `auto`, those that come with the package, where some fit; `none`, the network as
             initialised; or a file, or the folder of a training run.

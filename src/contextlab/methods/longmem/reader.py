@@ -81,7 +81,7 @@ class MemoryReader(CacheReader):
         self.ids_BHtm, retrieved_BHtm = self.bank.search(
             layer, q_BHTD, self.config.K // self.config.csz, self.config.index
         )
-        (k_BKncD, v_BKncD), ids_BHtm = self.bank.tokens(layer), self.ids_BHtm
+        k_BKncD, v_BKncD, ids_BHtm = self.bank.taken(layer, self.ids_BHtm, retrieved_BHtm)
         if self.config.short_bank == "zero_slot":
             # The released code retrieves a chunk of zeros when the bank is short.
             k_BKncD, v_BKncD = (pad(x_BKncD, (0, 0, 0, 0, 0, 1)) for x_BKncD in (k_BKncD, v_BKncD))

@@ -25,9 +25,13 @@ class RetrievalConfig(LocalConfig):
         M: tokens the bank holds per row, the newest.
         K: tokens retrieved per query and head.
         csz: tokens of a chunk.
+        representatives: tokens that stand for a chunk in a search, those whose keys have the highest mean inner product
+            with the queries of the next N tokens (InfLLM); all tokens, by their mean key, when not given.
+        shared: whether all heads of a layer take the same chunks, those with the highest sum over heads (InfLLM).
         first_layer: zero-based, the lowest layer that retrieves; a third of the depth when not given.
         storage_dtype: type of the stored keys and values; the model's own when not given.
-        stored_in: of the bank; `memory`, or `disk` for files in the cache folder that are mapped into memory, on a CPU.
+        stored_in: of the bank; `memory` of the device; `host` for that of the host, from which the chunks that are
+            retrieved go to the device; or `disk` for files in the cache folder that are mapped into memory, on a CPU.
         index: that searches the bank; `exact`, or `faiss` for its exact search on a CPU, which needs faiss-cpu.
         rank: of the learned change of queries and keys of attention to the bank, which has a learned bias per head too;
             0 for the bias alone; nothing is learned when not given.
@@ -35,12 +39,16 @@ class RetrievalConfig(LocalConfig):
             initialised; or a file, or the folder of a training run.
     """
 
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "storage_dtype", "stored_in", "index"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset(
+        {"N", "M", "K", "csz", "representatives", "shared", "storage_dtype", "stored_in", "index"}
+    )
 
     sinks: pydantic.NonNegativeInt = 4
     M: pydantic.PositiveInt = 65536
     K: pydantic.PositiveInt = 64
     csz: pydantic.PositiveInt = 4
+    representatives: pydantic.PositiveInt | None = None
+    shared: bool = False
     first_layer: pydantic.NonNegativeInt | None = None
     storage_dtype: Storage | None = None
     stored_in: StoredIn = "memory"
@@ -52,5 +60,9 @@ class RetrievalConfig(LocalConfig):
         """Check fields that depend on each other."""
         if self.K % self.csz or self.M % self.csz:
             raise UserError(f"K={self.K} and M={self.M} must be multiples of the chunk size csz={self.csz}.")
+        if (self.representatives or 0) > self.csz:
+            raise UserError(
+                f"representatives={self.representatives} are more than the csz={self.csz} tokens of a chunk."
+            )
         if self.weights not in ("auto", "none") and self.rank is None:
             raise UserError("weights= needs the rank that they were trained with: set rank as well.")

@@ -12,7 +12,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from contextlab.attention import CacheReader, Layout
+from contextlab import states
+from contextlab.attention import KV, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import check_index
@@ -47,7 +48,8 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
             raise UserError(f"first_layer={first} does not exist: the backbone has layers 0 to {backbone.layers - 1}.")
         check_index(config.index, backbone.device)
         width = self.local.keep_last + self.local.segment
-        self.reach = Reach(first, config.K // config.csz, width, config.index)
+        following = None if config.representatives is None else self.local.segment
+        self.reach = Reach(first, config.K // config.csz, width, config.index, config.shared, following)
         self.queries: nn.ModuleList | None = None
         if config.rank is not None:
             layers = (MemoryQuery(backbone, config.rank) for _ in range(first, backbone.layers))
@@ -69,8 +71,8 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         storage = self.config.storage_dtype
         dtype: torch.dtype = getattr(torch, storage) if storage else backbone.attention_dtype
         kv = backbone.empty_kv(batch_size, backbone.layers - self.reach.first_layer)
-        bank = ChunkBank.empty(kv, self.config.csz, dtype, self.config.stored_in)
-        return RetrievalState(plain.length_B, plain.pending_BC, plain.kv, plain.left_B, bank)
+        bank = ChunkBank.empty(kv, self.config.csz, dtype, self.config.stored_in, self.config.representatives)
+        return RetrievalState(plain.length_B, plain.pending_BC, plain.kv, plain.left_B, bank, bank.open_scores)
 
     def room(self, state: RetrievalState) -> Tensor:
         """Up to the end of the window."""
@@ -83,13 +85,25 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
     def step(self, state: RetrievalState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[RetrievalState, Tensor]:
         """Attend; at a window's end hand what leaves the view to the bank."""
         hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
-        grown = self.local.grown(state, readers, lengths_B)
+        grown = self._banked(self.local.grown(state, readers, lengths_B), readers[0].scores(lengths_B))
+        return self.local.cut_back(grown, self.backbone), hidden_BtC
+
+    def _banked(self, grown: RetrievalState, scores: tuple[Tensor, ...]) -> RetrievalState:
+        """A state whose bank holds what is going to leave the view, with the scores of what stays."""
         layers = range(self.reach.first_layer, self.backbone.layers)
         gone = leaving(grown, self.local, layers, self.backbone)
-        bank = state.bank if gone is None else state.bank.add(gone, self.config.M)
-        return dataclasses.replace(self.local.cut_back(grown, self.backbone), bank=bank), hidden_BtC
+        if gone is None:
+            return dataclasses.replace(grown, scores=scores)
+        scored = KV(scores, (), grown.kv.used_B, raw=frozenset(range(len(layers))))
+        slots_S = self.local.keep_first + torch.arange(gone.slots, device=gone.used_B.device)
+        gone_scores = scored.take(slots_S.expand(len(gone.used_B), -1), gone.used_B).k
+        bank = grown.bank.add(gone, self.config.M, scores=gone_scores)
+        kept = self.local.cut(scored, grown.left_B == 0, self.backbone)
+        return dataclasses.replace(grown, bank=bank, scores=kept.k)
 
-    def forward(self, state: RetrievalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
+    def forward(
+        self, state: RetrievalState, tokens_BT: Tensor, layout: Layout
+    ) -> tuple[Tensor, Sequence[RetrievalReader]]:
         """`hidden_BTC` of tokens that lie behind a state, and the reader that has appended to its view."""
         reader = self.reader(state, layout)
         return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
@@ -108,3 +122,5 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         super().check_state(state)
         self.local.check(state)
         state.bank.check("bank", self.config.M)
+        if state.scores:
+            states.same_slots("scores", state.scores, state.kv.used_B)

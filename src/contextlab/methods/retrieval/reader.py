@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contextlab.attention import CacheReader, Layout, Positions, rotate
+from contextlab.attention import KV, CacheReader, Layout, Positions, rotate
 from contextlab.kernels.chunk_topk import Index
 from contextlab.kernels.retrieval_attention import retrieval_attention
 from contextlab.methods.banks import ChunkBank
 from contextlab.methods.local_cache import LocalState
+from contextlab.methods.representatives import of_key_heads, products
 from contextlab.methods.retrieval.learned import MemoryQuery
 
 
@@ -26,9 +27,11 @@ class RetrievalState(LocalState):
     Attributes:
         bank: all that has left the view, for the layers that retrieve; keys rotated to the first position behind
             the sinks.
+        scores: with representatives, for the layers that retrieve, `score_BKS1` of the tokens in view so far.
     """
 
     bank: ChunkBank
+    scores: tuple[Tensor, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +43,16 @@ class Reach:
         take: chunks per query and head.
         width: slots from that of the retrieved tokens to the last of the view.
         index: that searches the bank.
+        shared: whether all heads of a layer take the same chunks.
+        following: tokens whose queries score a token; None where nothing is scored.
     """
 
     first_layer: int
     take: int
     width: int
     index: Index
+    shared: bool
+    following: int | None
 
 
 class RetrievalReader(CacheReader):
@@ -61,12 +68,15 @@ class RetrievalReader(CacheReader):
     ) -> None:
         super().__init__(positions, state.kv, layout)
         self.bank, self.reach, self.learned = state.bank, reach, learned
+        self._old_scores, self._q_BKTD = state.scores, list[Tensor]()
 
     def __call__(
         self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
     ) -> Tensor:
         """Append the new keys and values of a layer and attend."""
         memory = len(self.k) - self.reach.first_layer
+        if memory >= 0 and self.reach.following is not None:
+            self._q_BKTD.append(of_key_heads(rotate(q_BHTD, self._q_rotary), k_BKTD.shape[1]))
         # A layer that the model was trained with a narrow window in does not reach the position of the bank.
         narrow = window is not None and window < self.reach.width
         mask_B1TS = self.mask(window, q_BHTD.dtype)
@@ -78,7 +88,21 @@ class RetrievalReader(CacheReader):
         if self.learned is not None:
             learned = self.learned[memory]
             q_memory_BHTD, bias_H = learned(q_BHTD, self._q_rotary), learned.bias_H
-        ids_BHTm, retrieved_BHTm = self.bank.search(memory, q_memory_BHTD, self.reach.take, self.reach.index)
+        reach = self.reach
+        ids_BHTm, retrieved_BHTm = self.bank.search(memory, q_memory_BHTD, reach.take, reach.index, shared=reach.shared)
         local = (q_near_BHTD, k_BKSD, v_BKSD, mask_B1TS[:, 0])
-        bank = (q_memory_BHTD, *self.bank.tokens(memory), ids_BHTm, retrieved_BHTm, bias_H)
+        k_BKncD, v_BKncD, ids_BHTm = self.bank.taken(memory, ids_BHTm, retrieved_BHTm)
+        bank = (q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
         return retrieval_attention(*local, *bank, scale=scale)
+
+    def scores(self, lengths_B: Tensor) -> tuple[Tensor, ...]:
+        """Scores of the tokens in view after a pass over each row's next `lengths_B` tokens; see `RetrievalState`."""
+        following, first, slots = self.reach.following, self.reach.first_layer, self.kv.slots
+        if following is None:
+            return ()
+        where = (lengths_B, self.layout.position_BT, self.key_position_BS, following)
+        pairs = zip(self._q_BKTD, self.k[first:], strict=True)
+        added = [products(q_BKTD, k_BKSD, *where) for q_BKTD, k_BKSD in pairs]
+        old = tuple(x[:, :, :slots] + y[:, :, :slots] for x, y in zip(self._old_scores, added, strict=True))
+        new = KV(tuple(x[:, :, slots:] for x in added), (), lengths_B)
+        return KV(old, (), self.kv.used_B).joined(new).k
