@@ -90,7 +90,8 @@ def with_random(bank: Any, tokens: int, most: int) -> Any:
     while (missing := tokens - int(bank.kv.used_B.max())) >= bank.csz:
         length = min(SEGMENT, missing)
         x = torch.randn(2, 1, heads, length, width, generator=generator)
-        bank = bank.add(KV((x[0],) * layers, (x[1],) * layers, torch.tensor([length])), most)
+        scores = tuple(x[0][..., :1] for _ in bank.open_scores)
+        bank = bank.add(KV((x[0],) * layers, (x[1],) * layers, torch.tensor([length])), most, scores=scores)
     return bank
 
 

@@ -177,7 +177,7 @@ def test_reading(bench):
     assert by_work["full", "scoring"] == pytest.approx(1, abs=0.05)
 
 
-@pytest.mark.parametrize("method", ["longmem(N=32,K=16)", "retrieval(N=32,K=16,stored_in=disk)"])
+@pytest.mark.parametrize("method", ["longmem(N=32,K=16)", "retrieval(N=32,K=16,representatives=2,stored_in=disk)"])
 def test_bank(bench, method):
     options = {"methods": method, "backbone": "tiny-llama", "repeats": 2}
     short, long = (

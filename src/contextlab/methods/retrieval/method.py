@@ -32,6 +32,7 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
 
     In the layers from `first_layer` on, every query and head takes the chunks whose mean key has the highest inner
     product with it. All retrieved tokens have the position of the oldest local token, the first one behind the sinks.
+    With `representatives` and `shared` blocks are found as InfLLM finds them (Xiao et al. 2024).
     """
 
     Config = RetrievalConfig
