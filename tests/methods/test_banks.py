@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_texts import read, text
+from torch.nn.functional import pad
 
 import contextlab
 from contextlab import states
@@ -167,6 +168,17 @@ def test_the_best_tokens_of_every_chunk_stand_for_it(additions: list[list[int]],
                     best = sorted(tokens_of, key=lambda i: (-score[i], i))[:most]
                     expected = sum(best) / most + 0.5 * layer
                     assert float(bank.mean.k[layer][row, head, chunk, 0]) == pytest.approx(expected)
+
+
+@torch.no_grad()
+def test_scores_that_wait_may_have_the_slots_of_rows_that_are_gone() -> None:
+    kv = empty_kv(LAYERS, (1, HEADS, WIDTH), torch.empty(0))
+    bank = ChunkBank.empty(kv, 3, torch.float32, representatives=1)
+    bank = bank.add(tokens([4], [0]), FOREVER, scores=(torch.rand(1, HEADS, 4, 1),) * LAYERS)
+    wider = dataclasses.replace(bank, open_scores=tuple(pad(x, (0, 0, 0, 1), value=9.0) for x in bank.open_scores))
+    new, scores = tokens([5], [4]), (torch.rand(1, HEADS, 5, 1),) * LAYERS
+    result, expected = (one.add(new, FOREVER, scores=scores) for one in (wider, bank))
+    assert all(torch.equal(*pair) for pair in zip(result.mean.k, expected.mean.k, strict=True))
 
 
 def test_all_heads_may_take_the_chunks_that_are_best_for_them_together() -> None:

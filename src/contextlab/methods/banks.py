@@ -174,10 +174,12 @@ class ChunkBank:
         left_B = self.kv.used_B.to(device) % csz
         keys = KV((*(x.detach().to(wide(x)) for x in new.k), *scores), (), new.used_B)
         if bool(left_B.any()):
-            slots_BS = self.count_B[:, None] * csz + torch.arange(int(left_B.max()), device=device)
+            longest = int(left_B.max())  # of the rows that a state has now
+            slots_BS = self.count_B[:, None] * csz + torch.arange(longest, device=device)
+            open_scores = (x[:, :, :longest] for x in self.open_scores)
             old = KV(tuple(x.detach() for x in self.kv.k), (), self.kv.used_B)
             tail = old.take(slots_BS.to(old.used_B.device), left_B)
-            keys = KV((*(x.to(device, wide(x)) for x in tail.k), *self.open_scores), (), left_B).joined(keys)
+            keys = KV((*(x.to(device, wide(x)) for x in tail.k), *open_scores), (), left_B).joined(keys)
         chunks, whole_B, left_B = keys.slots // csz, keys.used_B // csz, keys.used_B % csz
         in_chunks = [x_BKSD[:, :, : chunks * csz].unflatten(2, (chunks, csz)) for x_BKSD in keys.k]
         if self.representatives is None:

@@ -124,4 +124,4 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         self.local.check(state)
         state.bank.check("bank", self.config.M)
         if state.scores:
-            states.same_slots("scores", state.scores, state.kv.used_B)
+            states.same_slots("kv and scores", (*state.kv.k, *state.scores), state.kv.used_B)
