@@ -13,7 +13,20 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src"
 PACKAGE = "contextlab"
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("version", "errors", "paths", "locks", "harmless", "tensors", "static", "files", "grammar", "cards", "config"),
+    (
+        "version",
+        "errors",
+        "paths",
+        "locks",
+        "harmless",
+        "tensors",
+        "static",
+        "files",
+        "grammar",
+        "cards",
+        "config",
+        "formula",
+    ),
     ("kernels",),
     ("states", "calls", "attention"),
     ("backbone",),

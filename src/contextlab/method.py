@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from contextlab import calls, cards, states, tensors
 from contextlab.config import MethodConfig as MethodConfig
 from contextlab.errors import UserError
+from contextlab.formula import FORK_BYTES, FORKS, Formula
 from contextlab.states import State as State
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ N = TypeVar("N", bound=nn.Module)
 
 WEIGHTS = "contextlab weights"
 """Says in a file that `save_weights` wrote it."""
-FORKS = 16
-"""The most copies of a state, and the most bytes of them together, that answer side by side."""
-FORK_BYTES = 2**29
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +155,14 @@ class ContextMethod(ABC, Generic[C, S]):
     @abstractmethod
     def capabilities(self) -> Capabilities:
         """What this method can do, with this backbone and configuration."""
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """What its calls cost by arithmetic, from lengths and settings alone; None where it declares none.
+
+        Args:
+            ahead: of the text's start.
+        """
+        return None
 
     @abstractmethod
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> S:

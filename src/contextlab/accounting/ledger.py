@@ -15,7 +15,9 @@ from contextlab.accounting import energy
 from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.accounting.products import ProductCounter
+from contextlab.accounting.texts import Text, Texts
 from contextlab.errors import UserError
+from contextlab.formula import total
 from contextlab.method import Ahead, AnyMethod, Capabilities, State
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Cost:
 
     Attributes:
         flops: model FLOPs, as `accounting.flops` counts them; None when they were not counted.
+        flops_formula: the same by the method's formula; None where it has none for one of the calls.
         peak_bytes: the most memory in use at one time, weights included; None where it was not measured.
         seconds: wall time.
         tokens: tokens processed, without padding.
@@ -48,16 +51,18 @@ class Cost:
     seconds: float = 0.0
     tokens: int = 0
     largest_bytes: int = 0
+    flops_formula: int | None = 0
     joules: float | None = 0.0
 
     def __add__(self, other: Cost) -> Cost:
         peaks = [peak for peak in (self.peak_bytes, other.peak_bytes) if peak is not None]
         return Cost(
-            None if self.flops is None or other.flops is None else self.flops + other.flops,
+            total([self.flops, other.flops]),
             max(peaks, default=None),
             self.seconds + other.seconds,
             self.tokens + other.tokens,
             max(self.largest_bytes, other.largest_bytes),
+            total([self.flops_formula, other.flops_formula]),
             None if self.joules is None or other.joules is None else self.joules + other.joules,
         )
 
@@ -113,7 +118,14 @@ class Ledger:
         self._largest: dict[tuple[Phase, str, bool], list[_Call]] = {}
 
     def call(
-        self, phase: Phase, fn: Callable[[], R], *, tokens: int | Callable[[R], int], kind: str, held_bytes: int = 0
+        self,
+        phase: Phase,
+        fn: Callable[[], R],
+        *,
+        tokens: int | Callable[[R], int],
+        kind: str,
+        held_bytes: int = 0,
+        formula: Callable[[R], int | None] = lambda _: None,
     ) -> R:
         """Run `fn()` and record its cost; a call that raises is not recorded.
 
@@ -123,6 +135,7 @@ class Ledger:
             tokens: number of tokens it processes, or a function that computes this from the result.
             kind: name of the kind of call; calls of one kind can be compared by their sizes.
             held_bytes: bytes in memory before the call, without the resident bytes.
+            formula: its FLOPs by arithmetic, from the result; None where that is unknown.
         """
         if self._reads_allocator:
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -132,7 +145,8 @@ class Ledger:
             seconds = self._now() - started
         after = self._energy()
         joules = None if before is None or after is None else after - before
-        entered = Cost(None, None, seconds, tokens(result) if callable(tokens) else tokens, joules=joules)
+        read = tokens(result) if callable(tokens) else tokens
+        entered = Cost(None, None, seconds, read, joules=joules, flops_formula=formula(result))
         if products is not None:
             call = _Call(fn, held_bytes, _bytes_of(result), products)
             entered = self._counted(entered, phase, kind, call)
@@ -229,7 +243,9 @@ class Meter:
         self.method = method
         self.ledger = ledger
         self.example = ""
-        self._state: dict[str, int] | None = None
+        self._state: dict[str, int | None] | None = None
+        self._kept = -1
+        self._texts = Texts()
 
     @property
     def backbone(self) -> Backbone:
@@ -244,6 +260,7 @@ class Meter:
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
         """An empty state; costs nothing."""
         state: State = self.method.start(batch_size, ahead=ahead)
+        self._texts.put(state, Text(self.method.formula(ahead)))
         return state
 
     def read(
@@ -254,13 +271,16 @@ class Meter:
         Raises:
             UserError: when a log-probability is not finite.
         """
+        text, tokens = self._texts.of(state), tokens_BT.numel() if lengths_B is None else int(lengths_B.sum())
         after, logprobs_BT = self.ledger.call(
             phase,
             lambda: self.method.read(state, tokens_BT, lengths_B, logprobs=logprobs),
-            tokens=tokens_BT.numel() if lengths_B is None else int(lengths_B.sum()),
+            tokens=tokens,
             kind="read" if logprobs else "read silently",
             held_bytes=_held(state),
+            formula=lambda _: text.read(tokens, logprobs=logprobs),
         )
+        self._texts.put(after, text.after(tokens))
         self._check_finite(logprobs_BT)
         return after, logprobs_BT
 
@@ -270,13 +290,13 @@ class Meter:
         Raises:
             UserError: when a log-probability is not finite.
         """
-        tokens: int = state.batch_size * sum(map(len, candidates))
         logprobs_BNM = self.ledger.call(
             phase,
             lambda: self.method.score(state, candidates),
-            tokens=tokens,
+            tokens=state.batch_size * sum(map(len, candidates)),
             kind="score",
             held_bytes=_held(state),
+            formula=lambda _: self._texts.of(state).score(candidates),
         )
         self._check_finite(logprobs_BNM)
         return logprobs_BNM
@@ -289,6 +309,7 @@ class Meter:
             tokens=lambda written: sum(map(len, prompts)) + sum(map(len, written)),
             kind="generate",
             held_bytes=_held(state),
+            formula=lambda written: self._texts.of(state).generate(prompts, written, options["max_new_tokens"]),
         )
 
     def _check_finite(self, logprobs: Tensor | None) -> None:
@@ -302,13 +323,15 @@ class Meter:
 
     def keep(self, state: State) -> None:
         """Record the size of `state` as what must be kept; the largest of several counts."""
-        if self._state is None or state.nbytes > self._state["bytes"]:
+        if state.nbytes > self._kept:
             tokens = int(state.length_B.sum())
+            self._kept = state.nbytes
             self._state = {"bytes": state.nbytes, "floats": state.floats, "tokens": tokens, "cached": state.cached}
+            self._state["bytes_formula"] = self._texts.of(state).state_bytes
 
     def take(self) -> dict[str, Any]:
         """Cost by phase and size of the kept state (None without one), since the last `take`."""
-        state, self._state = self._state, None
+        state, self._state, self._kept = self._state, None, -1
         return {"cost": {phase: cost.as_dict() for phase, cost in self.ledger.take().items()}, "state": state}
 
 

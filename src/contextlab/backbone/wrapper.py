@@ -22,6 +22,8 @@ from contextlab.tensors import Derived, versions, weights_digest
 HEAD_TOKENS = 128
 """Tokens that are projected onto the vocabulary at one time: few enough that the C library keeps their memory for the
 next ones (32 MiB), instead of requesting it from the system every time."""
+FAMILIES = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "gpt2": "gpt2", "opt": "opt"}
+"""Model types of transformers by what their blocks compute, for models whose FLOPs follow from their sizes."""
 LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 
 
@@ -72,6 +74,17 @@ class Backbone:
     def attention_dtype(self) -> torch.dtype:
         """Width of queries, keys and values as attention sees them."""
         return getattr(self.model, "attention_dtype", None) or self.dtype
+
+    @property
+    def family(self) -> str | None:
+        """Whose blocks these are, one of `llama`, `gpt2` and `opt`; None where their FLOPs have no formula, because
+        they are others, see a narrow window only, or are quantised.
+        """
+        narrow = getattr(self.config, "sliding_window", None) is not None
+        projected = getattr(self.config, "word_embed_proj_dim", self.width) != self.width
+        if narrow or projected or getattr(self.model, "hf_quantizer", None) is not None:
+            return None
+        return FAMILIES.get(self.config.model_type)
 
     def check_differentiable(self) -> None:
         """Refuse a model without gradients.

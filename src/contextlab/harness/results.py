@@ -218,6 +218,7 @@ def _cost(costs: Sequence[dict[str, Any]], peak: int | None) -> dict[str, Any] |
     joules = [cost["joules"] for cost in costs if cost.get("joules") is not None]
     return {
         "flops": round(sum(work) / len(costs)) if counted else None,
+        "flops_formula": _mean([cost.get("flops_formula") for cost in costs]),
         "peak_bytes": peak if peak is not None else max(peaks, default=None),
         "seconds": statistics.median(seconds),
         "seconds_spread": _spread(speeds) if len(speeds) >= FEW else None,
@@ -232,7 +233,14 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _means(counts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    return {key: round(sum(c[key] for c in counts) / len(counts)) for key in counts[0]} if counts else None
+    """Means of all counts; examples of earlier versions have no `bytes_formula`."""
+    return {key: _mean([count.get(key) for count in counts]) for key in counts[0]} if counts else None
+
+
+def _mean(counts: Sequence[int | None]) -> int | None:
+    """The mean, rounded; None where a count is missing."""
+    known = [count for count in counts if count is not None]
+    return round(sum(known) / len(known)) if known and len(known) == len(counts) else None
 
 
 def measure_of(result: Mapping[str, Any]) -> Measure:

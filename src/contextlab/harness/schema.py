@@ -43,6 +43,7 @@ class Cost(Part):
     seconds: Amount
     tokens: Count
     largest_bytes: Count = 0
+    flops_formula: Count | None = None
     seconds_spread: Amount | None = None
     joules: Amount | None = None
 
@@ -54,6 +55,7 @@ class Size(Part):
     floats: Count
     tokens: Count
     cached: Count = 0
+    bytes_formula: Count | None = None
 
 
 class Score(Part):

@@ -9,9 +9,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contextlab.accounting.formulas import COUNT, Model
 from contextlab.backbone import Backbone
+from contextlab.formula import Formula, Row
 from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State
 from contextlab.methods.full import Full
+
+
+class ClosedBookFormula(Formula):
+    """What `full` pays for a text of its own, in every call with predictions.
+
+    Args:
+        model: sizes of the backbone.
+        full: the formula of full attention.
+    """
+
+    def __init__(self, model: Model, full: Formula) -> None:
+        self.model, self.full = model, full
+
+    def read(self, rows: Sequence[Row], *, logprobs: bool) -> int | None:
+        """Nothing without predictions."""
+        return self.full.read([Row(0, row.tokens) for row in rows], logprobs=True) if logprobs else 0
+
+    def score(self, before: int, candidates: Sequence[int]) -> int | None:
+        """The candidates behind an empty context."""
+        return self.full.score(0, candidates)
+
+    def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
+        """The prompts behind an empty context."""
+        return self.full.generate(0, prompts, written, most)
+
+    def state_bytes(self, length: int) -> int:
+        """A count, and the hidden state after BOS."""
+        return self.model.hidden_bytes + COUNT
 
 
 class ClosedBook(ContextMethod[MethodConfig, State]):
@@ -25,6 +55,11 @@ class ClosedBook(ContextMethod[MethodConfig, State]):
     def capabilities(self) -> Capabilities:
         """Every call starts from an empty context, so a text read in two calls is two texts."""
         return Capabilities(exact_streaming=False, uses_context=False)
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """That of full attention without a context."""
+        model, full = Model.of(self.backbone), self.full.formula()
+        return None if model is None or full is None else ClosedBookFormula(model, full)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
         """A state that only counts."""

@@ -13,9 +13,13 @@ from typing import Any, Literal, Self, TypeVar
 import pydantic
 
 from contextlab import grammar
+from contextlab.accounting.formulas import Model, update_flops
 from contextlab.backbone import Backbone, Linear, UpdatedBackbone, linear_layers
 from contextlab.config import MethodConfig, Weights
 from contextlab.errors import UserError
+from contextlab.formula import Formula
+from contextlab.method import Ahead
+from contextlab.methods.formulas import ForgettingFormula, first_segment
 from contextlab.methods.segments import SegmentMethod
 
 Targets = Literal["attention", "all"]
@@ -70,6 +74,14 @@ class LowRankMethod(SegmentMethod[C]):
             self.learns(updated.updates, self.config.weights)
         elif isinstance(self.config.weights, Path):
             raise UserError(f"weights={self.config.weights} holds an update of some rank: give it, as in rank=16.")
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """Forward passes over what the cache holds."""
+        model = Model.of(self.backbone)
+        if model is None:
+            return None
+        first = first_segment(self.local, ahead if self.capabilities.segment else None)
+        return ForgettingFormula(model, self.local, first, update_flops(self.learned))
 
     def baseline(self) -> Self | None:
         """The method without an update, which an untrained one equals exactly."""

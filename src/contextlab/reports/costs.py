@@ -43,6 +43,8 @@ class Cost:
 CATALOGUE = (
     Cost("TFLOPs contextualize", "context", "TFLOP", ("contextualize_flops", "flops", "contextualize", "all")),
     Cost("TFLOPs query", "query", "TFLOP", ("query_flops", "flops", "query", "all")),
+    Cost("TFLOPs contextualize by formula", "context, formula", "TFLOP", ("contextualize_flops_formula", "formula")),
+    Cost("TFLOPs query by formula", "query, formula", "TFLOP", ("query_flops_formula", "formula")),
     Cost("peak MiB", "peak", "MiB", ("peak_bytes", "peak", "all"), measured=True),
     Cost("seconds", "time", "s", ("seconds", "all"), measured=True),
     Cost("seconds contextualize", "context", "s", ("contextualize_seconds", "contextualize"), measured=True),
@@ -52,6 +54,7 @@ CATALOGUE = (
     Cost("tokens contextualize", "context", "tokens", ("contextualize_tokens", "tokens", "contextualize")),
     Cost("tokens query", "query", "tokens", ("query_tokens", "tokens", "query")),
     Cost("state MiB", "state", "MiB", ("state_bytes", "state", "all")),
+    Cost("state MiB by formula", "state, formula", "MiB", ("state_bytes_formula", "formula")),
     Cost("state floats", "state", "floats", ("state_floats",)),
     Cost("state tokens", "state", "tokens", ("state_tokens",)),
     Cost("cached tokens", "cached", "tokens", ("state_cached",)),
@@ -98,6 +101,8 @@ def numbers(result: Result) -> dict[str, Cell]:
     for phase, cost in phases.items():
         if cost["flops"] is not None:
             values[f"TFLOPs {phase}"] = cost["flops"] / TERA
+        if cost.get("flops_formula") is not None:
+            values[f"TFLOPs {phase} by formula"] = cost["flops_formula"] / TERA
         values[f"tokens {phase}"] = cost["tokens"]
         if cost.get("joules") is not None:
             values[f"joules {phase}"] = cost["joules"]
@@ -134,6 +139,8 @@ def _state(state: Mapping[str, Any] | None) -> dict[str, float]:
     if not state:
         return {}
     values = {"state MiB": state["bytes"] / MEBI, "state floats": state["floats"], "state tokens": state["tokens"]}
+    if state.get("bytes_formula") is not None:
+        values["state MiB by formula"] = state["bytes_formula"] / MEBI
     return values | ({"cached tokens": state["cached"]} if "cached" in state else {})
 
 

@@ -53,6 +53,7 @@ _RUN = {
 }
 _COST = {
     "flops": ("float64", "floating-point operations, two per multiply-add; mean per example"),
+    "flops_formula": ("float64", "the same by arithmetic; missing where the method has no formula"),
     "peak_bytes": ("float64", "highest peak memory, weights included"),
     "seconds": ("float64", "wall-clock seconds, median over examples"),
     "seconds_spread": ("float64", "interquartile range of seconds per FLOP, divided by their median"),
@@ -61,6 +62,7 @@ _COST = {
 }
 _STATE = {
     "bytes": ("float64", "size of the state behind the context, mean over examples"),
+    "bytes_formula": ("float64", "the same by arithmetic; missing where the method has no formula"),
     "floats": ("float64", "numbers in it"),
     "tokens": ("float64", "tokens that it has read"),
     "cached": ("float64", "tokens whose keys and values it holds"),

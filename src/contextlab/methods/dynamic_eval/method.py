@@ -20,13 +20,17 @@ import torch
 from torch import Tensor
 
 from contextlab import states, tensors
+from contextlab.accounting.formulas import Model
 from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.formula import Formula
 from contextlab.method import Ahead, Capabilities, ContextMethod, pad
 from contextlab.methods.adaptable import Adaptable
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
+from contextlab.methods.dynamic_eval.formula import DynamicEvalFormula
 from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, lost
+from contextlab.methods.formulas import Segments, first_segment
 from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.rows import single_row
 from contextlab.methods.rules import RMS, SGD, Adam, Rule
@@ -60,6 +64,16 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
     def baseline(self) -> Window | None:
         """The window, without learning."""
         return None if self.config.lr else Window(self.backbone, WindowConfig(N=self.local.segment))
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """Segments with their updates; None where some parameters only learn, so that gradients end anywhere."""
+        model = Model.of(self.backbone)
+        if model is None or len(self.model.names) < len(list(self.backbone.model.parameters())):
+            return None
+        first = first_segment(self.local, ahead)
+        copies = 3 if self.rule.moments else 1
+        learned = copies * sum(w.numel() * w.element_size() for w in self.model.trained)
+        return DynamicEvalFormula(model, self.config, Segments(first, first, self.local.segment), learned)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> DynamicEvalState:
         """The trained weights, shared until they change, and an empty context."""

@@ -14,16 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from contextlab import attention, states
+from contextlab.accounting.formulas import Model, update_flops
 from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone, UpdatedBackbone, wrap
 from contextlab.errors import UserError
+from contextlab.formula import Formula
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.evalm.config import EVALMConfig
+from contextlab.methods.evalm.formula import EVALMFormula
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
+from contextlab.methods.formulas import first_segment
 from contextlab.methods.local_cache import LocalCache, reserved
 from contextlab.methods.sliding import Local, Sliding, SlidingConfig, local_twin
 
@@ -49,9 +53,10 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         self.local = LocalCache(self.geometry.window, keep_first=self.geometry.sinks, keep_last=self.geometry.recent)
         self.summaries = summaries(backbone, self.config)
         learned: nn.Module = self.summaries
+        self.updates: nn.Module | None = None
         if self.config.rank:
             updated = UpdatedBackbone(backbone, self.config.targeted(backbone), self.config.rank)
-            self.network = updated
+            self.network, self.updates = updated, updated.updates
             learned = nn.ModuleDict({SUMMARIES: self.summaries, UPDATES: updated.updates})
         self.learns(learned, self.config.weights)
 
@@ -80,6 +85,15 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         assert self.learned is not None
         begun = {name: tensor for name, tensor in self.learned.state_dict().items() if name.startswith(f"{UPDATES}.")}
         return {**{f"{SUMMARIES}.{name}": tensor for name, tensor in weights.items()}, **begun}
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """Local attention and the summaries."""
+        model, chunk = Model.of(self.backbone), self.geometry.chunk
+        if model is None:
+            return None
+        first = first_segment(self.local, ahead if self.capabilities.segment else None)
+        whole = (first + chunk - 1) // chunk * chunk
+        return EVALMFormula(model, self.local, whole, self.config, self.geometry, update_flops(self.updates))
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> EVALMState:
         """An empty state; a first window that is shortened for what is ahead still holds whole chunks."""

@@ -13,14 +13,17 @@ import torch
 from torch import Tensor
 
 from contextlab import states
+from contextlab.accounting.formulas import Model
 from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone, linear_layers
+from contextlab.formula import Formula
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.generative_adapter import released
 from contextlab.methods.generative_adapter.adapter import Adapter
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
+from contextlab.methods.generative_adapter.formula import AdapterFormula, Widths
 from contextlab.methods.generative_adapter.generator import Generator
 from contextlab.methods.generative_adapter.targets import Enter, Pair, adapted
 from contextlab.methods.local_cache import LocalCache, LocalState
@@ -76,6 +79,14 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
     def renamed_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """The authors' released weights, or ours."""
         return released.generator_weights(weights) if released.is_released(weights) else weights
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """Forward passes with the pairs, S, and weights made of it."""
+        model, generator = Model.of(self.backbone), self.generator
+        if model is None:
+            return None
+        widths = Widths(generator.d_r, generator.rank, generator.targets)
+        return AdapterFormula(model, self.local.segment, self.config, widths, ahead)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> AdapterState:
         """No change of weights and an empty chunk."""

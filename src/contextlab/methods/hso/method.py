@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from contextlab import states
+from contextlab.accounting.formulas import Model
 from contextlab.backbone import Backbone
+from contextlab.formula import Formula
 from contextlab.method import Ahead, Capabilities, ContextMethod
 from contextlab.methods.hso.config import HSOConfig
+from contextlab.methods.hso.formula import HSOFormula
 from contextlab.methods.hso.reading import Reading
 from contextlab.methods.hso.state import HSOState
 from contextlab.methods.window import Window, WindowConfig
@@ -45,6 +48,14 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
         """The window, which HSO with lr=0 equals."""
         plain = self.config.lr == 0 and self.resets
         return Window(self.backbone, WindowConfig(N=self.context)) if plain else None
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """Windows forwards and backwards."""
+        model = Model.of(self.backbone)
+        if model is None:
+            return None
+        first = ahead.first_segment(self.context) if ahead else self.context
+        return HSOFormula(model, self.config, self.context, first if self.resets else None)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> HSOState:
         """An empty cache."""

@@ -17,16 +17,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from contextlab import attention
+from contextlab.accounting.formulas import Model, update_flops
 from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import Ahead, AnyMethod, Capabilities
 from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
+from contextlab.methods.formulas import first_segment
 from contextlab.methods.longmem.bank import add
 from contextlab.methods.longmem.config import LongMemConfig
+from contextlab.methods.longmem.formula import LongMemFormula
 from contextlab.methods.longmem.reader import MemoryReader
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.longmem.state import LongMemState
@@ -75,6 +79,23 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
     def twin(self) -> str:
         """The local view with an update of the rank of the side network's, in all linear layers too."""
         return local_twin(self.config.local, self.config.N, self.config.rank, "all")
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """Both networks and the bank; None where rows share one."""
+        model = Model.of(self.backbone)
+        if model is None or self.config.bank_scope == "shared":
+            return None
+        stored: torch.dtype = getattr(torch, self.config.storage_dtype)
+        return LongMemFormula(
+            model,
+            self.local,
+            first_segment(self.local, ahead if self.capabilities.segment else None),
+            self.config,
+            blocks=len(self.side.blocks),
+            reading=list(self.side.reading.values()),
+            update=update_flops(None if self.side.update is None else self.side.update.blocks),
+            stored_bytes=stored.itemsize,
+        )
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LongMemState:
         """An empty bank and an empty segment."""

@@ -18,17 +18,21 @@ import torch
 from torch import Tensor, nn
 
 from contextlab import attention
+from contextlab.accounting.formulas import Model, update_flops
 from contextlab.attention import KV, Anatomy, CacheReader, Layout, empty_kv
 from contextlab.backbone import Backbone, UpdatedBackbone
 from contextlab.errors import UserError
+from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.joint_memory_attention import fuse_memory
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.banks import layer_of_bank
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
+from contextlab.methods.formulas import first_segment
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.memtrm.config import MemTRMConfig
+from contextlab.methods.memtrm.formula import MemTRMFormula
 from contextlab.methods.newest import newest
 from contextlab.methods.sliding import Sliding, local_twin, local_view
 from contextlab.methods.window import Window
@@ -84,6 +88,23 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
     def twin(self) -> str:
         """Local attention with the same update in all layers."""
         return local_twin(self.config.local, self.config.N, self.config.rank, self.config.targets)
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """Local attention and the look at the bank."""
+        model = Model.of(self.backbone)
+        if model is None:
+            return None
+        stored: torch.dtype = getattr(torch, self.config.storage_dtype)
+        return MemTRMFormula(
+            model,
+            self.local,
+            first_segment(self.local, ahead if self.capabilities.segment else None),
+            self.config,
+            layer=self.memory_layer,
+            update=update_flops(self.memory.updates),
+            layered=self.parts is not None,
+            stored_bytes=stored.itemsize,
+        )
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> MemTRMState:
         """An empty bank and an empty cache."""

@@ -13,15 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from contextlab import states
+from contextlab.accounting.formulas import Model
 from contextlab.attention import KV, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.retrieval.config import RetrievalConfig
+from contextlab.methods.retrieval.formula import RetrievalFormula
 from contextlab.methods.retrieval.learned import MemoryQuery
 from contextlab.methods.retrieval.reader import Reach, RetrievalReader, RetrievalState
 from contextlab.methods.sliding import Sliding, SlidingConfig, local_twin
@@ -66,14 +69,27 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         """The local view with an update of the rank of what is learned."""
         return local_twin("sliding", self.config.N, self.config.rank)
 
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """The sliding window, and what the upper layers retrieve; none with scores of representatives."""
+        model = Model.of(self.backbone)
+        if model is None or self.config.representatives is not None:
+            return None
+        layers = self.backbone.layers - self.reach.first_layer
+        return RetrievalFormula(model, self.local, self.config, layers=layers, stored_bytes=self._stored_type.itemsize)
+
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> RetrievalState:
         """An empty view and an empty bank."""
         plain, backbone = self.local.empty(self.backbone, batch_size), self.backbone
-        storage = self.config.storage_dtype
-        dtype: torch.dtype = getattr(torch, storage) if storage else backbone.attention_dtype
         kv = backbone.empty_kv(batch_size, backbone.layers - self.reach.first_layer)
-        bank = ChunkBank.empty(kv, self.config.csz, dtype, self.config.stored_in, self.config.representatives)
+        config = self.config
+        bank = ChunkBank.empty(kv, config.csz, self._stored_type, config.stored_in, config.representatives)
         return RetrievalState(plain.length_B, plain.pending_BC, plain.kv, plain.left_B, bank, bank.open_scores)
+
+    @property
+    def _stored_type(self) -> torch.dtype:
+        storage = self.config.storage_dtype
+        kind: torch.dtype = getattr(torch, storage) if storage else self.backbone.attention_dtype
+        return kind
 
     def room(self, state: RetrievalState) -> Tensor:
         """Up to the end of the window."""

@@ -17,15 +17,19 @@ import torch
 from torch import Tensor
 
 from contextlab import states
+from contextlab.accounting.formulas import Model, update_flops
 from contextlab.attention import CacheReader
 from contextlab.backbone import Backbone, UpdatedBackbone
 from contextlab.backbone.wrapper import HEAD_TOKENS
+from contextlab.formula import Formula
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.blocks import BlockMethod
+from contextlab.methods.formulas import first_segment
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import twin
 from contextlab.methods.trime import distribution
 from contextlab.methods.trime.config import TRIMEConfig
+from contextlab.methods.trime.formula import TRIMEFormula
 from contextlab.methods.trime.network import RepresentingBackbone
 from contextlab.methods.trime.pairs import Pairs, Seen
 
@@ -67,6 +71,14 @@ class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
     def twin(self) -> str:
         """The window with the same update, trained without memory."""
         return twin("window", N=self.config.N, rank=self.config.rank, targets=self.config.targets)
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """The window, and a look at all pairs for every prediction."""
+        model = Model.of(self.backbone)
+        if model is None:
+            return None
+        first, update = first_segment(self.local, ahead), update_flops(self.learned)
+        return TRIMEFormula(model, self.local, first, most=self.config.M, update=update)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> TRIMEState:
         """No memory and an empty segment."""

@@ -16,15 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contextlab import states
+from contextlab.accounting.formulas import Model, update_flops
 from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.formula import Formula
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import twin
 from contextlab.methods.ultragist.config import UltraGistConfig
+from contextlab.methods.ultragist.formula import UltraGistFormula
 from contextlab.methods.ultragist.gists import Gists, Windows
 
 
@@ -67,6 +70,13 @@ class UltraGist(BlockMethod[UltraGistConfig, UltraGistState]):
     def twin(self) -> str:
         """The window with an update of the same rank."""
         return twin("window", N=self.local.segment, rank=self.config.rank)
+
+    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+        """Windows behind gists, and the gists."""
+        model = Model.of(self.backbone)
+        if model is None:
+            return None
+        return UltraGistFormula(model, self.extent, self.config.ratio, update_flops(self.gists.updates), ahead)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> UltraGistState:
         """An empty state."""

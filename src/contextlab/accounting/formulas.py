@@ -1,0 +1,123 @@
+"""What the formulas of methods share: the FLOPs of a model's parts, visible pairs, and the bytes of caches.
+
+Everything follows from sizes; nothing is run. See `contextlab.formula`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from contextlab.accounting.flops import (
+    causal_pairs,
+    gpt2_block_flops,
+    head_flops,
+    llama_block_flops,
+    opt_block_flops,
+)
+from contextlab.backbone import Backbone
+
+BLOCKS: dict[str, Callable[[int, int, Any], int]] = {
+    "llama": llama_block_flops,
+    "gpt2": gpt2_block_flops,
+    "opt": opt_block_flops,
+}
+COUNT = 8
+"""Bytes of a count per row."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The sizes of a backbone whose blocks have a formula.
+
+    Attributes:
+        family: one of `BLOCKS`.
+        config: of transformers.
+        layers: blocks.
+        width: of a hidden state.
+        heads: query heads.
+        kv_heads: key and value heads.
+        head_width: of a head.
+        hidden_bytes: of a hidden state.
+        item_bytes: of a number in keys and values.
+    """
+
+    family: str
+    config: Any
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    hidden_bytes: int
+    item_bytes: int
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> Model | None:
+        """The sizes of a backbone; None where its blocks have no formula."""
+        if backbone.family is None:
+            return None
+        return cls(
+            backbone.family,
+            backbone.config,
+            backbone.layers,
+            backbone.width,
+            backbone.heads,
+            backbone.kv_heads,
+            backbone.head_width,
+            backbone.width * backbone.dtype.itemsize,
+            backbone.attention_dtype.itemsize,
+        )
+
+    def block(self, tokens: int, pairs: int) -> int:
+        """FLOPs of one block for so many tokens and visible (query, key) pairs of one head."""
+        return BLOCKS[self.family](tokens, pairs, self.config)
+
+    def attention(self, pairs: int) -> int:
+        """FLOPs of one block's attention, or of attention to something else with as many heads."""
+        return self.block(0, pairs)
+
+    def blocks(self, tokens: int, pairs: int) -> int:
+        """FLOPs of all blocks."""
+        return self.layers * self.block(tokens, pairs)
+
+    def head(self, tokens: int) -> int:
+        """FLOPs of the projection onto the vocabulary."""
+        return head_flops(tokens, self.config)
+
+    def search(self, queries: int, keys: int) -> int:
+        """FLOPs of the inner products of all queries of a block with all keys of a bank."""
+        return 2 * queries * keys * self.heads * self.head_width
+
+    def cache_bytes(self, slots: int, layers: int | None = None, item_bytes: int | None = None, parts: int = 2) -> int:
+        """Bytes of a cache of one row, and of the count of its slots in use.
+
+        Args:
+            slots: in use.
+            layers: as many as blocks when not given.
+            item_bytes: of a number, those of the model's keys when not given.
+            parts: 2 for keys and values, 1 for keys alone.
+        """
+        layers = self.layers if layers is None else layers
+        numbers = parts * layers * slots * self.kv_heads * self.head_width
+        return numbers * (item_bytes or self.item_bytes) + COUNT
+
+
+def triangle(count: int) -> int:
+    """1 + 2 + ... + count."""
+    return count * (count + 1) // 2
+
+
+def pairs(used: int, tokens: int, most: int | None = None) -> int:
+    """Visible pairs of tokens behind so many slots in use, where no query sees more than `most` keys."""
+    if most is None:
+        return tokens * used + triangle(tokens)
+    return causal_pairs(used + tokens, most) - causal_pairs(used, most)
+
+
+def update_flops(updates: nn.Module | None) -> int:
+    """FLOPs per token of low-rank updates: every number of their matrices is multiplied once."""
+    return 0 if updates is None else 2 * sum(parameter.numel() for parameter in updates.parameters())

@@ -1,0 +1,65 @@
+"""What the states of a run have read, so that formulas can be asked about calls on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Sequence
+
+from contextlab.formula import Formula, Row
+from contextlab.method import State
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """What is known of a state of one row.
+
+    Attributes:
+        formula: of its method, for what was announced at its start; None where there is none, and every answer is None.
+        before: tokens read.
+    """
+
+    formula: Formula | None = None
+    before: int = 0
+
+    def after(self, tokens: int) -> Text:
+        """The text with so many tokens more."""
+        return Text(self.formula, self.before + tokens)
+
+    def read(self, tokens: int, *, logprobs: bool) -> int | None:
+        """FLOPs of reading on."""
+        return self.formula and self.formula.read([Row(self.before, tokens)], logprobs=logprobs)
+
+    def score(self, candidates: Sequence[Sequence[int]]) -> int | None:
+        """FLOPs of scoring candidates."""
+        return self.formula and self.formula.score(self.before, [len(one) for one in candidates])
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> int | None:
+        """FLOPs of writing what was written."""
+        lengths = ([len(one) for one in texts] for texts in (prompts, written))
+        return self.formula and self.formula.generate(self.before, *lengths, max_new_tokens)
+
+    @property
+    def state_bytes(self) -> int | None:
+        """Bytes of the state."""
+        return self.formula and self.formula.state_bytes(self.before)
+
+
+class Texts:
+    """The texts of states that somebody still holds."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[State], Text]] = {}
+
+    def put(self, state: State, text: Text) -> None:
+        """Note what a state has read."""
+        number = id(state)
+        if text.formula is not None and state.batch_size == 1:
+            self._known[number] = weakref.ref(state, lambda _: self._known.pop(number, None)), text
+
+    def of(self, state: State) -> Text:
+        """What a state has read; a text without a formula for a state that was not noted."""
+        reference, text = self._known.get(id(state), (None, Text()))
+        return text if reference is not None and reference() is state else Text()

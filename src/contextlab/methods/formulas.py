@@ -1,0 +1,214 @@
+"""Formulas of methods that read in blocks: the loop of `methods.blocks` over lengths instead of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+from contextlab.accounting.formulas import COUNT, Model, pairs
+from contextlab.formula import Formula, Row, steps, total
+from contextlab.method import Ahead
+from contextlab.methods.blocks import BLOCK_TOKENS
+from contextlab.methods.branches import AT_ONCE
+from contextlab.methods.local_cache import LocalCache
+
+
+@dataclasses.dataclass(frozen=True)
+class Segments:
+    """Where the segments of a text end.
+
+    Attributes:
+        first: tokens in front, which have segments of their own.
+        inside: tokens of a segment there, the last one ending with them.
+        length: tokens of every segment behind them.
+    """
+
+    first: int
+    inside: int
+    length: int
+
+    def bounds(self, position: int) -> tuple[int, int]:
+        """Begin and end of the segment in which the token at a position is."""
+        if position < self.first:
+            begin = position // self.inside * self.inside
+            return begin, min(begin + self.inside, self.first)
+        begin = self.first + (position - self.first) // self.length * self.length
+        return begin, begin + self.length
+
+    def before(self, position: int) -> Iterator[int]:
+        """The lengths of all segments that have ended at a position, in order."""
+        begin = 0
+        while (end := self.bounds(begin)[1]) <= position:
+            yield end - begin
+            begin = end
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """What a block takes of a row.
+
+    Attributes:
+        before: tokens of the text in front of it.
+        taken: tokens that count; the row is padded to the longest.
+        begin: tokens in front of its segment.
+        end: where the segment ends.
+    """
+
+    before: int
+    taken: int
+    begin: int
+    end: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether the segment ends with it."""
+        return self.taken > 0 and self.before + self.taken == self.end
+
+
+class BlockFormula(Formula):
+    """The arithmetic of a `BlockMethod`: that of one step, added up over the blocks of a call.
+
+    Args:
+        model: sizes of the backbone.
+        segments: of the text.
+    """
+
+    def __init__(self, model: Model, segments: Segments) -> None:
+        self.model, self.segments = model, segments
+
+    @abstractmethod
+    def step(self, spans: Sequence[Span], tokens: int) -> int:
+        """FLOPs of `BlockMethod.step` over rows that are padded to so many tokens."""
+
+    def skim(self, spans: Sequence[Span]) -> int | None:
+        """FLOPs of `BlockMethod.skim`; None where the whole step is needed."""
+        return None
+
+    def head(self, spans: Sequence[Span], tokens: int) -> int:
+        """FLOPs of `BlockMethod.head` for the same block."""
+        return len(spans) * self.model.head(tokens)
+
+    def beside(self, before: int, tokens: int) -> int | None:
+        """FLOPs of a continuation that lies beside others behind one state; None where each has a copy of it."""
+        return self.step([self._span(before, tokens)], tokens)
+
+    def predict(self, befores: Sequence[int]) -> int | None:
+        """FLOPs of one projection onto the vocabulary for every row."""
+        return self.model.head(len(befores))
+
+    def read(self, rows: Sequence[Row], *, logprobs: bool) -> int | None:
+        """FLOPs of all blocks, and of the projection where log-probabilities are wanted."""
+        flops, open_rows = 0, list(rows)
+        while any(row.tokens for row in open_rows):
+            spans = [self._span(row.before, min(row.tokens, BLOCK_TOKENS)) for row in open_rows]
+            tokens = max(span.taken for span in spans)
+            passing = not logprobs and all(
+                row.tokens > span.taken and span.ended for row, span in zip(open_rows, spans, strict=True)
+            )
+            skimmed = self.skim(spans) if passing else None
+            flops += self.step(spans, tokens) if skimmed is None else skimmed
+            flops += self.head(spans, tokens) if logprobs else 0
+            pairs_of = zip(open_rows, spans, strict=True)
+            open_rows = [Row(row.before + span.taken, row.tokens - span.taken) for row, span in pairs_of]
+        return flops
+
+    def score(self, before: int, candidates: Sequence[int]) -> int | None:
+        """FLOPs of common passes over the candidates, or of reading them from copies of the state."""
+        longest = max(candidates, default=0)
+        if longest == 0:
+            return 0
+        flops = self._in_view(before, longest)
+        if flops is None:
+            return super().score(before, candidates)
+        if len(candidates) > (together := max(1, AT_ONCE // longest)):
+            return total(
+                [self.score(before, candidates[n : n + together]) for n in range(0, len(candidates), together)]
+            )
+        return len(candidates) * (flops + self.model.head(longest))
+
+    def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
+        """FLOPs of common passes where many prompts fit behind the state, else of copies of it."""
+        longest = max(prompts, default=0) + most - 1
+        if len(prompts) < 2 or self._in_view(before, longest) is None:
+            return super().generate(before, prompts, written, most)
+        return self._in_common(before, prompts, written, most)
+
+    def _in_common(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
+        """FLOPs of common passes over prompts, unpadded, and one token more of each in every further step."""
+        together = max(1, AT_ONCE // max(max(prompts) + most - 1, 1))
+        flops: list[int | None] = []
+        for n in range(0, len(prompts), together):
+            count = steps(written[n : n + together], most)
+            for prompt in prompts[n : n + together] if count else []:
+                flops += [self.beside(before, prompt), self.predict([before])]
+                for end in range(before + prompt, before + prompt + count - 1):
+                    flops += [self.beside(end, 1), self.predict([end])]
+        return total(flops)
+
+    def _in_view(self, before: int, longest: int) -> int | None:
+        """FLOPs of a continuation that does not go beyond the segment; None for one that does, or has a copy."""
+        return self.beside(before, longest) if longest <= self._room(before) else None
+
+    def _room(self, before: int) -> int:
+        """Tokens to the end of the segment."""
+        return self.segments.bounds(before)[1] - before
+
+    def _span(self, before: int, tokens: int) -> Span:
+        begin, end = self.segments.bounds(before)
+        return Span(before, min(tokens, end - before), begin, end)
+
+
+class LocalFormula(BlockFormula):
+    """A local cache, and low-rank updates of the layers where there are any.
+
+    Args:
+        model: sizes of the backbone.
+        local: how long segments are, and what stays of them.
+        first: tokens of the first segment.
+        update: FLOPs per token of the updates.
+    """
+
+    def __init__(self, model: Model, local: LocalCache, first: int | None = None, update: int = 0) -> None:
+        first = local.segment if first is None else first
+        super().__init__(model, Segments(first, first, local.segment))
+        self.local, self.update = local, update
+
+    def used(self, before: int) -> int:
+        """Slots in use of the local cache."""
+        begin, _ = self.segments.bounds(before)
+        return self.kept(begin) + before - begin
+
+    def kept(self, end: int) -> int:
+        """Slots that stay of a text that ends with a segment."""
+        return min(end, self.local.keep_first + self.local.keep_last)
+
+    def pairs(self, span: Span, tokens: int) -> int:
+        """Visible pairs in the local cache."""
+        band = None if self.local.band is None else self.local.band + self.local.keep_first
+        return pairs(self.used(span.before), tokens, band)
+
+    def network(self, span: Span, tokens: int) -> int:
+        """FLOPs of a whole forward pass over the row."""
+        return self.model.blocks(tokens, self.pairs(span, tokens)) + tokens * self.update
+
+    def step(self, spans: Sequence[Span], tokens: int) -> int:
+        """FLOPs of the forward pass."""
+        return sum(self.network(span, tokens) for span in spans)
+
+    def state_bytes(self, length: int) -> int | None:
+        """Bytes of the local cache, of the last hidden state, and of the counts of tokens read and left."""
+        return self.model.cache_bytes(self.used(length)) + self.model.hidden_bytes + 2 * COUNT
+
+
+class ForgettingFormula(LocalFormula):
+    """A local cache of which nothing stays at a segment's end: what nobody will see need not be computed."""
+
+    def skim(self, spans: Sequence[Span]) -> int | None:
+        """Nothing, where nothing stays."""
+        return None if self.local.keep_first or self.local.keep_last else 0
+
+
+def first_segment(local: LocalCache, ahead: Ahead | None) -> int:
+    """Tokens of the first segment, as `LocalCache.empty` places its end."""
+    return ahead.first_segment(local.segment) if ahead else local.segment

@@ -1,0 +1,104 @@
+"""LongMem's cost by arithmetic: the backbone, the side network beside it, and the bank of what has left the view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contextlab.accounting.formulas import Model
+from contextlab.methods.formulas import LocalFormula, Span
+from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.longmem.config import LongMemConfig
+
+KEY_BYTES = 4
+"""Bytes of a number of a mean key, at least."""
+
+
+class LongMemFormula(LocalFormula):
+    """Local attention in both networks, and attention to what the blocks that read a bank retrieve.
+
+    Args:
+        model: sizes of the backbone.
+        local: the local context.
+        first: tokens of the first segment.
+        config: the method's settings.
+        blocks: side blocks.
+        reading: backbone layers whose keys and values banks hold.
+        update: FLOPs per token of the side blocks' updates.
+        stored_bytes: of a number in a bank.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalCache,
+        first: int,
+        config: LongMemConfig,
+        *,
+        blocks: int,
+        reading: Sequence[int],
+        update: int,
+        stored_bytes: int,
+    ) -> None:
+        super().__init__(model, local, first, update)
+        self.config, self.blocks, self.reading = config, blocks, reading
+        self.stored_bytes = stored_bytes
+
+    def banked(self, position: int) -> int:
+        """Tokens of the bank."""
+        csz, most, bank, view = self.config.csz, self.config.M, 0, 0
+        if not most:
+            return 0
+        end = 0
+        for length in self.segments.before(position):
+            end += length
+            gone, view = view + length - self.kept(end), self.kept(end)
+            whole = gone // csz * csz
+            if self.config.eviction == "fifo":
+                bank = min(bank + whole, most)
+            else:
+                full = bank + whole >= most and whole > 0
+                bank += whole - (min(2 * gone // csz * csz, bank) if full else 0)
+        return bank
+
+    def step(self, spans: Sequence[Span], tokens: int) -> int:
+        """Both networks; with a memory, local attention twice where a block must tell what memory changes."""
+        flops = super().step(spans, tokens)
+        twice = self.config.softmax == "joint" and self.config.init == "memory"
+        if twice and any(self.banked(span.begin) >= self.config.csz for span in spans):
+            again = sum(self.pairs(span, tokens) for span in spans)
+            flops += len(self.reading) * self.model.attention(again)
+        return flops
+
+    def network(self, span: Span, tokens: int) -> int:
+        """Both networks, and the memory."""
+        pairs = self.pairs(span, tokens)
+        side = self.blocks * self.model.block(tokens, pairs) + tokens * self.update
+        flops = self.model.blocks(tokens, pairs) + side
+        chunks = self.banked(span.begin) // self.config.csz
+        if chunks:
+            flops += len(self.reading) * (self.model.search(tokens, chunks) + self._attended(tokens, chunks))
+        return flops
+
+    def skim(self, spans: Sequence[Span]) -> int | None:
+        """The backbone up to the highest layer that a bank holds; a sliding view needs all of it."""
+        if self.config.local == "sliding":
+            return None
+        layers = max(self.reading) + 1
+        return sum(layers * self.model.block(span.taken, self.pairs(span, span.taken)) for span in spans)
+
+    def state_bytes(self, length: int) -> int | None:
+        """Bytes of the local context in both networks, and of the bank with its mean keys."""
+        local = super().state_bytes(length)
+        assert local is not None
+        begin, _ = self.segments.bounds(length)
+        bank, count, layers = self.banked(begin), self.banked(begin) // self.config.csz, len(self.reading)
+        wide = max(KEY_BYTES, self.model.item_bytes)
+        side = self.model.cache_bytes(self.used(length), self.blocks)
+        mean = self.model.cache_bytes(count, layers, wide, parts=1)
+        return local + side + self.model.cache_bytes(bank, layers, self.stored_bytes) + mean
+
+    def _attended(self, tokens: int, chunks: int) -> int:
+        """FLOPs of one block's attention to what it retrieves."""
+        most = self.config.K // self.config.csz
+        taken = most if self.config.short_bank == "zero_slot" else min(most, chunks)
+        return self.model.attention(tokens * taken * self.config.csz)

@@ -1,0 +1,64 @@
+"""Retrieval's cost by arithmetic: a sliding window, and in the upper layers chunks of everything older."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contextlab.accounting.formulas import Model
+from contextlab.methods.formulas import LocalFormula, Span
+from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.retrieval.config import RetrievalConfig
+
+KEY_BYTES = 4
+"""Bytes of a number of a mean key, at least."""
+
+
+class RetrievalFormula(LocalFormula):
+    """Attention to the view; in the layers that retrieve a search of all chunks, and attention to the best.
+
+    Args:
+        model: sizes of the backbone.
+        local: the view.
+        config: the method's settings.
+        layers: that retrieve.
+        stored_bytes: of a number in the bank.
+    """
+
+    def __init__(
+        self, model: Model, local: LocalCache, config: RetrievalConfig, *, layers: int, stored_bytes: int
+    ) -> None:
+        super().__init__(model, local)
+        self.config, self.layers, self.stored_bytes = config, layers, stored_bytes
+
+    def banked(self, begin: int) -> int:
+        """Tokens of the bank in front of a segment; the oldest chunks are dropped whole."""
+        csz, most = self.config.csz, self.config.M
+        gone = begin - self.kept(begin)
+        return gone if gone <= most else gone - -(-(gone - most) // csz) * csz
+
+    def step(self, spans: Sequence[Span], tokens: int) -> int:
+        """Forward passes, and what is learned of the queries where some row has chunks."""
+        flops = super().step(spans, tokens)
+        if self.config.rank and any(self._chunks(span) for span in spans):
+            change = 8 * self.model.heads * self.model.head_width * self.config.rank
+            flops += len(spans) * self.layers * tokens * change
+        return flops
+
+    def network(self, span: Span, tokens: int) -> int:
+        """A forward pass with what it retrieves."""
+        chunks = self._chunks(span)
+        taken = min(self.config.K // self.config.csz, chunks) * self.config.csz
+        memory = self.model.search(tokens, chunks) + self.model.attention(tokens * taken)
+        return super().network(span, tokens) + self.layers * memory
+
+    def state_bytes(self, length: int) -> int | None:
+        """Bytes of the view, and of the bank with its mean keys."""
+        local = super().state_bytes(length)
+        assert local is not None
+        bank = self.banked(self.segments.bounds(length)[0])
+        wide = max(KEY_BYTES, self.model.item_bytes)
+        mean = self.model.cache_bytes(bank // self.config.csz, self.layers, wide, parts=1)
+        return local + self.model.cache_bytes(bank, self.layers, self.stored_bytes) + mean
+
+    def _chunks(self, span: Span) -> int:
+        return self.banked(span.begin) // self.config.csz
