@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 FORKS = 16
 """The most copies of a state, and the most bytes of them together, that answer side by side."""
@@ -26,7 +26,12 @@ class Formula(ABC):
     """The arithmetic of a method for texts that were announced in one way (`Ahead`).
 
     FLOPs are model FLOPs as they are measured: a multiply-add counts 2. Rows of a call are padded to the longest.
+
+    Attributes:
+        least: whether a text may cost more than the formula says, because a check depends on what is in it.
     """
+
+    least: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, rows: Sequence[Row], *, logprobs: bool) -> int | None:

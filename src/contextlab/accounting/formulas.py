@@ -25,6 +25,7 @@ BLOCKS: dict[str, Callable[[int, int, Any], int]] = {
     "gpt2": gpt2_block_flops,
     "opt": opt_block_flops,
 }
+"""FLOPs of a block by the family of the backbone."""
 COUNT = 8
 """Bytes of a count per row."""
 

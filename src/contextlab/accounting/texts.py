@@ -28,23 +28,23 @@ class Text:
 
     def read(self, tokens: int, *, logprobs: bool) -> int | None:
         """FLOPs of reading on."""
-        return self.formula and self.formula.read([Row(self.before, tokens)], logprobs=logprobs)
+        return None if self.formula is None else self.formula.read([Row(self.before, tokens)], logprobs=logprobs)
 
     def score(self, candidates: Sequence[Sequence[int]]) -> int | None:
         """FLOPs of scoring candidates."""
-        return self.formula and self.formula.score(self.before, [len(one) for one in candidates])
+        return None if self.formula is None else self.formula.score(self.before, [len(one) for one in candidates])
 
     def generate(
         self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], max_new_tokens: int
     ) -> int | None:
         """FLOPs of writing what was written."""
-        lengths = ([len(one) for one in texts] for texts in (prompts, written))
-        return self.formula and self.formula.generate(self.before, *lengths, max_new_tokens)
+        read, made = ([len(one) for one in texts] for texts in (prompts, written))
+        return None if self.formula is None else self.formula.generate(self.before, read, made, max_new_tokens)
 
     @property
     def state_bytes(self) -> int | None:
         """Bytes of the state."""
-        return self.formula and self.formula.state_bytes(self.before)
+        return None if self.formula is None else self.formula.state_bytes(self.before)
 
 
 class Texts:

@@ -23,6 +23,7 @@ def cost(
 ) -> None:
     """Show what a context and its questions cost, and from how many questions on which method is cheaper."""
     from contextlab.cli.table import format_of, show
+    from contextlab.reports import by_formula
     from contextlab.reports.alike import check_alike
     from contextlab.reports.break_even import tables
     from contextlab.reports.layout import check
@@ -39,7 +40,8 @@ def cost(
     chosen = Names() if names is None else Names.read(names)
     results = within(selected(summaries(folder), where or []), limits)
     check_alike(results)
-    for number, table in enumerate(tables(results, "seconds" if resource == "seconds" else "flops", counts, chosen)):
+    amortised = tables(results, "seconds" if resource == "seconds" else "flops", counts, chosen)
+    for number, table in enumerate((*amortised, *by_formula.tables(results, chosen))):
         if number and style != "text":
             print()
         show(table, style)

@@ -31,9 +31,7 @@ def table(
     metric: Annotated[str, typer.Option(help="Metrics and share, with commas, or all; by default the task's.")] = "",
     cost: Annotated[
         str,
-        typer.Option(
-            help="flops, state, peak, seconds, train, tokens, formula, all, none, or a single cost; with commas."
-        ),
+        typer.Option(help="flops, state, peak, seconds, train, tokens, formula, all, none, or one cost; with commas."),
     ] = "flops,state,train_flops",
     where: Annotated[
         list[str] | None,

@@ -22,6 +22,7 @@ from contextlab.accounting.memory import PeakMemory
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.formula import Row
 from contextlab.method import AnyMethod, ContextMethod
 from contextlab.testing import learning
 from contextlab.testing.parts import LENGTH, SHORT, Broken, read, same, texts, unchanged, usable
@@ -30,6 +31,8 @@ FAMILIES = ("tiny-llama", "tiny-gpt2")
 EXACT = ("tiny-gpt2", "tiny-opt")
 """Families that compute everything in float64; the norms of Llama are always float32."""
 SILENT = (0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 95, 96, 97, 127, 128, 129, 139, SHORT)
+APART = 0.02
+"""The largest difference between what was counted and what a formula says."""
 CANDIDATES = ([5, 6, 7, 8, 9], [5, 9], [11], [12, 13, 14, 15, 16, 17, 18])
 
 Make = Callable[[Backbone], AnyMethod]
@@ -330,6 +333,31 @@ def equals_baseline_without_memory(method: AnyMethod) -> None:
         same(read(method, text)[1], read(baseline, text)[1], f"differs from {type(baseline).__name__}")
 
 
+def formula(method: AnyMethod) -> None:
+    """Where the method declares a formula, the count of a call equals it within 2 %, and so do bytes of a state."""
+    by_formula = method.formula()
+    if by_formula is None:
+        return
+    text, state, before = texts(1), method.start(), 0
+    for count, scored in ((SHORT, True), (60, False), (LENGTH - SHORT - 60, True)):
+        part = text[:, before : before + count]
+        with ProductCounter() as reading:
+            state, _ = method.read(state, part, logprobs=scored)
+        _agree(reading.flops, by_formula.read([Row(before, count)], logprobs=scored), by_formula.least, "FLOPs of read")
+        before += count
+        _agree(state.nbytes, by_formula.state_bytes(before), False, "bytes of the state")
+    with ProductCounter() as scoring:
+        method.score(state, CANDIDATES)
+    candidates = [len(candidate) for candidate in CANDIDATES]
+    _agree(scoring.flops, by_formula.score(before, candidates), by_formula.least, "FLOPs of score")
+
+
+def _agree(measured: int, expected: int | None, least: bool, what: str) -> None:
+    if expected is None or abs(measured - expected) <= APART * expected or (least and measured > expected):
+        return
+    raise Broken(f"{what} are {measured} by the count and {expected} by the formula")
+
+
 LAWS: dict[str, Law] = {
     "causality": causality,
     "streaming": streaming,
@@ -343,6 +371,7 @@ LAWS: dict[str, Law] = {
     "saving": saving,
     "determinism": determinism,
     "counting": counting,
+    "formula": formula,
     "restart": restart,
     "backbone untouched": backbone_is_untouched,
     "equals its baseline": equals_baseline_without_memory,

@@ -26,6 +26,8 @@ class DynamicEvalFormula(Formula):
         learned_bytes: of weights and moments.
     """
 
+    least = True
+
     def __init__(self, model: Model, config: DynamicEvalConfig, contexts: Segments, learned_bytes: int) -> None:
         self.model, self.config, self.contexts, self.learned_bytes = model, config, contexts, learned_bytes
 

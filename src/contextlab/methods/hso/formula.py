@@ -52,6 +52,8 @@ class HSOFormula(Formula):
         first: tokens of the first context; None where contexts never end.
     """
 
+    least = True
+
     def __init__(self, model: Model, config: HSOConfig, context: int, first: int | None) -> None:
         self.model, self.config, self.context, self.first = model, config, context, first
         self.stretch = -(-JUDGED_TOKENS // config.k)
