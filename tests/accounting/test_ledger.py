@@ -292,7 +292,13 @@ def test_the_kept_state_is_reported_once_with_its_size() -> None:
     state, _ = metered.read("contextualize", metered.start(2), tokens(2, 5), torch.tensor([5, 3]))
     metered.keep(state)
     costs = metered.take()
-    assert costs["state"] == {"bytes": 2 * 8 + 2 * C * 4, "floats": 2 * C, "tokens": 8, "cached": 0}
+    assert costs["state"] == {
+        "bytes": 2 * 8 + 2 * C * 4,
+        "floats": 2 * C,
+        "tokens": 8,
+        "cached": 0,
+        "bytes_formula": None,
+    }
     assert costs["cost"].keys() == {"contextualize"}
     assert metered.take() == {"cost": {}, "state": None}
 
@@ -303,7 +309,7 @@ def test_of_several_kept_states_the_largest_is_reported() -> None:
     for state in (small, large, small):
         metered.keep(state)
     costs = metered.take()["state"]
-    assert costs == {"bytes": large.nbytes, "floats": large.floats, "tokens": 0, "cached": 0}
+    assert costs == {"bytes": large.nbytes, "floats": large.floats, "tokens": 0, "cached": 0, "bytes_formula": None}
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])

@@ -98,7 +98,7 @@ def test_an_example_that_was_skipped_does_not_dilute_the_cost() -> None:
     one = {"flops": 10, "peak_bytes": 4, "seconds": 2.0, "tokens": 6}
     state = {"bytes": 8, "floats": 2, "tokens": 1}
     result = summarised([line({"query": one}, state, 1.0), line({}, None, 3.0)])
-    assert result["cost"]["query"] == {**one, "seconds_spread": None}
+    assert result["cost"]["query"] == {**one, "flops_formula": None, "seconds_spread": None}
     assert result["state"] == state
     assert result["metrics"] == {"mean": {"value": 2.0, "low": None, "high": None, "n": 2}}
     assert result["measure"] == {"name": "mean", "higher_is_better": None, "bounded": False}

@@ -181,7 +181,7 @@ def llama_block_flops(tokens: int, visible_pairs: int, config: LlamaConfig) -> i
         visible_pairs: (query, key) pairs of all rows, for one head.
         config: sizes; key and value heads may be grouped.
     """
-    head = config.head_dim or config.hidden_size // config.num_attention_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     queries = config.num_attention_heads * head
     keys = (config.num_key_value_heads or config.num_attention_heads) * head
     projections = config.hidden_size * (2 * queries + 2 * keys + 3 * config.intermediate_size)

@@ -72,7 +72,12 @@ _ONCE = {"train": "the training of the weights, once", "contextualize": "reading
 COLUMNS: dict[str, tuple[str, str]] = {
     **_METRIC,
     **_RUN,
-    **{f"{phase}_{key}": (kind, f"{_ONCE[phase]}: {text}") for phase in PHASES for key, (kind, text) in _COST.items()},
+    **{
+        f"{phase}_{key}": (kind, f"{_ONCE[phase]}: {text}")
+        for phase in PHASES
+        for key, (kind, text) in _COST.items()
+        if (phase, key) != ("train", "flops_formula")  # training has none
+    },
     **{f"state_{key}": about for key, about in _STATE.items()},
 }
 """Type and meaning of every column of the frame, in their order."""

@@ -1,0 +1,192 @@
+"""What methods cost by the count of what ran, against their formulas, which know lengths and settings alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contextlab.accounting.products import ProductCounter
+from contextlab.backbone import load
+from contextlab.formula import Row
+from contextlab.method import Ahead
+from contextlab.methods.closed_book import ClosedBook
+from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
+from contextlab.methods.evalm import EVALM, EVALMConfig
+from contextlab.methods.finetune import Finetune
+from contextlab.methods.formulas import Segments
+from contextlab.methods.full import Full
+from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
+from contextlab.methods.hso import HSO, HSOConfig
+from contextlab.methods.longmem import LongMem, LongMemConfig
+from contextlab.methods.low_rank import LowRankConfig
+from contextlab.methods.memtrm import MemTRM, MemTRMConfig
+from contextlab.methods.retrieval import Retrieval, RetrievalConfig
+from contextlab.methods.sinks import Sinks, SinksConfig
+from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.trime import TRIME, TRIMEConfig
+from contextlab.methods.ultragist import UltraGist, UltraGistConfig
+from contextlab.methods.window import Window, WindowConfig
+
+FAMILIES = ("tiny-llama", "tiny-gpt2")
+TEXT = torch.randint(0, 256, (1, 300), generator=torch.Generator().manual_seed(0))
+CUTS = ((17, 15, 1, 31), (150, 90))
+AHEAD = Ahead(140, 7)
+CANDIDATES = ([5], [6, 7, 8, 9, 10, 11, 12], [13, 14, 15])
+LONG = ([5] * 40, [6, 7], [8] * 11)
+PROMPTS = ([3, 4, 5], [], [6, 7, 8, 9])
+STOP = (7, 8, 9, 10)
+LONGMEM = {"N": 32, "K": 8, "M": 96}
+
+FORMS = {
+    "full": lambda b: Full(b),
+    "full, updated": lambda b: Full(b, LowRankConfig(rank=2, targets="all")),
+    "closed-book": lambda b: ClosedBook(b),
+    "window": lambda b: Window(b, WindowConfig(N=32)),
+    "window, updated": lambda b: Window(b, WindowConfig(N=32, rank=3)),
+    "sliding": lambda b: Sliding(b, SlidingConfig(N=20, sinks=3)),
+    "sliding, sinks alone": lambda b: Sliding(b, SlidingConfig(N=32, sinks=2, recent=0)),
+    "sinks": lambda b: Sinks(b, SinksConfig(recent=20, sinks=3)),
+    "longmem": lambda b: LongMem(b, LongMemConfig(**LONGMEM)),
+    "longmem, paper": lambda b: LongMem(b, LongMemConfig(**LONGMEM, init="paper")),
+    "longmem, layers": lambda b: LongMem(
+        b, LongMemConfig(N=32, K=8, M=64, memory_layers="1-3", init="difference", rank=2)
+    ),
+    "longmem, sliding": lambda b: LongMem(
+        b, LongMemConfig(N=20, K=8, M=96, local="sliding", sinks=3, softmax="joint", init="memory")
+    ),
+    "longmem, no memory": lambda b: LongMem(b, LongMemConfig(N=32, K=8, M=0)),
+    "longmem, two steps": lambda b: LongMem(
+        b, LongMemConfig(N=32, K=9, M=63, csz=3, eviction="official_two_step", short_bank="zero_slot")
+    ),
+    "memtrm": lambda b: MemTRM(b, MemTRMConfig(N=32, K=8, M=70)),
+    "memtrm, sliding": lambda b: MemTRM(b, MemTRMConfig(N=24, K=8, M=60, rank=0, local="sliding")),
+    "trime": lambda b: TRIME(b, TRIMEConfig(N=32, M=70)),
+    "evalm": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2)),
+    "evalm, before chunks": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2, remote_visibility="before_chunk")),
+    "evalm, overlap": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2, overlap=True, rank=2, pooling="learned")),
+    "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=20, K=8, M=60, sinks=2)),
+    "retrieval, learned": lambda b: Retrieval(
+        b, RetrievalConfig(N=20, K=9, M=63, csz=3, rank=2, storage_dtype="float16")
+    ),
+    "hso": lambda b: HSO(b, HSOConfig(k=25, context=60, lr=1e-5)),
+    "hso, judged": lambda b: HSO(b, HSOConfig(k=10, context=60, lr=1e-5)),
+    "hso, sliding": lambda b: HSO(b, HSOConfig(k=7, context=60, lr=1e-5, eviction="sliding", states="keys")),
+    "hso, two steps": lambda b: HSO(b, HSOConfig(k=25, context=60, lr=1e-5, steps=2, second="recomputed")),
+    "hso, plain": lambda b: HSO(b, HSOConfig(k=25, context=60, lr=0)),
+    "dynamic-eval": lambda b: DynamicEval(b, DynamicEvalConfig(N=64, segment=24)),
+    "dynamic-eval, recomputed": lambda b: DynamicEval(
+        b, DynamicEvalConfig(N=64, segment=24, cache="recomputed", rule="sgd")
+    ),
+    "dynamic-eval, plain": lambda b: DynamicEval(b, DynamicEvalConfig(N=64, segment=24, lr=0)),
+    "generative-adapter": lambda b: GenerativeAdapter(b, GenerativeAdapterConfig(chunk=32)),
+    "generative-adapter, random": lambda b: GenerativeAdapter(
+        b, GenerativeAdapterConfig(chunk=32, normalisation="svd-lowrank", d_r=8, r=3, oversampling=2)
+    ),
+    "generative-adapter, polar": lambda b: GenerativeAdapter(
+        b, GenerativeAdapterConfig(chunk=32, normalisation="polar", modules="*mlp*")
+    ),
+    "ultragist": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=8, sinks=2)),
+    "ultragist, few": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=5, M=9)),
+}
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def backbone(request):
+    return load(request.param)
+
+
+@pytest.fixture(params=list(FORMS))
+def method(request, backbone):
+    return FORMS[request.param](backbone)
+
+
+def counted(call):
+    with ProductCounter() as counter:
+        result = call()
+    return result, counter.flops
+
+
+def read_in_pieces(method, cuts, *, ahead=None, logprobs=True):
+    """The state after the pieces; every piece and every state between them agrees with the formula."""
+    formula, state, before = method.formula(ahead), method.start(ahead=ahead), 0
+    for count in cuts:
+        part, at = TEXT[:, before : before + count], state
+        (state, _), flops = counted(lambda part=part, at=at: method.read(at, part, logprobs=logprobs))
+        assert formula.read([Row(before, count)], logprobs=logprobs) == flops
+        before += count
+        assert formula.state_bytes(before) == state.nbytes
+    return state
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+def test_scored_reading_costs_what_the_formula_says(method, cuts):
+    read_in_pieces(method, cuts)
+
+
+@pytest.mark.parametrize("ahead", [None, AHEAD])
+def test_a_context_and_what_follows_it_cost_what_the_formula_says(method, ahead):
+    state, formula = read_in_pieces(method, (AHEAD.context,), ahead=ahead, logprobs=False), method.formula(ahead)
+    before = AHEAD.context
+    for candidates in (CANDIDATES, LONG):
+        _, flops = counted(lambda candidates=candidates: method.score(state, candidates))
+        assert formula.score(before, [len(one) for one in candidates]) == flops
+    for prompts in (PROMPTS[:1], PROMPTS):
+        written, flops = counted(lambda prompts=prompts: method.generate(state, prompts, max_new_tokens=3, stop=STOP))
+        lengths = ([len(one) for one in texts] for texts in (prompts, written))
+        assert formula.generate(before, *lengths, 3) == flops
+
+
+def test_silent_pieces_cost_what_the_formula_says(method):
+    read_in_pieces(method, (31, 1, 32, 100), logprobs=False)
+
+
+def test_nothing_costs_nothing(method):
+    formula = method.formula()
+    assert formula.read([Row(40, 0)], logprobs=True) == 0
+    assert formula.score(40, [0, 0]) == 0
+    assert formula.generate(40, [3], [0], 0) == 0
+
+
+def test_many_candidates_are_read_in_several_passes(backbone):
+    method = Window(backbone, WindowConfig(N=100))
+    candidates = [[5] * 60] * 69 + [[6, 7]] * 5
+    _, flops = counted(lambda: method.score(method.start(), candidates))
+    assert method.formula().score(0, [len(one) for one in candidates]) == flops
+
+
+@pytest.mark.parametrize("family", ["tiny-qwen2", "tiny-opt"])
+@pytest.mark.parametrize("name", ["full", "memtrm", "evalm", "generative-adapter"])
+def test_other_families_have_a_formula(name, family):
+    read_in_pieces(FORMS[name](load(family)), (31, 1, 100), logprobs=False)
+
+
+def test_what_has_no_formula_says_so():
+    backbone, narrow = load("tiny-llama"), load("tiny-mistral")
+    assert Finetune(backbone).formula() is None
+    assert LongMem(backbone, LongMemConfig(N=32, bank_scope="shared")).formula() is None
+    assert DynamicEval(backbone, DynamicEvalConfig(parameters="*.mlp.*")).formula() is None
+    for name in ("full", "closed-book", "longmem", "memtrm", "trime", "evalm", "retrieval", "hso", "dynamic-eval"):
+        assert FORMS[name](narrow).formula() is None
+    for name in ("generative-adapter", "ultragist", "window, updated"):
+        assert FORMS[name](narrow).formula() is None
+
+
+def test_a_text_that_surprises_may_cost_more_than_the_formula_says():
+    """Dynamic evaluation compares a segment of high loss with the trained weights, which the formula leaves out."""
+    method = FORMS["dynamic-eval"](load("tiny-llama"))
+    state, formula = read_in_pieces(method, (150, 90)), method.formula()
+    _, flops = counted(lambda: method.score(state, LONG))
+    assert formula.least
+    assert flops > formula.score(240, [len(one) for one in LONG])
+
+
+def test_segments_cover_a_text_without_gaps():
+    segments = Segments(50, 20, 32)
+    ends, begin = [], 0
+    while begin < 150:
+        assert segments.bounds(begin) == segments.bounds(segments.bounds(begin)[1] - 1)
+        begin = segments.bounds(begin)[1]
+        ends.append(begin)
+    assert ends == [20, 40, 50, 82, 114, 146, 178]
+    assert list(segments.before(114)) == [20, 20, 10, 32, 32]
+    assert list(segments.before(113)) == [20, 20, 10, 32]
