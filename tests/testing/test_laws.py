@@ -176,6 +176,24 @@ class NoticesTheCounters(Full):
         return state, scores_BT if scores_BT is None or torch.matmul is MATMUL else scores_BT * (1 + 1e-6)
 
 
+class LooksTwice(Window):
+    """Reads everything twice, and inherits a formula that does not know."""
+
+    def step(self, state, tokens_Bt, lengths_B):
+        super().step(state, tokens_Bt, lengths_B)
+        return super().step(state, tokens_Bt, lengths_B)
+
+
+class KeepsMore(Full):
+    """Says that a state has half of its bytes."""
+
+    def formula(self, ahead=None):
+        formula = super().formula(ahead)
+        whole = formula.state_bytes
+        formula.state_bytes = lambda length: whole(length) // 2
+        return formula
+
+
 class Fails(Full):
     """Raises."""
 
@@ -199,11 +217,35 @@ class Fails(Full):
         (Miscounts, "lengths"),
         (WritesFromNothing, "generate"),
         (NoticesTheCounters, "counting"),
+        (LooksTwice, "formula"),
+        (KeepsMore, "formula"),
         (Fails, "causality"),
     ],
 )
 def test_a_method_that_breaks_a_law_is_caught(method, law):
     assert laws.Case(law, "tiny-llama", "float32").broken(method) is not None
+
+
+def test_what_a_formula_leaves_out_may_be_counted_but_not_what_it_has_too_much():
+    class Least(Window):
+        factor = 1.0
+
+        def formula(self, ahead=None):
+            formula = super().formula(ahead)
+            formula.least, formula.update = True, formula.update + self.factor * 10**5
+            return formula
+
+    class TooMuch(Least):
+        factor = -1.0
+
+    class Silent(LooksTwice):
+        def formula(self, ahead=None):
+            return None
+
+    def broken(kind):
+        return laws.Case("formula", "tiny-llama", "float32").broken(kind) is not None
+
+    assert [broken(kind) for kind in (Least, TooMuch, Silent)] == [True, False, False]
 
 
 def test_a_baseline_that_is_not_equalled_is_caught():
