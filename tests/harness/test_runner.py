@@ -38,7 +38,14 @@ from contextlab.harness.runner import bench
 bench(sys.argv[1], sys.argv[2], backbone="tiny-llama", device="cpu", out=sys.argv[3])
 """
 # The object of a result: a type where the value is a leaf, `...` where task or method define the content.
-COST = {"flops": int, "peak_bytes": int, "seconds": float, "seconds_spread": float | None, "tokens": int}
+COST = {
+    "flops": int,
+    "flops_formula": int | None,
+    "peak_bytes": int,
+    "seconds": float,
+    "seconds_spread": float | None,
+    "tokens": int,
+}
 SCHEMA: dict[str, Any] = {
     "schema": int,
     "run_id": str,
@@ -56,7 +63,7 @@ SCHEMA: dict[str, Any] = {
     "metrics": ...,
     "cost": {"train": type(None), "contextualize": COST, "query": COST},
     "measured": int,
-    "state": {"bytes": int, "floats": int, "tokens": int, "cached": int},
+    "state": {"bytes": int, "floats": int, "tokens": int, "cached": int, "bytes_formula": int | None},
     "parameters": {"backbone": int, "added": int, "trained": int},
     "max_context": int | None,
     "untrained": bool,
