@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -37,7 +40,7 @@ PROMPTS = ([3, 4, 5], [], [6, 7, 8, 9])
 STOP = (7, 8, 9, 10)
 LONGMEM = {"N": 32, "K": 8, "M": 96}
 
-FORMS = {
+FORMS: dict[str, Callable[[Any], Any]] = {
     "full": lambda b: Full(b),
     "full, updated": lambda b: Full(b, LowRankConfig(rank=2, targets="all")),
     "closed-book": lambda b: ClosedBook(b),
@@ -67,6 +70,9 @@ FORMS = {
     "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=20, K=8, M=60, sinks=2)),
     "retrieval, learned": lambda b: Retrieval(
         b, RetrievalConfig(N=20, K=9, M=63, csz=3, rank=2, storage_dtype="float16")
+    ),
+    "retrieval, blocks": lambda b: Retrieval(
+        b, RetrievalConfig(N=20, K=16, M=64, csz=8, shared=True, stored_in="host")
     ),
     "hso": lambda b: HSO(b, HSOConfig(k=25, context=60, lr=1e-5)),
     "hso, judged": lambda b: HSO(b, HSOConfig(k=10, context=60, lr=1e-5)),
@@ -166,6 +172,7 @@ def test_what_has_no_formula_says_so():
     assert Finetune(backbone).formula() is None
     assert LongMem(backbone, LongMemConfig(N=32, bank_scope="shared")).formula() is None
     assert DynamicEval(backbone, DynamicEvalConfig(parameters="*.mlp.*")).formula() is None
+    assert Retrieval(backbone, RetrievalConfig(csz=8, K=16, representatives=2)).formula() is None
     for name in ("full", "closed-book", "longmem", "memtrm", "trime", "evalm", "retrieval", "hso", "dynamic-eval"):
         assert FORMS[name](narrow).formula() is None
     for name in ("generative-adapter", "ultragist", "window, updated"):

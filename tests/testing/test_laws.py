@@ -190,7 +190,7 @@ class KeepsMore(Full):
     def formula(self, ahead=None):
         formula = super().formula(ahead)
         whole = formula.state_bytes
-        formula.state_bytes = lambda length: whole(length) // 2
+        formula.state_bytes = lambda length: whole(length) // 2  # type: ignore[method-assign]
         return formula
 
 

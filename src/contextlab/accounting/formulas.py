@@ -89,9 +89,9 @@ class Model:
         """FLOPs of the projection onto the vocabulary."""
         return head_flops(tokens, self.config)
 
-    def search(self, queries: int, keys: int) -> int:
-        """FLOPs of the inner products of all queries of a block with all keys of a bank."""
-        return 2 * queries * keys * self.heads * self.head_width
+    def search(self, queries: int, keys: int, heads: int | None = None) -> int:
+        """FLOPs of the inner products of all queries of a block with all keys of a bank; of all query heads if None."""
+        return 2 * queries * keys * (self.heads if heads is None else heads) * self.head_width
 
     def cache_bytes(self, slots: int, layers: int | None = None, item_bytes: int | None = None, parts: int = 2) -> int:
         """Bytes of a cache of one row, and of the count of its slots in use.

@@ -48,7 +48,9 @@ class RetrievalFormula(LocalFormula):
         """A forward pass with what it retrieves."""
         chunks = self._chunks(span)
         taken = min(self.config.K // self.config.csz, chunks) * self.config.csz
-        memory = self.model.search(tokens, chunks) + self.model.attention(tokens * taken)
+        # What heads share is chosen by the sum of the queries of every key head.
+        heads = self.model.kv_heads if self.config.shared else None
+        memory = self.model.search(tokens, chunks, heads) + self.model.attention(tokens * taken)
         return super().network(span, tokens) + self.layers * memory
 
     def state_bytes(self, length: int) -> int | None:
