@@ -78,6 +78,8 @@ def test_one_control_is_enough_and_none_is_refused(tmp_path: Path) -> None:
     own, wrong = (
         nats(tmp_path, "full", {"a": value}, context=context) for value, context in ((2.0, "own"), (2.5, "wrong"))
     )
-    assert [one.label for one in controls(frame_of([own, wrong]), None).panels[0].series] == [f"own {MINUS} wrong"]
+    drawn = controls(frame_of([own, wrong]), None)
+    assert [one.label for one in drawn.panels[0].series] == [f"own {MINUS} wrong"]
+    assert drawn.caption.startswith("Gain of the own context beyond a wrong one; right of zero it helps.")
     with pytest.raises(UserError, match="--context own,none,wrong"):
         controls(frame_of([own]), None)

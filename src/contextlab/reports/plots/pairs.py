@@ -23,7 +23,7 @@ from contextlab.reports.short_names import titles
 from contextlab.reports.where import matching
 
 ALIKE = ("backbone", "dtype", "seed")
-OTHERS = ("none", "wrong")
+OTHERS = {"none": "no context", "wrong": "a wrong one"}
 
 
 def scatter(frame: pandas.DataFrame, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
@@ -95,8 +95,10 @@ def controls(frame: pandas.DataFrame, metric: str | None, names: Names = PLAIN) 
     ticks = tuple((float(-n), short[method]) for n, method in enumerate(methods))
     axes = (Axis(f"gain in {metric_label(name, None, names=names)}"), Axis("", ticks=ticks))
     first = by[methods[0], "own"]
+    drawn = {one.method.removeprefix("own - ") for one in series}
+    others = " and ".join(f"beyond {words}" for context, words in OTHERS.items() if context in drawn)
     caption = (
-        "Gain of the own context beyond no context and beyond a wrong one; right of zero it helps. Bars are 95 % "
+        f"Gain of the own context {others}; right of zero it helps. Bars are 95 % "
         f"intervals of paired differences. {first.task}: {first.note} ({first.source}). Backbone {first.backbone}."
     )
     return Picture((Panel(*axes, tuple(series), (Guide("", "upright", (0.0,)),), dodge=True),), caption)
