@@ -66,3 +66,9 @@ def test_code_lines_leave_out_comments_and_docstrings(house: ModuleType, tmp_pat
 
 def test_tests_are_as_long_as_what_they_test(drawn: dict[str, Any]) -> None:
     assert drawn["tests_per_source"] >= 1
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """Pytest imports them by their names alone, and refuses the second one of a name."""
+    names = [path.name for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != "conftest.py"]
+    assert sorted(set(names)) == sorted(names)
