@@ -1,4 +1,4 @@
-"""What methods cost by the ledger's count, against arithmetic by hand; see `test_method_formulas` for the other methods.
+"""What methods cost by the ledger's count, against arithmetic by hand; `test_method_formulas` has the other methods.
 
 The formulas say the same about these, but share parts with each other that could be wrong together.
 """
