@@ -28,6 +28,8 @@ BLOCKS: dict[str, Callable[[int, int, Any], int]] = {
 """FLOPs of a block by the family of the backbone."""
 COUNT = 8
 """Bytes of a count per row."""
+KEY_BYTES = 4
+"""Bytes of a number of a mean key, at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +107,18 @@ class Model:
         layers = self.layers if layers is None else layers
         numbers = parts * layers * slots * self.kv_heads * self.head_width
         return numbers * (item_bytes or self.item_bytes) + COUNT
+
+    def bank_bytes(self, tokens: int, csz: int, layers: int, item_bytes: int) -> int:
+        """Bytes of a bank of chunks of one row, and of their mean keys.
+
+        Args:
+            tokens: in the bank.
+            csz: tokens of a chunk.
+            layers: that have one.
+            item_bytes: of a stored number.
+        """
+        means = self.cache_bytes(tokens // csz, layers, max(KEY_BYTES, self.item_bytes), parts=1)
+        return self.cache_bytes(tokens, layers, item_bytes) + means
 
 
 def triangle(count: int) -> int:

@@ -243,8 +243,7 @@ class Meter:
         self.method = method
         self.ledger = ledger
         self.example = ""
-        self._state: dict[str, int | None] | None = None
-        self._kept = -1
+        self._state: dict[str, Any] | None = None
         self._texts = Texts()
 
     @property
@@ -323,15 +322,14 @@ class Meter:
 
     def keep(self, state: State) -> None:
         """Record the size of `state` as what must be kept; the largest of several counts."""
-        if state.nbytes > self._kept:
+        if self._state is None or state.nbytes > self._state["bytes"]:
             tokens = int(state.length_B.sum())
-            self._kept = state.nbytes
             self._state = {"bytes": state.nbytes, "floats": state.floats, "tokens": tokens, "cached": state.cached}
             self._state["bytes_formula"] = self._texts.of(state).state_bytes
 
     def take(self) -> dict[str, Any]:
         """Cost by phase and size of the kept state (None without one), since the last `take`."""
-        state, self._state, self._kept = self._state, None, -1
+        state, self._state = self._state, None
         return {"cost": {phase: cost.as_dict() for phase, cost in self.ledger.take().items()}, "state": state}
 
 

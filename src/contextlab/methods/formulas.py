@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from contextlab.accounting.formulas import COUNT, Model, pairs
 from contextlab.formula import Formula, Row, steps, total
-from contextlab.method import Ahead
 from contextlab.methods.blocks import BLOCK_TOKENS
 from contextlab.methods.branches import AT_ONCE
 from contextlab.methods.local_cache import LocalCache
@@ -196,7 +195,11 @@ class LocalFormula(BlockFormula):
         """FLOPs of the forward pass."""
         return sum(self.network(span, tokens) for span in spans)
 
-    def state_bytes(self, length: int) -> int | None:
+    def up_to(self, layers: int, spans: Sequence[Span]) -> int:
+        """FLOPs of the lowest layers over the tokens that count, without updates."""
+        return sum(layers * self.model.block(span.taken, self.pairs(span, span.taken)) for span in spans)
+
+    def state_bytes(self, length: int) -> int:
         """Bytes of the local cache, of the last hidden state, and of the counts of tokens read and left."""
         return self.model.cache_bytes(self.used(length)) + self.model.hidden_bytes + 2 * COUNT
 
@@ -207,8 +210,3 @@ class ForgettingFormula(LocalFormula):
     def skim(self, spans: Sequence[Span]) -> int | None:
         """Nothing, where nothing stays."""
         return None if self.local.keep_first or self.local.keep_last else 0
-
-
-def first_segment(local: LocalCache, ahead: Ahead | None) -> int:
-    """Tokens of the first segment, as `LocalCache.empty` places its end."""
-    return ahead.first_segment(local.segment) if ahead else local.segment

@@ -77,6 +77,10 @@ class LocalCache:
     keep_last: int = 0
     band: int | None = None
 
+    def first_segment(self, ahead: Ahead | None) -> int:
+        """Tokens of the first segment, whose end is placed for what is ahead."""
+        return ahead.first_segment(self.segment) if ahead else self.segment
+
     def empty(self, backbone: Backbone, batch_size: int, ahead: Ahead | None = None) -> LocalState:
         """An empty cache.
 
@@ -85,7 +89,7 @@ class LocalCache:
             batch_size: number of rows.
             ahead: what the first boundary is placed for; None for a method whose segments do not start cold.
         """
-        first = ahead.first_segment(self.segment) if ahead else self.segment
+        first = self.first_segment(ahead)
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
         pending_BC = backbone.bos_hidden_C.expand(batch_size, -1)
         return LocalState(zeros_B, pending_BC, backbone.empty_kv(batch_size), zeros_B + first)

@@ -19,7 +19,7 @@ from contextlab.config import MethodConfig, Weights
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Ahead
-from contextlab.methods.formulas import ForgettingFormula, first_segment
+from contextlab.methods.formulas import ForgettingFormula
 from contextlab.methods.segments import SegmentMethod
 
 Targets = Literal["attention", "all"]
@@ -80,7 +80,7 @@ class LowRankMethod(SegmentMethod[C]):
         model = Model.of(self.backbone)
         if model is None:
             return None
-        first = first_segment(self.local, ahead if self.capabilities.segment else None)
+        first = self.local.first_segment(ahead if self.capabilities.segment else None)
         return ForgettingFormula(model, self.local, first, update_flops(self.learned))
 
     def baseline(self) -> Self | None:

@@ -30,7 +30,7 @@ from contextlab.methods.adaptable import Adaptable
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
 from contextlab.methods.dynamic_eval.formula import DynamicEvalFormula
 from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, lost
-from contextlab.methods.formulas import Segments, first_segment
+from contextlab.methods.formulas import Segments
 from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.rows import single_row
 from contextlab.methods.rules import RMS, SGD, Adam, Rule
@@ -70,7 +70,7 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
         model = Model.of(self.backbone)
         if model is None or len(self.model.names) < len(list(self.backbone.model.parameters())):
             return None
-        first = first_segment(self.local, ahead)
+        first = self.local.first_segment(ahead)
         copies = 3 if self.rule.moments else 1
         learned = copies * sum(w.numel() * w.element_size() for w in self.model.trained)
         return DynamicEvalFormula(model, self.config, Segments(first, first, self.local.segment), learned)

@@ -43,13 +43,11 @@ class EVALMFormula(LocalFormula):
             return None
         return self.network(span, tokens) + self._remote(before, tokens, before // chunk)
 
-    def state_bytes(self, length: int) -> int | None:
+    def state_bytes(self, length: int) -> int:
         """Bytes of the local view, of the summaries, and of the open chunk's query sums."""
-        local = super().state_bytes(length)
-        assert local is not None
         sums = self.model.layers * self.model.kv_heads * self.model.head_width * self.model.item_bytes
         chunks = self.model.cache_bytes(length // self.geometry.chunk)
-        return local + chunks + (sums if self.config.pooling == "eva" else 0)
+        return super().state_bytes(length) + chunks + (sums if self.config.pooling == "eva" else 0)
 
     def _remote(self, before: int, tokens: int, made: int) -> int:
         """FLOPs of attention to summaries, of which there are `made` when the tokens attend."""

@@ -27,7 +27,6 @@ from contextlab.methods.evalm.formula import EVALMFormula
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
-from contextlab.methods.formulas import first_segment
 from contextlab.methods.local_cache import LocalCache, reserved
 from contextlab.methods.sliding import Local, Sliding, SlidingConfig, local_twin
 
@@ -91,7 +90,7 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         model, chunk = Model.of(self.backbone), self.geometry.chunk
         if model is None:
             return None
-        first = first_segment(self.local, ahead if self.capabilities.segment else None)
+        first = self.local.first_segment(ahead if self.capabilities.segment else None)
         whole = (first + chunk - 1) // chunk * chunk
         return EVALMFormula(model, self.local, whole, self.config, self.geometry, update_flops(self.updates))
 

@@ -54,15 +54,18 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
         model = Model.of(self.backbone)
         if model is None:
             return None
-        first = ahead.first_segment(self.context) if ahead else self.context
-        return HSOFormula(model, self.config, self.context, first if self.resets else None)
+        return HSOFormula(model, self.config, self.context, self._first(ahead) if self.resets else None)
+
+    def _first(self, ahead: Ahead | None) -> int:
+        """Tokens of the first context."""
+        return ahead.first_segment(self.context) if ahead else self.context
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> HSOState:
         """An empty cache."""
         backbone = self.backbone
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
         losses_B = torch.zeros(batch_size, device=backbone.device)
-        first = ahead.first_segment(self.context) if ahead else self.context
+        first = self._first(ahead)
         width = torch.promote_types(backbone.attention_dtype, torch.float32)
         empty = torch.zeros(batch_size, backbone.kv_heads, 0, backbone.head_width, dtype=width, device=backbone.device)
         chosen = backbone.layers * (2 if self.config.states == "both" else 1)

@@ -9,9 +9,6 @@ from contextlab.methods.formulas import LocalFormula, Span
 from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.longmem.config import LongMemConfig
 
-KEY_BYTES = 4
-"""Bytes of a number of a mean key, at least."""
-
 
 class LongMemFormula(LocalFormula):
     """Local attention in both networks, and attention to what the blocks that read a bank retrieve.
@@ -83,19 +80,14 @@ class LongMemFormula(LocalFormula):
         """The backbone up to the highest layer that a bank holds; a sliding view needs all of it."""
         if self.config.local == "sliding":
             return None
-        layers = max(self.reading) + 1
-        return sum(layers * self.model.block(span.taken, self.pairs(span, span.taken)) for span in spans)
+        return self.up_to(max(self.reading) + 1, spans)
 
-    def state_bytes(self, length: int) -> int | None:
+    def state_bytes(self, length: int) -> int:
         """Bytes of the local context in both networks, and of the bank with its mean keys."""
-        local = super().state_bytes(length)
-        assert local is not None
-        begin, _ = self.segments.bounds(length)
-        bank, count, layers = self.banked(begin), self.banked(begin) // self.config.csz, len(self.reading)
-        wide = max(KEY_BYTES, self.model.item_bytes)
         side = self.model.cache_bytes(self.used(length), self.blocks)
-        mean = self.model.cache_bytes(count, layers, wide, parts=1)
-        return local + side + self.model.cache_bytes(bank, layers, self.stored_bytes) + mean
+        banked = self.banked(self.segments.bounds(length)[0])
+        bank = self.model.bank_bytes(banked, self.config.csz, len(self.reading), self.stored_bytes)
+        return super().state_bytes(length) + side + bank
 
     def _attended(self, tokens: int, chunks: int) -> int:
         """FLOPs of one block's attention to what it retrieves."""

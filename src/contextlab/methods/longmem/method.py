@@ -27,7 +27,6 @@ from contextlab.method import Ahead, AnyMethod, Capabilities
 from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
-from contextlab.methods.formulas import first_segment
 from contextlab.methods.longmem.bank import add
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.formula import LongMemFormula
@@ -89,7 +88,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         return LongMemFormula(
             model,
             self.local,
-            first_segment(self.local, ahead if self.capabilities.segment else None),
+            self.local.first_segment(ahead if self.capabilities.segment else None),
             self.config,
             blocks=len(self.side.blocks),
             reading=list(self.side.reading.values()),

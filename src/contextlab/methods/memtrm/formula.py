@@ -53,12 +53,9 @@ class MemTRMFormula(LocalFormula):
         """Segments that start cold and are not scored, up to the memory layer, without its look."""
         if self.local.keep_last or not self.layered:
             return None
-        layers = self.layer + 1
-        return sum(layers * self.model.block(span.taken, self.pairs(span, span.taken)) for span in spans)
+        return self.up_to(self.layer + 1, spans)
 
-    def state_bytes(self, length: int) -> int | None:
+    def state_bytes(self, length: int) -> int:
         """Bytes of the local context and of the bank."""
-        local = super().state_bytes(length)
-        assert local is not None
         begin, _ = self.segments.bounds(length)
-        return local + self.model.cache_bytes(self.banked(begin), 1, self.stored_bytes)
+        return super().state_bytes(length) + self.model.cache_bytes(self.banked(begin), 1, self.stored_bytes)

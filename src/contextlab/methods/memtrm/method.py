@@ -29,7 +29,6 @@ from contextlab.method import Ahead, Capabilities
 from contextlab.methods.banks import layer_of_bank
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
-from contextlab.methods.formulas import first_segment
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.memtrm.config import MemTRMConfig
 from contextlab.methods.memtrm.formula import MemTRMFormula
@@ -98,7 +97,7 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
         return MemTRMFormula(
             model,
             self.local,
-            first_segment(self.local, ahead if self.capabilities.segment else None),
+            self.local.first_segment(ahead if self.capabilities.segment else None),
             self.config,
             layer=self.memory_layer,
             update=update_flops(self.memory.updates),

@@ -9,9 +9,6 @@ from contextlab.methods.formulas import LocalFormula, Span
 from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.retrieval.config import RetrievalConfig
 
-KEY_BYTES = 4
-"""Bytes of a number of a mean key, at least."""
-
 
 class RetrievalFormula(LocalFormula):
     """Attention to the view; in the layers that retrieve a search of all chunks, and attention to the best.
@@ -53,14 +50,11 @@ class RetrievalFormula(LocalFormula):
         memory = self.model.search(tokens, chunks, heads) + self.model.attention(tokens * taken)
         return super().network(span, tokens) + self.layers * memory
 
-    def state_bytes(self, length: int) -> int | None:
+    def state_bytes(self, length: int) -> int:
         """Bytes of the view, and of the bank with its mean keys."""
-        local = super().state_bytes(length)
-        assert local is not None
-        bank = self.banked(self.segments.bounds(length)[0])
-        wide = max(KEY_BYTES, self.model.item_bytes)
-        mean = self.model.cache_bytes(bank // self.config.csz, self.layers, wide, parts=1)
-        return local + self.model.cache_bytes(bank, self.layers, self.stored_bytes) + mean
+        banked = self.banked(self.segments.bounds(length)[0])
+        bank = self.model.bank_bytes(banked, self.config.csz, self.layers, self.stored_bytes)
+        return super().state_bytes(length) + bank
 
     def _chunks(self, span: Span) -> int:
         return self.banked(span.begin) // self.config.csz

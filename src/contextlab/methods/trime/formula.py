@@ -47,9 +47,7 @@ class TRIMEFormula(LocalFormula):
         """The projection and a look at memory for every row."""
         return len(befores) * (self.model.head(1) + 2 * self.model.width * self.remembered(befores))
 
-    def state_bytes(self, length: int) -> int | None:
+    def state_bytes(self, length: int) -> int:
         """Bytes of the cache, of the pairs with their tokens, and of the representation that waits for its token."""
-        local = super().state_bytes(length)
-        assert local is not None
         pairs = self.remembered([length]) * (self.model.hidden_bytes + COUNT)
-        return local + self.model.hidden_bytes + pairs + 2 * COUNT
+        return super().state_bytes(length) + self.model.hidden_bytes + pairs + 2 * COUNT

@@ -24,7 +24,6 @@ from contextlab.backbone.wrapper import HEAD_TOKENS
 from contextlab.formula import Formula
 from contextlab.method import Ahead, Capabilities
 from contextlab.methods.blocks import BlockMethod
-from contextlab.methods.formulas import first_segment
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import twin
 from contextlab.methods.trime import distribution
@@ -77,7 +76,7 @@ class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
         model = Model.of(self.backbone)
         if model is None:
             return None
-        first, update = first_segment(self.local, ahead), update_flops(self.learned)
+        first, update = self.local.first_segment(ahead), update_flops(self.learned)
         return TRIMEFormula(model, self.local, first, most=self.config.M, update=update)
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> TRIMEState:
