@@ -1,25 +1,35 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from contextlab.cli.main import main
 
-RESULTS = str(Path(__file__).parents[2] / "results/chapterbreak-ctx-4k")
+RESULTS = Path(__file__).parents[2] / "results/chapterbreak-ctx-4k"
 
 
-def test_costs_per_question_and_break_even_points_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost", RESULTS, "--questions", "1,50"]) == 0
+@pytest.fixture
+def results(tmp_path: Path) -> str:
+    """Four stored runs that know neither seconds nor training, whatever else is stored beside them."""
+    for method in ("window", "full", "sliding", "longmem"):
+        run = next(RESULTS.glob(f"{method}-*"))
+        shutil.copytree(run, tmp_path / run.name)
+    return str(tmp_path)
+
+
+def test_costs_per_question_and_break_even_points_are_printed(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", results, "--questions", "1,50"]) == 0
     out = capsys.readouterr().out
     assert "| full | 1.36 | 0.418 | 172 | 1.78 | 0.445 |" in out
     assert "from which the method of the row needs less computation" in out
     # Sliding reads more than an untrained LongMem, and saves that from the sixth question on.
-    assert "| sliding |  | 0 |  |  |  | 5.25 |" in out
+    assert "| sliding |  | 0 |  | 5.25 |" in out
 
 
-def test_limits_leave_rows_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost", RESULTS, "--under", "state=60MB"]) == 0
+def test_limits_leave_rows_out(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", results, "--under", "state=60MB"]) == 0
     out = capsys.readouterr().out
     assert "| window |" in out
     assert "| full |" not in out
@@ -37,8 +47,10 @@ def test_limits_leave_rows_out(capsys: pytest.CaptureFixture[str]) -> None:
         (["--where", "task=pg22"], "No result fits"),
     ],
 )
-def test_a_mistake_is_one_line(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost", RESULTS, *options]) == 2
+def test_a_mistake_is_one_line(
+    options: list[str], message: str, results: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cost", results, *options]) == 2
     out, err = capsys.readouterr()
     assert message in err
     assert (out, err.count("\n")) == ("", 1)
