@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,12 @@ def test_questions_about_one_context_are_items() -> None:
 def test_a_text_has_its_nats_along_it() -> None:
     record = {"id": "a", "tokens": 2048, "nats": 6000.5, "segments": [3.00001, 2.9], "positions": {"0k": {"tokens": 1}}}
     assert answers(record) == {"segments": [3.0, 2.9], "facts": {"tokens": 2048, "nats": 6000.5}}
+
+
+def test_numbers_inside_objects_are_rounded_and_finite() -> None:
+    assert answers({"answer": {"low": -math.inf, "high": 2.00001}, "prediction": ""})["items"] == [
+        {"said": "", "right": {"low": None, "high": 2.0}}
+    ]
 
 
 def test_a_skipped_example_says_why() -> None:

@@ -53,9 +53,11 @@ def _is_fact(name: str, value: Any, *, alone: bool) -> bool:
 
 
 def _rounded(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, float | list):
-        return value
+    if isinstance(value, float):
+        # JSON has no infinite numbers.
+        return round(value, DIGITS) if math.isfinite(value) else None
     if isinstance(value, list):
         return [_rounded(one) for one in value]
-    # JSON has no infinite numbers.
-    return round(value, DIGITS) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return value
