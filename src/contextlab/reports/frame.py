@@ -9,6 +9,7 @@ from typing import Any
 import pandas
 
 from contextlab.harness.results import PHASES, measure_of
+from contextlab.reports import collection
 from contextlab.reports.dimensions import Result, dimensions, started
 from contextlab.reports.stored import summaries
 
@@ -95,6 +96,7 @@ def results(folder: Path | str) -> pandas.DataFrame:
     return frame_of(summaries(folder))
 
 
+@collection.paused()
 def frame_of(stored: Sequence[Result]) -> pandas.DataFrame:
     """The frame of results that have been read.
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from contextlab.errors import UserError
 from contextlab.harness.store import parts, read_summary
+from contextlab.reports import collection
 from contextlab.reports.dimensions import Result
 
 SUMMARY = "summary.json"
 
 
+@collection.paused()
 def summaries(folder: Path | str) -> list[Result]:
     """The results of all finished runs below a folder, at any depth, each with its `folder`.
 
@@ -29,6 +31,7 @@ def summaries(folder: Path | str) -> list[Result]:
     return [{**read_summary(path), "folder": str(path.parent)} for path in paths]
 
 
+@collection.paused()
 def load_results(folder: Path | str) -> list[Result]:
     """The results below a folder, each with the `parts` of its examples, from which paired differences are made.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from contextlab.grammar import MARK
 from contextlab.harness.results import measure_of
-from contextlab.reports import captions, costs
+from contextlab.reports import captions, collection, costs
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS, Result, latest
 from contextlab.reports.layout import SHARE, Layout, check
@@ -46,6 +46,7 @@ class Entry:
         return *rest, self.first["data"]["examples"]
 
 
+@collection.paused()
 def comparison(results: Sequence[Result], layout: Layout | None = None) -> Table:
     """One table of many results, in the order in which they were started, equal rows together.
 
