@@ -10,12 +10,16 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from contextlab.harness.identity import hardware
 from contextlab.reports.frame import frame_of
 from contextlab.reports.layout import Layout
 from contextlab.reports.stored import summaries
@@ -63,25 +67,32 @@ def summary(run_id: str, method: str, number: int, lines: list[dict[str, Any]]) 
     }  # fmt: skip
 
 
-def seconds(work: Callable[[], Any]) -> dict[str, float]:
-    """How long it takes, once: by the clock, and of the processor, where other programs are running."""
-    begin, before = time.perf_counter(), time.process_time()
-    work()
-    return {"wall": round(time.perf_counter() - begin, 3), "cpu": round(time.process_time() - before, 3)}
+def seconds(work: Callable[[], Any], repeats: int) -> dict[str, float]:
+    """Median, fastest and slowest."""
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        times.append(round(time.perf_counter() - begin, 3))
+    return {"median": statistics.median(times), "low": min(times), "high": max(times)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5000)
-    runs = parser.parse_args().runs
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        store(Path(folder), runs)
-        whole = seconds(lambda: frame_of(summaries(folder)))
-        table = seconds(lambda: comparison(summaries(folder), Layout(metrics=("nats_per_token_cold",))))
-        share = seconds(lambda: comparison(summaries(folder)))
-        marked = seconds(lambda: comparison(summaries(folder), Layout(marks=True, mean_seeds=True)))
-    report = {"bench": "stored", "runs": runs, "examples": EXAMPLES, "frame": whole, "table": table}
-    print(json.dumps({**report, "table_with_share": share, "table_with_tests": marked}))
+        store(Path(folder), options.runs)
+        work: dict[str, Callable[[], Any]] = {
+            "frame": lambda: frame_of(summaries(folder)),
+            "table": lambda: comparison(summaries(folder), Layout(metrics=("nats_per_token_cold",))),
+            "table_with_share": lambda: comparison(summaries(folder)),
+            "table_with_tests": lambda: comparison(summaries(folder), Layout(marks=True, mean_seeds=True)),
+        }
+        times = {name: seconds(one, options.repeats) for name, one in work.items()}
+    report = {"bench": "stored", "device": hardware(torch.device("cpu")), "runs": options.runs, "examples": EXAMPLES}
+    print(json.dumps({**report, "repeats": options.repeats, "seconds": times}))
 
 
 if __name__ == "__main__":

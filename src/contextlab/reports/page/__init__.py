@@ -18,6 +18,7 @@ from rich.progress import track
 
 from contextlab.errors import UserError
 from contextlab.harness.store import lines
+from contextlab.reports import collection
 from contextlab.reports.frame import frame_of
 from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.page.about import cards
@@ -32,6 +33,7 @@ from contextlab.version import __version__
 SCRIPTS = ("elements.js", "runs.js", "picture.js", "examples.js", "main.js")
 
 
+@collection.paused()
 def page(
     folders: Sequence[Path],
     *,
