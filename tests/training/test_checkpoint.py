@@ -28,13 +28,13 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
 @pytest.mark.parametrize("before", [0, 1, 6])
 def test_a_resumed_run_is_bitwise_the_uninterrupted_one(name: str, before: int, built: Corpus, tmp_path: Path) -> None:
     torch.manual_seed(5)
-    whole = trainer(built, METHODS[name](), accumulate=2)
+    whole = trainer(built, METHODS[name](), accumulate=2, rates="*0*:2")
     for _ in range(before):
         whole.step()
     folder = checkpoint.save(tmp_path / "out", whole, Extra(curve=7))
     expected = [whole.step() for _ in range(4)]
     torch.manual_seed(99)
-    resumed = trainer(built, METHODS[name](), accumulate=2)
+    resumed = trainer(built, METHODS[name](), accumulate=2, rates="*0*:2")
     resumed.step()
     assert checkpoint.load(folder, resumed) == Extra(curve=7)
     found = [resumed.step() for _ in range(4)]

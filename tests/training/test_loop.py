@@ -231,6 +231,18 @@ def test_the_rate_follows_the_schedule(built: Corpus) -> None:
     assert rates[1] == pytest.approx(3e-3 * (1 - 64 / 320))
 
 
+def test_parts_learn_at_rates_of_their_own(built: Corpus) -> None:
+    plain, other = trainer(built), trainer(built, rates="*.q_proj.*:10")
+    before = {name: one.detach().clone() for name, one in plain.learned.named_parameters()}
+    assert plain.step().rate == other.step().rate
+    changed = dict(other.learned.named_parameters())
+    factors = {name: 10 if ".q_proj." in name else 1 for name in before}
+    assert set(factors.values()) == {1, 10}
+    for name, one in plain.learned.named_parameters():
+        expected = factors[name] * (one - before[name])
+        torch.testing.assert_close(changed[name] - before[name], expected, rtol=1e-4, atol=1e-6)
+
+
 def test_a_segment_that_nothing_learned_takes_part_in_is_a_step_without_change(
     built: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_longmem_trains_with_its_papers_optimiser() -> None:
         ({"tokens": 5, "betas": [0.9, 1.5]}, "betas"),
         ({"tokens": 5, "schedule": "step"}, "schedule='step'"),
         ({"tokens": 5, "documents": 1}, "documents=1"),
+        ({"tokens": 5, "rates": "bias"}, "write a pattern of names"),
     ],
 )
 def test_wrong_options_are_one_sentence(options: dict[str, Any], message: str) -> None:

@@ -22,6 +22,7 @@ from contextlab.training.narrow import narrow_products
 from contextlab.training.objectives import Objective
 from contextlab.training.options import TrainConfig
 from contextlab.training.processes import Processes
+from contextlab.training.rates import factors as rates_of
 from contextlab.training.streams import Batch, Streams
 
 WATCHED = 4
@@ -99,9 +100,10 @@ class Trainer:
         self.method, self.streams, self.objective, self.settings = method, streams, objective, settings
         self.processes = processes or Processes()
         self.learned: nn.Module = method.learned
-        self.parameters = [one for one in self.learned.parameters() if one.requires_grad]
+        groups = self._groups()
+        self.parameters = [one for group in groups for one in group["params"]]
         self.optimiser = torch.optim.AdamW(
-            self.parameters,
+            groups,
             lr=settings.lr,
             betas=settings.betas,
             eps=settings.eps,
@@ -109,6 +111,18 @@ class Trainer:
         )
         self.state: State = method.start(len(streams.rows))
         self.progress = Progress()
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """What is learned, grouped by the factors of the learning rate."""
+        named = {name: one for name, one in self.learned.named_parameters() if one.requires_grad}
+        factors = rates_of(self.settings.rates, list(named))
+        return [
+            {
+                "factor": factor,
+                "params": [one for one, its in zip(named.values(), factors, strict=True) if its == factor],
+            }
+            for factor in dict.fromkeys(factors)
+        ]
 
     def step(self) -> Step:
         """Learn from `accumulate` batches and take one step.
@@ -205,7 +219,7 @@ class Trainer:
             )
         rate = self.settings.rate(self.progress.tokens)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["factor"]
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.progress.tokens += round(tokens)

@@ -10,6 +10,7 @@ import pydantic
 from pydantic import Field
 
 from contextlab.config import Config, MethodConfig
+from contextlab.training.rates import checked
 
 LOCAL = 1024
 
@@ -28,6 +29,8 @@ class TrainConfig(Config):
         segments: what a method writes into its memory in one of its segments and reads in the next gets a gradient only
             where both are in one batch; not used with `segment`.
         lr: the highest learning rate.
+        rates: factors of `lr` for some of what is learned, as `summaries.*:10`: a pattern of names, a colon and a
+            factor; several are separated by `|`, and the first that fits counts.
         schedule: how it falls from there to zero: `linear`, `polynomial`, `cosine`; or `constant`.
         power: of the polynomial schedule.
         warmup: share of the tokens over which it rises from zero.
@@ -58,6 +61,7 @@ class TrainConfig(Config):
     sequence: pydantic.PositiveInt | None = None
     segments: pydantic.PositiveInt = 1
     lr: pydantic.PositiveFloat = 1e-3
+    rates: Annotated[str, pydantic.AfterValidator(checked)] = ""
     schedule: Literal["linear", "polynomial", "cosine", "constant"] = "cosine"
     power: pydantic.PositiveFloat = 1.0
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.05
