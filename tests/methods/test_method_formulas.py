@@ -66,6 +66,8 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "trime": lambda b: TRIME(b, TRIMEConfig(N=32, M=70)),
     "evalm": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2)),
     "evalm, before chunks": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2, remote_visibility="before_chunk")),
+    "window, own weights": lambda b: Window(b, WindowConfig(N=32, rank="full")),
+    "evalm, own weights": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2, remote_bias=-1.0, rank="full")),
     "evalm, overlap": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2, overlap=True, rank=2, pooling="learned")),
     "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=20, K=8, M=60, sinks=2)),
     "retrieval, learned": lambda b: Retrieval(

@@ -12,7 +12,7 @@ from toy_corpus import corpus, learner, made, options, tiny
 
 from contextlab.accounting.flops import FlopCounter
 from contextlab.errors import UserError
-from contextlab.methods.evalm import EVALM, EVALMConfig
+from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.ultragist import UltraGist, UltraGistConfig
@@ -24,6 +24,8 @@ from contextlab.training.streams import Batch, Streams
 METHODS: dict[str, Any] = {
     "longmem": lambda: learner(),
     "evalm": lambda: EVALM(tiny("tiny-gpt2"), EVALMConfig(W=32, c=8, remote_bias=-1.0, weights="none")),
+    # From random weights, in the paper's form; OPT has dropout.
+    "evalm, own weights": lambda: EVALM(tiny("tiny-opt"), dataclasses.replace(PAPER, W=16, c=16, rank="full")),
     "generative-adapter": lambda: GenerativeAdapter(
         tiny("tiny-gpt2"), GenerativeAdapterConfig(chunk=24, d_r=8, r=4, weights="none")
     ),

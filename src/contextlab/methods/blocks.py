@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,12 +29,12 @@ class BlockMethod(ContextMethod[C, S]):
         network: what reads; the backbone, or a model around its weights that computes more.
     """
 
-    head_alone: ClassVar[bool] = True
-    """Whether the backbone's head makes the method's distribution of its hidden states alone."""
-
     def __init__(self, backbone: Backbone, config: C | None = None) -> None:
         super().__init__(backbone, config)
         self.network = backbone
+
+    head_alone: bool = True
+    """Whether the backbone's head makes the method's distribution of its hidden states alone."""
 
     @abstractmethod
     def room(self, state: S) -> Tensor:
@@ -52,7 +52,7 @@ class BlockMethod(ContextMethod[C, S]):
         """What makes `logprobs_Bt` of the next step's tokens, in float32 at least, of the hidden states in front of
         them and the tokens themselves: `(previous_BtC, tokens_Bt)`.
         """
-        return self.backbone.logprobs
+        return self.network.logprobs
 
     def skim(self, state: S, tokens_Bt: Tensor, lengths_B: Tensor) -> S | None:
         """Read a block that fills every row's room, is not scored and is followed by another: nothing is predicted
@@ -119,6 +119,11 @@ class BlockMethod(ContextMethod[C, S]):
         if segment is None or not bool((self.room(state) == segment).all()):
             return super().memory_alone(state)
         return state
+
+    @torch.no_grad()
+    def next_logprobs(self, state: S) -> Tensor:
+        """Of the network's own head; see `ContextMethod.next_logprobs`."""
+        return self.network.logprobs_of_all(state.pending_BC)
 
     @torch.no_grad()
     def predict(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None = None) -> tuple[S, Prediction]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import pydantic
+from torch import nn
 
 from contextlab import grammar
 from contextlab.accounting.formulas import Model, update_flops
-from contextlab.backbone import Backbone, Linear, UpdatedBackbone, linear_layers
+from contextlab.backbone import Backbone, Linear, OwnBackbone, UpdatedBackbone, linear_layers
 from contextlab.config import MethodConfig, Weights
 from contextlab.errors import UserError
 from contextlab.formula import Formula
@@ -30,16 +31,30 @@ class LowRankConfig(MethodConfig):
     """A low-rank update of the backbone's weights.
 
     Attributes:
-        rank: of the low-rank update of the backbone's weights, 0 for none.
+        rank: of the low-rank update of the backbone's weights, 0 for none; `full`, to learn the weights themselves.
         targets: what the low-rank update changes; `attention`, the projections of queries, keys, values and outputs,
             or `all`, those of the MLP too.
         weights: the trained update: `auto`, one that comes with the package, where one fits; `none`, as initialised;
             or a file, or the folder of a training run.
     """
 
-    rank: pydantic.NonNegativeInt = 0
+    rank: pydantic.NonNegativeInt | Literal["full"] = 0
     targets: Targets = "attention"
     weights: Weights = "auto"
+
+    def updated(self, backbone: Backbone) -> UpdatedBackbone | OwnBackbone:
+        """A network that carries the update beside a backbone that stays as it is.
+
+        Raises:
+            UserError: as their constructors.
+        """
+        if self.rank == "full":
+            return OwnBackbone(backbone)
+        return UpdatedBackbone(backbone, self.targeted(backbone), self.rank)
+
+    def update_flops(self, updates: nn.Module | None) -> int:
+        """FLOPs per token of the update; own weights cost what the backbone's do."""
+        return 0 if self.rank == "full" else update_flops(updates)
 
     def targeted(self, backbone: Backbone) -> list[Linear]:
         """The layers of a backbone that are updated."""
@@ -47,7 +62,7 @@ class LowRankConfig(MethodConfig):
         return [layer for layer in layers if layer.of_attention or self.targets == "all"]
 
 
-def twin(baseline: str, *, N: int | None, rank: int | None, targets: Targets = "attention") -> str:
+def twin(baseline: str, *, N: int | None, rank: int | Literal["full"] | None, targets: Targets = "attention") -> str:
     """A baseline with a low-rank update, as an argument of `--method`.
 
     Args:
@@ -69,8 +84,8 @@ class LowRankMethod(SegmentMethod[C]):
     def __init__(self, backbone: Backbone, config: C | None = None) -> None:
         super().__init__(backbone, config)
         if self.config.rank:
-            updated = UpdatedBackbone(backbone, self.config.targeted(backbone), self.config.rank)
-            self.network = updated
+            self.network = updated = self.config.updated(backbone)
+            self.head_alone = self.config.rank != "full"
             self.learns(updated.updates, self.config.weights)
         elif isinstance(self.config.weights, Path):
             raise UserError(f"weights={self.config.weights} holds an update of some rank: give it, as in rank=16.")
@@ -81,7 +96,7 @@ class LowRankMethod(SegmentMethod[C]):
         if model is None:
             return None
         first = self.local.first_segment(ahead if self.capabilities.segment else None)
-        return ForgettingFormula(model, self.local, first, update_flops(self.learned))
+        return ForgettingFormula(model, self.local, first, self.config.update_flops(self.learned))
 
     def baseline(self) -> Self | None:
         """The method without an update, which an untrained one equals exactly."""

@@ -57,7 +57,7 @@ class SegmentMethod(BlockMethod[C, LocalState]):
 
     def continuations(self, state: LocalState, longest: int) -> Branches[LocalState]:
         """Side by side behind the cache."""
-        return self.local.branches(self.backbone, self.forward)
+        return self.local.branches(self.network, self.forward)
 
     def check_state(self, state: LocalState) -> None:
         """The cache holds what stays of a segment, and of the open one no more than has been read."""

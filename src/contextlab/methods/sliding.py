@@ -55,7 +55,7 @@ class Sliding(LowRankMethod[SlidingConfig]):
         return Capabilities(segment=None if self.local.keep_last else self.local.segment)
 
 
-def local_twin(local: Local, N: int | None, rank: int | None, targets: Targets = "attention") -> str:
+def local_twin(local: Local, N: int | None, rank: int | Literal["full"] | None, targets: Targets = "attention") -> str:
     """The twin of a method with this local context and a memory."""
     return twin("sliding" if local == "sliding" else "window", N=N, rank=rank, targets=targets)
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from contextlab import attention, states
-from contextlab.accounting.formulas import Model, update_flops
+from contextlab.accounting.formulas import Model
 from contextlab.attention import CacheReader, Layout
-from contextlab.backbone import Backbone, UpdatedBackbone, wrap
+from contextlab.backbone import Backbone, wrap
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Ahead, Capabilities
@@ -37,7 +37,8 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
     """Local windows of W tokens with sinks; every chunk of c tokens that has left them stays as one key and value.
 
     Untrained, summaries have attention weight 0 and the method is its baseline; `remote_bias` opens them, `weights`
-    brings trained ones, and with a `rank` the backbone's projections carry a low-rank update beside them.
+    brings trained ones. With a `rank` the backbone's projections carry a low-rank update, and with rank=full all of its
+    weights are the method's own.
     """
 
     Config = EVALMConfig
@@ -54,8 +55,8 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         learned: nn.Module = self.summaries
         self.updates: nn.Module | None = None
         if self.config.rank:
-            updated = UpdatedBackbone(backbone, self.config.targeted(backbone), self.config.rank)
-            self.network, self.updates = updated, updated.updates
+            self.network = updated = self.config.updated(backbone)
+            self.updates, self.head_alone = updated.updates, self.config.rank != "full"
             learned = nn.ModuleDict({SUMMARIES: self.summaries, UPDATES: updated.updates})
         self.learns(learned, self.config.weights)
 
@@ -92,7 +93,9 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
             return None
         first = self.local.first_segment(ahead if self.capabilities.segment else None)
         whole = (first + chunk - 1) // chunk * chunk
-        return EVALMFormula(model, self.local, whole, self.config, self.geometry, update_flops(self.updates))
+        return EVALMFormula(
+            model, self.local, whole, self.config, self.geometry, self.config.update_flops(self.updates)
+        )
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> EVALMState:
         """An empty state; a first window that is shortened for what is ahead still holds whole chunks."""
@@ -148,7 +151,7 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         """Side by side, but where one would see its own beginning as a summary."""
         chunk = self.geometry.chunk
         sees_itself = self.geometry.own and bool((state.length_B % chunk + longest > chunk).any())
-        return None if sees_itself else self.local.branches(self.backbone, self.forward)
+        return None if sees_itself else self.local.branches(self.network, self.forward)
 
     def check_state(self, state: EVALMState) -> None:
         """Every whole chunk has left a summary."""
