@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 
+import torch
+from torch import Tensor
+
 from contextlab.backbone.wrapper import Backbone
 
 
@@ -24,3 +27,14 @@ class OwnBackbone(Backbone):
         super().__init__(copy.deepcopy(backbone.model).requires_grad_(True), backbone.tokenizer, backbone.name)
         self.max_positions = backbone.max_positions
         self.updates = self.model
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Vocabulary logits of final hidden states `(..., C)`, as wide as a model that is wider than float32: rounding
+        them would round the gradients of the head.
+        """
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        return logits.to(torch.promote_types(torch.float32, logits.dtype))
+
+    def logprobs_of_all(self, hidden_BC: Tensor) -> Tensor:
+        """`logprobs_BV`, float32: the whole distribution under every hidden state."""
+        return super().logprobs_of_all(hidden_BC).float()

@@ -174,9 +174,9 @@ class Backbone:
         return hidden_BTC
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Vocabulary logits of final hidden states `(..., C)`, in float32 or the model's own wider type."""
+        """Vocabulary logits, float32, of final hidden states `(..., C)`."""
         logits: Tensor = self.model.get_output_embeddings()(hidden)
-        return logits.to(torch.promote_types(torch.float32, logits.dtype))
+        return logits.float()
 
     def logprobs(self, hidden_BTC: Tensor, tokens_BT: Tensor) -> Tensor:
         """`logprobs_BT` of tokens, each under its hidden state, without ever holding all logits at once."""
@@ -185,8 +185,8 @@ class Backbone:
         return -torch.cat(losses).view(tokens_BT.shape)
 
     def logprobs_of_all(self, hidden_BC: Tensor) -> Tensor:
-        """`logprobs_BV`, float32: the whole distribution under every hidden state."""
-        return self.logits(hidden_BC).log_softmax(-1).float()
+        """`logprobs_BV`: the whole distribution under every hidden state."""
+        return self.logits(hidden_BC).log_softmax(-1)
 
     @property
     def bos_hidden_C(self) -> Tensor:
