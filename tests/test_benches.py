@@ -69,7 +69,7 @@ def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
     for run, text in stored(folder, "examples.jsonl").items():
         lines = [{k: v for k, v in json.loads(line).items() if k != "parts"} for line in text.splitlines()]
         (folder / run / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert bench("resummarise", str(tmp_path)) == {"runs": 27}
+    assert bench("resummarise", str(tmp_path)) == {"runs": len(stored(kept, "summary.json"))}
     assert stored(folder, "examples.jsonl") == stored(kept, "examples.jsonl")
     for run, text in stored(kept, "summary.json").items():
         made, expected = json.loads((folder / run / "summary.json").read_text()), json.loads(text)
