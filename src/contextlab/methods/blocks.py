@@ -29,12 +29,12 @@ class BlockMethod(ContextMethod[C, S]):
         network: what reads; the backbone, or a model around its weights that computes more.
     """
 
+    head_alone: bool = True
+    """Whether the backbone's head makes the method's distribution of its hidden states alone."""
+
     def __init__(self, backbone: Backbone, config: C | None = None) -> None:
         super().__init__(backbone, config)
         self.network = backbone
-
-    head_alone: bool = True
-    """Whether the backbone's head makes the method's distribution of its hidden states alone."""
 
     @abstractmethod
     def room(self, state: S) -> Tensor:

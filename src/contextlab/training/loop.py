@@ -18,11 +18,11 @@ from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.products import ProductCounter
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod, State
+from contextlab.training import rates
 from contextlab.training.narrow import narrow_products
 from contextlab.training.objectives import Objective
 from contextlab.training.options import TrainConfig
 from contextlab.training.processes import Processes
-from contextlab.training.rates import factors as rates_of
 from contextlab.training.streams import Batch, Streams
 
 WATCHED = 4
@@ -115,14 +115,10 @@ class Trainer:
     def _groups(self) -> list[dict[str, Any]]:
         """What is learned, grouped by the factors of the learning rate."""
         named = {name: one for name, one in self.learned.named_parameters() if one.requires_grad}
-        factors = rates_of(self.settings.rates, list(named))
-        return [
-            {
-                "factor": factor,
-                "params": [one for one, its in zip(named.values(), factors, strict=True) if its == factor],
-            }
-            for factor in dict.fromkeys(factors)
-        ]
+        groups: dict[float, list[nn.Parameter]] = {}
+        for one, factor in zip(named.values(), rates.factors(self.settings.rates, list(named)), strict=True):
+            groups.setdefault(factor, []).append(one)
+        return [{"factor": factor, "params": params} for factor, params in groups.items()]
 
     def step(self) -> Step:
         """Learn from `accumulate` batches and take one step.

@@ -19,7 +19,7 @@ from torch import Tensor
 from contextlab import states
 from contextlab.accounting.formulas import Model, update_flops
 from contextlab.attention import CacheReader
-from contextlab.backbone import Backbone, UpdatedBackbone
+from contextlab.backbone import Backbone
 from contextlab.backbone.wrapper import HEAD_TOKENS
 from contextlab.formula import Formula
 from contextlab.method import Ahead, Capabilities
@@ -57,8 +57,8 @@ class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
         self.local = LocalCache(self.config.length(backbone.max_positions))
         network = backbone
         if self.config.rank:
-            network = UpdatedBackbone(backbone, self.config.targeted(backbone), self.config.rank)
-            self.learns(network.updates, self.config.weights)
+            network = updated = self.config.updated(backbone)
+            self.learns(updated.updates, self.config.weights)
         self.network = RepresentingBackbone(backbone, network)
 
     @property
