@@ -109,7 +109,7 @@ def load(folder: Path, trainer: Trainer) -> Extra:
         if not (folder / name).is_file() or (folder / name).stat().st_size != size:
             raise _broken(folder, f"{name} is not whole")
     trainer.method.load_weights(folder / LEARNED)
-    _load_optimiser(folder / OPTIMISER, trainer)
+    _load_optimiser(_optimiser_file(folder, trainer), trainer)
     rank = trainer.processes.rank
     trainer.state = trainer.method.load_state(folder / f"state-{rank}.safetensors")
     random, _ = tensors.read(folder / f"random-{rank}.safetensors")
@@ -128,7 +128,7 @@ def load(folder: Path, trainer: Trainer) -> Extra:
 
 
 def _save_own(folder: Path, trainer: Trainer) -> None:
-    """What every process has for itself: its rows, their states, and its draws."""
+    """What every process has for itself: its rows, their states, its draws, and the moments that it keeps."""
     rank, device = trainer.processes.rank, trainer.method.backbone.device
     trainer.state.save(folder / f"state-{rank}.safetensors")
     random = {"cpu": torch.get_rng_state()}
@@ -136,11 +136,16 @@ def _save_own(folder: Path, trainer: Trainer) -> None:
         random["device"] = torch.cuda.get_rng_state(device)
     tensors.write(folder / f"random-{rank}.safetensors", random)
     (folder / f"streams-{rank}.json").write_text(json.dumps(trainer.streams.position), "utf-8")
+    tensors.write(_optimiser_file(folder, trainer), _optimiser_tensors(trainer))
+
+
+def _optimiser_file(folder: Path, trainer: Trainer) -> Path:
+    processes = trainer.processes
+    return folder / (OPTIMISER if processes.count == 1 else f"{processes.rank}-{OPTIMISER}")
 
 
 def _save_shared(folder: Path, trainer: Trainer, extra: Extra) -> None:
     trainer.method.save_weights(folder / LEARNED)
-    tensors.write(folder / OPTIMISER, _optimiser_tensors(trainer))
     run = {
         "processes": trainer.processes.count,
         "progress": dataclasses.asdict(trainer.progress),
@@ -151,7 +156,7 @@ def _save_shared(folder: Path, trainer: Trainer, extra: Extra) -> None:
 
 
 def _optimiser_tensors(trainer: Trainer) -> dict[str, Tensor]:
-    """The moments and counts of every parameter that has had a gradient."""
+    """The moments and counts of every parameter of this process's that has had a gradient."""
     state = trainer.optimiser.state_dict()["state"]
     moments = {f"{number}.{key}": tensor for number, values in state.items() for key, tensor in values.items()}
     # A file without any tensor is none that can be read.
@@ -168,8 +173,9 @@ def _load_optimiser(path: Path, trainer: Trainer) -> None:
             state.setdefault(int(number), {})[key] = tensor
         groups = trainer.optimiser.state_dict()["param_groups"]
         trainer.optimiser.load_state_dict({"state": state, "param_groups": groups})
+        held = [one for group in trainer.optimiser.param_groups for one in group["params"]]
         fits = all(
-            values["exp_avg"].shape == values["exp_avg_sq"].shape == trainer.parameters[number].shape
+            values["exp_avg"].shape == values["exp_avg_sq"].shape == held[number].shape
             for number, values in state.items()
         )
     except (ValueError, KeyError, IndexError):

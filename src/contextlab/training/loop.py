@@ -81,7 +81,7 @@ class Trainer:
         streams: of this process.
         objective: what is minimised.
         settings: of the run.
-        processes: that the gradients are added up over.
+        processes: that the gradients are added up over, and the optimiser's moments are dealt over.
     """
 
     def __init__(
@@ -102,8 +102,10 @@ class Trainer:
         self.learned: nn.Module = method.learned
         groups = self._groups()
         self.parameters = [one for group in groups for one in group["params"]]
+        self.owners = self.processes.owners(self.parameters)
+        mine = {one for one, owner in zip(self.parameters, self.owners, strict=True) if owner == self.processes.rank}
         self.optimiser = torch.optim.AdamW(
-            groups,
+            [{**group, "params": [one for one in group["params"] if one in mine]} for group in groups],
             lr=settings.lr,
             betas=settings.betas,
             eps=settings.eps,
@@ -208,7 +210,7 @@ class Trainer:
             one.grad = gradient.mul_(self._scale / tokens)
         norm = float(nn.utils.clip_grad_norm_(held, self.settings.clip or math.inf))
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            self.optimiser.zero_grad()
+            self._zero_grad()
             raise UserError(
                 f"The loss or its gradient is not finite after {self.progress.tokens:,} tokens: use a smaller --lr, or "
                 "--set dtype=float32; the last checkpoint is kept."
@@ -217,8 +219,14 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = rate * group["factor"]
         self.optimiser.step()
-        self.optimiser.zero_grad()
+        self.processes.spread(self.parameters, self.owners)
+        self._zero_grad()
         self.progress.tokens += round(tokens)
         self.progress.steps += 1
         predicted = None if math.isnan(nats) else nats / tokens
         return Step(self.progress.tokens, loss / tokens, predicted, rate, norm, 0.0)
+
+    def _zero_grad(self) -> None:
+        """Of all that is learned; the optimiser knows those alone whose moments this process keeps."""
+        for one in self.parameters:
+            one.grad = None

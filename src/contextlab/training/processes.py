@@ -1,16 +1,22 @@
 """One process, or several that `accelerate launch` or torchrun started, each with rows of its own.
 
 `learn` is no forward pass of a module, so that wrappers which reduce gradients in hooks do not see it: gradients of
-what is learned are added up here, by hand. The backbone is frozen and whole in every process.
+what is learned are added up here, by hand. Nor could a pass gather weights from all processes (FSDP): how many passes a
+batch takes depends on where the documents of its rows end, and a process with fewer of them would be waited for without
+end. What is dealt over the processes is what is needed between passes alone: the moments of the optimiser (ZeRO,
+stage 1), half of the memory of training all weights.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+BUCKET = 2**24
+"""Numbers that are exchanged at one time: 128 MiB in float64."""
 
 
 class Processes:
@@ -44,12 +50,42 @@ class Processes:
             self._state.wait_for_everyone()
 
     def add(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The sums over all processes, in one exchange."""
+        """The sums over all processes, in few exchanges."""
         if self.count == 1:
             return list(tensors)
         from accelerate.utils import reduce
 
-        flat = torch.cat([tensor.detach().reshape(-1).to(self.device, torch.float64) for tensor in tensors])
-        total: Tensor = reduce(flat, "sum")
-        parts = total.split([tensor.numel() for tensor in tensors])
-        return [part.view_as(own).to(own) for part, own in zip(parts, tensors, strict=True)]
+        sums: list[Tensor] = []
+        for bucket in buckets(tensors):
+            flat = torch.cat([tensor.detach().reshape(-1).to(self.device, torch.float64) for tensor in bucket])
+            parts = reduce(flat, "sum").split([tensor.numel() for tensor in bucket])
+            sums += [part.view_as(own).to(own) for part, own in zip(parts, bucket, strict=True)]
+        return sums
+
+    def owners(self, tensors: Sequence[Tensor]) -> list[int]:
+        """The process that keeps the moments of each: the largest first, each to the process that has least."""
+        held = [0] * self.count
+        owners = [0] * len(tensors)
+        for number in sorted(range(len(tensors)), key=lambda one: -tensors[one].numel()):
+            owners[number] = held.index(min(held))
+            held[owners[number]] += tensors[number].numel()
+        return owners
+
+    @torch.no_grad()
+    def spread(self, tensors: Sequence[Tensor], owners: Sequence[int]) -> None:
+        """Give all processes the values that each tensor has in the process which owns it."""
+        if self.count > 1:
+            for tensor, owner in zip(tensors, owners, strict=True):
+                torch.distributed.broadcast(tensor, owner)
+
+
+def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Consecutive tensors, together no more numbers than are exchanged at one time where one tensor is not more."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        if bucket and sum(one.numel() for one in bucket) + tensor.numel() > BUCKET:
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
