@@ -1,4 +1,4 @@
-"""Several processes: they are as one with all rows, each keeps a part of the moments, and a checkpoint holds them all."""
+"""Several processes are as one with all rows: each keeps a part of the moments, and a checkpoint holds all of them."""
 
 from __future__ import annotations
 
