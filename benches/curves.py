@@ -5,6 +5,8 @@ another document's history is (`content_gain`, with its standard error), and the
 cold windows. `runs` has the speed of every run, the median over its steps.
 
     python benches/curves.py runs/longmem runs/window > results/benches/training.json
+
+With `--earlier FILE` runs of an earlier result come first, without those that are given again.
 """
 
 from __future__ import annotations
@@ -55,10 +57,20 @@ def label(method: str, settings: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="of `contextlab train --out`")
-    records = [record(folder) for folder in parser.parse_args().folders]
-    validations = [line for lines, _ in records for line in lines]
-    about = {"bench": "training", "device": hardware(torch.device("cpu"))}
-    print(json.dumps({**about, "validations": validations, "runs": [speed for _, speed in records]}))
+    parser.add_argument("--earlier", type=Path, help="what this command has printed before")
+    options = parser.parse_args()
+    records = [record(folder) for folder in options.folders]
+    lines = {
+        "validations": [line for validations, _ in records for line in validations],
+        "runs": [speed for _, speed in records],
+    }
+    if options.earlier is not None:
+        earlier = json.loads(options.earlier.read_text("utf-8"))
+        again = {line["run"] for line in lines["runs"]}
+        lines = {
+            part: [line for line in earlier[part] if line["run"] not in again] + new for part, new in lines.items()
+        }
+    print(json.dumps({"bench": "training", "device": hardware(torch.device("cpu")), **lines}))
 
 
 if __name__ == "__main__":

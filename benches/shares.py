@@ -3,7 +3,8 @@
 Every text is a history and a segment that is scored behind it, as in the validation of a training run, of which this is
 the same code. `share` is that of full attention's gain over cold windows. Methods that have learned a domain are
 compared with adapted twins, which stand in the same table: `share_of_twins` is (window - method) / (window - full) with
-both twins behind the same histories, where they are named.
+both twins behind the same histories, where they are named. `flops` of the scored segment behind one history and
+`state_bytes` in front of it are those of the method's formula.
 
     python benches/shares.py DIR 'evalm(remote_bias=-2)' sliding --twins 'window(weights=A)' 'full(weights=B)'
 """
@@ -19,10 +20,20 @@ import torch
 from contextlab import backbone as backbones
 from contextlab import grammar, registry
 from contextlab.harness.identity import hardware
-from contextlab.method import build
+from contextlab.formula import Row
+from contextlab.method import AnyMethod, build
 from contextlab.training.corpus import prepare
 from contextlab.training.options import TrainConfig
 from contextlab.training.validation import Validator
+
+
+def cost(method: AnyMethod, history: int, scored: int) -> dict[str, int | None]:
+    """FLOPs of a scored segment behind its history, and bytes of the state between them, by arithmetic."""
+    formula = method.formula()
+    if formula is None:
+        return {"flops": None, "state_bytes": None}
+    flops = formula.read([Row(history, scored)], logprobs=True)
+    return {"flops": flops, "state_bytes": formula.state_bytes(history)}
 
 
 def main() -> None:
@@ -50,7 +61,8 @@ def main() -> None:
             validator.references = references
         line = validator().line()
         references = validator.references
-        rows.append({"method": name, **{key: value for key, value in line.items() if key != "seconds"}})
+        measures = {key: value for key, value in line.items() if key != "seconds"}
+        rows.append({"method": name, **measures, **cost(method, options.history, options.scored)})
     if options.twins:
         window, full = rows[-2]["loss"], rows[-1]["loss"]
         for row in rows:

@@ -200,6 +200,12 @@ def test_curves(bench, tmp_path):
     assert [line["tokens"] for line in report["validations"]] == [0, 256, 512]
     assert {line["run"] for line in (*report["validations"], *report["runs"])} == {"window(rank=2,N=64)"}
     assert report["runs"][0]["tokens"] == report["runs"][0]["of"] == 512
+    train("window(N=64,rank=3)", corpus, out=tmp_path / "other", backbone="tiny-llama", tokens=256, **options)
+    (tmp_path / "earlier.json").write_text(json.dumps(report))
+    both = bench("curves", "--earlier", str(tmp_path / "earlier.json"), str(tmp_path / "other"))
+    assert [line["run"] for line in both["runs"]] == ["window(rank=2,N=64)", "window(rank=3,N=64)"]
+    (tmp_path / "earlier.json").write_text(json.dumps(both))
+    assert bench("curves", "--earlier", str(tmp_path / "earlier.json"), str(tmp_path / "other")) == both
 
 
 def test_many_shots(bench, tmp_path):
@@ -227,6 +233,8 @@ def test_shares(bench, tmp_path):
     assert rows[1]["share_of_twins"] == rows[3]["share_of_twins"] == 1
     assert rows[2]["share_of_twins"] == 0
     assert all((row["share"] is None) == (row["window"] <= row["full"]) for row in rows)
+    assert all(row["flops"] > 0 and row["state_bytes"] > 0 for row in rows)
+    assert rows[1]["flops"] == rows[3]["flops"] > rows[2]["flops"]
 
 
 def test_decode(bench):
