@@ -19,8 +19,8 @@ import torch
 
 from contextlab import backbone as backbones
 from contextlab import grammar, registry
-from contextlab.harness.identity import hardware
 from contextlab.formula import Row
+from contextlab.harness.identity import hardware
 from contextlab.method import AnyMethod, build
 from contextlab.training.corpus import prepare
 from contextlab.training.options import TrainConfig

@@ -10,11 +10,14 @@ from typing import Any
 
 
 def page(path: Path, columns: Sequence[str] = ()) -> str:
-    """One benchmark's tables; the last line of its output is the JSON object."""
+    """One benchmark's tables, of lists those that have the columns; the last line of its output is the JSON object."""
     result = json.loads(path.read_text("utf-8").splitlines()[-1])
     lists = {key: value for key, value in result.items() if _is_records(value)}
     single = [{path.stem: key, "": text} for key, text in _flat({k: v for k, v in result.items() if k not in lists})]
-    return "\n\n".join([records(single), *(records(value, columns) for value in lists.values())])
+    wanted = [
+        value for value in lists.values() if all(any(name in dict(_flat(row)) for row in value) for name in columns)
+    ]
+    return "\n\n".join([records(single), *(records(value, columns) for value in wanted)])
 
 
 def records(rows: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> str:

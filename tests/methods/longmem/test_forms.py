@@ -15,7 +15,7 @@ from contextlab import backbone as backbones
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Ahead, ContextMethod
-from contextlab.methods.longmem import LongMem, LongMemConfig
+from contextlab.methods.longmem import LongMem, LongMemConfig, reader
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
 from contextlab.methods.longmem.update import LowRankUpdate, SideUpdate
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
@@ -118,6 +118,29 @@ def test_read_by_many_layers_it_is_near_retrieval(llama: Backbone) -> None:
     plain, sliding = Retrieval(llama, RetrievalConfig(N=20, K=8)), Sliding(llama, SlidingConfig(N=20))
     near, expected, local = (read(method, tokens)[:, 41:] for method in (side, plain, sliding))
     assert 0 < float((near - expected).abs().mean()) < 0.5 * float((local - expected).abs().mean())
+
+
+@pytest.mark.parametrize(("softmax", "inner"), [("gate", "fuse_memory"), ("joint", "retrieval_attention")])
+def test_one_softmax_gives_cold_banks_a_position(
+    llama: Backbone, monkeypatch: pytest.MonkeyPatch, softmax: str, inner: str
+) -> None:
+    """Keys that were stored before rotation are those of position 0 for rotated queries, and of none for others."""
+    queries = []
+
+    def recorded(*arguments: Any, **settings: Any) -> Tensor:
+        near_BHTD = arguments[0] if softmax == "joint" else None
+        queries.append((near_BHTD, arguments[4 if softmax == "joint" else 1]))
+        return plain(*arguments, **settings)
+
+    plain = getattr(reader, inner)
+    monkeypatch.setattr(reader, inner, recorded)
+    rotate, rotated = reader.rotate, []
+    monkeypatch.setattr(reader, "rotate", lambda *arguments: rotated.append(rotate(*arguments)) or rotated[-1])
+    read(made(llama, N=16, K=8, softmax=softmax, init="difference", memory_layer=3, reduction=1), text(40))
+    assert queries
+    for near_BHTD, memory_BHTD in queries:
+        assert any(torch.equal(memory_BHTD, q_BHTD) for q_BHTD in rotated) == (softmax == "joint")
+        assert near_BHTD is None or torch.equal(near_BHTD, memory_BHTD)
 
 
 def test_the_bank_holds_what_the_backbone_computes(llama: Backbone) -> None:

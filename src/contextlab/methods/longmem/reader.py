@@ -47,7 +47,9 @@ class MemoryReader(CacheReader):
             return torch.zeros_like(local_BHTD) if self._only_read(block) else local_BHTD
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
         q_near_BHTD = rotate(q_BHTD, self._q_rotary)
-        q_memory_BHTD = q_near_BHTD if self.config.local == "sliding" else q_BHTD
+        # One softmax compares logits of the bank with local ones: its keys then have a position too, a segment's first.
+        placed = self.config.local == "sliding" or self.config.softmax == "joint"
+        q_memory_BHTD = q_near_BHTD if placed else q_BHTD
         memory = (q_memory_BHTD, *self._retrieved(self.layers[block], q_memory_BHTD), self.side.gate(block))
         if self.config.softmax == "joint":
             mask_BTS = self._whole_mask(window, q_BHTD.dtype)
