@@ -8,13 +8,14 @@ import pytest
 from contextlab.cli.main import main
 
 RESULTS = Path(__file__).parents[2] / "results/chapterbreak-ctx-4k"
+RUNS = ("window-*-4bba15993e85", "full-*-e019564b8e39", "sliding-*-56c3d0123351", "longmem-*-6cd7e775543a")
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> str:
     """Four stored runs that know neither seconds nor training, whatever else is stored beside them."""
-    for method in ("window", "full", "sliding", "longmem"):
-        run = next(RESULTS.glob(f"{method}-*"))
+    for name in RUNS:
+        (run,) = RESULTS.glob(name)
         shutil.copytree(run, tmp_path / run.name)
     return str(tmp_path)
 
