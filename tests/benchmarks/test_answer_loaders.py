@@ -21,12 +21,14 @@ from contextlab.benchmarks.tasks.msc import MSC, MSCPerplexity
 from contextlab.benchmarks.tasks.needle import Needle
 from contextlab.benchmarks.tasks.situatedqa import SituatedQA
 from contextlab.benchmarks.tasks.squad import SQuAD
+from contextlab.benchmarks.tasks.squad_icl import SQuADICL
 from contextlab.benchmarks.tasks.streamingqa import StreamingQA, StreamingQAConfig
 from contextlab.errors import UserError
 
 # By task: a split and one of its files.
 SOURCES: list[tuple[Task, str, str]] = [
     (SQuAD(), "512", "squad/dev-v1.1.json"),
+    (SQuADICL(), "dev", "squad/dev-v1.1.json"),
     (StreamingQA(), "512", "streamingqa/streaminqa_eval.jsonl.gz"),
     (StreamingQA(), "512", "streamingqa/wmt/news-docs.2018.en.filtered.gz"),
     (SituatedQA(), "dev", "streamingqa/situatedqa/temp.dev.jsonl"),
@@ -37,7 +39,9 @@ SOURCES: list[tuple[Task, str, str]] = [
 ]
 EVERY = pytest.mark.parametrize(("task", "split", "file"), SOURCES, ids=[file for _, _, file in SOURCES])
 EMPTY = [b"", b"\n \n", b"[]", b"{}\n", b'{"a": 1}\n', b"null", b"\xff\xfe{}", b"3\n", b"{"]
-TASKS: list[Task] = [SQuAD(), StreamingQA(), SituatedQA(), MSC(), MSCPerplexity(), LoCoMo(), Needle(), MetaICL()]
+TASKS: list[Task] = [
+    *(SQuAD(), SQuADICL(), StreamingQA(), SituatedQA(), MSC(), MSCPerplexity(), LoCoMo(), Needle(), MetaICL())
+]
 MUTATIONS = 40
 SECONDS = float(os.environ.get("CONTEXTLAB_FUZZ_SECONDS", "0")) / len(SOURCES)
 

@@ -233,7 +233,7 @@ def test_a_correction_of_a_number_that_is_not_printed_is_refused(broken: Any) ->
 
 
 def test_an_entry_without_recipe_needs_a_reason(broken: Any) -> None:
-    path = broken("not_here = ", "# ", "longmem")
+    path = broken("not_here = ", "# ", "generative-adapter")
     with pytest.raises(UserError, match="a reason why there is none"):
         library.read(path)
 

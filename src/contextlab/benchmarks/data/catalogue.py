@@ -181,7 +181,7 @@ ENTRIES = (
         "CC BY-SA 4.0",
         "48 articles, 10,570 questions",
         ("dev-v1.1.json",),
-        ("squad",),
+        ("squad", "squad-icl"),
         (
             Remote(
                 "dev-v1.1.json",

@@ -42,8 +42,8 @@ class SQuAD(Task):
         if location.path is None:
             return sample_dataset(grouped(sample_documents(SAMPLE_SEED), split), "SQuAD")
         content, sha256 = json_file(location.path)
-        documents = list(_documents(content, str(location.path)))
-        return Dataset(grouped(documents, split), location.source, sha256, _note(documents, location.path))
+        documents = [document for article in articles(content, str(location.path)) for document in article]
+        return Dataset(grouped(documents, split), location.source, sha256, note(documents, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of at most 20 tokens; `tokens` keeps the end of a text."""
@@ -53,7 +53,8 @@ class SQuAD(Task):
         return document_protocol(self.options(context), wording=self.config.prompt)
 
 
-def _note(documents: Sequence[Passage], path: Path) -> str:
+def note(documents: Sequence[Passage], path: Path) -> str:
+    """What the data are, for tables."""
     if proofs.published("squad", path):
         return "real: the SQuAD v1.1 development set"
     items = [
@@ -66,14 +67,23 @@ def _note(documents: Sequence[Passage], path: Path) -> str:
     return proofs.unverified("SQuAD v1.1", len(items), "question")
 
 
-def _documents(content: Any, where: str) -> Iterator[Passage]:
-    for number, article in enumerate(field(content, "data", list, where), start=1):
-        paragraphs = field(article, "paragraphs", list, f"Article {number} of {where}")
-        for position, paragraph in enumerate(paragraphs, start=1):
-            here = f"Paragraph {position} of article {number} of {where}"
-            cluster = {"cluster": f"article/{number}"}
-            questions = tuple(_question(question, here, cluster) for question in field(paragraph, "qas", list, here))
-            yield Passage(field(paragraph, "context", str, here), questions)
+def articles(content: Any, where: str) -> list[list[Passage]]:
+    """The paragraphs of every article of a SQuAD file.
+
+    Raises:
+        UserError: where the file does not have that form.
+    """
+    numbered = enumerate(field(content, "data", list, where), start=1)
+    return [list(_paragraphs(article, number, where)) for number, article in numbered]
+
+
+def _paragraphs(article: Any, number: int, where: str) -> Iterator[Passage]:
+    paragraphs = field(article, "paragraphs", list, f"Article {number} of {where}")
+    for position, paragraph in enumerate(paragraphs, start=1):
+        here = f"Paragraph {position} of article {number} of {where}"
+        cluster = {"cluster": f"article/{number}"}
+        questions = tuple(_question(question, here, cluster) for question in field(paragraph, "qas", list, here))
+        yield Passage(field(paragraph, "context", str, here), questions)
 
 
 def _question(record: Any, where: str, details: dict[str, str]) -> Question:
