@@ -82,10 +82,12 @@ class Processes:
 def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Consecutive tensors, together no more numbers than are exchanged at one time where one tensor is not more."""
     bucket: list[Tensor] = []
+    held = 0
     for tensor in tensors:
-        if bucket and sum(one.numel() for one in bucket) + tensor.numel() > BUCKET:
+        if bucket and held + tensor.numel() > BUCKET:
             yield bucket
-            bucket = []
+            bucket, held = [], 0
         bucket.append(tensor)
+        held += tensor.numel()
     if bucket:
         yield bucket

@@ -84,7 +84,6 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         model = Model.of(self.backbone)
         if model is None or self.config.bank_scope == "shared":
             return None
-        stored: torch.dtype = getattr(torch, self.config.storage_dtype)
         return LongMemFormula(
             model,
             self.local,
@@ -93,8 +92,13 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             blocks=len(self.side.blocks),
             reading=list(self.side.reading.values()),
             update=update_flops(None if self.side.update is None else self.side.update.blocks),
-            stored_bytes=stored.itemsize,
+            stored_bytes=self._stored_type.itemsize,
         )
+
+    @property
+    def _stored_type(self) -> torch.dtype:
+        kind: torch.dtype = getattr(torch, self.config.storage_dtype)
+        return kind
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LongMemState:
         """An empty bank and an empty segment."""
@@ -105,14 +109,13 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         backbone, reading = self.backbone, self.side.reading
         plain = self.local.empty(backbone, rows, ahead)
         raw = frozenset(reading.values()) if self.config.local == "cold" else frozenset[int]()
-        stored: torch.dtype = getattr(torch, self.config.storage_dtype)
         return LongMemState(
             plain.length_B,
             plain.pending_BC,
             dataclasses.replace(plain.kv, raw=raw),
             plain.left_B,
             side_kv=backbone.empty_kv(rows, len(self.side.blocks)),
-            bank=ChunkBank.empty(backbone.empty_kv(rows, len(reading)), self.config.csz, stored, self.config.stored_in),
+            bank=ChunkBank.empty(backbone.empty_kv(rows, len(reading)), self.config.csz, self._stored_type, self.config.stored_in),
         )
 
     @torch.no_grad()

@@ -93,7 +93,6 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
         model = Model.of(self.backbone)
         if model is None:
             return None
-        stored: torch.dtype = getattr(torch, self.config.storage_dtype)
         return MemTRMFormula(
             model,
             self.local,
@@ -102,15 +101,20 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
             layer=self.memory_layer,
             update=update_flops(self.memory.updates),
             layered=self.parts is not None,
-            stored_bytes=stored.itemsize,
+            stored_bytes=self._stored_type.itemsize,
         )
+
+    @property
+    def _stored_type(self) -> torch.dtype:
+        kind: torch.dtype = getattr(torch, self.config.storage_dtype)
+        return kind
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> MemTRMState:
         """An empty bank and an empty cache."""
         backbone = self.backbone
         plain = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
         kv = dataclasses.replace(plain.kv, raw=frozenset({self.memory_layer}))
-        like = torch.empty(0, dtype=getattr(torch, self.config.storage_dtype), device=backbone.device)
+        like = torch.empty(0, dtype=self._stored_type, device=backbone.device)
         bank = empty_kv(1, (batch_size, backbone.kv_heads, backbone.head_width), like)
         return MemTRMState(plain.length_B, plain.pending_BC, kv, plain.left_B, bank)
 
