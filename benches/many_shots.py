@@ -23,8 +23,8 @@ from contextlab.harness.runner import bench
 def scored(options: argparse.Namespace, method: str, k: int, part: str, out: str) -> dict[str, Any]:
     """Accuracy of a method behind k demonstrations, and what a text costs."""
     task = f"icl/{options.set_name}(k={k},n={options.n},part={part},template={options.template})"
-    common = {"limit": options.blocks, "data": options.data, "out": out, "device": "cpu", "seed": options.seed}
-    (run,) = bench(method, task, backbone=options.backbone, **common).runs
+    common = {"limit": options.blocks, "data": options.data, "out": out, "device": "cpu", "dtype": options.dtype}
+    (run,) = bench(method, task, backbone=options.backbone, seed=options.seed, **common).runs
     return {"k": k, **run["metrics"]["accuracy"], "cost": per_text(run["cost"], options.n)}
 
 
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--template", default="evalm")
     parser.add_argument("--backbone", default="smollm2-135m")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="folder of the runs, which are not run again")
@@ -59,8 +60,9 @@ def main() -> None:
             best = max(curve, key=lambda row: row["value"])["k"]
             test = scored(options, method, best, "test", out)
             rows.append({"method": method, "validation": curve, "best_k": best, "test": test})
-    about = {"bench": "many_shots", "device": hardware(torch.device("cpu")), "backbone": options.backbone}
-    print(json.dumps({**about, "set": options.set_name, "n": options.n, "blocks": options.blocks, "methods": rows}))
+    asked = {name: getattr(options, name) for name in ("backbone", "dtype", "n", "blocks")}
+    about = {"bench": "many_shots", "device": hardware(torch.device("cpu")), "set": options.set_name}
+    print(json.dumps({**about, **asked, "methods": rows}))
 
 
 if __name__ == "__main__":
