@@ -39,11 +39,12 @@ def record(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         for line in lines
         if "validation" in line
     ]
-    about = {"objective": run["training"]["objective"], "lr": run["training"]["lr"], "tokens": tokens[-1]}
+    training = run["training"]
     return validations, {
         "run": name,
-        **about,
-        "of": run["training"]["tokens"],
+        **{key: training[key] for key in ("objective", "order", "lr")},
+        "tokens": tokens[-1],
+        "of": training["tokens"],
         "tokens_per_second": statistics.median(speeds),
     }
 
