@@ -109,13 +109,14 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         backbone, reading = self.backbone, self.side.reading
         plain = self.local.empty(backbone, rows, ahead)
         raw = frozenset(reading.values()) if self.config.local == "cold" else frozenset[int]()
+        banks, config = backbone.empty_kv(rows, len(reading)), self.config
         return LongMemState(
             plain.length_B,
             plain.pending_BC,
             dataclasses.replace(plain.kv, raw=raw),
             plain.left_B,
             side_kv=backbone.empty_kv(rows, len(self.side.blocks)),
-            bank=ChunkBank.empty(backbone.empty_kv(rows, len(reading)), self.config.csz, self._stored_type, self.config.stored_in),
+            bank=ChunkBank.empty(banks, config.csz, self._stored_type, config.stored_in),
         )
 
     @torch.no_grad()
