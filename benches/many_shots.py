@@ -60,9 +60,9 @@ def main() -> None:
             best = max(curve, key=lambda row: row["value"])["k"]
             test = scored(options, method, best, "test", out)
             rows.append({"method": method, "validation": curve, "best_k": best, "test": test})
-    asked = {name: getattr(options, name) for name in ("backbone", "dtype", "n", "blocks")}
+    settings = {name: getattr(options, name) for name in ("backbone", "dtype", "n", "blocks")}
     about = {"bench": "many_shots", "device": hardware(torch.device("cpu")), "set": options.set_name}
-    print(json.dumps({**about, **asked, "methods": rows}))
+    print(json.dumps({**about, **settings, "methods": rows}))
 
 
 if __name__ == "__main__":

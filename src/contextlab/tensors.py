@@ -86,6 +86,12 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], *, unbounded: Co
     return None
 
 
+def dtype_named(name: str) -> torch.dtype:
+    """The number type of a name that a configuration has checked, such as `float16`."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
 def narrowed(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """A tensor in a narrower type of floating-point numbers; as it is where that type cannot hold its numbers."""
     if dtype is None or not tensor.is_floating_point() or dtype.itemsize >= tensor.element_size():

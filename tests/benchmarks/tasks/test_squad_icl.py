@@ -44,9 +44,9 @@ def readings(data: Path, **settings: Any) -> list[Reading]:
 
 
 def test_every_question_of_every_second_article_is_asked_once(data: Path) -> None:
-    asked = [question.id for one in readings(data, n=5) for question in one.questions]
-    assert len(asked) == len(set(asked)) == EACH_HALF
-    assert {int(name[0]) % 2 for name in asked} == {0}
+    ids = [question.id for one in readings(data, n=5) for question in one.questions]
+    assert len(ids) == len(set(ids)) == EACH_HALF
+    assert {int(name[0]) % 2 for name in ids} == {0}
     assert {len(one.questions) for one in readings(data, n=5)} == {5, EACH_HALF % 5}
 
 

@@ -42,8 +42,9 @@ class SQuAD(Task):
         if location.path is None:
             return sample_dataset(grouped(sample_documents(SAMPLE_SEED), split), "SQuAD")
         content, sha256 = json_file(location.path)
-        documents = [document for article in articles(content, str(location.path)) for document in article]
-        return Dataset(grouped(documents, split), location.source, sha256, note(documents, location.path))
+        known = articles(content, str(location.path))
+        readings = grouped([document for article in known for document in article], split)
+        return Dataset(readings, location.source, sha256, note(known, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of at most 20 tokens; `tokens` keeps the end of a text."""
@@ -53,13 +54,14 @@ class SQuAD(Task):
         return document_protocol(self.options(context), wording=self.config.prompt)
 
 
-def note(documents: Sequence[Passage], path: Path) -> str:
-    """What the data are, for tables."""
+def note(known: Sequence[Sequence[Passage]], path: Path) -> str:
+    """What the articles of a file are, for tables."""
     if proofs.published("squad", path):
         return "real: the SQuAD v1.1 development set"
     items = [
         proofs.item(document.text, question.id, question.text, *question.answers)
-        for document in documents
+        for article in known
+        for document in article
         for question in document.questions
     ]
     if proofs.verified("squad", items):

@@ -60,8 +60,7 @@ class SQuADICL(Task):
             return sample_dataset(self._readings([[one] for one in sample_documents(squad.SAMPLE_SEED)]), "SQuAD")
         content, sha256 = json_file(location.path)
         articles = squad.articles(content, str(location.path))
-        note = squad.note([document for article in articles for document in article], location.path)
-        return Dataset(self._readings(articles), location.source, sha256, note)
+        return Dataset(self._readings(articles), location.source, sha256, squad.note(articles, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of at most 20 tokens with the scores of SQuAD; draws are clusters."""

@@ -34,7 +34,7 @@ from contextlab.methods.longmem.reader import MemoryReader
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.longmem.state import LongMemState
 from contextlab.methods.sliding import local_twin, local_view
-from contextlab.tensors import Derived
+from contextlab.tensors import Derived, dtype_named
 
 
 class LongMem(BlockMethod[LongMemConfig, LongMemState]):
@@ -92,13 +92,8 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             blocks=len(self.side.blocks),
             reading=list(self.side.reading.values()),
             update=update_flops(None if self.side.update is None else self.side.update.blocks),
-            stored_bytes=self._stored_type.itemsize,
+            stored_bytes=dtype_named(self.config.storage_dtype).itemsize,
         )
-
-    @property
-    def _stored_type(self) -> torch.dtype:
-        kind: torch.dtype = getattr(torch, self.config.storage_dtype)
-        return kind
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LongMemState:
         """An empty bank and an empty segment."""
@@ -116,7 +111,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             dataclasses.replace(plain.kv, raw=raw),
             plain.left_B,
             side_kv=backbone.empty_kv(rows, len(self.side.blocks)),
-            bank=ChunkBank.empty(banks, config.csz, self._stored_type, config.stored_in),
+            bank=ChunkBank.empty(banks, config.csz, dtype_named(config.storage_dtype), config.stored_in),
         )
 
     @torch.no_grad()

@@ -35,6 +35,7 @@ from contextlab.methods.memtrm.formula import MemTRMFormula
 from contextlab.methods.newest import newest
 from contextlab.methods.sliding import Sliding, local_twin, local_view
 from contextlab.methods.window import Window
+from contextlab.tensors import dtype_named
 
 CLOSED = -20.0
 """A gate whose weight of the memory is lost in rounding."""
@@ -101,20 +102,15 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
             layer=self.memory_layer,
             update=update_flops(self.memory.updates),
             layered=self.parts is not None,
-            stored_bytes=self._stored_type.itemsize,
+            stored_bytes=dtype_named(self.config.storage_dtype).itemsize,
         )
-
-    @property
-    def _stored_type(self) -> torch.dtype:
-        kind: torch.dtype = getattr(torch, self.config.storage_dtype)
-        return kind
 
     def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> MemTRMState:
         """An empty bank and an empty cache."""
         backbone = self.backbone
         plain = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
         kv = dataclasses.replace(plain.kv, raw=frozenset({self.memory_layer}))
-        like = torch.empty(0, dtype=self._stored_type, device=backbone.device)
+        like = torch.empty(0, dtype=dtype_named(self.config.storage_dtype), device=backbone.device)
         bank = empty_kv(1, (batch_size, backbone.kv_heads, backbone.head_width), like)
         return MemTRMState(plain.length_B, plain.pending_BC, kv, plain.left_B, bank)
 

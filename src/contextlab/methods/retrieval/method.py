@@ -28,6 +28,7 @@ from contextlab.methods.retrieval.formula import RetrievalFormula
 from contextlab.methods.retrieval.learned import MemoryQuery
 from contextlab.methods.retrieval.reader import Reach, RetrievalReader, RetrievalState
 from contextlab.methods.sliding import Sliding, SlidingConfig, local_twin
+from contextlab.tensors import dtype_named
 
 
 class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
@@ -88,8 +89,7 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
     @property
     def _stored_type(self) -> torch.dtype:
         storage = self.config.storage_dtype
-        kind: torch.dtype = getattr(torch, storage) if storage else self.backbone.attention_dtype
-        return kind
+        return dtype_named(storage) if storage else self.backbone.attention_dtype
 
     def room(self, state: RetrievalState) -> Tensor:
         """Up to the end of the window."""
