@@ -332,10 +332,18 @@ def test_unknown_names_are_errors(options: dict[str, Any], message: str) -> None
 
 def test_the_caption_names_data_model_and_hardware() -> None:
     caption = comparison([*three(), result("full", 3.0, split="S1", max_context=8192)]).attrs["caption"]
-    for part in ("pg22/S2: real: 50 %", "pg22/S1", "(local)", "backbone tiny-llama", "device cpu (x)", "context own"):
+    for part in ("real: 50 %", "(local)", "backbone tiny-llama", "device cpu (x)", "context own"):
         assert part in caption
     assert "full starts anew every 8,192 tokens" in caption
     assert "2 FLOPs" in caption
+
+
+def test_the_caption_says_once_what_the_data_of_several_tasks_is() -> None:
+    other = result("window", 3.0, split="S3", data=result()["data"] | {"note": "real: 3 books"})
+    caption = comparison([*three(), result("full", 3.0, split="S1"), other]).attrs["caption"]
+    note = result()["data"]["note"]
+    assert f"pg22/S3: real: 3 books (local); pg22/S2, pg22/S1: {note} (local). " in caption
+    assert caption.count(note) == 1
 
 
 def test_the_caption_names_the_twin_of_a_trained_method_once() -> None:

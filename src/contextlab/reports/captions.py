@@ -41,12 +41,12 @@ Shown = Sequence[tuple[Result, dict[str, str]]]
 
 
 def data(shown: Shown, names: Names) -> str:
-    """Which data the tasks have."""
-    return "; ".join(
-        dict.fromkeys(
-            f"{names.of('task', one['task'])}: {r['data']['note']} ({r['data']['source']})" for r, one in shown
-        )
-    )
+    """Which data the tasks have, each said once with the tasks that have it."""
+    tasks: dict[str, list[str]] = {}
+    for result, one in shown:
+        about = f"{result['data']['note']} ({result['data']['source']})"
+        tasks.setdefault(about, []).append(names.of("task", one["task"]))
+    return "; ".join(f"{', '.join(dict.fromkeys(of))}: {about}" for about, of in tasks.items())
 
 
 def circumstances(shown: Shown, differing: Collection[str], names: Names) -> Iterable[str]:
