@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import stored_runs
 
 from contextlab import train
 from contextlab.harness.runner import bench as run_bench
@@ -235,6 +236,33 @@ def test_shares(bench, tmp_path):
     assert all((row["share"] is None) == (row["window"] <= row["full"]) for row in rows)
     assert all(row["flops"] > 0 and row["state_bytes"] > 0 for row in rows)
     assert rows[1]["flops"] == rows[3]["flops"] > rows[2]["flops"]
+
+
+def test_draws(bench, tmp_path):
+    """Two methods on a task with and without memory: differences are those of the stored measures, draw by draw."""
+    values = {
+        ("window", "mr(n=4)", None): [0.5, 0.75, 0.25],
+        ("sliding", "mr(memory=9,n=4)", None): [0.75, 0.75],
+        ("retrieval", "mr(memory=9,n=4)", "window(rank=8)"): [1.0, 0.75],
+        ("window", "mr(memory=9,n=4)", None): [0.0, 0.25],
+    }
+    for number, ((method, split, twin), measures) in enumerate(values.items()):
+        settings = {"rank": 8} if twin else {}
+        about = {"method_config": settings, "changed": list(settings), "task": "icl", "split": split, "twin": twin}
+        summary = stored_runs.result(method, **about, history=None, tokens=None)
+        summary["data"]["examples"] = len(measures)
+        path = stored_runs.store(tmp_path / str(number), json.dumps(summary))
+        lines = [json.dumps({"id": str(index), "quality": one}) for index, one in enumerate(measures)]
+        path.with_name("examples.jsonl").write_text("\n".join(lines) + "\n")
+    rows = {row["method"]: row for row in bench("draws", str(tmp_path))["draws"]}
+    assert set(rows) == {"sliding", "retrieval(rank=8)", "window"}
+    assert (rows["sliding"]["gain"], rows["sliding"]["gain_error"]) == (0.125, 0.125)
+    assert rows["retrieval(rank=8)"]["gain"] == 0.25
+    learned = rows["retrieval(rank=8)"]
+    assert (learned["over_sliding"], learned["over_sliding_error"]) == (0.125, 0.125)
+    assert "over_twin" not in learned
+    assert "over_sliding" not in rows["sliding"]
+    assert rows["window"]["over_sliding"] == -0.625
 
 
 def test_decode(bench):

@@ -1,0 +1,78 @@
+"""What memory adds to in-context learning: differences between stored runs, paired by draw of demonstrations.
+
+A run with `memory` is compared with the cold window on the same task without it (`gain`), whose texts and
+demonstrations in context are the same, and on its own task with the sliding window (`over_sliding`) and with its twin
+(`over_twin`), which was trained on the same tokens. These are means over the draws that both runs have, with the
+standard error of the mean.
+
+    python benches/draws.py results/icl-many-shots > results/benches/icl_draws.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from contextlab import grammar
+from contextlab.harness import labels
+from contextlab.harness.store import lines
+from contextlab.reports.dimensions import Result
+from contextlab.reports.stored import summaries
+
+PLAIN, NEAR = "window", "sliding"
+Draws = dict[str, float]
+"""The measure of every draw, by its id."""
+
+
+def label(run: Result) -> str:
+    """The method of a stored run with its settings."""
+    return grammar.spelled(run["method"], None, {key: run["method_config"][key] for key in run["changed"]})
+
+
+def alone(task: str) -> str:
+    """The task with the same demonstrations in context, and nothing in memory."""
+    item = grammar.single(task, "task")
+    settings = {key: value for key, value in item.settings.items() if key != "memory"}
+    return grammar.spelled(item.name, item.split, settings)
+
+
+def difference(name: str, mine: Draws, other: Draws | None) -> dict[str, Any]:
+    """The mean over common draws of one run minus another, with its standard error; empty without two."""
+    both = [mine[draw] - other[draw] for draw in mine if draw in other] if other else []
+    if len(both) < 2:
+        return {}
+    return {name: statistics.mean(both), f"{name}_error": statistics.stdev(both) / len(both) ** 0.5}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="of results, as `contextlab bench` stores them")
+    options = parser.parse_args()
+    runs: dict[tuple[str, str], Draws] = {}
+    twins: dict[tuple[str, str], str | None] = {}
+    for run in summaries(options.folder):
+        key = labels.of_result(run), label(run)
+        stored = lines(Path(run["folder"]), run["data"]["examples"])
+        runs[key] = {line["id"]: line["quality"] for line in stored}
+        twins[key] = run["twin"]
+    rows = []
+    for (task, method), draws in sorted(runs.items()):
+        if alone(task) == task:
+            continue
+        others = {
+            "gain": runs.get((alone(task), PLAIN)),
+            f"over_{NEAR}": runs.get((task, NEAR)) if method != NEAR else None,
+            "over_twin": runs.get((task, twins[task, method] or "")),
+        }
+        row = {"task": task, "method": method, "draws": len(draws), "value": statistics.mean(draws.values())}
+        for name, other in others.items():
+            row |= difference(name, draws, other)
+        rows.append(row)
+    print(json.dumps({"bench": "draws", "draws": rows}))
+
+
+if __name__ == "__main__":
+    main()
