@@ -30,7 +30,8 @@ def record(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The validations of a run, and its speed."""
     run = json.loads((folder / RUN).read_text("utf-8"))
     lines = [json.loads(line) for line in (folder / CURVE).read_text("utf-8").splitlines()]
-    name = label(run["method"], run["settings"])
+    training = run["training"]
+    name = label(run["method"], run["settings"]) + (f", seed {training['seed']}" if training["seed"] else "")
     steps = [line for line in lines if "seconds" in line]
     tokens = [line["tokens"] for line in steps]
     speeds = [(end - begin) / line["seconds"] for begin, end, line in zip([0, *tokens], tokens, steps, strict=False)]
@@ -39,7 +40,6 @@ def record(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         for line in lines
         if "validation" in line
     ]
-    training = run["training"]
     return validations, {
         "run": name,
         **{key: training[key] for key in ("objective", "order", "lr")},

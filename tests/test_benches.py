@@ -207,6 +207,9 @@ def test_curves(bench, tmp_path):
     assert [line["run"] for line in both["runs"]] == ["window(rank=2,N=64)", "window(rank=3,N=64)"]
     (tmp_path / "earlier.json").write_text(json.dumps(both))
     assert bench("curves", "--earlier", str(tmp_path / "earlier.json"), str(tmp_path / "other")) == both
+    train("window(N=64,rank=2)", corpus, out=tmp_path / "seed", backbone="tiny-llama", tokens=256, seed=3, **options)
+    seeds = bench("curves", str(tmp_path / "run"), str(tmp_path / "seed"))
+    assert [line["run"] for line in seeds["runs"]] == ["window(rank=2,N=64)", "window(rank=2,N=64), seed 3"]
 
 
 def test_many_shots(bench, tmp_path):
