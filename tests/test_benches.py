@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import stored_runs
 
+from contextlab import backbone as backbones
 from contextlab import train
 from contextlab.harness.runner import bench as run_bench
+from contextlab.training.corpus import prepare
 
 BENCHES = Path(__file__).parents[1] / "benches"
 
@@ -223,6 +225,19 @@ def test_many_shots(bench, tmp_path):
         assert row["test"]["k"] == row["best_k"]
         flops = [one["cost"]["flops"] for one in row["validation"]]
         assert flops[1]["with_reuse"] < flops[1]["without"] < 4 * flops[1]["with_reuse"]
+
+
+def test_stories(bench, tmp_path):
+    """A line can be learned from, and its answers are in the story."""
+    line = bench("stories", "--count", "2", "--words", "60")
+    assert [turn["prompt"].count("Question: ") for turn in line["turns"]] == [1, 1]
+    for turn in line["turns"]:
+        spot, _, place = turn["answer"].strip().partition(" at the ")
+        assert spot in line["context"]
+        assert place in line["context"]
+    (tmp_path / "stories.jsonl").write_text("".join(json.dumps({**line, "context": f"{n} "}) + "\n" for n in range(4)))
+    corpus = prepare(str(tmp_path), backbones.load("tiny-llama", device="cpu"))
+    assert all(len(entry.answers) == 2 for entry in corpus.documents)
 
 
 def test_shares(bench, tmp_path):
