@@ -41,7 +41,8 @@ def alone(task: str) -> str:
 
 def difference(name: str, mine: Draws, other: Draws | None) -> dict[str, Any]:
     """The mean over common draws of one run minus another, with its standard error; empty without two."""
-    both = [mine[draw] - other[draw] for draw in mine if draw in other] if other else []
+    # Rounded, so that equal differences have no spread.
+    both = [round(mine[draw] - other[draw], 9) for draw in mine if draw in other] if other else []
     if len(both) < 2:
         return {}
     return {name: statistics.mean(both), f"{name}_error": statistics.stdev(both) / len(both) ** 0.5}
