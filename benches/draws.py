@@ -29,7 +29,7 @@ Draws = dict[str, float]
 
 def label(run: Result) -> str:
     """The method of a stored run with its settings."""
-    return grammar.spelled(run["method"], None, {key: run["method_config"][key] for key in run["changed"]})
+    return labels.of_method(run["method"], {key: run["method_config"][key] for key in run["changed"]})
 
 
 def alone(task: str) -> str:

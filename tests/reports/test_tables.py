@@ -332,7 +332,8 @@ def test_unknown_names_are_errors(options: dict[str, Any], message: str) -> None
 
 def test_the_caption_names_data_model_and_hardware() -> None:
     caption = comparison([*three(), result("full", 3.0, split="S1", max_context=8192)]).attrs["caption"]
-    for part in ("real: 50 %", "(local)", "backbone tiny-llama", "device cpu (x)", "context own"):
+    tasks = "pg22/S2, pg22/S1: real: 50 %"
+    for part in (tasks, "(local)", "backbone tiny-llama", "device cpu (x)", "context own"):
         assert part in caption
     assert "full starts anew every 8,192 tokens" in caption
     assert "2 FLOPs" in caption
