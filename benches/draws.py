@@ -52,9 +52,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="of results, as `contextlab bench` stores them")
     options = parser.parse_args()
+    results = list(summaries(options.folder))
+    provenance = {key: sorted({run["provenance"][key] for run in results}) for key in ("device", "dtype")}
     runs: dict[tuple[str, str], Draws] = {}
     twins: dict[tuple[str, str], str | None] = {}
-    for run in summaries(options.folder):
+    for run in results:
         key = labels.of_result(run), label(run)
         stored = lines(Path(run["folder"]), run["data"]["examples"])
         runs[key] = {line["id"]: line["quality"] for line in stored}
@@ -72,7 +74,8 @@ def main() -> None:
         for name, other in others.items():
             row |= difference(name, draws, other)
         rows.append(row)
-    print(json.dumps({"bench": "draws", "draws": rows}))
+    backbones = sorted({run["backbone"] for run in results})
+    print(json.dumps({"bench": "draws", "backbone": backbones, **provenance, "draws": rows}))
 
 
 if __name__ == "__main__":

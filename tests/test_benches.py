@@ -272,7 +272,10 @@ def test_draws(bench, tmp_path):
         path = stored_runs.store(tmp_path / str(number), json.dumps(summary))
         lines = [json.dumps({"id": str(index), "quality": one}) for index, one in enumerate(measures)]
         path.with_name("examples.jsonl").write_text("\n".join(lines) + "\n")
-    rows = {row["method"]: row for row in bench("draws", str(tmp_path))["draws"]}
+    report = bench("draws", str(tmp_path))
+    provenance = summary["provenance"]
+    assert (report["backbone"], report["device"]) == ([summary["backbone"]], [provenance["device"]])
+    rows = {row["method"]: row for row in report["draws"]}
     assert set(rows) == {"sliding", "retrieval(rank=8)", "window"}
     assert (rows["sliding"]["gain"], rows["sliding"]["gain_error"]) == (0.125, 0.125)
     assert rows["retrieval(rank=8)"]["gain"] == 0.25
