@@ -44,10 +44,10 @@ def test_between_two_crossings_one_method_is_the_cheapest(pairs: list[tuple[floa
 
 
 def test_a_break_even_point_is_marked_and_said() -> None:
-    picture = break_even(frame_of([asked("window", 1.0, 3.0), asked("full", 21.0, 1.0)]), "flops")
+    picture = break_even(frame_of([asked("window", 1.0, 3.0), asked("full", 22.0, 1.0)]), "flops")
     (guide,) = picture.panels[0].guides
-    assert guide.x == pytest.approx((10.0,))
-    assert "From 10.0 questions on full is cheaper than window." in picture.caption
+    assert guide.x == pytest.approx((10.5,))
+    assert "For more than 10 questions full is cheaper than window." in picture.caption
 
 
 def test_seconds_are_drawn_as_flops_are() -> None:

@@ -72,7 +72,9 @@ def crossings(costs: dict[str, Line]) -> list[tuple[float, str, str]]:
 
 def _caption(unit: str, points: Sequence[tuple[float, str, str]], rows: Sequence[Any]) -> str:
     first = rows[0]
-    changes = [f"From {number:,.1f} questions on {after} is cheaper than {before}." for number, before, after in points]
+    changes = [
+        f"For more than {int(number):,} questions {after} is cheaper than {before}." for number, before, after in points
+    ]
     words = changes or ["One method is the cheapest for every number of questions."]
     common = f"Context {first.context}, backbone {first.backbone}, dtype {first.dtype}."
     data = f"{first.task}: {first.note} ({first.source})."
