@@ -147,6 +147,31 @@ def test_share_has_an_interval_over_the_clusters() -> None:
     assert cell(comparison(runs), "sliding", "share") == "0.68 [0.03, 1.08]"
 
 
+def trained(method: str, nats: float) -> dict[str, Any]:
+    training = {"flops": None, "peak_bytes": None, "seconds": 4.0, "tokens": 200_000}
+    return result(method, nats, cost={**result()["cost"], "train": training})
+
+
+@pytest.mark.parametrize("mark", ["", " (trained 200k)"])
+def test_a_share_is_taken_between_twins_that_learned_as_much(mark: str) -> None:
+    """Training moves all methods; beside untrained ends it alone would count as a gain of memory."""
+    twins = ("adapted-window", "adapted-full")
+    learned = [trained(twins[0], 3.0), trained("memory", 2.95), trained(twins[1], 2.9)]
+    runs = [*three(), *learned]
+    frame = comparison(runs, twins=(twins[0] + mark, twins[1] + mark))
+    rows = [f"{name} (trained 200k)" for name in (twins[0], "memory", twins[1])]
+    assert [cell(frame, row, "share").split(" ")[0] for row in rows] == ["0.00", "0.50", "1.00"]
+    assert cell(frame, "window", "share").startswith("-2.00 [")
+    assert f"share = ({twins[0]}{mark} - method) / ({twins[0]}{mark} - {twins[1]}{mark}) in" in frame.attrs["caption"]
+    assert cell(comparison(runs), rows[1], "share").startswith("1.25 [")
+
+
+@pytest.mark.parametrize("twins", [("sinks", "full"), ("window", "sinks")])
+def test_twins_that_are_not_there_are_refused(twins: tuple[str, str]) -> None:
+    with pytest.raises(UserError, match="There is no method in these results 'sinks'"):
+        comparison(three(), twins=twins)
+
+
 @pytest.mark.parametrize("full", [[3.2, 3.4, 3.1, 3.6], [3.9, 2.6, 3.7, 2.7], [3.4, 3.6, 3.3, 3.8]])
 def test_share_is_left_out_where_full_attention_may_gain_nothing(full: list[float]) -> None:
     """Equal to the window, not significantly better, and worse."""

@@ -45,6 +45,10 @@ def table(
     sort: Annotated[str, typer.Option(help="Column or dimension that orders the rows; - before it: descending.")] = "",
     names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
     baseline: Annotated[str | None, typer.Option(help="Method whose metrics are subtracted.")] = None,
+    twins: Annotated[
+        tuple[str, str],
+        typer.Option(metavar="WINDOW FULL", help="Adapted twins, whose shares are 0 and 1."),
+    ] = ("window", "full"),
     seeds: Annotated[str, typer.Option(help="each: a row for every seed; mean: mean and standard deviation.")] = "each",
     mean: Annotated[str, typer.Option(help="tasks: add the mean over tasks.")] = "",
     marks: Annotated[
@@ -77,6 +81,7 @@ def table(
         words(metric),
         words(cost),
         baseline,
+        twins,
         sort,
         Names() if names is None else Names.read(names),
         mean_seeds=seeds == "mean",

@@ -34,7 +34,6 @@ LEGACY = (
     "multiplied by the question's length once too often; cached: the same sizes (Mistral-7B), counted rightly; the "
     "query's tokens count as one question"
 )
-SHARE = "share = (window - method) / (window - full) in nats per token, with Fieller's intervals"
 ALPHA = 0.05
 Shown = Sequence[tuple[Result, dict[str, str]]]
 """Results with their names in every dimension."""
@@ -85,6 +84,18 @@ def of_columns(columns: Sequence[Column], *, noisy: bool) -> Iterable[str]:
         yield f"Costs are per example; {'; '.join(said)}"
     if noisy and "seconds" in first:
         yield DISTURBED
+
+
+def share(window: str, full: str, names: Names) -> str:
+    """What the share of full attention's gain is.
+
+    Args:
+        window: method whose share is 0.
+        full: method whose share is 1.
+        names: names for display.
+    """
+    low, high = (names.of("method", name) for name in (window, full))
+    return f"share = ({low} - method) / ({low} - {high}) in nats per token, with Fieller's intervals"
 
 
 def directions(results: Iterable[Result], names: Names) -> Iterable[str]:

@@ -12,6 +12,8 @@ from contextlab.reports.names import Names
 
 ALL = "all"
 SHARE = "share"
+ENDS = ("window", "full")
+"""The methods whose shares of full attention's gain are 0 and 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Layout:
         costs: words of `costs.CATALOGUE`: groups or single costs; `none` for none.
         baseline: method whose metrics are subtracted; named as in the table's rows, or without settings where there is
             only one result of it.
+        twins: the methods whose shares are 0 and 1, named as the baseline: cold windows and full attention, with the
+            same training as the methods between them.
         sort: a dimension or column to order the rows by, with `-` for descending; the order of the runs when empty.
         names: names for display.
         mean_seeds: whether runs that differ only in their seed become one row, with mean and standard deviation.
@@ -39,6 +43,7 @@ class Layout:
     metrics: tuple[str, ...] = ()
     costs: tuple[str, ...] = costs.FEW
     baseline: str | None = None
+    twins: tuple[str, str] = ENDS
     sort: str = ""
     names: Names = dataclasses.field(default_factory=Names)
     mean_seeds: bool = False

@@ -15,7 +15,7 @@ from contextlab.harness.results import measure_of
 from contextlab.reports import captions, collection, costs
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS, Result, latest
-from contextlab.reports.layout import SHARE, Layout, check
+from contextlab.reports.layout import ENDS, SHARE, Layout, check
 from contextlab.reports.shapes import sorted_by, with_mean_over_tasks
 from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
 
@@ -51,7 +51,8 @@ def comparison(results: Sequence[Result], layout: Layout | None = None) -> Table
     """One table of many results, in the order in which they were started, equal rows together.
 
     When a run is stored several times, the latest result is used. `share` is (window - method) / (window - full) in
-    nats per token, where both baselines were run on the same examples and the interval of window - full is above 0.
+    nats per token, where both, or the layout's twins in their place, were run on the same examples and the interval of
+    window - full is above 0.
     Differences to a baseline are paired, over the same examples and with an interval, for the task's measure and for
     nats per token; of other metrics they are the difference of the values.
 
@@ -74,7 +75,8 @@ class _Builder:
         self.entries = _entries(results, mean_seeds=layout.mean_seeds)
         marked = {entry.words["method"] for entry in self.entries}
         known = marked | set(map(_unmarked, marked)) | {entry.first["method"] for entry in self.entries}
-        check("method in these results", [layout.baseline] if layout.baseline else [], known)
+        named = [*([layout.baseline] if layout.baseline else ()), *(layout.twins if layout.twins != ENDS else ())]
+        check("method in these results", named, known)
         self.peers = _peers(self.entries)
         self.parts_of = PartsOf()
         self.costs = costs.selected(layout.costs)
@@ -156,7 +158,7 @@ class _Builder:
 
     def _share(self, entry: Entry) -> Cell | None:
         peers = self.peers[entry.examples]
-        window, full = peers.get("window"), peers.get("full")
+        window, full = map(peers.get, self.layout.twins)
         if window is None or full is None:
             return None
         shares = [
@@ -216,7 +218,7 @@ class _Builder:
         if self._equal_n:
             yield _examples(self._counts, self.names)
         if any(column.kind == "share" for column in columns):
-            yield captions.SHARE
+            yield captions.share(*self.layout.twins, self.names)
         if self.layout.mean_seeds:
             yield _seeds(self.entries)
         if self.layout.baseline:
