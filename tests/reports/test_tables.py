@@ -107,8 +107,8 @@ def test_what_was_not_trained_is_marked() -> None:
 
 def test_what_weights_cost_once_has_columns_of_its_own() -> None:
     training = {"flops": 3_000_000_000_000, "peak_bytes": None, "seconds": 4000.0, "tokens": 1_200_000}
-    trained = result("memory", cost={**result()["cost"], "train": training})
-    frame = comparison([result("window"), trained], baseline="window")
+    memory = result("memory", cost={**result()["cost"], "train": training})
+    frame = comparison([result("window"), memory], baseline="window")
     assert {key[0] for key in frame.index} == {"window", "memory (trained 1.2M)"}
     columns = ("TFLOPs train", "seconds train", "tokens train", "TFLOPs query", "seconds", "peak MiB")
     assert [cell(frame, "memory (trained 1.2M)", name) for name in columns] == [
@@ -117,11 +117,14 @@ def test_what_weights_cost_once_has_columns_of_its_own() -> None:
     assert cell(frame, "window", "tokens train") == ""
 
 
+def trained(method: str, nats: float) -> dict[str, Any]:
+    training = {"flops": None, "peak_bytes": None, "seconds": 4.0, "tokens": 200_000}
+    return result(method, nats, cost={**result()["cost"], "train": training})
+
+
 @pytest.mark.parametrize("baseline", ["memory", "memory (trained 200k)"])
 def test_a_trained_baseline_is_named_with_its_mark_or_without(baseline: str) -> None:
-    training = {"flops": None, "peak_bytes": None, "seconds": 4.0, "tokens": 200_000}
-    trained = result("memory", cost={**result()["cost"], "train": training}, nats=3.0)
-    frame = comparison([result("window", nats=3.2), trained], baseline=baseline)
+    frame = comparison([result("window", nats=3.2), trained("memory", 3.0)], baseline=baseline)
     assert cell(frame, "window", f"nats_per_token - {baseline}").startswith("+0.200 [")
     assert "TFLOPs train" not in frame
 
@@ -145,11 +148,6 @@ def test_share_has_an_interval_over_the_clusters() -> None:
     }
     runs = [result(name, parts=nats_of({str(n): one for n, one in enumerate(row)})) for name, row in values.items()]
     assert cell(comparison(runs), "sliding", "share") == "0.68 [0.03, 1.08]"
-
-
-def trained(method: str, nats: float) -> dict[str, Any]:
-    training = {"flops": None, "peak_bytes": None, "seconds": 4.0, "tokens": 200_000}
-    return result(method, nats, cost={**result()["cost"], "train": training})
 
 
 @pytest.mark.parametrize("mark", ["", " (trained 200k)"])

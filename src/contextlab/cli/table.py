@@ -46,9 +46,9 @@ def table(
     names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
     baseline: Annotated[str | None, typer.Option(help="Method whose metrics are subtracted.")] = None,
     twins: Annotated[
-        tuple[str, str],
+        tuple[str, str] | None,
         typer.Option(metavar="WINDOW FULL", help="Adapted twins, whose shares are 0 and 1."),
-    ] = ("window", "full"),
+    ] = None,
     seeds: Annotated[str, typer.Option(help="each: a row for every seed; mean: mean and standard deviation.")] = "each",
     mean: Annotated[str, typer.Option(help="tasks: add the mean over tasks.")] = "",
     marks: Annotated[
@@ -64,7 +64,7 @@ def table(
 ) -> None:
     """Print a comparison table of stored results, with a caption about its data."""
     from contextlab.reports.alike import check_alike
-    from contextlab.reports.layout import Layout, check, words
+    from contextlab.reports.layout import ENDS, Layout, check, words
     from contextlab.reports.limits import Limit
     from contextlab.reports.limits import under as within
     from contextlab.reports.names import Names
@@ -81,7 +81,7 @@ def table(
         words(metric),
         words(cost),
         baseline,
-        twins,
+        twins or ENDS,
         sort,
         Names() if names is None else Names.read(names),
         mean_seeds=seeds == "mean",

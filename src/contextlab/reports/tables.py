@@ -75,8 +75,8 @@ class _Builder:
         self.entries = _entries(results, mean_seeds=layout.mean_seeds)
         marked = {entry.words["method"] for entry in self.entries}
         known = marked | set(map(_unmarked, marked)) | {entry.first["method"] for entry in self.entries}
-        named = [*([layout.baseline] if layout.baseline else ()), *(layout.twins if layout.twins != ENDS else ())]
-        check("method in these results", named, known)
+        check("method in these results", [layout.baseline] if layout.baseline else [], known)
+        check("method in these results", layout.twins if layout.twins != ENDS else [], known)
         self.peers = _peers(self.entries)
         self.parts_of = PartsOf()
         self.costs = costs.selected(layout.costs)
