@@ -18,6 +18,7 @@ from contextlab import cards, registry
 from contextlab.errors import UserError
 from contextlab.training import checkpoint, room
 from contextlab.training.loop import Trainer
+from contextlab.training.validation import Validator
 
 METHOD = "longmem(N=32,K=8)"
 SETTINGS: dict[str, Any] = {
@@ -88,6 +89,23 @@ def test_what_was_trained_is_loaded_with_its_card(texts: Path, tmp_path: Path) -
     assert (out / "weights.safetensors").stat().st_size < checkpoint.stored(out)[0].joinpath(
         "learned.safetensors"
     ).stat().st_size
+
+
+def test_weights_appear_with_their_card(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that began with weights of which no card tells the cost would count its own alone."""
+    out = tmp_path / "out"
+    before: list[bool] = []
+    validate = Validator.__call__
+
+    def watched(validator: Validator, *args: Any) -> Any:
+        before.append((out / "weights.safetensors").exists())
+        return validate(validator, *args)
+
+    monkeypatch.setattr(Validator, "__call__", watched)
+    run(texts, out)
+    assert before
+    assert not any(before)
+    assert sorted(path.name for path in out.glob("*weights*")) == ["weights.safetensors"]
 
 
 def test_the_same_command_again_trains_nothing(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,10 +192,13 @@ class _Room:
         checkpoint.save(self.out, self.trainer, Extra(curve=self.curve.length, validations=self.validations))
 
     def _finish(self) -> dict[str, Any]:
-        """Keep the last checkpoint, write the weights, and measure what was written."""
+        """Keep the last checkpoint, write the weights, and measure what was written.
+
+        The weights get their name together with their card: what begins with them before has no record of their cost.
+        """
         self._save()
         if self.processes.first:
-            path = self.out / cards.FILE
+            path = self.out / f".{cards.FILE}"
             self.method.save_weights(path, dtype=_narrow(self.settings.storage))
             self.method.load_weights(path)
             self._validate()
@@ -210,6 +213,7 @@ class _Room:
                 path,
                 self.begun,
             )
+            path.replace(self.out / cards.FILE)
             records.write(self.out / cards.CARD, written)
         self.processes.wait()
         return records.read(self.out / cards.CARD) or {}
