@@ -21,9 +21,9 @@ PAPER_LENGTH = 8192
 LENGTHS = [4096, 16384, 65536]
 
 
-def encode(backbone_name: str, length: int, chunk: int, *, counted: bool) -> dict[str, Any]:
+def encode(backbone_name: str, length: int, chunk: int, *, counted: bool, dtype: str = "float32") -> dict[str, Any]:
     """Encode a text; measures seconds, or the peak of live bytes."""
-    backbone = load(backbone_name, device="cpu", dtype="float32")
+    backbone = load(backbone_name, device="cpu", dtype=dtype)
     method = EVALM(backbone, EVALMConfig(c=chunk, remote_bias=-2.0))
     weights = resident_bytes(backbone.model, method.summaries)
     tokens_BT = torch.randint(backbone.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
@@ -46,6 +46,7 @@ def encode(backbone_name: str, length: int, chunk: int, *, counted: bool) -> dic
         "max_resident_bytes": _resident(),
         "resident_bytes_before": before,
         "threads": torch.get_num_threads(),
+        "dtype": dtype,
     }
 
 
@@ -94,15 +95,17 @@ def main() -> None:
     parser.add_argument("--backbone", default="smollm2-135m")
     parser.add_argument("--lengths", type=int, nargs="*", default=LENGTHS)
     parser.add_argument("--chunk", type=int, default=EVALMConfig().c)
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--one", choices=["seconds", "bytes"], help="one length in this process")
     options = parser.parse_args()
     if options.one:
-        counted = options.one == "bytes"
-        print(json.dumps(encode(options.backbone, options.lengths[0], options.chunk, counted=counted)))
+        how = {"counted": options.one == "bytes", "dtype": options.dtype}
+        print(json.dumps(encode(options.backbone, options.lengths[0], options.chunk, **how)))
         return
     runs = []
     for length in options.lengths:
-        arguments = ["--backbone", options.backbone, "--chunk", str(options.chunk), "--lengths", str(length), "--one"]
+        shared = ["--backbone", options.backbone, "--chunk", str(options.chunk), "--dtype", options.dtype]
+        arguments = [*shared, "--lengths", str(length), "--one"]
         runs.append({**_alone([*arguments, "seconds"]), **_alone([*arguments, "bytes"])})
     growth = runs[-1]["seconds_per_1k_tokens"] / runs[0]["seconds_per_1k_tokens"] if runs else None
     print(json.dumps({"runs": runs, "growth_per_token": growth, "paper_shapes": by_arithmetic(PAPER_LENGTH)}))
