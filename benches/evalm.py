@@ -55,7 +55,8 @@ def state_bytes(method: EVALM, length: int) -> int:
     backbone, geometry = method.backbone, method.geometry
     numbers = 2 * backbone.kv_heads * backbone.head_width
     local = min(length, geometry.sinks + geometry.recent + geometry.window)
-    return int(4 * backbone.layers * (numbers * (local + length // geometry.chunk) + numbers // 2))
+    per_layer = numbers * (local + length // geometry.chunk) + numbers // 2
+    return int(backbone.dtype.itemsize * backbone.layers * per_layer)
 
 
 def by_arithmetic(length: int) -> dict[str, Any]:
@@ -99,8 +100,8 @@ def main() -> None:
     parser.add_argument("--one", choices=["seconds", "bytes"], help="one length in this process")
     options = parser.parse_args()
     if options.one:
-        how = {"counted": options.one == "bytes", "dtype": options.dtype}
-        print(json.dumps(encode(options.backbone, options.lengths[0], options.chunk, **how)))
+        counted, dtype = options.one == "bytes", options.dtype
+        print(json.dumps(encode(options.backbone, options.lengths[0], options.chunk, counted=counted, dtype=dtype)))
         return
     runs = []
     for length in options.lengths:
