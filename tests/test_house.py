@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LARGEST = 350
+"""Code lines of a module."""
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,10 @@ def test_code_lines_leave_out_comments_and_docstrings(house: ModuleType, tmp_pat
         '"""Two\nlines."""\n\n# why\nx = [\n    1,\n]\n\n\ndef f():\n    """What."""\n    return x\n'
     )
     assert house.code_lines(tmp_path / "m.py") == 5
+
+
+def test_no_module_is_larger_than_the_limit(drawn: dict[str, Any]) -> None:
+    assert {name: size for name, size in drawn["largest_modules"].items() if size > LARGEST} == {}
 
 
 def test_tests_are_as_long_as_what_they_test(drawn: dict[str, Any]) -> None:

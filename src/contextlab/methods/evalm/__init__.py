@@ -1,4 +1,4 @@
-"""EVALM (Zheng et al. 2023, "In-Context Learning with Many Demonstration Examples") and the causal EVA it stands on."""
+"""EVALM (Li et al. 2023, "In-Context Learning with Many Demonstration Examples") and the causal EVA it stands on."""
 
 from __future__ import annotations
 
