@@ -96,6 +96,16 @@ def test_other_data_are_refused_unless_asked_for(capsys: pytest.CaptureFixture[s
 
 def test_limits_are_named_in_the_caption(capsys: pytest.CaptureFixture[str]) -> None:
     out = table(capsys, str(FOUR), "--under", "state=32MB", "--sort", "nats_per_token")
-    assert "Only results under state=32MB." in out
+    assert " Left out: 2 of 8 runs by the limit state=32MB." in out
     assert "| hso |" in out.splitlines()[2]
     assert "| full |" not in out
+
+
+@pytest.mark.parametrize("style", ["markdown", "latex", "html", "text", "csv", "json"])
+def test_every_format_says_which_runs_are_left_out(capsys: pytest.CaptureFixture[str], style: str) -> None:
+    said = "Left out: 1 of 8 runs by method!=hso."
+    assert main(["table", str(FOUR), "--where", "method!=hso", "--format", style]) == 0
+    out, err = capsys.readouterr()
+    assert said in " ".join((err if style in ("csv", "json") else out).split())
+    assert main(["table", str(FOUR), "--format", style]) == 0
+    assert "Left out" not in "".join(capsys.readouterr())

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_runs import result, three
+from stored_runs import result, store, three
 
 from contextlab.errors import UserError
 from contextlab.reports.frame import frame_of
-from contextlab.reports.selected import selected
+from contextlab.reports.left_out import LeftOut
+from contextlab.reports.limits import Limit
+from contextlab.reports.selected import chosen, selected
 
 
 def runs() -> list[dict[str, Any]]:
@@ -47,3 +51,42 @@ def test_names_are_those_of_what_is_left() -> None:
 def test_a_condition_that_nothing_fits_is_an_error() -> None:
     with pytest.raises(UserError, match="No result fits"):
         selected(runs(), ["task=squad"])
+
+
+def stored(folder: Path, results: list[dict[str, Any]]) -> None:
+    for one in results:
+        kept = {name: value for name, value in one.items() if name != "parts"}
+        store(folder / one["run_id"], json.dumps(kept))
+
+
+def test_every_stored_run_is_shown_or_counted(tmp_path: Path) -> None:
+    stored(tmp_path / "a", runs())
+    again = {**runs()[0], "run_id": runs()[0]["run_id"]}
+    stored(tmp_path / "b", [again])
+    stored(tmp_path / "c", [again | {"provenance": again["provenance"] | {"started": "2027"}}])
+    (tmp_path / "b" / "half").mkdir()
+    (tmp_path / "b" / "half" / "manifest.json").write_text("{}")
+    large = result("full", 3.0, state={"bytes": 2**30, "floats": 1, "tokens": 1})
+    stored(tmp_path / "d", [large])
+    folders = [tmp_path / name for name in "abcd"]
+    selection = chosen([*folders, folders[0]], ["method!=sliding", "settings.K!=64"], [Limit.parse("state=1MiB")])
+    assert selection.left_out == LeftOut(
+        9,
+        (
+            (1, "unfinished"),
+            (1, "stored again later"),
+            (1, "by method!=sliding"),
+            (1, "by settings.K!=64"),
+            (1, "by the limit state=1MiB"),
+        ),
+    )
+    assert selection.left_out.stored == len(selection.results) + sum(n for n, _ in selection.left_out.reasons)
+    assert selection.unfinished == [tmp_path / "b" / "half"]
+    assert [one["provenance"]["started"] for one in selection.results if one["run_id"] == again["run_id"]] == ["2027"]
+
+
+def test_a_condition_on_metrics_leaves_no_run_out(tmp_path: Path) -> None:
+    stored(tmp_path, runs())
+    selection = chosen([tmp_path], ["metric=word*"])
+    assert selection.left_out == LeftOut(5)
+    assert len(selection.results) == 5

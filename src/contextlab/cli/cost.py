@@ -28,20 +28,18 @@ def cost(
     from contextlab.reports.break_even import tables
     from contextlab.reports.layout import check
     from contextlab.reports.limits import Limit
-    from contextlab.reports.limits import under as within
     from contextlab.reports.names import Names
-    from contextlab.reports.selected import selected
-    from contextlab.reports.stored import summaries
+    from contextlab.reports.selected import chosen
 
     style = format_of(style, FORMATS)
     check("choice of --by", [resource], ("flops", "seconds"))
     counts = _counts(questions)
-    limits = [Limit.parse(text) for text in under or []]
-    chosen = Names() if names is None else Names.read(names)
-    results = within(selected(summaries(folder), where or []), limits)
-    check_alike(results)
-    amortised = tables(results, "seconds" if resource == "seconds" else "flops", counts, chosen)
-    for number, table in enumerate((*amortised, *by_formula.tables(results, chosen))):
+    shown_as = Names() if names is None else Names.read(names)
+    selection = chosen([folder], where or [], [Limit.parse(text) for text in under or []])
+    check_alike(selection.results)
+    results, left_out = selection.results, selection.left_out
+    amortised = tables(results, "seconds" if resource == "seconds" else "flops", counts, shown_as, left_out)
+    for number, table in enumerate((*amortised, *by_formula.tables(results, shown_as, left_out))):
         if number and style != "text":
             print()
         show(table, style)

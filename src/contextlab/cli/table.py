@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contextlab import harmless
 from contextlab.cli import console
 
 if TYPE_CHECKING:
@@ -66,10 +67,8 @@ def table(
     from contextlab.reports.alike import check_alike
     from contextlab.reports.layout import ENDS, Layout, check, words
     from contextlab.reports.limits import Limit
-    from contextlab.reports.limits import under as within
     from contextlab.reports.names import Names
-    from contextlab.reports.selected import selected
-    from contextlab.reports.stored import summaries, unfinished
+    from contextlab.reports.selected import chosen
     from contextlab.reports.tables import comparison
 
     style = format_of(style, FORMATS)
@@ -89,22 +88,20 @@ def table(
         marks=style == "latex" if marks is None else marks,
         legacy=legacy,
     )
-    limits = [Limit.parse(text) for text in under or []]
-    results = selected(within(summaries(folder), limits), where or [])
-    _note(unfinished(folder))
+    selection = chosen([folder], where or [], [Limit.parse(text) for text in under or []])
+    _note(selection.unfinished)
     if style in ("csv", "json"):
         from contextlab.reports.frame import frame_of
         from contextlab.reports.tidy import written
 
-        print(written(frame_of(results), style), end="")
+        print(written(frame_of(selection.results), style), end="")
+        if selection.left_out.sentence:
+            print(harmless.line(f"contextlab: {selection.left_out.sentence}."), file=sys.stderr)
         return
     if not mixed:
-        check_alike(results)
-    made = comparison(results, layout)
-    if limits:
-        said = f"Only results under {', '.join(limit.text for limit in limits)}"
-        made = dataclasses.replace(made, sentences=(*made.sentences, said))
-    show(made, style)
+        check_alike(selection.results)
+    made = comparison(selection.results, layout)
+    show(dataclasses.replace(made, left_out=selection.left_out.sentence), style)
 
 
 def format_of(style: str | None, known: Sequence[str]) -> str:
@@ -140,7 +137,6 @@ def show(table: Table, style: str) -> None:
 def _note(folders: list[Path]) -> None:
     """Say on standard error which runs are left out."""
     if folders:
-        from contextlab import harmless
         from contextlab.reports.layout import listed
 
         text = f"contextlab: left out, because unfinished: {listed([str(one) for one in folders])}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -11,6 +12,7 @@ from contextlab.reports import captions, costs
 from contextlab.reports.amortised import NEVER, Line
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS, Result, latest
+from contextlab.reports.left_out import LeftOut
 from contextlab.reports.names import Names
 
 Resource = Literal["flops", "seconds"]
@@ -38,6 +40,7 @@ def tables(
     resource: Resource = "flops",
     questions: Sequence[int] = QUESTIONS,
     names: Names | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[Table]:
     """Two tables for every task, context and machine: what methods cost for numbers of questions, and where they cross.
 
@@ -49,13 +52,15 @@ def tables(
         resource: FLOPs, or seconds, which are never compared between machines.
         questions: the numbers of questions per context.
         names: for display.
+        left_out: stored runs that are not among the results.
 
     Raises:
         UserError: when no result reads a context before its questions.
     """
     names = names or Names()
     groups: dict[tuple[str, ...], dict[str, tuple[Result, Line]]] = {}
-    for words, result in latest(results):
+    shown = latest(results)
+    for words, result in shown:
         costs_of = line(result, resource)
         if costs_of is not None:
             key = tuple(words[name] for name in DIMENSIONS if name != "method")
@@ -64,11 +69,14 @@ def tables(
         raise UserError(
             f"No result here has {resource} of a context and of its questions: run a task with both, as chapterbreak."
         )
+    rest = len(shown) - sum(map(len, groups.values()))
+    without = (left_out or LeftOut(len(shown))).also(rest, f"without {resource} of a context and its questions")
     for key, members in groups.items():
         about = dict(zip((name for name in DIMENSIONS if name != "method"), key, strict=True))
-        yield _costs(members, resource, questions, _details(about, names))
+        made = [_costs(members, resource, questions, _details(about, names))]
         if len(members) > 1:
-            yield _crossings({name: one for name, (_, one) in members.items()}, resource, _details(about, names))
+            made.append(_crossings({name: one for name, (_, one) in members.items()}, resource, _details(about, names)))
+        yield from (dataclasses.replace(table, left_out=without.sentence) for table in made)
 
 
 def _costs(

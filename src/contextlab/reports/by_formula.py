@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from contextlab.reports import costs
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS, Result, latest
+from contextlab.reports.left_out import LeftOut
 from contextlab.reports.names import Names
 
 COMPARED = {"TFLOPs contextualize": "TFLOP", "TFLOPs query": "TFLOP", "state MiB": "MiB"}
@@ -17,24 +19,29 @@ SENTENCE = (
 )
 
 
-def tables(results: Sequence[Result], names: Names | None = None) -> Iterator[Table]:
+def tables(results: Sequence[Result], names: Names | None = None, left_out: LeftOut | None = None) -> Iterator[Table]:
     """One table for every task, context and machine of which some result has a formula.
 
     Args:
         results: from `reports.stored.summaries`.
         names: for display.
+        left_out: stored runs that are not among the results.
     """
     names = names or Names()
     groups: dict[tuple[str, ...], dict[str, Result]] = {}
     others = [name for name in DIMENSIONS if name != "method"]
-    for words, result in latest(results):
+    shown = latest(results)
+    for words, result in shown:
         key = tuple(f"{name} {names.of(name, words[name])}" for name in others)
         groups.setdefault(key, {})[names.of("method", words["method"])] = result
-    for key, members in groups.items():
-        made = _table(members, ", ".join(key))
-        if made.column(1) or made.column(4) or made.column(7):
-            # Columns of a phase that no method has are left out.
-            yield made.part(range(len(made.rows)), [n for n in range(len(made.columns)) if made.column(n)])
+    made = [_table(members, ", ".join(key)) for key, members in groups.items()]
+    kept = [table for table in made if any(table.column(number) for number in (1, 4, 7))]
+    rest = len(shown) - sum(len(table.rows) for table in kept)
+    without = (left_out or LeftOut(len(shown))).also(rest, "of tasks without a formula")
+    for table in kept:
+        # Columns of a phase that no method has are left out.
+        columns = [number for number in range(len(table.columns)) if table.column(number)]
+        yield dataclasses.replace(table.part(range(len(table.rows)), columns), left_out=without.sentence)
 
 
 def _table(members: dict[str, Result], details: str) -> Table:

@@ -113,7 +113,7 @@ def directions(results: Iterable[Result], names: Names) -> Iterable[str]:
 
 def marked(table: Table, best: str, second: str) -> str:
     """Caption and details of a table, with what its marks mean where it has any."""
-    return " ".join(filter(None, [paragraph(table.sentences), marks(table, best, second), paragraph(table.details)]))
+    return " ".join(filter(None, [paragraph(table.said), marks(table, best, second), paragraph(table.details)]))
 
 
 def marks(table: Table, best: str, second: str) -> str:

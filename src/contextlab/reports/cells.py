@@ -75,6 +75,7 @@ class Table:
         cells: numbers by row and column; those that were not measured are missing.
         sentences: of the caption, without full stops: what the numbers are.
         details: further sentences: how they were made.
+        left_out: which stored runs are not shown, and why, without a full stop; empty where all are.
     """
 
     keys: tuple[str, ...]
@@ -83,11 +84,17 @@ class Table:
     cells: Mapping[tuple[int, int], Cell]
     sentences: tuple[str, ...]
     details: tuple[str, ...] = ()
+    left_out: str = ""
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The sentences of the caption, and which stored runs are left out."""
+        return (*self.sentences, *([self.left_out] if self.left_out else []))
 
     @property
     def caption(self) -> str:
         """Caption and details in one paragraph."""
-        return paragraph((*self.sentences, *self.details))
+        return paragraph((*self.said, *self.details))
 
     def column(self, number: int) -> list[Cell]:
         """The cells of a column that are there."""

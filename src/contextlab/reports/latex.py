@@ -89,9 +89,7 @@ def _environment(table: Table, labels: Labels, columns: list[int], kind: str, pa
 
 
 def _caption(table: Table) -> str:
-    return " ".join(
-        filter(None, map(escaped, [paragraph(table.sentences), captions.marks(table, "Bold", "underlined")]))
-    )
+    return " ".join(filter(None, map(escaped, [paragraph(table.said), captions.marks(table, "Bold", "underlined")])))
 
 
 def _notes(table: Table, labels: Labels) -> str:
