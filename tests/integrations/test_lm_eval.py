@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +13,13 @@ import torch
 
 pytest.importorskip("lm_eval")
 
+from lm_eval._cli import HarnessCLI
 from lm_eval.api.registry import get_model, model_registry
 from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 
-from contextlab.integrations import lm_eval_plugin
-from contextlab.integrations.lm_eval import ContextLM, _limit
+from contextlab.errors import UserError
+from contextlab.integrations.lm_eval import ContextLM, _limit, main, register, tokenizer_folder
 from contextlab.integrations.lm_eval_tasks import FOLDER
 from contextlab.methods.window import WindowConfig
 
@@ -53,6 +55,12 @@ def hf(full: ContextLM) -> Any:
 @pytest.fixture
 def window() -> ContextLM:
     return ContextLM("window", "tiny-llama", device="cpu", N=48)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 class Calls:
@@ -185,68 +193,100 @@ def test_arguments_come_from_the_harness_command() -> None:
     assert (lm.rank, lm.world_size, lm.eot_token_id) == (0, 1, 256)
 
 
-def test_the_model_is_announced_when_the_harness_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_harness_knows_the_model_beside_its_own() -> None:
+    register()
     assert get_model("contextlab") is ContextLM
     assert "hf" in model_registry
-    lm_eval_plugin.register()
-    monkeypatch.setattr(lm_eval_plugin, "register", lambda: 1 / 0)
-    lm_eval_plugin.announce()
-    monkeypatch.delitem(sys.modules, "lm_eval")
-    lm_eval_plugin.announce()
 
 
-def test_announcing_imports_neither_torch_nor_the_harness() -> None:
-    code = "import sys; from contextlab.integrations import lm_eval_plugin as p; p.announce(); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "lm_eval", "pydantic"} & set(loaded)
+def test_a_task_that_writes_its_own_texts_gets_the_backbones_tokenizer(cache: Path) -> None:
+    pytest.importorskip("wonderwords")
+    folder = tokenizer_folder("tiny-llama")
+    assert folder.parent == cache / "tokenizers"
+    assert tokenizer_folder("tiny-gpt2") == folder  # the same bytes
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    manager = TaskManager(metadata={"tokenizer": str(folder), "max_seq_lengths": [512]})
+    docs = manager.load(["niah_single_1"])["tasks"]["niah_single_1"].eval_docs
+    longest = max(len(doc["input"].encode()) for doc in docs)
+    assert 300 < longest <= 512 - 128  # the task leaves room for an answer
 
 
-def test_a_users_mistake_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    main = importlib.import_module("lm_eval.__main__")
-    monkeypatch.setattr(main, "cli_evaluate", lambda: ContextLM("windo", "tiny-llama"))
-    assert lm_eval_plugin.main() == 2
-    assert capsys.readouterr().err == "contextlab: There is no method 'windo': did you mean 'window'?\n"
-    monkeypatch.setattr(main, "cli_evaluate", lambda: None)
-    assert lm_eval_plugin.main() == 0
+def test_a_cache_that_cannot_be_written_is_one_sentence(cache: Path) -> None:
+    cache.write_text("a file")
+    with pytest.raises(UserError, match="CONTEXTLAB_CACHE"):
+        tokenizer_folder("tiny-llama")
+
+
+def test_an_unknown_backbone_has_no_tokenizer_either() -> None:
+    with pytest.raises(UserError, match="did you mean 'tiny-llama'"):
+        tokenizer_folder("tiny-llam")
+
+
+RUN = ("run", "--tasks", "niah_single_1", "--model", "contextlab")
+OF_TINY = ("--model_args", "method=window,backbone=tiny-llama")
+
+
+def metadata_of(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a command gives to the tasks, beside the arguments of the model."""
+    arguments: list[Any] = []
+    monkeypatch.setattr(HarnessCLI, "execute", lambda _, namespace: arguments.append(namespace))
+    before = list(sys.argv)
+    main(words)
+    assert sys.argv == before
+    return arguments[0].metadata
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        ((*RUN, *OF_TINY), {}),
+        ((*RUN[1:], *OF_TINY), {}),
+        ((*RUN, *OF_TINY, "--metadata", '{"max_seq_lengths": [512]}'), {"max_seq_lengths": [512]}),
+    ],
+)
+def test_the_command_names_the_tokenizer_by_itself(
+    words: Sequence[str], others: dict[str, Any], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert metadata_of(words, monkeypatch) == {"tokenizer": str(tokenizer_folder("tiny-llama")), **others}
+
+
+def test_the_command_reads_the_model_in_its_file_too(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("model: contextlab\nmodel_args: {backbone: tiny-llama}\ntasks: [x]\nmetadata: split=4k\n")
+    expected = {"tokenizer": str(tokenizer_folder("tiny-llama")), "split": "4k"}
+    assert metadata_of(["run", "--config", str(file)], monkeypatch) == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*RUN, "--model_args", "method=window,tokenizer=gpt2"),
+        (*RUN, *OF_TINY, "--metadata", "tokenizer=gpt2"),
+        (*RUN[:-1], "hf", "--model_args", "pretrained=gpt2"),
+    ],
+)
+def test_a_named_tokenizer_and_other_models_stay_as_they_are(
+    words: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (metadata_of(words, monkeypatch) or {}).get("tokenizer") in (None, "gpt2")
+
+
+def test_the_model_accepts_what_such_tasks_read_among_its_arguments() -> None:
+    assert ContextLM("window", "tiny-llama", device="cpu", tokenizer="gpt2").tok_encode("abc") == [64, 65, 66]
 
 
 @pytest.mark.slow
-def test_the_harness_command_finds_an_installed_contextlab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = tmp_path / "site" / "found-1.dist-info"
-    record.mkdir(parents=True)
-    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: found\nVersion: 1\n")
-    (record / "entry_points.txt").write_text(
-        "[torch.backends]\ncontextlab-lm-eval = contextlab.integrations.lm_eval_plugin:announce\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    command = ["-m", "lm_eval", "run", "--model", "contextlab", "--model_args", "method=window,backbone=tiny-llama"]
-    command += ["--tasks", "contextlab_icl_sst2", "--include_path", str(FOLDER), "--limit", "2"]
-    answer = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-    assert "contextlab_icl_sst2" in answer.stdout, answer.stderr
+def test_the_command_runs_tasks_of_the_harness_and_ours() -> None:
+    pytest.importorskip("wonderwords")
+    command = ["lm_eval", "--model", "contextlab", *OF_TINY, "--tasks", "niah_single_1,contextlab_icl_sst2"]
+    command += ["--include_path", str(FOLDER), "--limit", "2", "--metadata", '{"max_seq_lengths": [512]}']
+    program = [sys.executable, "-c", "import sys; from contextlab.cli.main import main; sys.exit(main())"]
+    answer = subprocess.run([*program, *command], capture_output=True, text=True, check=False)
+    assert all(task in answer.stdout for task in ("niah_single_1", "contextlab_icl_sst2")), answer.stderr
 
 
 @pytest.mark.parametrize(("options", "most"), [({}, 256), ({"max_gen_toks": None}, 256), ({"max_gen_toks": 7}, 7)])
 def test_without_a_limit_256_tokens_are_written_as_by_the_harness(options: dict[str, Any], most: int) -> None:
     assert _limit(options) == most
-
-
-@pytest.mark.parametrize("command", ["lm_eval", "lm-eval", "lm_eval/__main__.py"])
-def test_a_mistake_ends_the_harness_s_own_command_with_one_sentence(command: str, tmp_path: Path) -> None:
-    """Whatever the harness does with the error, the user reads one sentence."""
-    script = tmp_path / command
-    script.parent.mkdir(exist_ok=True)
-    script.write_text(
-        "import sys, lm_eval, torch\n"
-        "from contextlab.integrations import lm_eval_plugin\n"
-        "lm_eval_plugin.announce()\n"
-        "import contextlab\n"
-        "contextlab.load('no such\\x1b method', 'tiny-llama') if len(sys.argv) < 2 else 1 / 0\n"
-    )
-    answer = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert answer.returncode == 2
-    last = answer.stderr.splitlines()[-1]
-    assert last.startswith(r"contextlab: There is no method 'no such\x1b method'")
-    assert "Traceback" not in answer.stderr
-    other = subprocess.run([sys.executable, str(script), "x"], capture_output=True, text=True, check=False)
-    assert other.returncode == 1
-    assert "ZeroDivisionError" in other.stderr

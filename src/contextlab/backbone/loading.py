@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +50,35 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
         return Backbone(model.to(where, width), byte_tokenizer(), name)
     if name == EMBEDDED:
         return Backbone(*_verified(embedded_folder(), width, where), name, digest=GGUF_SHA256)
+    source, options = _source(name)
+    backbone = Backbone(*_pretrained(source, width, where, **options), name)
+    backbone.check_seam()
+    return backbone
+
+
+def load_tokenizer(name: str = EMBEDDED) -> Any:
+    """The tokenizer of a backbone alone, with names as in `load`.
+
+    Raises:
+        UserError: for an unknown name, or when the tokenizer cannot be had.
+    """
+    if name in TINY or name in PAPER_SHAPES:
+        return byte_tokenizer()
+    source, options = (embedded_folder(), {}) if name == EMBEDDED else _source(name)
+    with _loading(source):
+        return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
+
+
+def _source(name: str) -> tuple[Path | str, dict[str, str]]:
+    """The folder or hub id of a backbone, and the file in the folder where only one file is meant."""
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
             raise UserError(f"There is no GGUF file {path}: check the path.")
-        backbone = Backbone(*_pretrained(path.parent, width, where, gguf_file=path.name), name)
-    elif path.is_dir() or "/" in name:
-        backbone = Backbone(*_pretrained(path if path.is_dir() else name, width, where), name)
-    else:
-        raise unknown("backbone", name, known())
-    backbone.check_seam()
-    return backbone
+        return path.parent, {"gguf_file": path.name}
+    if path.is_dir() or "/" in name:
+        return (path if path.is_dir() else name), {}
+    raise unknown("backbone", name, known())
 
 
 def wrap(model: Any, tokenizer: Any = None) -> Backbone:
@@ -113,21 +133,28 @@ def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **
     own: dict[str, Any] = {"trust_remote_code": False, **kwargs}
     if "gguf_file" not in kwargs:
         own["use_safetensors"] = True
+    with _loading(source):
+        load_model: Any = transformers.AutoModelForCausalLM.from_pretrained
+        model, report = load_model(source, dtype=dtype, output_loading_info=True, **own)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
+    _check_complete(source, report)
+    model = model.to(device)
+    tensors.align(model)
+    return model, tokenizer
+
+
+@contextmanager
+def _loading(source: Path | str) -> Iterator[None]:
+    """Without progress bars, and whatever a foreign folder makes transformers raise as a user's error."""
     try:
         with quiet(), no_bar_of_gguf():
-            load_model: Any = transformers.AutoModelForCausalLM.from_pretrained
-            model, report = load_model(source, dtype=dtype, output_loading_info=True, **own)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
-    except Exception as error:  # whatever a foreign folder makes transformers raise
+            yield
+    except Exception as error:
         message = str(error).strip().partition("\n")[0]
         reason = message if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {message}"
         raise UserError(
             f"Backbone '{source}' cannot be loaded ({reason}): give a local folder or check the name."
         ) from error
-    _check_complete(source, report)
-    model = model.to(device)
-    tensors.align(model)
-    return model, tokenizer
 
 
 def _check_complete(source: Path | str, report: dict[str, Any]) -> None:

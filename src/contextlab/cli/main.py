@@ -18,6 +18,7 @@ from contextlab.cli.data import app as data
 from contextlab.cli.diff import diff
 from contextlab.cli.doctor import doctor
 from contextlab.cli.kernels import app as kernels
+from contextlab.cli.lm_eval import PASSED_ON, lm_eval
 from contextlab.cli.ls import ls
 from contextlab.cli.page import page
 from contextlab.cli.plot import plot
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 for command in (bench, train, ls, check, table, plot, page, cost, diff, reproduce, doctor):
     app.command()(command)
+app.command("lm_eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(data, name="data")
 app.add_typer(kernels, name="kernels")
 
@@ -71,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
-        _check_empty(words)
+        if words[:1] != ["lm_eval"]:  # whose arguments are another program's
+            _check_empty(words)
         code = app(words, prog_name="contextlab", standalone_mode=False)
     except (UserError, UsageError) as error:
         if debug:

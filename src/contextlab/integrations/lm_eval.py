@@ -1,26 +1,40 @@
-"""Methods as models of lm-evaluation-harness: `lm_eval --model contextlab --model_args method=longmem,...`.
+"""Methods as models of lm-evaluation-harness, which knows the model `contextlab` once this module is imported.
 
-`python -m contextlab.integrations.lm_eval` is the harness's command with this model.
+`contextlab lm_eval` is the harness's own command line with this model.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import json
+import shutil
 import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from lm_eval._cli import HarnessCLI
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import model_registry
+from lm_eval.config.evaluate_config import EvaluatorConfig
+from lm_eval.utils import setup_logging, simple_parse_args_string
 from rich.console import Console
 from rich.progress import track
 
-from contextlab.integrations import lm_eval_plugin
+from contextlab.backbone import load_tokenizer
+from contextlab.errors import UserError
 from contextlab.method import Ahead, State, pad
+from contextlab.paths import cache_dir
 from contextlab.registry import load
 from contextlab.version import __version__
 
+NAME = "contextlab"
+BACKBONE = "smollm2-135m"
 PIECE = 16
 AT_ONCE = 16
 MAX_NEW_TOKENS = 256
@@ -42,6 +56,8 @@ class ContextLM(TemplateLM):
         dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
         add_bos_token: whether texts begin with BOS; the tokenizer's default when None.
         keep_bos: whether the BOS of an empty context stays in the context.
+        tokenizer: for tasks that write texts of a given length (RULER), which read it among the model's arguments; the
+            model itself uses the backbone's.
         batch_size: ignored; the harness always passes one.
         max_batch_size: ignored.
         **settings: settings of the method.
@@ -53,11 +69,12 @@ class ContextLM(TemplateLM):
     def __init__(
         self,
         method: str = "full",
-        backbone: str = "smollm2-135m",
+        backbone: str = BACKBONE,
         device: str | None = None,
         dtype: str | None = None,
         add_bos_token: bool | None = None,
         keep_bos: bool = True,
+        tokenizer: str | None = None,
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
         **settings: Any,
@@ -205,7 +222,81 @@ def _limit(options: dict[str, Any]) -> int:
     return int(next((options[name] for name in LIMITS if options.get(name) is not None), MAX_NEW_TOKENS))
 
 
-lm_eval_plugin.register()
+def tokenizer_folder(backbone: str = BACKBONE) -> Path:
+    """A folder with a backbone's tokenizer alone, which the harness's own tasks can load; it is written once.
 
-if __name__ == "__main__":
-    sys.exit(lm_eval_plugin.main())
+    Raises:
+        UserError: for an unknown backbone, a tokenizer that is no fast one, or a cache folder that cannot be written.
+    """
+    definition = getattr(load_tokenizer(backbone), "backend_tokenizer", None)
+    if definition is None:
+        raise UserError(f"The tokenizer of {backbone} is no fast one: name another in --metadata tokenizer=NAME.")
+    text = definition.to_str()
+    folder = cache_dir() / "tokenizers" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    try:
+        if not folder.is_dir():
+            _write_tokenizer(folder, text)
+    except OSError as error:
+        raise UserError(
+            f"The cache folder {folder.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
+        ) from error
+    return folder
+
+
+def _write_tokenizer(folder: Path, definition: str) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
+    try:
+        (scratch / "tokenizer.json").write_text(definition, encoding="utf-8")
+        # Without a class of its own, a checkpoint's tokenizer cannot bring code along.
+        (scratch / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+        scratch.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # which another process may have written in the meantime
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def main(words: Sequence[str]) -> None:
+    """The harness's command line with this model, which gives tasks the tokenizer of its backbone.
+
+    Args:
+        words: arguments of the `lm_eval` command.
+
+    Raises:
+        UserError: as `ContextLM`.
+    """
+    # The harness reads its arguments there.
+    before, sys.argv = sys.argv, ["contextlab lm_eval", *words]
+    try:
+        setup_logging()
+        command = HarnessCLI()
+        arguments = command.parse_args()
+        if arguments.command == "run":
+            settings = _settings(vars(arguments))
+            if settings["model"] == NAME and "tokenizer" not in settings["model_args"] | settings["metadata"]:
+                folder = tokenizer_folder(settings["model_args"].get("backbone", BACKBONE))
+                arguments.metadata = {"tokenizer": str(folder), **settings["metadata"]}
+        command.execute(arguments)
+    finally:
+        sys.argv = before
+
+
+def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The model, its arguments and the metadata, from the command or else from its file."""
+    file = EvaluatorConfig.load_yaml_config(arguments["config"]) if arguments.get("config") else {}
+    model, *maps = (arguments.get(name) or file.get(name) for name in ("model", "model_args", "metadata"))
+    model_args, metadata = (simple_parse_args_string(one) if isinstance(one, str) else one or {} for one in maps)
+    return {"model": model, "model_args": model_args, "metadata": metadata}
+
+
+def register() -> None:
+    """Make the model known to the harness."""
+    # The harness loads its own models only into an empty registry, so they are loaded first.
+    importlib.import_module("lm_eval.models")
+    if NAME not in model_registry:
+        model_registry.register(NAME, target=ContextLM)
+
+
+register()
