@@ -24,6 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "files",
         "grammar",
         "cards",
+        "trained",
         "config",
         "formula",
     ),

@@ -1,114 +1,23 @@
-"""Cards of trained weights: found where they fit, nowhere else, and believed only beside their own file."""
+"""Cards of trained weights: believed only beside their own file."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from damage import damaged, rounds
+from toy_weights import method, moved, write
 
-from contextlab import backbone as backbones
-from contextlab import cards, registry
+from contextlab import cards, trained
 from contextlab.cards import Card, short_count
 from contextlab.errors import UserError
-from contextlab.method import AnyMethod
-
-BACKBONE = backbones.load("tiny-gpt2", device="cpu")
-SHIPPED_BYTES, ALL_BYTES = 8 * 2**20, 32 * 2**20
-
-
-def method(name: str = "longmem", backbone: Any = BACKBONE, **settings: Any) -> AnyMethod:
-    kind = registry.method_class(name)
-    return kind(backbone, kind.Config.parse(settings))
-
-
-def write(folder: Path, trained: AnyMethod, tokens: int = 5, **changed: Any) -> Path:
-    """Trained weights with their card, as a run leaves them."""
-    import hashlib
-
-    folder.mkdir(parents=True)
-    path = folder / cards.FILE
-    trained.save_weights(path)
-    card = {
-        "schema": 1,
-        "method": "longmem",
-        "kind": type(trained).__name__,
-        "label": "longmem",
-        "settings": {key: value for key, value in trained.config.as_dict().items() if key != "weights"},
-        "backbone": {"name": "tiny-gpt2", "digest": trained.backbone.digest},
-        "weights": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "bytes": path.stat().st_size},
-        "cost": {"flops": 7, "peak_bytes": None, "seconds": 2.5, "tokens": tokens},
-        **changed,
-    }
-    (folder / cards.CARD).write_text(json.dumps(card))
-    return path
-
-
-def moved(one: AnyMethod, by: float) -> AnyMethod:
-    assert one.learned is not None
-    with torch.no_grad():
-        for parameter in one.learned.parameters():
-            parameter.add_(by)
-    return one
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(cards.FOLDERS, str(tmp_path))
+    monkeypatch.setenv(trained.FOLDERS, str(tmp_path))
     return tmp_path
-
-
-def test_weights_that_fit_are_found_and_told_of(folder: Path) -> None:
-    trained = moved(method(N=32, weights="none"), 0.01)
-    write(folder / "one", trained)
-    found = method(N=32)
-    assert (found.untrained, found.weights_digest) == (False, trained.weights_digest)
-    assert found.card is not None
-    assert (found.card.cost.tokens, found.card.cost.flops) == (5, 7)
-    assert method(N=32, weights="none").untrained
-    assert method(N=32, weights="none").card is None
-
-
-def test_settings_that_are_free_at_test_time_may_differ(folder: Path) -> None:
-    write(folder / "one", moved(method(N=32, K=8, weights="none"), 0.01))
-    assert not method(N=64, K=16, M=1024, csz=2).untrained
-    assert method(N=32, reduction=1).untrained
-    assert method(N=32, init="paper").untrained
-
-
-def test_another_backbone_or_method_finds_nothing(folder: Path) -> None:
-    write(folder / "one", moved(method(N=32, weights="none"), 0.01))
-    assert method(N=32, backbone=backbones.load("tiny-llama", device="cpu")).untrained
-    assert method("evalm", W=32).untrained
-
-
-def test_of_several_the_one_trained_longest_is_taken(folder: Path) -> None:
-    for tokens in (5, 500, 50):
-        write(folder / str(tokens), moved(method(N=32, weights="none"), tokens / 1e4), tokens)
-    assert method(N=32).card.cost.tokens == 500
-
-
-def test_a_folder_of_weights_may_be_named_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(folder / "one", moved(method(N=32, weights="none"), 0.01))
-    monkeypatch.setenv(cards.FOLDERS, f"/nowhere:{folder / 'one'}")
-    assert not method(N=32).untrained
-
-
-def test_a_card_that_is_older_than_a_setting_fits_its_default(folder: Path) -> None:
-    trained = moved(method(N=32, weights="none"), 0.01)
-    settings = {key: value for key, value in trained.config.as_dict().items() if key not in ("weights", "init")}
-    write(folder / "one", trained, settings=settings)
-    assert not method(N=32).untrained
-    assert method(N=32, init="paper").untrained
-
-
-def test_a_card_that_knows_a_setting_more_does_not_fit(folder: Path) -> None:
-    trained = moved(method(N=32, weights="none"), 0.01)
-    write(folder / "one", trained, settings={**trained.config.as_dict(), "later": 3})
-    assert method(N=32).untrained
 
 
 def test_a_card_is_believed_only_beside_its_own_weights(folder: Path) -> None:
@@ -175,11 +84,3 @@ def test_damaged_cards_are_read_or_refused(tmp_path: Path) -> None:
 )
 def test_counts_are_short(count: int, words: str) -> None:
     assert short_count(count) == words
-
-
-def test_shipped_weights_are_small_and_whole() -> None:
-    shipped = [path for path in cards.SHIPPED.rglob("*") if path.is_file()]
-    weights = [path for path in shipped if path.suffix == ".safetensors"]
-    assert all(path.stat().st_size <= SHIPPED_BYTES for path in weights)
-    assert sum(path.stat().st_size for path in shipped) <= ALL_BYTES
-    assert all(cards.beside(path) is not None for path in weights)

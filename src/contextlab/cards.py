@@ -1,14 +1,9 @@
-"""Trained weights in files: their cards, what they fit, and the folders they are searched in.
-
-A folder of trained weights holds `weights.safetensors` and `card.json`. Some come with the package;
-`CONTEXTLAB_WEIGHTS` names further folders, of weights or of folders of weights.
-"""
+"""Trained weights in files, and their cards: a folder holds `weights.safetensors` and `card.json`."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,8 +14,6 @@ from contextlab import files
 from contextlab.errors import UserError
 
 FILE, CARD = "weights.safetensors", "card.json"
-SHIPPED = Path(__file__).parent / "weights"
-FOLDERS = "CONTEXTLAB_WEIGHTS"
 
 Count = Annotated[int, Field(ge=0, le=2**100)]
 
@@ -50,10 +43,18 @@ class Weights(_Part):
 
     sha256: str
     bytes: Count
+    digest: str | None = None
 
 
 class Card(_Part):
-    """What a method learned; further fields are kept as they are."""
+    """What a method learned; further fields are kept as they are.
+
+    Attributes:
+        settings: of the training.
+        free: settings that may differ in use; those that the method's configuration says, in a card without this field.
+        use: settings that the name of these weights stands for where they are not those of the training.
+        recommended: whether the method's name alone stands for these weights, on their backbone.
+    """
 
     schema_: Literal[1] = Field(alias="schema")
     method: str
@@ -63,6 +64,14 @@ class Card(_Part):
     backbone: Backbone
     weights: Weights
     cost: Cost
+    free: tuple[str, ...] | None = None
+    use: dict[str, Any] = {}
+    recommended: bool = False
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The settings that the name of these weights stands for."""
+        return {**self.settings, **self.use}
 
 
 def read(path: Path) -> Card:
@@ -99,55 +108,6 @@ def beside(weights: Path) -> Card | None:
         return None
     card = read(path)
     return card if files.sha256(weights) == card.weights.sha256 else None
-
-
-def listed() -> Iterator[Path]:
-    """All listed files of weights, those that the environment names first."""
-    named = [Path(folder).expanduser() for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
-    for folder in (*named, SHIPPED):
-        for path in sorted((*folder.glob(CARD), *folder.glob(f"*/{CARD}"))):
-            if (path.parent / FILE).is_file():
-                yield path.parent / FILE
-
-
-def fitting(
-    kind: str,
-    settings: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    free: Collection[str],
-    digest: Callable[[], str],
-) -> Path | None:
-    """The listed weights that fit a method, those trained longest where several do.
-
-    Args:
-        kind: name of its class.
-        settings: all of them.
-        defaults: of its settings, for cards that are older than some of them.
-        free: settings that weights do not depend on.
-        digest: of the backbone; called only where the rest fits.
-
-    Raises:
-        UserError: when a card is broken.
-    """
-    free = {*free, "weights"}
-    wanted = _comparable(settings, free)
-    fits: list[tuple[int, Path]] = []
-    for weights in listed():
-        card = read(weights.parent / CARD)
-        if (
-            card.kind == kind
-            and _comparable({**defaults, **card.settings}, free) == wanted
-            and card.backbone.digest == digest()
-        ):
-            fits.append((-card.cost.tokens, weights))
-    return min(fits)[1] if fits else None
-
-
-def _comparable(settings: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
-    """Settings as JSON holds them, without those that do not count."""
-    kept = {name: value for name, value in settings.items() if name not in free}
-    plain: dict[str, Any] = json.loads(json.dumps(kept, default=str))
-    return plain
 
 
 def short_count(count: int) -> str:

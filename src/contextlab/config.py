@@ -7,12 +7,12 @@ import inspect
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import pydantic
 from pydantic_core import PydanticUndefined
 
-from contextlab import cards
+from contextlab import cards, trained
 from contextlab.errors import UserError, short, unknown
 from contextlab.grammar import spelled_value
 
@@ -21,12 +21,22 @@ MOST_INTEGER, MOST_FLOAT = 2**48, 3e38
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 REQUIRED = "must be given"
 
+
+def _listed(name: str) -> str:
+    if name not in (*trained.CHOICES, *trained.names()):
+        raise ValueError("no listed weights have that name")
+    return name
+
+
 Weights: TypeAlias = Annotated[
-    Literal["auto", "none"] | Annotated[Path, pydantic.AfterValidator(cards.weights_file)],
+    Annotated[
+        Annotated[str, pydantic.AfterValidator(_listed)] | Annotated[Path, pydantic.AfterValidator(cards.weights_file)],
+        pydantic.Field(union_mode="left_to_right"),
+    ],
     pydantic.BeforeValidator(lambda value: "none" if value is None else value),
 ]
-"""What a method that learns begins with: `auto`, the listed weights that fit it; `none`, as initialised; or a file, or
-the folder that `contextlab train` wrote."""
+"""What a method that learns begins with: `auto`, the listed weights that fit it; `none`, as initialised; the name of
+listed weights; or a file, or the folder that `contextlab train` wrote."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -95,7 +105,7 @@ class MethodConfig(Config):
     training_defaults: ClassVar[Mapping[str, Any]] = {}
     """Options of `contextlab train` that the method's paper trains with."""
     free_at_test: ClassVar[frozenset[str]] = frozenset()
-    """Settings that may differ between training and use: trained weights do not depend on them."""
+    """Settings of which trained weights do not depend, as sizes: cards name them as those that may differ in use."""
 
 
 @dataclasses.dataclass(frozen=True)

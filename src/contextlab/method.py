@@ -10,12 +10,12 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from contextlab import calls, cards, states, tensors
+from contextlab import calls, cards, states, tensors, trained
 from contextlab.config import MethodConfig as MethodConfig
 from contextlab.errors import UserError
 from contextlab.formula import FORK_BYTES, FORKS, Formula
@@ -113,7 +113,7 @@ class ContextMethod(ABC, Generic[C, S]):
     unbounded: ClassVar[tuple[str, ...]] = ()
     """Last parts of the names of learned parameters that may be minus infinity."""
     _started: tuple[tuple[int, int], ...] | None = None
-    _loaded: tuple[tuple[tuple[int, int], ...], cards.Card] | None = None
+    _loaded: tuple[tuple[tuple[int, int], ...], Path, cards.Card] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Check the arguments of calls from outside, whatever class they reach (see `calls`)."""
@@ -127,20 +127,20 @@ class ContextMethod(ABC, Generic[C, S]):
         self.config.check_size()
         self._weights_digest = tensors.Derived[str]()
 
-    def learns(self, module: N, weights: Path | Literal["auto", "none"] = "none") -> N:
+    def learns(self, module: N, weights: Path | str = "none") -> N:
         """Declare all that training changes, and take over its trained weights; called once, while a method is made.
 
         Args:
             module: of the method; put into evaluation mode.
-            weights: file that `save_weights` wrote; `auto`, the one of `cards.listed` that fits, where there is one;
-                `none` leaves the module as initialised.
+            weights: file that `save_weights` wrote, or the name of listed weights; `auto`, the listed ones that fit,
+                where some do; `none` leaves the module as initialised.
 
         Raises:
             UserError: as `load_weights`.
         """
         self.learned = module.eval()
         self._started = tensors.versions(module)
-        file = self._fitting() if weights == "auto" else None if weights == "none" else weights
+        file = self._fitting() if weights == "auto" else None if weights == "none" else _file(weights)
         if file is not None:
             self.load_weights(file)
         return module
@@ -149,7 +149,7 @@ class ContextMethod(ABC, Generic[C, S]):
         """The listed weights for this class, these settings and this backbone."""
         settings, defaults = self.config.as_dict(), self.config.defaults()
         free = self.config.free_at_test
-        return cards.fitting(type(self).__name__, settings, defaults, free, lambda: self.backbone.digest)
+        return trained.fitting(type(self).__name__, settings, defaults, free, lambda: self.backbone.digest)
 
     @property
     @abstractmethod
@@ -353,7 +353,13 @@ class ContextMethod(ABC, Generic[C, S]):
         """What is known of the weights: how they were trained, where they came with a card and are as they were."""
         if self.learned is None or self._loaded is None or self._loaded[0] != tensors.versions(self.learned):
             return None
-        return self._loaded[1]
+        return self._loaded[2]
+
+    @property
+    def trained_weights(self) -> trained.Trained | None:
+        """The weights by their name, where they came with a card and are as they were."""
+        card = self.card
+        return None if card is None or self._loaded is None else trained.of_file(self._loaded[1], card)
 
     @property
     def weights_digest(self) -> str | None:
@@ -406,7 +412,7 @@ class ContextMethod(ABC, Generic[C, S]):
             )
         card = cards.beside(path)
         if card is not None and self.learned is not None:
-            self._loaded = tensors.versions(self.learned), card
+            self._loaded = tensors.versions(self.learned), path, card
 
     def renamed_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Weights of a file under the names of `learned`; methods that read files of others translate them here."""
@@ -432,6 +438,12 @@ def build(kind: type[AnyMethod], backbone: Backbone, config: MethodConfig) -> An
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
             raise
         raise UserError(f"{kind.__name__} with these settings does not fit into memory: use smaller ones.") from error
+
+
+def _file(weights: Path | str) -> Path:
+    """The file of weights that a path, or the name of listed weights, stands for."""
+    listed = trained.find(weights) if isinstance(weights, str) else None
+    return Path(weights) if listed is None else listed.file
 
 
 def pad(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:

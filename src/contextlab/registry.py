@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from contextlab import grammar
 from contextlab.errors import UserError, unknown
+from contextlab.trained import METHODS as METHODS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.task import Task
     from contextlab.method import AnyMethod
 
-METHODS = "contextlab.methods"
 TASKS = "contextlab.tasks"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contextlab import cards
+from contextlab import trained
 from contextlab.cli import train as command
 from contextlab.cli.main import main
 
@@ -108,7 +108,7 @@ def test_ls_lists_weights_and_what_is_broken_among_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(train(tmp_path)) == 0
-    monkeypatch.setenv(cards.FOLDERS, str(tmp_path))
+    monkeypatch.setenv(trained.FOLDERS, str(tmp_path))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "weights.safetensors").write_bytes(b"")
     (tmp_path / "broken" / "card.json").write_text("{}")

@@ -14,7 +14,7 @@ import pytest
 from toy_corpus import folder
 
 import contextlab
-from contextlab import cards, registry
+from contextlab import registry, trained
 from contextlab.errors import UserError
 from contextlab.training import checkpoint, room
 from contextlab.training.loop import Trainer
@@ -284,7 +284,7 @@ def test_weights_that_fit_by_themselves_are_not_where_a_run_begins(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run(texts, tmp_path / "first")
-    monkeypatch.setenv(cards.FOLDERS, str(tmp_path))
+    monkeypatch.setenv(trained.FOLDERS, str(tmp_path))
     second = run(texts, tmp_path / "second")
     assert second["curve"][0]["loss"] == first["curve"][0]["loss"]
     assert second["weights"]["digest"] == first["weights"]["digest"]

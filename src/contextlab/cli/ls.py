@@ -187,20 +187,22 @@ def _backbones() -> Iterator[Line]:
 
 
 def _weights() -> Iterator[Line]:
-    """What `weights=auto` finds; a broken card takes no other from the list."""
-    from contextlab import cards
+    """Trained weights by the names that `--method` takes; a broken card takes no other from the list."""
+    from contextlab import cards, trained
 
-    for path in cards.listed():
+    for path, name in zip(trained.listed(), trained.names(), strict=True):
         try:
             card = cards.read(path.parent / cards.CARD)
         except UserError as error:
-            yield {"name": path.parent.name, "about": str(error)}
+            yield {"name": name, "about": str(error)}
             continue
         yield {
-            "name": path.parent.name,
+            "name": name,
             "about": f"{card.label} trained on {cards.short_count(card.cost.tokens)} tokens",
             "backbone": card.backbone.name,
             "size": f"{path.stat().st_size / 2**20:.1f} MiB",
+            "free": list(card.free or ()),
+            "stands for": card.method if card.recommended else "",
             "from": str(path.parent),
         }
 

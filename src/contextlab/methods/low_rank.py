@@ -7,7 +7,6 @@ with an update of the same rank, trained on the same tokens, has learned the dom
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import pydantic
@@ -22,6 +21,7 @@ from contextlab.formula import Formula
 from contextlab.method import Ahead
 from contextlab.methods.formulas import ForgettingFormula
 from contextlab.methods.segments import SegmentMethod
+from contextlab.trained import CHOICES
 
 Targets = Literal["attention", "all"]
 
@@ -87,7 +87,7 @@ class LowRankMethod(SegmentMethod[C]):
             self.network = updated = self.config.updated(backbone)
             self.head_alone = self.config.rank != "full"
             self.learns(updated.updates, self.config.weights)
-        elif isinstance(self.config.weights, Path):
+        elif self.config.weights not in CHOICES:
             raise UserError(f"weights={self.config.weights} holds an update of some rank: give it, as in rank=16.")
 
     def formula(self, ahead: Ahead | None = None) -> Formula | None:

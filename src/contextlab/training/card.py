@@ -58,6 +58,7 @@ def of(
         "kind": type(method).__name__,
         "label": grammar.spelled(name, None, {k: v for k, v in method.config.changed().items() if k != "weights"}),
         "settings": {k: v for k, v in method.config.as_dict().items() if k != "weights"},
+        "free": sorted(method.config.free_at_test),
         "backbone": {"name": backbone.name, "digest": backbone.digest},
         "weights": {
             "sha256": files.sha256(weights),

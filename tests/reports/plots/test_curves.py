@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contextlab.cards import SHIPPED
 from contextlab.errors import UserError
 from contextlab.reports.plots.curves import MOST, training, trainings
+from contextlab.trained import SHIPPED
 
 VALID = {"loss": 3.0, "wrong": 3.1, "content_gain": 0.1, "content_error": 0.05, "share": None}
 

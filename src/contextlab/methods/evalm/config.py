@@ -41,7 +41,7 @@ class EVALMConfig(LowRankConfig):
 
     # Summaries of one window are read in the next ones, and the paper trains on sequences of 8,192 tokens.
     training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2, "sequence": 8192}
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"W", "overlap", "remote_bias"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"W", "remote_bias"})
 
     W: pydantic.PositiveInt | None = None
     c: pydantic.PositiveInt = 16

@@ -11,6 +11,7 @@ from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import Index
 from contextlab.methods.banks import StoredIn
 from contextlab.methods.window import LocalConfig
+from contextlab.trained import CHOICES
 
 Storage = Literal["float16", "bfloat16", "float32"]
 
@@ -39,9 +40,7 @@ class RetrievalConfig(LocalConfig):
             initialised; or a file, or the folder of a training run.
     """
 
-    free_at_test: ClassVar[frozenset[str]] = frozenset(
-        {"N", "M", "K", "csz", "representatives", "shared", "storage_dtype", "stored_in", "index"}
-    )
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "storage_dtype", "stored_in", "index"})
 
     sinks: pydantic.NonNegativeInt = 4
     M: pydantic.PositiveInt = 65536
@@ -64,5 +63,5 @@ class RetrievalConfig(LocalConfig):
             raise UserError(
                 f"representatives={self.representatives} are more than the csz={self.csz} tokens of a chunk."
             )
-        if self.weights not in ("auto", "none") and self.rank is None:
+        if self.weights not in CHOICES and self.rank is None:
             raise UserError("weights= needs the rank that they were trained with: set rank as well.")

@@ -32,7 +32,7 @@ class UltraGistConfig(MethodConfig):
 
     # Gists of one window are read in the next ones.
     training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2}
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"W", "ratio", "ratios", "sinks", "M"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"W", "ratio", "ratios", "M"})
 
     W: pydantic.PositiveInt | None = None
     ratio: Ratio = 8
