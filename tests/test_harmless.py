@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 from contextlab import harmless
 
 ANY = st.text(st.characters(), max_size=60) | st.text(st.characters(categories=["Cc", "Cf", "Cs", "Zl", "Zp"]))
-PLAIN = st.text(st.characters(codec="utf-8", categories=["L", "N", "S", "P"]), max_size=60)
+DRAWN = ("ARABIC", "SYRIAC", "KAITHI", "EGYPTIAN")
+"""Scripts whose format characters are drawn: signs before numbers, abbreviations, and joined hieroglyphs."""
+BLANK = "\u115f\u1160\u2800\u3164\uffa0"
+PLAIN = st.text(st.characters(codec="utf-8", categories=["L", "N", "S", "P"], exclude_characters=BLANK), max_size=60)
 
 
 @given(ANY)
 def test_nothing_that_a_terminal_acts_on_is_left(text: str) -> None:
     shown = harmless.text(text)
-    assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") and c not in "\n\t"]
+    unseen = ("Cc", "Cs", "Zl", "Zp")
+    assert not [c for c in shown if unicodedata.category(c) in unseen and c not in "\n\t"]
     assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     shown.encode()
     assert harmless.text(shown) == shown
@@ -23,6 +27,19 @@ def test_nothing_that_a_terminal_acts_on_is_left(text: str) -> None:
     assert "\n" not in one
     assert "\t" not in one
     assert harmless.line(one) == one
+
+
+@pytest.mark.parametrize("character", "\xad\u200b\u200c\u200d\u2060\ufeff\u180e\u3164\u2800\ufe0f\U000e0041")
+def test_a_character_that_cannot_be_seen_is_written_as_its_number(character: str) -> None:
+    escaped = character.encode("unicode_escape").decode()
+    for shown in (harmless.text, harmless.line, harmless.markdown, harmless.csv):
+        assert shown(f"win{character}dow") == f"win{escaped}dow"
+
+
+@given(st.text(st.characters(categories=["Cf"]), min_size=1))
+def test_no_format_character_is_left_but_the_signs_that_are_drawn(text: str) -> None:
+    left = {c for c in harmless.text(text) if unicodedata.category(c) == "Cf"}
+    assert all(unicodedata.name(c).split(" ")[0] in DRAWN for c in left)
 
 
 @given(PLAIN)

@@ -15,7 +15,15 @@ from contextlab.reports.cells import Cell, Kind, in_groups, number, written
         (Cell(3.45327, 1.7, 4.612), "metric", "3.453 [1.700, 4.612]"),
         (Cell(-0.0349, -0.1, 0.02), "difference", "-0.035 [-0.100, +0.020]"),
         (Cell(0.0), "difference", "+0.000"),
-        (Cell(-0.001, -0.5, 1.0), "share", "0.00 [-0.50, 1.00]"),
+        (Cell(-1e-17, -0.5, 1.0), "share", "0.00 [-0.50, 1.00]"),
+        (Cell(-0.0012, -0.5, 1.0), "share", "-0.0012 [-0.50, 1.00]"),
+        (Cell(0.94, 0.82, 1.001), "share", "0.94 [0.82, 1.00]"),
+        (Cell(0.000178), "metric", "0.00018"),
+        (Cell(0.029, 0.00018, 0.831), "metric", "0.029 [0.000, 0.831]"),
+        (Cell(-0.0022, -0.004, -0.0004), "difference", "-0.0022 [-0.0040, -0.0004]"),
+        (Cell(-0.03, -0.06, -0.0004), "difference", "-0.030 [-0.060, -0.000]"),
+        (Cell(-0.000178, -0.0004, 1e-17), "difference", "-0.00018 [-0.00040, +0.00000]"),
+        (Cell(3.45, deviation=0.0012), "metric", "3.4500 ± 0.0012"),
         (Cell(0.0022231), "cost", "0.00222"),
         (Cell(1255.7), "cost", "1,256"),
         (Cell(13.94, disturbed=True), "cost", "13.9 ~"),
@@ -37,6 +45,11 @@ def test_written_numbers_read_back(value: float, kind: Kind) -> None:
     precise = {"metric": 5.1e-4, "difference": 5.1e-4, "share": 5.1e-3, "cost": 0.5}[kind]
     back = float(number(value, kind).replace(",", ""))
     assert back == pytest.approx(value, rel=6e-3, abs=precise)
+
+
+@given(st.floats(1.1e-5, 1e300), st.sampled_from([-1, 1]), st.sampled_from(kinds))
+def test_no_number_but_nothing_is_written_as_nothing(value: float, sign: int, kind: Kind) -> None:
+    assert float(number(sign * value, kind).replace(",", "")) != 0
 
 
 def test_a_frame_has_the_text_of_every_cell() -> None:

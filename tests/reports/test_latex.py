@@ -100,8 +100,8 @@ def test_tables_have_captions_labels_and_small_print() -> None:
 @given(st.text(max_size=30))
 def test_nothing_in_a_name_is_a_command(name: str) -> None:
     escaped = latex.escaped(name)
-    bare = re.sub(r"\\(?:[&%$#_{}]|text\w+\{\}|\\)|\$\\pm\$", "", escaped)
-    assert not set(bare) & set("\\&%$#_{}~^")
+    bare = re.sub(r"\\(?:[&%$#_{}]|text\w+\{\}|\\)|\$\\pm\$|\{[][*]\}", "", escaped)
+    assert not set(bare) & set("\\&%$#_{}~^[]*")
     assert all(ord(character) < 0x250 for character in escaped)
 
 
@@ -110,7 +110,10 @@ def test_nothing_in_a_name_is_a_command(name: str) -> None:
     [
         (0.0, "0.00"),
         (2.0, "2.00"),
-        (0.00222, "0.002"),
+        (0.00222, "0.00222"),
+        (0.000175, "0.000175"),
+        (1.75e-7, "0.000000175"),
+        (0.0123, "0.012"),
         (45.2, "45.2"),
         (99.97, "100"),
         (1255.7, "1256"),
@@ -118,7 +121,29 @@ def test_nothing_in_a_name_is_a_command(name: str) -> None:
     ],
 )
 def test_costs_have_three_digits(value: float, text: str) -> None:
-    assert latex._shown(value, "cost") == text
+    assert latex._number(Cell(value), STATE) == text
+
+
+@pytest.mark.parametrize("value", [2e-5, -3e-5, 0.0004, 1e5, 2.5e9])
+def test_numbers_have_no_exponent_that_breaks_their_alignment(value: float) -> None:
+    shown = latex._number(Cell(value), column("a - b", "difference"))
+    assert "e" not in shown
+    assert float(shown) == pytest.approx(value, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["[draft] window", "*", "[1ex]"])
+def test_a_row_that_begins_with_a_bracket_or_star_is_a_row(name: str) -> None:
+    text = latex.document(table({"full": [3.2], name: [3.1]}, [NATS]))
+    assert not re.search(r"(\\\\|rule|space)\s*[\[*]", text)
+
+
+def test_no_table_has_a_single_column_beside_wider_ones() -> None:
+    for count in range(2, 14):
+        columns = [column(f"m{n}") for n in range(count)]
+        text = latex.document(table({"window": [Cell(1, 0, 2)] * count}, columns))
+        specs = re.findall(r"\\begin\{tabular\}\{@\{\}l (.*)@\{\}\}", text)
+        assert sum(spec.count("S[") for spec in specs) == count
+        assert min(spec.count("S[") for spec in specs) > 1, count
 
 
 def wide() -> Table:

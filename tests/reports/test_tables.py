@@ -203,7 +203,7 @@ def test_share_needs_the_same_examples_and_options(other: dict[str, Any]) -> Non
 def test_a_baseline_is_subtracted_from_every_metric() -> None:
     frame = comparison(three(), baseline="window")
     differences = [cell(frame, method, "nats_per_token - window") for method in NATS]
-    assert [text.split(" ")[0] for text in differences] == ["+0.000", "-0.150", "-0.200"]
+    assert [text.split(" ")[0] for text in differences] == ["+0.000", "-0.1500", "-0.200"]
     assert cell(frame, "full", "word_perplexity - window") == "+0.000"
 
 

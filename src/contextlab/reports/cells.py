@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -10,6 +11,9 @@ import pandas
 
 Kind = Literal["count", "metric", "difference", "share", "cost"]
 Mark = Literal["", "best", "second"]
+ROUNDING = 1e-5
+"""Metrics and differences up to this are written as 0: they are sums of float32 numbers."""
+MOST_DECIMALS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,29 +136,71 @@ def paragraph(sentences: Sequence[str]) -> str:
 
 def written(cell: Cell, kind: Kind) -> str:
     """A number with its interval or standard deviation."""
-    text = number(cell.value, kind)
-    if cell.deviation is not None:
-        text += f" ± {number(cell.deviation, kind).removeprefix('+')}"
-    return " ".join(filter(None, [text, interval(cell, kind), "~" if cell.disturbed else ""]))
+    return " ".join(
+        filter(None, [value(cell, kind), deviation(cell, kind), interval(cell, kind), "~" if cell.disturbed else ""])
+    )
+
+
+def value(cell: Cell, kind: Kind) -> str:
+    """A number without its interval."""
+    return number(cell.value, kind, _decimals(cell, kind))
+
+
+def deviation(cell: Cell, kind: Kind) -> str:
+    """The standard deviation of a number behind a sign; empty without one."""
+    if cell.deviation is None:
+        return ""
+    return f"± {number(cell.deviation, kind, _decimals(cell, kind)).removeprefix('+')}"
 
 
 def interval(cell: Cell, kind: Kind) -> str:
     """The interval of a number in brackets; empty without one."""
     if cell.low is None or cell.high is None:
         return ""
-    return f"[{number(cell.low, kind)}, {number(cell.high, kind)}]"
+    decimals = _decimals(cell, kind)
+    return f"[{_fixed(cell.low, kind, decimals)}, {_fixed(cell.high, kind, decimals)}]"
 
 
-def number(value: float, kind: Kind) -> str:
-    """A number as text: three decimals, two in shares; three digits in costs."""
+def number(value: float, kind: Kind, decimals: int | None = None) -> str:
+    """A number as text: three decimals, two in shares; three digits in costs; two digits of what is smaller than these.
+
+    Args:
+        value: the number.
+        kind: how it is written.
+        decimals: more of them than usual, for metrics, differences and shares.
+    """
     if kind == "count":
         return f"{value:,.0f}"
     if kind == "cost":
         return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-    if kind == "share":
-        return f"{value:z.2f}"
+    decimals = _usual(kind) if decimals is None else decimals
+    if ROUNDING < abs(value) < 10**-decimals:
+        return f"{value:{'+' if kind == 'difference' else ''}.2g}"
+    return _fixed(value, kind, decimals)
+
+
+def _fixed(value: float, kind: Kind, decimals: int) -> str:
+    """A number with these decimals, and without any where it is very large."""
     sign = "+" if kind == "difference" else ""
-    return f"{value:{sign}.3f}" if abs(value) < 1e5 else f"{value:{sign}.3g}"
+    if abs(value) >= 1e5 and kind != "share":
+        return f"{value:{sign}.3g}"
+    # A bound of a difference that is rounded to 0 keeps the sign that says whether the interval holds 0.
+    zero = "" if kind == "difference" and abs(value) > ROUNDING else "z"
+    return f"{value:{sign}{zero}.{decimals}f}"
+
+
+def _decimals(cell: Cell, kind: Kind) -> int:
+    """So many decimals that an interval, or a deviation, spans ten units of the last one, and one in shares."""
+    usual = _usual(kind)
+    bounded = cell.low is not None and cell.high is not None
+    spread = cell.high - cell.low if bounded else cell.deviation  # type: ignore[operator]
+    if spread is None or not ROUNDING < spread < 1:
+        return usual
+    return min(max(usual, usual - 2 + math.ceil(-math.log10(1.01 * spread))), MOST_DECIMALS)
+
+
+def _usual(kind: Kind) -> int:
+    return 2 if kind == "share" else 3
 
 
 def in_groups(columns: Sequence[Column]) -> list[tuple[str, list[int]]]:

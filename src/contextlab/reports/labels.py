@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import string
 from collections.abc import Sequence
 
@@ -56,7 +57,7 @@ def letter(number: int) -> str:
 def chunks(groups: Sequence[tuple[str, list[int]]], widths: Sequence[float], room: float) -> list[list[int]]:
     """The columns of several tables, each at most as wide as the room beside the labels.
 
-    Groups of columns stay together where they fit. A single column that is too wide has a table for itself.
+    Groups of columns stay together where they fit. A column is alone in a table only where none beside it fits.
 
     Args:
         groups: numbers of neighbouring columns.
@@ -72,4 +73,14 @@ def chunks(groups: Sequence[tuple[str, list[int]]], widths: Sequence[float], roo
                 tables[-1] += part
             else:
                 tables.append(list(part))
+    return _without_single(tables, widths, room)
+
+
+def _without_single(tables: list[list[int]], widths: Sequence[float], room: float) -> list[list[int]]:
+    """The tables, a single column of one joined by the last or first column of a wider neighbour."""
+    for before, after in itertools.pairwise(tables):
+        if len(after) == 1 and len(before) > 2 and widths[before[-1]] + widths[after[0]] <= room:
+            after.insert(0, before.pop())
+        elif len(before) == 1 and len(after) > 2 and widths[before[0]] + widths[after[0]] <= room:
+            before.append(after.pop(0))
     return tables

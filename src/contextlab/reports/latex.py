@@ -6,12 +6,13 @@ safe side; a table that is wider than the page becomes several.
 
 from __future__ import annotations
 
+import decimal
 import re
 from collections.abc import Iterable, Sequence
 
 from contextlab import harmless
 from contextlab.reports import captions
-from contextlab.reports.cells import Cell, Column, Kind, Table, in_groups, interval, number, paragraph
+from contextlab.reports.cells import Cell, Column, Table, deviation, in_groups, interval, paragraph, value
 from contextlab.reports.labels import Labels, chunks, shortened
 
 COLUMN, PAGE = 219.0, 455.0
@@ -32,6 +33,10 @@ ESCAPED = str.maketrans(
         ">": r"\textgreater{}",
         "|": r"\textbar{}",
         '"': r"\textquotedbl{}",
+        # A bracket or a star at the beginning of a row would belong to the \\ before it.
+        "[": "{[}",
+        "]": "{]}",
+        "*": "{*}",
     }
 )
 
@@ -166,24 +171,27 @@ def _cells(table: Table, row: int, column: int) -> list[str]:
         text = _marked(text, cell, _format(table, column))
     texts = [text + (r" \textasciitilde{}" if cell.disturbed else "")]
     if _fields(table, column) == 2:
-        bracketed = interval(cell, kind)
-        if cell.deviation is not None:
-            bracketed = f"± {_shown(cell.deviation, kind)}"
+        bracketed = deviation(cell, kind) or interval(cell, kind)
         texts.append(rf"{{\scriptsize {escaped(bracketed)}}}" if bracketed else "")
     return texts
 
 
 def _number(cell: Cell, column: Column) -> str:
-    """A number that siunitx reads: without separators of thousands."""
-    return _shown(cell.value, column.kind)
+    """A number that siunitx reads: without separators of thousands or an exponent."""
+    if column.kind != "cost":
+        return _positional(value(cell, column.kind).replace(",", ""))
+    # Three digits, also where the last ones are 0; no more than three decimals where these say enough.
+    size = abs(cell.value)
+    text = f"{float(f'{cell.value:.3g}'):#.3g}" if size < 100 else f"{cell.value:.0f}"
+    decimals = len(text.partition(".")[2])
+    return _positional(text.rstrip(".")) if decimals <= 3 or 0 < size < 0.01 else f"{cell.value:.3f}"
 
 
-def _shown(value: float, kind: Kind) -> str:
-    if kind != "cost":
-        return number(value, kind).replace(",", "")
-    # Three digits, also where the last ones are 0, but no more than three decimals.
-    text = f"{float(f'{value:.3g}'):#.3g}" if abs(value) < 100 else f"{value:.0f}"
-    return text.rstrip(".") if len(text.partition(".")[2]) <= 3 else f"{value:.3f}"
+def _positional(text: str) -> str:
+    """A number without an exponent, which would not be aligned at the decimal point."""
+    if "e" not in text:
+        return text
+    return f"{decimal.Decimal(text):{'+' if text.startswith('+') else ''}f}"
 
 
 def _marked(text: str, cell: Cell, digits: tuple[int, int]) -> str:
@@ -231,7 +239,7 @@ def _width(table: Table, column: int) -> float:
     if any(cell.disturbed for cell in table.column(column)):
         width += 7
     if _fields(table, column) == 2:
-        intervals = [interval(cell, kind) or f"+ {_shown(cell.deviation or 0, kind)}" for cell in table.column(column)]
+        intervals = [deviation(cell, kind) or interval(cell, kind) for cell in table.column(column)]
         width += max(3.6 * max(map(len, intervals)), 4.3 * len("interval")) + 3
     return width + GAP
 
