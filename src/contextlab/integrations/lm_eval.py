@@ -270,8 +270,8 @@ def main(words: Sequence[str]) -> None:
     # The harness reads its arguments there.
     before, sys.argv = sys.argv, ["contextlab lm_eval", *words]
     try:
-        setup_logging()
-        command = HarnessCLI()
+        setup_logging()  # type: ignore[no-untyped-call]
+        command = HarnessCLI()  # type: ignore[no-untyped-call]
         arguments = command.parse_args()
         if arguments.command == "run":
             settings = _settings(vars(arguments))
