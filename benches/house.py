@@ -22,6 +22,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tensors",
         "static",
         "files",
+        "seals",
+        "packed",
         "grammar",
         "cards",
         "trained",

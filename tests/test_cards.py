@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from damage import damaged, rounds
 from toy_weights import method, moved, write
 
-from contextlab import cards, trained
+from contextlab import cards, seals, trained
 from contextlab.cards import Card, short_count
 from contextlab.errors import UserError
 
@@ -20,14 +21,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_card_is_believed_only_beside_its_own_weights(folder: Path) -> None:
+def test_weights_that_are_not_those_of_their_card_are_refused(folder: Path) -> None:
     path = write(folder / "one", moved(method(N=32, weights="none"), 0.01))
     assert method(N=32, weights=path).card is not None
     moved(method(N=32, weights="none"), 0.5).save_weights(path)
-    assert method(N=32, weights=path).card is None
+    for weights in (path, path.parent, "auto"):
+        with pytest.raises(UserError, match=r"is not the file that card\.json beside it describes"):
+            method(N=32, weights=weights)
     other = folder / "other.safetensors"
     moved(method(N=32, weights="none"), 0.5).save_weights(other)
     assert method(N=32, weights=other).card is None
+
+
+@pytest.mark.parametrize("with_card", [True, False])
+def test_no_flipped_bit_of_weights_is_believed(with_card: bool, folder: Path) -> None:
+    path = write(folder / "one", moved(method(N=32, weights="none"), 0.01))
+    if not with_card:
+        (path.parent / cards.CARD).unlink()
+    whole = path.read_bytes()
+    for draw in rounds(20, salt="bits"):
+        changed = bytearray(whole)
+        changed[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match=str(path)):
+            method(N=32, weights=path)
 
 
 def test_weights_that_change_afterwards_have_no_card(folder: Path) -> None:
@@ -76,6 +93,25 @@ def test_damaged_cards_are_read_or_refused(tmp_path: Path) -> None:
             sentences.append(str(error))
     assert sentences
     assert all("is no card of trained weights" in one and "\n" not in one for one in sentences)
+
+
+def test_no_change_of_a_sealed_card_is_believed(tmp_path: Path) -> None:
+    path = write(tmp_path / "one", method(N=32, weights="none")).parent / cards.CARD
+    seals.write(path, {**json.loads(path.read_text()), "schema": 2})
+    whole, card = path.read_bytes(), cards.read(path)
+    assert card.cost.tokens == 5
+    for draw in rounds(100, salt="sealed card"):
+        path.write_bytes(damaged(whole, draw))
+        if path.read_bytes() != whole:
+            with pytest.raises(UserError, match="is no card of trained weights"):
+                cards.read(path)
+
+
+def test_shipped_cards_are_sealed() -> None:
+    """A card that is edited is sealed again by `seals.write(path, json.loads(path.read_text()))`."""
+    shipped = [*trained.SHIPPED.glob(f"*/{cards.CARD}")]
+    assert shipped
+    assert {cards.read(path).schema_ for path in shipped} == {seals.SEALED}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from contextlab import backbone as backbones
 from contextlab import registry, tensors
@@ -44,6 +44,61 @@ def test_a_file_that_cannot_be_read_is_named_in_one_sentence(content: bytes | No
 def test_a_folder_is_no_file_of_tensors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         tensors.read(tmp_path)
+
+
+KINDS = {
+    "wide": torch.tensor(3.5, dtype=torch.float64),
+    "half": torch.randn(3, 4).half(),
+    "brain": torch.randn(3).to(torch.bfloat16),
+    "turned": torch.randn(4, 3).t(),
+    "part": torch.randn(9)[2:5],
+    "empty": torch.zeros(0, 3),
+    "ids": torch.arange(5),
+    "small": torch.arange(3, dtype=torch.int8),
+    "marks": torch.tensor([True, False]),
+    "bytes": torch.arange(4, dtype=torch.uint8),
+    "complex": torch.randn(2, dtype=torch.complex64),
+}
+
+
+def test_what_is_written_is_read_here_and_by_the_library(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    tensors.write(path, KINDS, {"b": "é", "a": "1"})
+    read, about = tensors.read(path)
+    assert about == {"a": "1", "b": "é"}
+    for held in (read, load_file(path)):
+        assert held.keys() == KINDS.keys()
+        assert all(torch.equal(held[name], KINDS[name]) and held[name].dtype == KINDS[name].dtype for name in KINDS)
+
+
+def test_equal_tensors_and_metadata_give_equal_files(tmp_path: Path) -> None:
+    about = {f"field {n}": str(n) for n in range(20)}
+    tensors.write(tmp_path / "one", KINDS, about)
+    for n in range(5):
+        turned = dict(reversed(KINDS.items())), dict(reversed(about.items()))
+        tensors.write(tmp_path / "two", *(turned if n % 2 else (KINDS, about)))
+        assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_every_flipped_bit_of_a_file_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    tensors.write(path, {"a": torch.randn(5), "é": torch.arange(3)}, {"kind": "a state", "é": "ü"})
+    whole = path.read_bytes()
+    for bit in range(len(whole) * 8):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match=str(path)):
+            tensors.read(path)
+
+
+def test_only_named_kinds_need_a_seal(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    save_file({"a": torch.zeros(2)}, path, metadata={"kind": "ours"})
+    tensors.read(path)
+    tensors.read(path, sealed=("other",))
+    with pytest.raises(UserError, match="has no seal"):
+        tensors.read(path, sealed=("ours",))
 
 
 def test_a_module_is_aligned_in_place_and_its_ties_stay() -> None:

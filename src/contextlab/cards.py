@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
-from contextlab import files
+from contextlab import files, seals
 from contextlab.errors import UserError
 
 FILE, CARD = "weights.safetensors", "card.json"
@@ -56,7 +55,7 @@ class Card(_Part):
         recommended: whether the method's name alone stands for these weights, on their backbone.
     """
 
-    schema_: Literal[1] = Field(alias="schema")
+    schema_: Literal[1, 2] = Field(alias="schema")
     method: str
     kind: str
     label: str
@@ -81,13 +80,12 @@ def read(path: Path) -> Card:
         UserError: when it cannot be read, or is none.
     """
     try:
-        return Card.model_validate(json.loads(path.read_text("utf-8")))
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-    raise UserError(f"{path} is no card of trained weights ({reason}): delete it, or train again.")
+        return seals.read(path, Card)
+    except FileNotFoundError:
+        reason = "there is no such file"
+    except seals.Damaged as damaged:
+        reason = str(damaged)
+    raise UserError(f"{path} is no card of trained weights ({reason}): put the intact file back, or train again.")
 
 
 def weights_file(path: Path | str) -> Path:
@@ -98,16 +96,21 @@ def weights_file(path: Path | str) -> Path:
 
 
 def beside(weights: Path) -> Card | None:
-    """The card of a file of weights; None when there is none beside it, or it is of another file.
+    """The card of a file of weights, which it fits; None when there is none beside it.
 
     Raises:
-        UserError: when the card is broken.
+        UserError: when the card is broken, or the file is not the one that it describes.
     """
     path = weights.parent / CARD
     if weights.name != FILE or not path.is_file() or not weights.is_file():
         return None
     card = read(path)
-    return card if files.sha256(weights) == card.weights.sha256 else None
+    if files.sha256(weights) != card.weights.sha256:
+        raise UserError(
+            f"{weights} is not the file that {CARD} beside it describes (its sha256 differs): put the intact file "
+            "back, or train again."
+        )
+    return card
 
 
 def short_count(count: int) -> str:

@@ -1,13 +1,25 @@
-"""Files that are read or written as a whole."""
+"""Files that are written: as a whole or not at all, or line by line at their end; nothing else here writes files."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
-import json
 import os
-from collections.abc import Mapping
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Self
+
+from contextlab.errors import UserError
+
+PARTIAL = ".partial"
+"""Ends the names of files, and begins those of folders, that are being written."""
+ABANDONED = 3600
+"""Seconds after which nobody is writing a partial folder any more."""
 
 
 def sha256(path: Path) -> str:
@@ -20,19 +32,149 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object in place of an earlier one, completely or not at all; it is on the disk when this returns.
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write, which takes the place of `path` when the block ends, and vanishes when the block fails.
+
+    It is on the disk then, with the permissions of any new file. What is no plain file (a pipe, a device) is written
+    itself.
+
+    Args:
+        path: in a folder that exists.
 
     Raises:
         OSError: when it cannot be written.
     """
-    temporary = path.with_suffix(".tmp")
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    fresh = target.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=1, default=str) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        fresh.touch(exist_ok=False)
+        yield fresh
+        _sync(fresh)
+        os.replace(fresh, target)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise
+    _sync(target.parent)
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8, in place of an earlier one.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    with replacing(path) as fresh, open(fresh, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """An empty folder to fill, which gets its name when the block ends, and vanishes when the block fails.
+
+    Args:
+        target: its name, which nothing has yet; folders above it are created.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    sweep(target.parent)
+    fresh = target.with_name(f"{PARTIAL}-{secrets.token_hex(8)}")
+    try:
+        fresh.mkdir()
+        yield fresh
+        for path in (*fresh.rglob("*"), fresh):
+            _sync(path)
+        fresh.replace(target)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    _sync(target.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Remove partial folders that killed processes have left more than an hour ago."""
+    for partial in folder.glob(f"{PARTIAL}-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - partial.stat().st_mtime > ABANDONED:
+                shutil.rmtree(partial, ignore_errors=True)
+
+
+class Journal:
+    """A file that grows at its end.
+
+    Args:
+        path: of the file, in a folder that exists.
+        length: bytes to keep of what it holds; all of them when None.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+
+    def __init__(self, path: Path, length: int | None = None) -> None:
+        self.path = path
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        if length is not None and length < self.length:
+            self._file.truncate(length)
+
+    @property
+    def length(self) -> int:
+        """Bytes that it holds."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def write(self, content: bytes) -> None:
+        """Add bytes, which may be lost when the machine stops before `append` or `close`."""
+        rest = memoryview(content)
+        # On a full disk a write may be incomplete without an error.
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+    def append(self, content: bytes) -> None:
+        """Add bytes, which are on the disk when this returns."""
+        self.write(content)
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Nothing is added after this."""
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def reason(error: OSError) -> str:
+    """What the operating system says, in small letters."""
+    return (error.strerror or str(error)).partition("\n")[0].lower()
+
+
+def unwritable(path: Path | str, error: OSError, otherwise: str) -> UserError:
+    """The sentence for a file or folder that cannot be written: more room helps only where the disk is full.
+
+    Args:
+        path: of it.
+        error: of the operating system.
+        otherwise: what helps in any case, as `choose another folder with --out`.
+    """
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return UserError(f"{path} cannot be written ({reason(error)}): {'make room there or ' if full else ''}{otherwise}.")
+
+
+def _sync(path: Path) -> None:
+    """Have the content of a file, or the names in a folder, on the disk; not every system can do it for folders."""
+    folder = path.is_dir()
+    with contextlib.suppress(OSError) if folder else contextlib.nullcontext():
+        number = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

@@ -392,11 +392,12 @@ class ContextMethod(ABC, Generic[C, S]):
             path: of the file, or of the folder that `contextlab train` wrote.
 
         Raises:
-            UserError: when there is nothing to learn, or the file is broken, of another method or backbone, or does
-                not fit the configuration.
+            UserError: when there is nothing to learn, or the file is broken, of another method or backbone, not the
+                one that a card beside it describes, or does not fit the configuration.
         """
         path = cards.weights_file(path)
-        weights, about = tensors.read(path)
+        card = cards.beside(path)
+        weights, about = tensors.read(path, sealed=() if card else (WEIGHTS,))
         misfit = f"{type(self).__name__} has nothing to learn"
         if about.get("kind") == WEIGHTS and about.get("method") != type(self).__name__:
             misfit = f"it was written for {about.get('method')}"
@@ -410,7 +411,6 @@ class ContextMethod(ABC, Generic[C, S]):
                 f"{path} does not hold {type(self).__name__} weights for this backbone and configuration ({misfit}): "
                 "check weights=."
             )
-        card = cards.beside(path)
         if card is not None and self.learned is not None:
             self._loaded = tensors.versions(self.learned), path, card
 

@@ -3,62 +3,115 @@
 The safetensors library returns tensors at any multiple of 8 bytes, and matrix kernels of some processors round
 differently where memory is not aligned: what was saved and loaded would have another future than what stayed in memory.
 Every tensor that is loaded passes through here.
+
+A file that is written here has its seal in its metadata: the sha256 over names, types, shapes and bytes of all tensors
+and over the other metadata. It is checked wherever a file has one. Equal tensors and metadata give equal files.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
+import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from contextlab import files
 from contextlab.errors import UserError
 
 R = TypeVar("R")
+
+Stored = tuple[dict[str, Tensor], dict[str, str]]
+"""Tensors by name, and metadata."""
 
 ALIGNMENT = 64
 """Bytes; what torch's own allocator gives on a CPU, and the width of the widest vector registers."""
 
 
-def read(path: Path | str, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+SEAL, SCHEME = "seal", "sha256:"
+"""The field of the metadata that has the seal, and how the seal begins."""
+TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64",
+}  # fmt: skip
+"""Names of the format for the types of numbers."""
+
+
+def read(path: Path | str, device: torch.device | str = "cpu", *, sealed: Collection[str] = ()) -> Stored:
     """The tensors of a safetensors file by name, each in memory of its own, and the file's metadata.
 
+    Args:
+        path: of the file.
+        device: for the tensors.
+        sealed: kinds, by the `kind` in their metadata, of which a file without a seal is refused.
+
     Raises:
-        UserError: when the file is missing or broken.
+        UserError: when the file is missing, broken, or not what was sealed.
     """
     try:
         with safe_open(path, "pt") as file:
-            names = list(file.keys())
-            return {name: _fresh(file.get_tensor(name), device) for name in names}, file.metadata() or {}
+            held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about: dict[str, str] = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0].removesuffix(f": {path}")
         raise UserError(f"{path} cannot be read ({reason}): give an intact safetensors file.") from error
+    # A seal under another name is one whose name is damaged.
+    has_seal = any(value.startswith(SCHEME) for value in about.values()) or SEAL in about
+    if about.get("kind") in sealed and not has_seal:
+        raise UserError(f"{path} has no seal, so nothing says whether it is whole: write it again.")
+    if has_seal and about.pop(SEAL, None) != _seal(held, about):
+        raise UserError(f"{path} is damaged (its seal is broken: it changed since it was written): write it again.")
+    return {name: _fresh(tensor, device) for name, tensor in held.items()}, about
 
 
 def write(path: Path | str, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
-    """Write tensors and metadata as one safetensors file, which is there as a whole or not at all.
+    """Write tensors and metadata as one sealed safetensors file, which is there as a whole or not at all.
 
     Raises:
         UserError: when it cannot be written.
     """
     target = Path(path).expanduser()
-    # Tensors may share memory, which the format does not.
-    whole = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
-            fresh = Path(scratch, "file")
-            save_file(whole, fresh, metadata=dict(about or {}))
-            os.replace(fresh, target)
-    except (OSError, SafetensorError) as error:
-        reason = ((error.strerror if isinstance(error, OSError) else None) or str(error)).lower()
-        raise UserError(f"{target} cannot be written ({reason}): name another file.") from error
+        _write(target, plain, {**(about or {}), SEAL: _seal(plain, about or {})})
+    except OSError as error:
+        raise UserError(f"{target} cannot be written ({files.reason(error)}): name another file.") from error
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+    """The format of safetensors: length of the header, header, and the tensors, the widest numbers first."""
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {"__metadata__": dict(sorted(about.items()))}
+    end = 0
+    for name in names:
+        begin, end = end, end + tensors[name].nbytes
+        kind, shape = TYPES[tensors[name].dtype], list(tensors[name].shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with files.replacing(path) as fresh, open(fresh, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            file.write(_bytes(tensors[name]))
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The bytes of a tensor on the CPU, as a view where it is contiguous."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _seal(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    """The seal of tensors on the CPU with their metadata."""
+    digest = hashlib.sha256(json.dumps(sorted(about.items())).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    return SCHEME + digest.hexdigest()
 
 
 def load_into(module: nn.Module, weights: Mapping[str, Tensor], *, unbounded: Collection[str] = ()) -> str | None:
@@ -139,7 +192,7 @@ def weights_digest(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(_bytes(tensor.detach().cpu()))
     return digest.hexdigest()
 
 

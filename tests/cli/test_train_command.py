@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contextlab import trained
+from contextlab import seals, trained
 from contextlab.cli import train as command
 from contextlab.cli.main import main
 
@@ -56,7 +56,7 @@ def test_it_says_what_was_gained_and_how_to_use_it(tmp_path: Path, capsys: pytes
 def test_with_json_it_prints_the_card_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(train(tmp_path, "--json", "--seed", "4", "--segment", "16", "--objective", "teacher(k=4)")) == 0
     out, err = capfd.readouterr()
-    assert json.loads(out) == json.loads((tmp_path / "out" / "card.json").read_text())
+    assert json.loads(out) == seals.opened((tmp_path / "out" / "card.json").read_text())
     assert json.loads(out)["training"]["objective"] == "teacher(k=4)"
     assert err == ""
 

@@ -14,7 +14,7 @@ import pytest
 from toy_corpus import folder
 
 import contextlab
-from contextlab import registry, trained
+from contextlab import cards, registry, seals, trained
 from contextlab.errors import UserError
 from contextlab.training import checkpoint, room
 from contextlab.training.loop import Trainer
@@ -61,7 +61,7 @@ def test_a_run_leaves_weights_a_card_and_a_curve(texts: Path, tmp_path: Path) ->
     out = tmp_path / "out"
     seen: list[dict[str, Any]] = []
     card = run(texts, out, on_line=seen.append)
-    assert card == json.loads((out / "card.json").read_text())
+    assert card == seals.opened((out / "card.json").read_text())
     assert (card["method"], card["kind"], card["label"]) == ("longmem", "LongMem", "longmem(N=32,K=8)")
     assert card["cost"]["tokens"] >= 900 > card["cost"]["tokens"] - 64
     assert card["cost"]["flops"] > 0
@@ -112,6 +112,30 @@ def test_the_same_command_again_trains_nothing(texts: Path, tmp_path: Path, monk
     card = run(texts, tmp_path / "out")
     monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("trained again"))
     assert run(texts, tmp_path / "out") == card
+
+
+def test_weights_that_changed_are_written_again_from_the_checkpoint(texts: Path, tmp_path: Path) -> None:
+    card = run(texts, tmp_path)
+    path = tmp_path / cards.FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(UserError, match="is not the file that card"):
+        cards.beside(path)
+    again = run(texts, tmp_path)
+    assert path.read_bytes() == whole
+    assert again["weights"] == card["weights"]
+    path.unlink()
+    run(texts, tmp_path)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("training", [0, None, [], "x"])
+def test_a_run_that_says_nothing_of_its_training_is_one_sentence(training: Any, texts: Path, tmp_path: Path) -> None:
+    run(texts, tmp_path, tokens=100)
+    about = seals.opened((tmp_path / room.RUN).read_text())
+    seals.write(tmp_path / room.RUN, {**about, "training": training})
+    with pytest.raises(UserError, match=r"run\.json says nothing of the training: delete it"):
+        run(texts, tmp_path, tokens=200)
 
 
 @pytest.mark.parametrize("after", [1, 7])

@@ -53,7 +53,7 @@ class Run:
         self.manifest = _stored(folder / "manifest.json", schema.Manifest) or manifest
         self.summary = _stored(folder / "summary.json", schema.Summary)
         if self.manifest is manifest:
-            files.write_json(folder / "manifest.json", manifest)
+            files.write(folder / "manifest.json", _json(manifest))
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Store one finished example, which has an `id`; it is on disk when this function returns."""
@@ -70,7 +70,7 @@ class Run:
         """Store the summary, replacing an earlier one, and return it as stored."""
         stored: dict[str, Any] = json.loads(json.dumps(summary, default=str))
         with _writing(self.folder):
-            files.write_json(self.folder / "summary.json", stored)
+            files.write(self.folder / "summary.json", _json(stored))
         self.summary = stored
         return stored
 
@@ -157,6 +157,10 @@ def read_summary(path: Path) -> dict[str, Any]:
     if stored is None:
         raise UserError(f"There is no file {path}: run its benchmark again.")
     return stored
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=1) + "\n"
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:

@@ -53,7 +53,7 @@ def of(
     backbone = method.backbone
     steps = [line for line in lines if "loss" in line]
     return {
-        "schema": 1,
+        "schema": 2,
         "method": name,
         "kind": type(method).__name__,
         "label": grammar.spelled(name, None, {k: v for k, v in method.config.changed().items() if k != "weights"}),

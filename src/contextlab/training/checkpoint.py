@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from contextlab import files, tensors
+from contextlab import seals, tensors
 from contextlab.errors import UserError
 from contextlab.training.loop import Progress, Trainer
 
@@ -152,7 +152,7 @@ def _save_shared(folder: Path, trainer: Trainer, extra: Extra) -> None:
         "extra": extra.model_dump(),
         "sizes": {one.name: one.stat().st_size for one in sorted(folder.iterdir())},
     }
-    files.write_json(folder / RUN, run)
+    seals.write(folder / RUN, run)
 
 
 def _optimiser_tensors(trainer: Trainer) -> dict[str, Tensor]:

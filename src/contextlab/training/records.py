@@ -9,38 +9,34 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from contextlab import files
+from contextlab import files, seals
 from contextlab.errors import UserError
 
 LOCK = ".lock"
 
 
 def write(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object in place of an earlier one.
+    """Write a sealed JSON object in place of an earlier one.
 
     Raises:
         UserError: when it cannot be written.
     """
     with writing(path.parent):
-        files.write_json(path, value)
+        seals.write(path, value)
 
 
 def read(path: Path) -> dict[str, Any] | None:
     """The JSON object of a file; None when there is no such file.
 
     Raises:
-        UserError: when it holds something else.
+        UserError: when it holds something else, or changed since it was written.
     """
     try:
-        value = json.loads(path.read_text("utf-8"))
+        return seals.opened(seals.text(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path} cannot be read ({reason}): delete it, or choose another --out.") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} holds no JSON object: delete it, or choose another --out.")
-    return value
+    except seals.Damaged as damaged:
+        raise UserError(f"{path} cannot be read ({damaged}): delete it, or choose another --out.") from None
 
 
 @contextlib.contextmanager
@@ -49,11 +45,8 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(
-            f"{folder} cannot be written ({reason}): make room there or choose another --out, then run the same "
-            "command again to resume."
-        ) from error
+        otherwise = "choose another --out, then run the same command again to resume"
+        raise files.unwritable(folder, error, otherwise) from error
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from contextlab import backbone as backbones
-from contextlab import cards, grammar, registry
+from contextlab import cards, files, grammar, registry
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.config import MethodConfig
 from contextlab.errors import UserError
@@ -124,8 +124,8 @@ class _Room:
     def run(self, on_line: Callable[[Line], None]) -> dict[str, Any]:
         """All steps that are left, and the card."""
         stored = self._matched()
-        finished = records.read(self.out / cards.CARD)
-        if finished is not None and finished["training"]["tokens"] >= self.settings.tokens:
+        finished = self._finished()
+        if finished is not None:
             return finished
         extra = Extra()
         torch.manual_seed(self.settings.seed + self.processes.rank)
@@ -145,6 +145,17 @@ class _Room:
             return self._finish()
         finally:
             self.curve.close()
+
+    def _finished(self) -> dict[str, Any] | None:
+        """The card of a run that has had all its tokens and whose weights are whole; else they are made again."""
+        written = records.read(self.out / cards.CARD)
+        if written is None:
+            return None
+        known, weights = cards.read(self.out / cards.CARD), self.out / cards.FILE
+        training = written.get("training")
+        enough = isinstance(training, dict) and training.get("tokens", 0) >= self.settings.tokens
+        whole = weights.is_file() and files.sha256(weights) == known.weights.sha256
+        return written if enough and whole else None
 
     def _train(self, stop: threading.Event) -> None:
         """Steps, validations and checkpoints until all tokens are learned from, or the user stops it."""
@@ -221,7 +232,7 @@ class _Room:
     def _about(self) -> dict[str, Any]:
         """What a run is: the same in every command that goes on with it."""
         return {
-            "schema": 1,
+            "schema": 2,
             "method": self.name,
             "settings": {name: _plain(value) for name, value in self.method.config.as_dict().items()},
             "backbone": self.method.backbone.digest,
@@ -239,12 +250,14 @@ class _Room:
         if stored is None:
             return None
         about = self._about()
+        if not isinstance(stored.get("training"), dict):
+            raise UserError(f"{self.out / RUN} says nothing of the training: delete it, or choose another --out.")
         for part in ("method", "settings", "backbone", "corpus"):
             if stored.get(part) != about[part]:
                 raise UserError(
                     f"{self.out} holds a run with another {part}: choose another --out, or the same {part}."
                 )
-        other = self.settings.same_course(stored.get("training", {}))
+        other = self.settings.same_course(stored["training"])
         if other is not None:
             raise UserError(
                 f"{self.out} holds a run with {other}={stored['training'].get(other)}: choose another --out, or the "

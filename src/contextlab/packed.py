@@ -1,0 +1,92 @@
+"""Packed files, which are unpacked up to a limit: a few kilobytes may hold more than a machine has memory for."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+from contextlab.errors import UserError
+
+SETTING = "CONTEXTLAB_MOST_UNPACKED"
+"""Environment variable: the most MiB that a packed file may hold."""
+ANY_SIZE, TIMES, MOST = 64 * 2**20, 100, 4 * 2**30
+"""A packed file may hold 64 MiB, or a hundred times its size up to 4 GiB; texts hold three to ten times theirs."""
+
+
+UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open}
+
+
+class Broken(Exception):
+    """A packed file that cannot be unpacked; the text says why."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """The content of a file, unpacked when its name ends in `.gz` or `.xz`.
+
+    Raises:
+        OSError: when it cannot be read.
+        Broken: when it cannot be unpacked, perhaps after some of it was read.
+        UserError: when it holds more than it may.
+    """
+    unpack = UNPACK.get(path.suffix)
+    if unpack is None:
+        with open(path, "rb") as plain:
+            yield plain
+        return
+    try:
+        with unpack(path) as content:
+            yield cast(IO[bytes], io.BufferedReader(_Limited(content, path, limit(path))))
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        raise Broken(str(error).partition("\n")[0].lower()) from None
+
+
+def content(path: Path) -> bytes:
+    """All that a file holds, unpacked.
+
+    Raises:
+        OSError, Broken, UserError: as `opened`.
+    """
+    with opened(path) as file:
+        return file.read()
+
+
+def limit(path: Path) -> int:
+    """The most bytes that a packed file may hold.
+
+    Raises:
+        UserError: when the environment names no number.
+    """
+    named = os.environ.get(SETTING)
+    if named is None:
+        return min(max(ANY_SIZE, TIMES * path.stat().st_size), MOST)
+    if not named.isdecimal():
+        raise UserError(f"{SETTING} is {named!r}: set it to a number of MiB, or leave it out.")
+    return int(named) * 2**20
+
+
+class _Limited(io.RawIOBase):
+    """A stream that refuses to give more than a number of bytes."""
+
+    def __init__(self, content: Any, path: Path, most: int) -> None:
+        self.content, self.path, self.most, self.left = content, path, most, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self.content.readinto(buffer)
+        self.left -= count
+        if self.left < 0:
+            size = self.most / 2**20
+            raise UserError(
+                f"{self.path} unpacks to more than {size:,.0f} MiB: if that is right, set {SETTING} to its MiB."
+            )
+        return count
