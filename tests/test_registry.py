@@ -197,27 +197,6 @@ def test_mistakes_in_naming_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not any(module.startswith("bad_") for module in sys.modules)
 
 
-def test_the_digest_of_a_file_follows_its_text(tmp_path: Path) -> None:
-    digests = set()
-    for text in (f"{METHOD}class Mine(Full): ...\n", f"{METHOD}class Mine(Full): ...\n# more\n"):
-        (tmp_path / "own.py").write_text(text)
-        digests |= {registry.source_digest(registry.method_class(f"{tmp_path}/own.py:Mine").__module__)}
-    assert len(digests) == 2
-
-
-def test_the_digest_of_a_package_covers_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    digests = set()
-    for n, changed in enumerate(("", "x = 1\n")):
-        package = tmp_path / f"toy_package_{n}"
-        (package / "deep").mkdir(parents=True)
-        (package / "__init__.py").write_text("")
-        (package / "deep" / "part.py").write_text(changed)
-        __import__(package.name)
-        digests |= {registry.source_digest(f"{package.name}.deep.part")}
-    assert len(digests) == 2
-
-
 def test_looking_up_names_imports_nothing_heavy() -> None:
     code = "import sys, contextlab, contextlab.registry as r; r.methods(); r.tasks(); print(*sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

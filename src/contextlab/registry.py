@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -167,49 +165,6 @@ def foreign(what: str, advice: str) -> Iterator[None]:
         message = str(error).strip().partition("\n")[0]
         reason = message if isinstance(error, UserError) else f"{type(error).__name__}: {message}".removesuffix(": ")
         raise UserError(f"{what} ({reason}): {advice}.") from error
-
-
-def source_digest(module: str) -> str:
-    """sha256 of the Python files that a loaded module consists of.
-
-    These are the files of its top-level package; of a single file, that file and what it imports from its own folder.
-    It is taken once per loaded module, so that editing a file does not relabel what this process has imported.
-    """
-    return _source_digest(sys.modules[module.partition(".")[0]])
-
-
-@cache
-def _source_digest(top: ModuleType) -> str:
-    roots = [Path(folder) for folder in getattr(top, "__path__", [])]
-    files = [(file.relative_to(root), file) for root in roots for file in root.rglob("*.py")]
-    if not roots and top.__file__:
-        own = Path(top.__file__)
-        files = [(file.relative_to(own.parent), file) for file in _imported(own, own.parent, set())]
-    digest = hashlib.sha256()
-    for name, file in sorted(files):
-        digest.update(f"{name.as_posix()}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def _imported(file: Path, folder: Path, seen: set[Path]) -> set[Path]:
-    """A file and what it imports, directly or not, from below a folder."""
-    seen.add(file)
-    for name in _names_imported(ast.parse(file.read_bytes())):
-        module = sys.modules.get(name)
-        source = Path(getattr(module, "__file__", None) or "")
-        if source.suffix == ".py" and source.is_relative_to(folder) and source not in seen:
-            _imported(source, folder, seen)
-    return seen
-
-
-def _names_imported(tree: ast.Module) -> Iterator[str]:
-    """Modules that a source may import, with those that a package of theirs consists of."""
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
-        before = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module else ""
-        for name in names:
-            parts = (before + name).split(".")
-            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
 def sources(group: str) -> dict[str, str]:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from contextlab import backbone
+import contextlab
+from contextlab import registry
+from contextlab.accounting import COUNTING
 from contextlab.errors import UserError
 from contextlab.harness import identity as identities
 from contextlab.harness.identity import files_of
@@ -55,13 +57,23 @@ def test_a_protocol_without_a_prompt_has_the_digest_of_nothing() -> None:
     assert identities.prompt_digest(SimpleNamespace(prompt="Read: ")) != EMPTY  # type: ignore[arg-type]
 
 
-def test_provenance_holds_time_machine_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provenance_holds_time_machine_code_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/some/where/contextlab", "bench", "--set", "a=b c"])
-    model = backbone.load("tiny-llama", device="cpu", dtype="float64")
-    provenance = identities.provenance(model, SimpleNamespace(prompt=""), 7)  # type: ignore[arg-type]
+    method = contextlab.load("window", backbone="tiny-llama", device="cpu", dtype="float64")
+    task = registry.task("needle")
+    provenance = identities.provenance(method, task, task.protocol(task.default_split), 7)
     assert provenance["command"] == "contextlab bench --set 'a=b c'"
     assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(provenance["started"]) < timedelta(minutes=1)
-    assert (provenance["dtype"], provenance["seed"], provenance["weights_sha256"]) == ("float64", 7, model.digest)
+    assert (provenance["dtype"], provenance["seed"]) == ("float64", 7)
+    assert provenance["weights_sha256"] == method.backbone.digest
+    assert (provenance["counting"], provenance["threads"]) == (COUNTING, torch.get_num_threads())
+    names = ("attention.cache", "backbone.wrapper", "methods.window", "benchmarks.tasks.needle")
+    assert {f"contextlab.{name}" for name in names} <= provenance["code"].keys()
+
+
+@pytest.mark.parametrize("version", ["2.9.1+cpu", "2.9", "2.9.0a0+git1", "2.9rc1"])
+def test_of_a_version_two_numbers_count(version: str) -> None:
+    assert identities.minor(version) == "2.9"
 
 
 def test_the_hardware_is_described_in_words() -> None:

@@ -71,7 +71,8 @@ SCHEMA: dict[str, Any] = {
     "provenance": {
         **dict.fromkeys(("contextlab", "torch", "transformers", "device", "dtype", "started", "command"), str),
         "commit": str | None,
-        "seed": int,
+        "code": ...,
+        **dict.fromkeys(("counting", "threads", "seed"), int),
         "prompt_sha256": str,
         "weights_sha256": str,
     },
@@ -335,14 +336,23 @@ def test_the_identity_changes_with_all_that_could_change_a_result(monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(identities, "prompt_digest", lambda _: "0")
         seen.append(identities.identity(**base))
-    for library in (identities, torch, identities.transformers):
+    changes_of_code = [
+        (torch, "__version__", "0.1"),
+        (identities.transformers, "__version__", "0.1"),
+        (identities, "SCHEMA", 0),
+        (identities, "COUNTING", 0),
+        (identities, "code_of", lambda *_: {"module": "0"}),
+    ]
+    for owner, name, value in changes_of_code:
         with monkeypatch.context() as patch:
-            patch.setattr(library, "__version__", "0")
+            patch.setattr(owner, name, value)
             seen.append(identities.identity(**base))
     texts = [json.dumps(identity, sort_keys=True) for identity in seen]
     assert len(set(texts)) == len(texts)
-    # The identity has the digests of source files, so that a commit without changes in them keeps it.
+    # Other code of the same numbers is the same run.
     monkeypatch.setattr(identities, "commit", lambda: "0")
+    monkeypatch.setattr(identities, "__version__", "0")
+    monkeypatch.setattr(torch, "__version__", f"{identities.minor(torch.__version__)}.99+other")
     longer = identities.identity(**{**base, "dataset": dataclasses.replace(dataset, note="other", source="hub")})
     assert longer == identities.identity(**base)
 

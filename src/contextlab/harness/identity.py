@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -18,10 +19,12 @@ import torch
 import transformers
 
 from contextlab import files, registry
+from contextlab.accounting import COUNTING
 from contextlab.backbone import Backbone
 from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
 from contextlab.errors import UserError
-from contextlab.harness.store import digest
+from contextlab.harness import code
+from contextlab.harness.store import SCHEMA, digest
 from contextlab.kernels import dispatch
 from contextlab.method import AnyMethod
 from contextlab.version import __version__
@@ -40,21 +43,23 @@ def identity(
 ) -> dict[str, Any]:
     """Everything that the result of an example depends on, with the names of method and task in the command.
 
-    The number of examples is not part of it: a higher limit continues the same run.
+    The number of examples is not part of it: a higher limit continues the same run. Neither are versions of the package
+    and its commit: `code` changes with what is computed.
     """
     backbone = method[1].backbone
     return {
+        "schema": SCHEMA,
+        "counting": COUNTING,
+        "code": digest(code_of(method[1], task[1], protocol)),
         "method": registry.without_folder(method[0]),
         "method_config": method[1].config.as_dict(),
         "method_files": files_of(method[1].config.as_dict()),
         "method_weights": method[1].weights_digest,
-        "method_source": registry.source_digest(type(method[1]).__module__),
         "backbone": backbone.name,
         "backbone_config": digest(_architecture(backbone)),
         "weights_sha256": backbone.digest,
         "tokenizer_sha256": backbone.tokenizer_digest,
         "task": registry.without_folder(task[0]),
-        "task_source": registry.source_digest(type(task[1]).__module__),
         "split": split,
         "context": options.context,
         "history": options.history,
@@ -65,21 +70,34 @@ def identity(
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "device": backbone.device.type,
         "kernels": dispatch.forced_form(),
-        "contextlab": __version__,
-        "source_sha256": registry.source_digest("contextlab"),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        # Patches mend builds; new kernels of torch and new models of transformers come with minor versions.
+        "torch": minor(torch.__version__),
+        "transformers": minor(transformers.__version__),
     }
 
 
-def provenance(backbone: Backbone, protocol: Protocol, seed: int) -> dict[str, Any]:
+def code_of(method: AnyMethod, task: Task, protocol: Protocol) -> dict[str, str]:
+    """Digests of the code that computes a run, by module."""
+    return code.modules(map(type, (method, task, protocol, method.backbone)))
+
+
+def minor(version: str) -> str:
+    """The first two numbers of a version, as `2.9` of `2.9.1+cpu`."""
+    return ".".join(re.findall(r"\d+", version)[:2])
+
+
+def provenance(method: AnyMethod, task: Task, protocol: Protocol, seed: int) -> dict[str, Any]:
     """Versions, machine and time, as stored with a result."""
+    backbone = method.backbone
     return {
         "contextlab": __version__,
         "commit": commit(),
+        "code": code_of(method, task, protocol),
+        "counting": COUNTING,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "device": hardware(backbone.device),
+        "threads": torch.get_num_threads(),
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "seed": seed,
         "prompt_sha256": prompt_digest(protocol),

@@ -20,6 +20,7 @@ from contextlab.accounting.products import ProductCounter
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.benchmarks.task import Control, Measure
 from contextlab.errors import UserError, unknown
+from contextlab.harness import code
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.progress import Progress
 from contextlab.harness.results import (
@@ -36,7 +37,7 @@ from contextlab.harness.results import (
     training_cost,
 )
 from contextlab.harness.selection import SelectedTask, select
-from contextlab.harness.store import Parts, Run, line_parts, open_run
+from contextlab.harness.store import SCHEMA, Parts, Run, line_parts, open_run
 from contextlab.method import AnyMethod, build
 
 WARM_UP_TOKENS = 16
@@ -90,6 +91,8 @@ def bench(
     """
     _check_out(out)
     selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
+    # Files may be edited while data and weights are loaded.
+    code.modules([*(one.kind for one in selected_methods), *(type(one.task) for one in selected_tasks)])
     runs: list[dict[str, Any]] = []
     parts: dict[tuple[str, str, Control], dict[str, Parts]] = {}
     measures: dict[str, Measure] = {}
@@ -156,7 +159,7 @@ def _run(
     name: str, method: AnyMethod, case: Case, seed: int, out: Path, bar: Progress, counting: bool
 ) -> tuple[dict[str, Any], dict[str, Parts]]:
     """The result of one run, and the parts of its examples in the metrics."""
-    current = provenance(method.backbone, case.protocol, seed)
+    current = provenance(method, case.task, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
         missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
@@ -176,7 +179,7 @@ def _run(
             started = run.manifest["provenance"]["started"]
             result = run.finish(
                 {
-                    "schema": 1,
+                    "schema": SCHEMA,
                     "run_id": run.manifest["run_id"],
                     **description(name, method, case),
                     **_with_training(_summary(case, lines, peaks, run, resumed=len(missing) < len(lines)), method),

@@ -18,6 +18,8 @@ from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
 from contextlab.harness import schema
 
+SCHEMA = 1
+"""Version of what a run stores, which is part of its identity."""
 Parts = dict[str, list[Part]]
 """The parts of one example, by metric."""
 QUALITY = "quality"
@@ -84,7 +86,7 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, An
     """
     name = run_id(identity)
     folder = out / name
-    manifest = {"schema": 1, "run_id": name, "identity": dict(identity), "provenance": dict(provenance)}
+    manifest = {"schema": SCHEMA, "run_id": name, "identity": dict(identity), "provenance": dict(provenance)}
     with contextlib.ExitStack() as held:
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
