@@ -26,5 +26,11 @@ def table(
     }
     labels = tuple(tuple(label.split(";")) for label in rows)
     return Table(
-        tuple(keys), labels, tuple(columns), cells, ("pg22/S2: real: 50 % of the books & more (local)",), ("x_y",)
+        tuple(keys),
+        labels,
+        tuple(columns),
+        cells,
+        ("pg22/S2: real: 50 % of the books & more (local)",),
+        ("x_y",),
+        notes=("how_so",),
     )

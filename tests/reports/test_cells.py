@@ -58,6 +58,7 @@ def test_a_frame_has_the_text_of_every_cell() -> None:
     assert frame.to_numpy().tolist() == [["3.200", "1.5"], ["3.000 [2.500, 3.500]", ""]]
     assert list(frame.columns) == ["nats_per_token", "state MiB"]
     assert frame.attrs["caption"] == "pg22/S2: real: 50 % of the books & more (local). x_y."
+    assert frame.attrs["notes"] == "how_so."
 
 
 def test_headings_have_units() -> None:

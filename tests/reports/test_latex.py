@@ -80,7 +80,8 @@ def test_marked_numbers_are_as_wide_as_the_others() -> None:
     text = latex.document(table(rows, [NATS]))
     assert r"a & {\phantom{0}\textbf{3.200}} \\" in text
     assert r"b & {\underline{12.345}} \\" in text
-    assert r"family-wise error of 5\%" in text
+    assert "Bold: the best, underlined: the second best" in text
+    assert r"family-wise error of 5\%" in latex.document(table(rows, [NATS]), notes=True)
 
 
 def test_deviations_over_seeds_stand_beside_their_means() -> None:
@@ -90,11 +91,13 @@ def test_deviations_over_seeds_stand_beside_their_means() -> None:
 
 
 def test_tables_have_captions_labels_and_small_print() -> None:
-    text = latex.document(comparison(three()))
-    assert r"\caption{pg22/S2: real: 50 \% of the books \& more (local). n = 3 examples." in text
+    text = latex.document(comparison(three()), notes=True)
+    assert r"\caption{pg22/S2: real: 50 \% of the books \& more (local), n = 3 examples; context own," in text
     assert r"\label{tab:pg22-s2}" in text
     small = text.split(r"\scriptsize")[-1]
-    assert "95 \\% intervals over clusters" in small
+    assert "share = (window - method) / (window - full). device cpu (x), seed 0." in small
+    assert "share =" in latex.document(comparison(three()))
+    assert "device" not in latex.document(comparison(three()))
 
 
 @given(st.text(max_size=30))

@@ -17,7 +17,8 @@ from contextlab.reports.tables import comparison
 def test_no_format_goes_without_the_data(style: str) -> None:
     text = render(comparison(three()), style)
     assert "of the books" in text
-    assert "cpu (x)" in text
+    assert "cpu (x)" in render(comparison(three()), style, notes=True)
+    assert ("cpu (x)" in text) == (style == "html")
     assert all(method in text for method in METHODS)
 
 
@@ -27,6 +28,7 @@ def test_markdown_has_as_many_cells_in_every_line() -> None:
     counts = {line.replace("\\|", "").count("|") for line in shown.splitlines()}
     assert counts == {len(made.columns) + 2}
     assert caption.strip() == made.caption
+    assert render(made, notes=True).split("\n\n")[2].strip() == " ".join(f"{note}." for note in made.notes)
 
 
 def test_markup_is_escaped() -> None:
@@ -52,8 +54,9 @@ def test_marks_are_shown_and_explained(style: str, best: str, second: str) -> No
     text = render(table(rows, [NATS, STATE]), style)
     assert best in text
     assert second in text
-    assert "Bold: better than every other method" in text
-    assert "Holm" not in render(table({"x": [4]}, [NATS]), style)
+    assert "Bold: the best, underlined: the second best" in text
+    assert "Holm" in render(table(rows, [NATS, STATE]), style, notes=True)
+    assert "Holm" not in render(table({"x": [4]}, [NATS]), style, notes=True)
 
 
 def test_an_unknown_format_is_an_error() -> None:

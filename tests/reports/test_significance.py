@@ -57,7 +57,7 @@ def test_of_two_methods_only_the_better_one_is_marked() -> None:
 def test_without_marks_nothing_is_tested() -> None:
     made = comparison([run("a", 0.0), run("b", 0.2)], Layout())
     assert marked(made) == {}
-    assert "Holm" not in made.caption
+    assert "the best" not in made.caption
 
 
 def test_where_higher_is_better_the_highest_is_the_best() -> None:
@@ -88,7 +88,7 @@ def test_a_gain_that_not_all_seeds_have_is_not_marked() -> None:
 
     steady = table(run("a", 0.0), *seeds([0.2, 0.21, 0.19]), mean_seeds=True)
     assert marked(steady) == {"b": "best"}
-    assert "over seeds, of which there are: a 1, b 3" in steady.caption
+    assert "Mean ± standard deviation over seeds (a 1, b 3), in brackets" in steady.caption
     assert "± 0.0" in steady.text(1, 0)
     assert marked(table(run("a", 0.0), *seeds([0.5, 0.3, -0.2]), mean_seeds=True)) == {}
 

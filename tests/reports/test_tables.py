@@ -15,6 +15,8 @@ from contextlab.reports import tables
 from contextlab.reports.layout import Layout
 from contextlab.reports.stored import load_results
 
+METRIC = {"value": 20.0, "low": None, "high": None, "n": 3}
+
 
 def comparison(
     runs: Sequence[dict[str, Any]],
@@ -64,8 +66,8 @@ def test_runs_that_were_stored_without_a_measure_are_paired_in_their_qualities()
     frame = comparison(runs, baseline="window")
     assert cell(frame, "full", "nats_per_token - window") == "-0.150 [-0.274, -0.026]"
     assert "share" not in frame
-    assert "earlier version" in frame.attrs["caption"]
-    assert "earlier version" not in comparison([result()]).attrs["caption"]
+    assert "earlier version" in frame.attrs["notes"]
+    assert "earlier version" not in comparison([result()]).attrs["notes"]
 
 
 @pytest.mark.parametrize("values", [{}, {"x": 1.0, "y": 2.0}])
@@ -83,9 +85,32 @@ def test_one_common_cluster_is_compared_without_an_interval() -> None:
 
 def test_the_caption_names_intervals_and_directions() -> None:
     caption = comparison(three()).attrs["caption"]
-    assert "In brackets 95 % intervals over clusters" in caption
+    assert ". In brackets 95 % intervals over independent works, texts or conversations. " in caption
     assert "Better is" not in caption
-    assert "Better is: nats_per_token lower." in comparison(three(), baseline="window").attrs["caption"]
+    caption = comparison(three(), baseline="window").attrs["caption"]
+    assert ". Differences to window are paired over the same examples, in brackets 95 % intervals over " in caption
+    assert "Better is: nats_per_token lower." in caption
+
+
+@pytest.mark.parametrize("runs", [three(), [result(parts={}, metrics={"word_perplexity": METRIC})]])
+def test_a_caption_is_two_sentences_and_a_legend(runs: list[dict[str, Any]]) -> None:
+    """All other sentences are notes."""
+    noisy = [{**run, "cost": {"query": {**run["cost"]["query"], "seconds_spread": 0.3}}} for run in runs]
+    for layout in (Layout(), Layout(costs=("all",), legacy=True, baseline="window"), Layout(mean_seeds=True)):
+        for results in (runs, noisy):
+            made = tables.comparison(results, layout)
+            assert len(made.sentences) <= 2
+            assert not any(". " in sentence for sentence in made.sentences)
+            assert all(len(part) < 120 for part in made.legend)
+
+
+def test_more_than_two_data_sets_are_counted_by_their_kind_and_described_in_the_notes() -> None:
+    notes = {"S1": "real: books", "S2": "re-laid: books", "S3": "generated stories", "S4": "a mixture"}
+    runs = [result(split=split, data=result()["data"] | {"note": note}) for split, note in notes.items()]
+    made = tables.comparison(runs)
+    counted = "4 tasks (data: 1 real, 1 re-laid, 1 generated, 1 other, described in the notes), n = 3 examples"
+    assert made.sentences[0].startswith(counted)
+    assert "pg22/S1: real: books (local)" in made.notes
 
 
 def test_legacy_cost_is_the_papers_product_of_lengths() -> None:
@@ -96,7 +121,8 @@ def test_legacy_cost_is_the_papers_product_of_lengths() -> None:
     frame = comparison([adapter, prompt], legacy=True)
     assert [cell(frame, name, "legacy TMACs query") for name in ("adapter", "prompt")] == ["0.505", "2.06"]
     assert [cell(frame, name, "cached TMACs query") for name in ("adapter", "prompt")] == ["0.506", "0.549"]
-    assert "once too often" in frame.attrs["caption"]
+    assert "as the GenerativeAdapter paper prints costs" in frame.attrs["caption"]
+    assert "once too often" in frame.attrs["notes"]
     assert not [name for name in comparison([adapter]) if "legacy" in name]
 
 
@@ -159,9 +185,48 @@ def test_a_share_is_taken_between_twins_that_learned_as_much(mark: str) -> None:
     frame = comparison(runs, twins=(twins[0] + mark, twins[1] + mark))
     rows = [f"{name} (trained 200k)" for name in (twins[0], "memory", twins[1])]
     assert [cell(frame, row, "share").split(" ")[0] for row in rows] == ["0.00", "0.50", "1.00"]
-    assert cell(frame, "window", "share").startswith("-2.00 [")
-    assert f"share = ({twins[0]}{mark} - method) / ({twins[0]}{mark} - {twins[1]}{mark}) in" in frame.attrs["caption"]
-    assert cell(comparison(runs), rows[1], "share").startswith("1.25 [")
+    assert cell(frame, "window", "share") == ""
+    assert f"share = ({twins[0]}{mark} - method) / ({twins[0]}{mark} - {twins[1]}{mark})." in frame.attrs["caption"]
+    beside_untrained = comparison(runs)
+    assert [cell(beside_untrained, row, "share") for row in rows] == ["", "", ""]
+    assert cell(beside_untrained, "sliding", "share").startswith("0.75 [")
+    assert "what was learned of the domain would count as memory" in beside_untrained.attrs["notes"]
+
+
+def test_weights_without_a_card_have_learned_too() -> None:
+    """Their number says so, where the cost of training is unknown."""
+    free = {"parameters": {"backbone": 9, "added": 5, "trained": 5}}
+    runs = [*three(), result("memory", 2.95, **free), result("start", 3.1, untrained=True, **free)]
+    frame = comparison(runs)
+    assert cell(frame, "memory", "share") == ""
+    assert cell(frame, "start (untrained)", "share").startswith("0.50 [")
+
+
+def test_ends_that_nobody_named_are_never_trained_ones() -> None:
+    assert "share" not in comparison([result("window"), trained("full", 3.0), result("sliding", 3.1)])
+
+
+def test_a_share_of_the_ends_alone_says_nothing_and_is_left_out() -> None:
+    ends = [one for one in three() if one["method"] != "sliding"]
+    assert "share" not in comparison([*ends, trained("memory", 2.9)])
+
+
+def test_ends_of_which_only_one_has_learned_are_refused() -> None:
+    with pytest.raises(UserError, match="Only one of the twins window and adapted has learned: name two that were tr"):
+        comparison([*three(), trained("adapted", 2.9)], twins=("window", "adapted"))
+
+
+def test_beside_its_paired_difference_a_value_has_no_interval() -> None:
+    frame = comparison(three(), baseline="window")
+    assert [cell(frame, name, "nats_per_token") for name in NATS] == ["3.200", "3.050", "3.000"]
+    alone = comparison([*three(), result("hso", split="S1")], baseline="window")
+    assert cell(alone, "hso", "pg22/S1 nats_per_token") == "3.200 [2.700, 3.700]"
+
+
+def test_columns_are_value_difference_share_and_cost() -> None:
+    shown = list(comparison(three(), baseline="window", metrics=[]))
+    assert shown[:3] == ["nats_per_token", "nats_per_token - window", "share"]
+    assert not any("share" in name or " - " in name for name in shown[3:])
 
 
 @pytest.mark.parametrize("twins", [("sinks", "full"), ("window", "sinks")])
@@ -287,8 +352,9 @@ def test_seconds_that_were_disturbed_are_marked_and_those_under_counters_left_ou
     before["cost"] = {"query": {name: cost[name] for name in ("flops", "peak_bytes", "seconds", "tokens")}}
     frame = comparison([calm, busy, before])
     assert [cell(frame, name, "seconds") for name in ("window", "full", "sinks")] == ["1.5", "1.5 ~", ""]
-    assert "something else was running" in frame.attrs["caption"]
-    assert "something else" not in comparison([calm]).attrs["caption"]
+    assert "~: another program was running." in frame.attrs["caption"]
+    assert "~ marks seconds per FLOP" in frame.attrs["notes"]
+    assert "~" not in comparison([calm]).attrs["caption"] + comparison([calm]).attrs["notes"]
 
 
 def test_what_was_not_counted_is_blank() -> None:
@@ -354,27 +420,29 @@ def test_unknown_names_are_errors(options: dict[str, Any], message: str) -> None
 
 
 def test_the_caption_names_data_model_and_hardware() -> None:
-    caption = comparison([*three(), result("full", 3.0, split="S1", max_context=8192)]).attrs["caption"]
-    tasks = "pg22/S2, pg22/S1: real: 50 %"
-    for part in (tasks, "(local)", "backbone tiny-llama", "device cpu (x)", "context own"):
-        assert part in caption
-    assert "full starts anew every 8,192 tokens" in caption
-    assert "2 FLOPs" in caption
+    made = tables.comparison([*three(), result("full", 3.0, split="S1", max_context=8192)])
+    assert made.sentences[0] == (
+        "pg22/S2, pg22/S1: real: 50 % of the books & more (local), n = 3 examples; context own, backbone tiny-llama, "
+        "dtype float32"
+    )
+    notes = " ".join(made.notes)
+    for part in ("device cpu (x), seed 0", "full starts anew every 8,192 tokens", "2 FLOPs"):
+        assert part in notes
 
 
 def test_the_caption_says_once_what_the_data_of_several_tasks_is() -> None:
     other = result("window", 3.0, split="S3", data=result()["data"] | {"note": "real: 3 books"})
     caption = comparison([*three(), result("full", 3.0, split="S1"), other]).attrs["caption"]
     note = result()["data"]["note"]
-    assert f"pg22/S3: real: 3 books (local); pg22/S2, pg22/S1: {note} (local). " in caption
+    assert f"pg22/S3: real: 3 books (local); pg22/S2, pg22/S1: {note} (local), n = 3" in caption
     assert caption.count(note) == 1
 
 
 def test_the_caption_names_the_twin_of_a_trained_method_once() -> None:
     trained = [result("longmem", 3.0, split=split, twin="window(rank=16)") for split in ("S1", "S2")]
-    caption = comparison([*three(), *trained]).attrs["caption"]
-    assert caption.count("The twin of longmem, without memory, is window(rank=16).") == 1
-    assert "twin" not in comparison(three()).attrs["caption"]
+    notes = comparison([*three(), *trained]).attrs["notes"]
+    assert notes.count("The twin of longmem, without memory, is window(rank=16).") == 1
+    assert "twin" not in comparison(three()).attrs["notes"]
 
 
 def test_a_run_summarised_again_over_fewer_examples_is_compared_on_those(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_long_labels_have_notes_below() -> None:
     made = table({"longmem(reduction=1,memory_layers=10-29)": [3.2]}, [NATS])
     assert "longmem [a]" in printed(made)
     assert list(terminal.below(made)) == ["[a] reduction=1, memory_layers=10-29", made.caption]
+    assert list(terminal.below(made, notes=True))[2:] == ["* how_so."]
 
 
 def test_marks_are_styles_that_the_caption_explains() -> None:
@@ -75,7 +76,7 @@ def test_marks_are_styles_that_the_caption_explains() -> None:
     out = printed(made, colours=True)
     assert re.search(r"\x1b\[1m *3\.000", out)
     assert re.search(r"\x1b\[4m *3\.200", out)
-    assert "Bold: better than every other method" in list(terminal.below(made))[-1]
+    assert "Bold: the best, underlined: the second best" in list(terminal.below(made))[-1]
     assert "Bold" not in next(iter(terminal.below(table({"x": [1]}, [NATS]))))
 
 

@@ -20,6 +20,7 @@ def cost(
     under: Annotated[list[str] | None, typer.Option(metavar="LIMIT", help="Such as state=32MB; repeat it.")] = None,
     names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
     style: Annotated[str | None, typer.Option("--format", help=", ".join(FORMATS))] = None,
+    notes: Annotated[bool, typer.Option("--notes", help="Also how the numbers were made.")] = False,
 ) -> None:
     """Show what a context and its questions cost, and from how many questions on which method is cheaper."""
     from contextlab.cli.table import format_of, show
@@ -42,7 +43,7 @@ def cost(
     for number, table in enumerate((*amortised, *by_formula.tables(results, shown_as, left_out))):
         if number and style != "text":
             print()
-        show(table, style)
+        show(table, style, notes=notes)
 
 
 def _counts(text: str) -> list[int]:

@@ -56,6 +56,7 @@ def table(
         bool | None,
         typer.Option("--marks/--no-marks", help="Mark the best where tests say so; by default in latex."),
     ] = None,
+    notes: Annotated[bool, typer.Option("--notes", help="Also how the numbers were made, below the caption.")] = False,
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Also results of different data, prompts or counting.")
     ] = False,
@@ -101,7 +102,7 @@ def table(
     if not mixed:
         check_alike(selection.results)
     made = comparison(selection.results, layout)
-    show(dataclasses.replace(made, left_out=selection.left_out.sentence), style)
+    show(dataclasses.replace(made, left_out=selection.left_out.sentence), style, notes=notes)
 
 
 def format_of(style: str | None, known: Sequence[str]) -> str:
@@ -117,12 +118,12 @@ def format_of(style: str | None, known: Sequence[str]) -> str:
     return style
 
 
-def show(table: Table, style: str) -> None:
-    """Print a table in a format."""
+def show(table: Table, style: str, *, notes: bool = False) -> None:
+    """Print a table in a format, with or without its notes."""
     if style != "text":
         from contextlab.reports.render import render
 
-        print(render(table, style), end="")
+        print(render(table, style, notes=notes), end="")
         return
     from contextlab.reports import terminal
 
@@ -130,7 +131,7 @@ def show(table: Table, style: str) -> None:
     for part in terminal.screens(table, screen.width):
         screen.print(part)
         screen.print()
-    for line in terminal.below(table):
+    for line in terminal.below(table, notes=notes):
         screen.print(line)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from contextlab.errors import UserError
@@ -59,11 +59,12 @@ def tables(
     """
     names = names or Names()
     groups: dict[tuple[str, ...], dict[str, tuple[Result, Line]]] = {}
+    others = [name for name in DIMENSIONS if name != "method"]
     shown = latest(results)
     for words, result in shown:
         costs_of = line(result, resource)
         if costs_of is not None:
-            key = tuple(words[name] for name in DIMENSIONS if name != "method")
+            key = tuple(words[name] for name in others)
             groups.setdefault(key, {})[names.of("method", words["method"])] = (result, costs_of)
     if not groups:
         raise UserError(
@@ -72,16 +73,14 @@ def tables(
     rest = len(shown) - sum(map(len, groups.values()))
     without = (left_out or LeftOut(len(shown))).also(rest, f"without {resource} of a context and its questions")
     for key, members in groups.items():
-        about = dict(zip((name for name in DIMENSIONS if name != "method"), key, strict=True))
-        made = [_costs(members, resource, questions, _details(about, names))]
+        about = ", ".join(f"{name} {names.of(name, word)}" for name, word in zip(others, key, strict=True))
+        made = [_costs(members, resource, questions, about)]
         if len(members) > 1:
-            made.append(_crossings({name: one for name, (_, one) in members.items()}, resource, _details(about, names)))
+            made.append(_crossings({name: one for name, (_, one) in members.items()}, resource, about))
         yield from (dataclasses.replace(table, left_out=without.sentence) for table in made)
 
 
-def _costs(
-    members: dict[str, tuple[Result, Line]], resource: Resource, questions: Sequence[int], details: tuple[str, ...]
-) -> Table:
+def _costs(members: dict[str, tuple[Result, Line]], resource: Resource, questions: Sequence[int], about: str) -> Table:
     """Each method's costs by phase, and for numbers of questions."""
     unit = UNITS[resource]
     fixed = [
@@ -97,15 +96,25 @@ def _costs(
         values = {0: one.context, 1: one.question}
         values |= {n: known[fixed[n].name].value for n in (2, 3) if fixed[n].name in known}
         values |= {n: one.each(count) for n, count in enumerate(questions, start=len(fixed))}
-        cells |= {(row, column): Cell(value) for column, value in values.items()}
-    sentences = ("Cost of a context, of a question about it, and of each of so many questions per context",)
-    said = tuple(captions.of_columns(fixed, noisy=any(costs.disturbed(result) for result, _ in members.values())))
-    made = Table(("method",), tuple((name,) for name in members), (*fixed, *many), cells, sentences, (*details, *said))
+        noisy = resource == "seconds" and costs.disturbed(result)
+        cells |= {
+            (row, column): Cell(value, disturbed=noisy and column not in (2, 3)) for column, value in values.items()
+        }
+    noisy = any(cell.disturbed for cell in cells.values())
+    made = Table(
+        ("method",),
+        tuple((name,) for name in members),
+        (*fixed, *many),
+        cells,
+        ("Cost of a context, of a question about it, and of each of so many questions per context", about),
+        (captions.DISTURBED,) if noisy else (),
+        notes=tuple(captions.of_costs(fixed, noisy=noisy)),
+    )
     # Columns in which nothing was measured are left out.
     return made.part(range(len(made.rows)), [n for n in range(len(made.columns)) if made.column(n)])
 
 
-def _crossings(lines: dict[str, Line], resource: Resource, details: tuple[str, ...]) -> Table:
+def _crossings(lines: dict[str, Line], resource: Resource, about: str) -> Table:
     """From how many questions the method of a row is cheaper than that of a column."""
     columns = tuple(Column("cheaper than", name, "cost", name) for name in lines)
     cells = {
@@ -118,13 +127,8 @@ def _crossings(lines: dict[str, Line], resource: Resource, details: tuple[str, .
         f"Questions per context from which the method of the row needs less {_word(resource)} than that of the "
         "column; 0: for any number, empty: for none"
     )
-    return Table(("method",), tuple((name,) for name in lines), columns, cells, (sentence,), details)
+    return Table(("method",), tuple((name,) for name in lines), columns, cells, (sentence, about))
 
 
 def _word(resource: Resource) -> str:
     return {"flops": "computation", "seconds": "time"}[resource]
-
-
-def _details(about: dict[str, str], names: Names) -> tuple[str, ...]:
-    shown: Iterable[str] = (f"{name} {names.of(name, word)}" for name, word in about.items())
-    return (", ".join(shown),)

@@ -44,7 +44,7 @@ def tables(results: Sequence[Result], names: Names | None = None, left_out: Left
         yield dataclasses.replace(table.part(range(len(table.rows)), columns), left_out=without.sentence)
 
 
-def _table(members: dict[str, Result], details: str) -> Table:
+def _table(members: dict[str, Result], about: str) -> Table:
     columns: list[Column] = []
     cells: dict[tuple[int, int], Cell] = {}
     for name, unit in COMPARED.items():
@@ -61,4 +61,4 @@ def _table(members: dict[str, Result], details: str) -> Table:
             if measured is not None and formula is not None and (measured.value == formula.value or formula.value):
                 gap = measured.value - formula.value
                 cells[row, first + 2] = Cell(100 * gap / formula.value if gap else 0.0)
-    return Table(("method",), tuple((name,) for name in members), tuple(columns), cells, (SENTENCE,), (details,))
+    return Table(("method",), tuple((name,) for name in members), tuple(columns), cells, (SENTENCE, about))

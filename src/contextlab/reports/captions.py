@@ -1,26 +1,37 @@
-"""The sentences of a table's caption: data, model, machine, and how its numbers are made."""
+"""What is said below a table: its data and what its numbers are, what signs mean, and notes on how it was made."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from contextlab.harness.results import measure_of
 from contextlab.reports.cells import Column, Table, paragraph
 from contextlab.reports.costs import MOST_SPREAD
-from contextlab.reports.dimensions import DIMENSIONS, Result, named
+from contextlab.reports.dimensions import Result, named
 from contextlab.reports.names import Names
 
-DISTURBED = (
-    f"~: the middle half of the examples differs by more than {MOST_SPREAD:.0%} in seconds per FLOP, so that something "
-    "else was running"
-)
+NAMED = ("context", "backbone", "dtype")
+"""Dimensions that the first sentence names where they are equal for all rows; the notes name the others."""
+MACHINE = ("device", "seed")
+KINDS = ("real", "re-laid", "generated")
+"""What data can be, as the first word of their note says."""
+MOST_DATA = 2
+"""So many different data sets are described in the caption; the notes describe more."""
+BY_WORK = "95 % intervals over independent works, texts or conversations"
+DISTURBED = "~: another program was running"
+DISTURBED_NOTE = f"~ marks seconds per FLOP whose middle half over the examples differs by more than {MOST_SPREAD:.0%}"
 INTERVALS = (
-    "In brackets 95 % intervals over clusters (works, texts, conversations, tasks), there are none for one cluster: t "
-    "intervals corrected for skewness, Wilson's for numbers between 0 and 1"
+    "Intervals are t intervals corrected for skewness, Wilson's for numbers between 0 and 1, over clusters (works, "
+    "texts, conversations, tasks); one cluster has none"
 )
 BEFORE = (
     "Results of an earlier version have percentile bootstrap intervals, paired differences of means over the examples, "
     "and no share"
+)
+SHARE_NOTE = (
+    "share is in nats per token, with Fieller's interval, and stands only between methods that have all learned from "
+    "text or have all learned nothing: beside untrained ends what was learned of the domain would count as memory"
 )
 CONVENTIONS = {
     "TFLOPs": "a multiply-add is 2 FLOPs and causal attention is counted exactly",
@@ -29,35 +40,94 @@ CONVENTIONS = {
     "state": "the state is what is kept between context and query",
 }
 """How costs are counted, by the first word of their names."""
-LEGACY = (
+LEGACY = "Legacy and cached: as the GenerativeAdapter paper prints costs, and the same sizes counted rightly"
+LEGACY_NOTE = (
     "Legacy: multiply-accumulates as printed in the GenerativeAdapter paper, whose attention to a cached context is "
     "multiplied by the question's length once too often; cached: the same sizes (Mistral-7B), counted rightly; the "
     "query's tokens count as one question"
 )
 ALPHA = 0.05
+MARKS_NOTE = (
+    "Marks: better than every other method of the column, and better than every other but the best, by paired tests "
+    f"over clusters between all pairs of methods, corrected by Holm's procedure to a family-wise error of {ALPHA:.0%}"
+)
 Shown = Sequence[tuple[Result, dict[str, str]]]
 """Results with their names in every dimension."""
 
 
-def data(shown: Shown, names: Names) -> str:
-    """Which data the tasks have, each said once with the tasks that have it."""
-    tasks: dict[str, list[str]] = {}
-    for result, one in shown:
-        about = f"{result['data']['note']} ({result['data']['source']})"
-        tasks.setdefault(about, []).append(names.of("task", one["task"]))
-    return "; ".join(f"{', '.join(dict.fromkeys(of))}: {about}" for about, of in tasks.items())
-
-
-def circumstances(shown: Shown, differing: Collection[str], names: Names) -> Iterable[str]:
-    """Model and machine, where methods end, their twins, and the kinds of intervals.
+def about(shown: Shown, counts: str, differing: Collection[str], names: Names) -> str:
+    """The first sentence: which data, how many examples, and the context, model and type of all rows.
 
     Args:
         shown: every result with its name in each dimension.
+        counts: how many examples there are, as `n = 22 examples`; empty where a column says so.
         differing: dimensions in which the results differ.
         names: names for display.
     """
-    words = shown[0][1]
-    yield ", ".join(f"{name} {names.of(name, words[name])}" for name in DIMENSIONS[2:] if name not in differing)
+    same = ", ".join(_same(shown, NAMED, differing, names))
+    said = data(shown, names)
+    if len(said) > MOST_DATA:
+        kinds = Counter({one["task"]: _kind(result["data"]["note"]) for result, one in shown}.values())
+        counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        said = [f"{kinds.total()} tasks (data: {counted}, described in the notes)"]
+    return "; ".join(filter(None, [", ".join(filter(None, ["; ".join(said), counts])), same]))
+
+
+def data(shown: Shown, names: Names) -> list[str]:
+    """Which data the tasks have, each said once with the tasks that have it."""
+    tasks: dict[str, list[str]] = defaultdict(list)
+    for result, one in shown:
+        tasks[f"{result['data']['note']} ({result['data']['source']})"].append(names.of("task", one["task"]))
+    return [f"{', '.join(dict.fromkeys(of))}: {note}" for note, of in tasks.items()]
+
+
+def numbers(baseline: str, seeds: str, *, intervals: bool) -> str:
+    """The second sentence: what the numbers are; empty where nothing has to be said.
+
+    Args:
+        baseline: display name of the method to which differences are shown; empty without one.
+        seeds: over which seeds means are; empty for single ones.
+        intervals: whether any number has an interval.
+    """
+    parts = [seeds, f"differences to {baseline} are paired over the same examples" if baseline else ""]
+    parts.append(f"in brackets {BY_WORK}" if intervals else "")
+    sentence = ", ".join(filter(None, parts))
+    return sentence[:1].upper() + sentence[1:]
+
+
+def legend(columns: Sequence[Column], ends: tuple[str, str], names: Names, *, noisy: bool) -> Iterable[str]:
+    """What headings and signs mean.
+
+    Args:
+        columns: of the table.
+        ends: methods whose shares are 0 and 1.
+        names: names for display.
+        noisy: whether any of its seconds were disturbed.
+    """
+    if any(column.kind == "share" for column in columns):
+        low, high = (names.of("method", name) for name in ends)
+        yield f"share = ({low} - method) / ({low} - {high})"
+    if noisy:
+        yield DISTURBED
+    if "legacy" in _costs(columns):
+        yield LEGACY
+
+
+def notes(
+    shown: Shown, columns: Sequence[Column], differing: Collection[str], names: Names, *, noisy: bool
+) -> Iterable[str]:
+    """How the numbers were made: machine, data, where methods end, their twins, intervals and the counting of costs.
+
+    Args:
+        shown: every result with its name in each dimension.
+        columns: of the table.
+        differing: dimensions in which the results differ.
+        names: names for display.
+        noisy: whether any of its seconds were disturbed.
+    """
+    if len(described := data(shown, names)) > MOST_DATA:
+        yield from described
+    yield from filter(None, [", ".join(_same(shown, MACHINE, differing, names))])
     limits = dict.fromkeys((named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
     for method, tokens in limits:
         yield f"{names.of('method', method)} starts anew every {tokens:,} tokens"
@@ -69,33 +139,26 @@ def circumstances(shown: Shown, differing: Collection[str], names: Names) -> Ite
     yield INTERVALS
     if any("measure" not in result for result, _ in shown):
         yield BEFORE
+    if any(column.kind == "share" for column in columns):
+        yield SHARE_NOTE
+    yield from of_costs(columns, noisy=noisy)
 
 
-def of_columns(columns: Sequence[Column], *, noisy: bool) -> Iterable[str]:
+def of_costs(columns: Sequence[Column], *, noisy: bool) -> Iterable[str]:
     """How the costs that are there were counted.
 
     Args:
         columns: of the table.
-        noisy: whether seconds were disturbed.
+        noisy: whether any of its seconds were disturbed.
     """
-    first = {column.name.split(" ")[0] for column in columns if column.kind == "cost"}
+    first = _costs(columns)
     said = [sentence for word, sentence in CONVENTIONS.items() if word in first]
     if said:
         yield f"Costs are per example; {'; '.join(said)}"
-    if noisy and "seconds" in first:
-        yield DISTURBED
-
-
-def share(window: str, full: str, names: Names) -> str:
-    """What the share of full attention's gain is.
-
-    Args:
-        window: method whose share is 0.
-        full: method whose share is 1.
-        names: names for display.
-    """
-    low, high = (names.of("method", name) for name in (window, full))
-    return f"share = ({low} - method) / ({low} - {high}) in nats per token, with Fieller's intervals"
+    if noisy:
+        yield DISTURBED_NOTE
+    if "legacy" in first:
+        yield LEGACY_NOTE
 
 
 def directions(results: Iterable[Result], names: Names) -> Iterable[str]:
@@ -111,23 +174,42 @@ def directions(results: Iterable[Result], names: Names) -> Iterable[str]:
         yield f"Better is: {', '.join(better)}"
 
 
-def marked(table: Table, best: str, second: str) -> str:
-    """Caption and details of a table, with what its marks mean where it has any."""
-    return " ".join(filter(None, [paragraph(table.said), marks(table, best, second), paragraph(table.details)]))
-
-
-def marks(table: Table, best: str, second: str) -> str:
-    """What the marks of a table mean; empty where it has none.
+def below(table: Table, best: str = "Bold", second: str = "underlined") -> str:
+    """The caption of a table in one paragraph, with what its marks mean where it has any.
 
     Args:
         table: the table.
         best: how the best number looks.
         second: how the second best number looks.
     """
-    if not any(cell.mark for cell in table.cells.values()):
-        return ""
-    return (
-        f"{best}: better than every other method of its column; {second}: better than every other method but the best; "
-        "by paired tests over clusters between all pairs of methods, corrected by Holm's procedure to a family-wise "
-        f"error of {ALPHA:.0%}."
-    )
+    return paragraph((*table.sentences, *explained(table, best, second)))
+
+
+def explained(table: Table, best: str = "Bold", second: str = "underlined") -> tuple[str, ...]:
+    """What stands behind the two sentences of a caption: the legend, the marks, and which runs are left out."""
+    marks = f"{best}: the best, {second}: the second best, where paired tests tell them from every other method"
+    return (*table.legend, *([marks] if _marked(table) else []), *filter(None, [table.left_out]))
+
+
+def remarks(table: Table) -> tuple[str, ...]:
+    """The notes of a table, with how its marks were made where it has any."""
+    return (*table.notes, *([MARKS_NOTE] if _marked(table) else []))
+
+
+def _marked(table: Table) -> bool:
+    return any(cell.mark for cell in table.cells.values())
+
+
+def _same(shown: Shown, dimensions: Sequence[str], differing: Collection[str], names: Names) -> list[str]:
+    """Dimensions that are equal for all rows, with their names."""
+    words = shown[0][1]
+    return [f"{name} {names.of(name, words[name])}" for name in dimensions if name not in differing]
+
+
+def _kind(note: str) -> str:
+    return next((kind for kind in KINDS if note.startswith(kind)), "other")
+
+
+def _costs(columns: Sequence[Column]) -> set[str]:
+    """The first words of the costs that a table has."""
+    return {column.name.split(" ")[0] for column in columns if column.kind == "cost"}

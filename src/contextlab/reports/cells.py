@@ -77,9 +77,10 @@ class Table:
         rows: the labels.
         columns: the columns.
         cells: numbers by row and column; those that were not measured are missing.
-        sentences: of the caption, without full stops: what the numbers are.
-        details: further sentences: how they were made.
+        sentences: of the caption, at most two and without full stops: the data, and what the numbers are.
+        legend: further parts of the caption: what headings and signs mean, and what is mixed.
         left_out: which stored runs are not shown, and why, without a full stop; empty where all are.
+        notes: how the numbers were made, for those who ask.
     """
 
     keys: tuple[str, ...]
@@ -87,18 +88,14 @@ class Table:
     columns: tuple[Column, ...]
     cells: Mapping[tuple[int, int], Cell]
     sentences: tuple[str, ...]
-    details: tuple[str, ...] = ()
+    legend: tuple[str, ...] = ()
     left_out: str = ""
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        """The sentences of the caption, and which stored runs are left out."""
-        return (*self.sentences, *([self.left_out] if self.left_out else []))
+    notes: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
-        """Caption and details in one paragraph."""
-        return paragraph((*self.said, *self.details))
+        """The sentences, the legend, and what is left out, in one paragraph."""
+        return paragraph((*self.sentences, *self.legend, *filter(None, [self.left_out])))
 
     def column(self, number: int) -> list[Cell]:
         """The cells of a column that are there."""
@@ -121,11 +118,11 @@ class Table:
         return "" if cell is None else written(cell, self.columns[number].kind)
 
     def to_frame(self) -> pandas.DataFrame:
-        """The table as text, with `attrs["caption"]`."""
+        """The table as text, with its caption and notes in `attrs`."""
         index = pandas.MultiIndex.from_tuples(list(self.rows), names=self.keys)
         texts = [[self.text(row, number) for number in range(len(self.columns))] for row in range(len(self.rows))]
         frame = pandas.DataFrame(texts, index=index, columns=[column.label for column in self.columns])
-        frame.attrs["caption"] = self.caption
+        frame.attrs |= {"caption": self.caption, "notes": paragraph(self.notes)}
         return frame
 
 

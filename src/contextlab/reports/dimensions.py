@@ -56,6 +56,12 @@ def named(result: Result) -> str:
     return labels.of_run(result, {})
 
 
+def learned(result: Result) -> bool:
+    """Whether the method of a result had learned from text before it was run, at a known cost or not."""
+    trained = result["cost"].get("train") is not None or bool(result.get("parameters", {}).get("trained"))
+    return trained and not result.get("untrained", False)
+
+
 def _settings(results: Sequence[Result]) -> list[dict[str, Any]]:
     """The settings in the name of every result's method."""
     changed = [set(result.get("changed", ())) for result in results]

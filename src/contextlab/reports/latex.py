@@ -41,8 +41,13 @@ ESCAPED = str.maketrans(
 )
 
 
-def document(table: Table) -> str:
-    """One or more table environments with caption and label, and a comment that names the packages."""
+def document(table: Table, notes: bool = False) -> str:
+    """One or more table environments with caption and label, and a comment that names the packages.
+
+    Args:
+        table: the table.
+        notes: whether the small print says how the numbers were made.
+    """
     labels = shortened(table, LONGEST)
     beside = _labels_width(table, labels)
     widths = [_width(table, column) for column in range(len(table.columns))]
@@ -51,7 +56,8 @@ def document(table: Table) -> str:
         parts, kind = [list(range(len(table.columns)))], "table"
     else:
         parts, kind = chunks(groups, widths, PAGE - beside), "table*"
-    texts = [_environment(table, labels, columns, kind, n) for n, columns in enumerate(parts, start=1)]
+    small = _small_print(table, labels, notes)
+    texts = [_environment(table, labels, columns, kind, n, small) for n, columns in enumerate(parts, start=1)]
     return "% The preamble needs \\usepackage{booktabs,siunitx}.\n" + "\n".join(texts)
 
 
@@ -61,7 +67,7 @@ def escaped(text: object) -> str:
     return "".join(character if ord(character) < 0x250 else "?" for character in plain)
 
 
-def _environment(table: Table, labels: Labels, columns: list[int], kind: str, part: int) -> str:
+def _environment(table: Table, labels: Labels, columns: list[int], kind: str, part: int, small: str) -> str:
     """One table of some columns."""
     shown = [table.columns[number] for number in columns]
     grouped = any(column.group for column in shown)
@@ -73,7 +79,7 @@ def _environment(table: Table, labels: Labels, columns: list[int], kind: str, pa
         *_rows(table, labels, columns),
     ]
     label = "tab:" + _slug(table)
-    caption = _caption(table) if part == 1 else f"Table~\\ref{{{label}}}, continued."
+    caption = escaped(paragraph(table.sentences)) if part == 1 else f"Table~\\ref{{{label}}}, continued."
     name = label if part == 1 else f"{label}-{part}"
     lines = [
         f"\\begin{{{kind}}}[t]",
@@ -87,20 +93,17 @@ def _environment(table: Table, labels: Labels, columns: list[int], kind: str, pa
         *body,
         r"\bottomrule",
         r"\end{tabular}",
-        *([SMALL_PRINT % _notes(table, labels)] if part == 1 else []),
+        *([SMALL_PRINT % small] if part == 1 and small else []),
         f"\\end{{{kind}}}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _caption(table: Table) -> str:
-    return " ".join(filter(None, map(escaped, [paragraph(table.said), captions.marks(table, "Bold", "underlined")])))
-
-
-def _notes(table: Table, labels: Labels) -> str:
-    """What stands below a table in small print: notes on labels, and how the numbers were made."""
-    notes = [rf"\textsuperscript{{{letter}}}{escaped(note)}." for letter, note in labels.notes.items()]
-    return " ".join([*notes, escaped(paragraph(table.details))])
+def _small_print(table: Table, labels: Labels, notes: bool) -> str:
+    """What stands below a table: notes on labels, the legend, and how the numbers were made where that is asked."""
+    of_labels = [rf"\textsuperscript{{{letter}}}{escaped(note)}." for letter, note in labels.notes.items()]
+    said = [*captions.explained(table), *(captions.remarks(table) if notes else ())]
+    return " ".join(filter(None, [*of_labels, escaped(paragraph(said))]))
 
 
 def _slug(table: Table) -> str:

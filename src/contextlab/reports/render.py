@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlab import harmless
 from contextlab.errors import unknown
 from contextlab.reports import captions, latex
-from contextlab.reports.cells import Mark, Table, in_groups
+from contextlab.reports.cells import Mark, Table, in_groups, paragraph
 
 MARKED: dict[str, dict[Mark, str]] = {
     "markdown": {"": "{}", "best": "**{}**", "second": "<u>{}</u>"},
@@ -16,29 +16,31 @@ MARKED: dict[str, dict[Mark, str]] = {
 }
 
 
-def render(table: Table, style: str = "markdown") -> str:
+def render(table: Table, style: str = "markdown", *, notes: bool = False) -> str:
     """A table as text with its caption.
 
     Args:
         table: from `tables.comparison`.
         style: one of `FORMATS`.
+        notes: whether to say below how the numbers were made; HTML always does, behind a heading that opens.
 
     Raises:
         UserError: for another style.
     """
     if style not in FORMATS:
         raise unknown("format", style, FORMATS)
-    return FORMATS[style](table)
+    return FORMATS[style](table, notes)
 
 
-def _markdown(table: Table) -> str:
+def _markdown(table: Table, notes: bool) -> str:
     heading = [*table.keys, *(column.label for column in table.columns)]
     lines = [list(map(harmless.markdown, heading)), ["---"] * len(heading), *_rows(table, "markdown")]
-    caption = harmless.markdown(captions.marked(table, "Bold", "underlined"))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{caption}\n"
+    paragraphs = [captions.below(table), *([paragraph(captions.remarks(table))] if notes else [])]
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n\n".join([rows, *map(harmless.markdown, filter(None, paragraphs))]) + "\n"
 
 
-def _html(table: Table) -> str:
+def _html(table: Table, _: bool) -> str:
     groups = in_groups(table.columns)
     heads = []
     if any(name for name, _ in groups):
@@ -47,8 +49,11 @@ def _html(table: Table) -> str:
     names = "".join(f"<th>{_escaped(name)}</th>" for name in (*table.keys, *(column.name for column in table.columns)))
     heads.append(f"<tr>{names}</tr>")
     rows = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in _rows(table, "html")]
-    caption = f"<caption>{_escaped(captions.marked(table, 'Bold', 'underlined'))}</caption>"
+    caption = f"<caption>{_escaped(captions.below(table))}</caption>"
     lines = ["<table>", caption, "<thead>", *heads, "</thead>", "<tbody>", *rows, "</tbody>", "</table>"]
+    if remarks := captions.remarks(table):
+        items = "".join(f"<li>{_escaped(remark)}.</li>" for remark in remarks)
+        lines.append(f"<details><summary>How the numbers were made</summary><ul>{items}</ul></details>")
     return "\n".join(lines) + "\n"
 
 
@@ -69,5 +74,5 @@ def _escaped(text: str) -> str:
     return html.escape(harmless.line(text))
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {"markdown": _markdown, "latex": latex.document, "html": _html}
+FORMATS: dict[str, Callable[[Table, bool], str]] = {"markdown": _markdown, "latex": latex.document, "html": _html}
 """Formats of a table; `csv` and `json` are those of the frame, and `text` is that of a terminal."""

@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from contextlab.errors import UserError
 from contextlab.grammar import MARK
 from contextlab.harness.results import measure_of
 from contextlab.reports import captions, collection, costs
 from contextlab.reports.cells import Cell, Column, Table
-from contextlab.reports.dimensions import DIMENSIONS, Result, latest
+from contextlab.reports.dimensions import DIMENSIONS, Result, latest, learned
 from contextlab.reports.layout import ENDS, SHARE, Layout, check
 from contextlab.reports.shapes import sorted_by, with_mean_over_tasks
 from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
@@ -50,11 +51,12 @@ class Entry:
 def comparison(results: Sequence[Result], layout: Layout | None = None) -> Table:
     """One table of many results, in the order in which they were started, equal rows together.
 
-    When a run is stored several times, the latest result is used. `share` is (window - method) / (window - full) in
-    nats per token, where both, or the layout's twins in their place, were run on the same examples and the interval of
-    window - full is above 0.
-    Differences to a baseline are paired, over the same examples and with an interval, for the task's measure and for
-    nats per token; of other metrics they are the difference of the values.
+    When a run is stored several times, the latest result is used. Differences to a baseline are paired, over the same
+    examples and with an interval, for the task's measure and for nats per token, whose values then have none; of other
+    metrics they are the difference of the values.
+    `share` is (window - method) / (window - full) in nats per token, where both, or the layout's twins in their place,
+    were run on the same examples, the interval of window - full is above 0, and all three have learned from text or
+    none has. It is left out where only the two ends have it.
 
     Args:
         results: from `reports.stored.summaries` or `Results.runs`; the parts of their examples are read where needed.
@@ -78,6 +80,7 @@ class _Builder:
         check("method in these results", [layout.baseline] if layout.baseline else [], known)
         check("method in these results", layout.twins if layout.twins != ENDS else [], known)
         self.peers = _peers(self.entries)
+        self._check_twins()
         self.parts_of = PartsOf()
         self.costs = costs.selected(layout.costs)
         self.differing = [name for name in DIMENSIONS if len({entry.words[name] for entry in self.entries}) > 1]
@@ -110,12 +113,27 @@ class _Builder:
         shown = tuple(
             tuple(self.names.of(key, word) for key, word in zip(self.keys, label, strict=True)) for label in labels
         )
+        noisy = any(cell.disturbed for cell in cells.values())
         table = Table(
-            tuple(self.keys), shown, tuple(order), cells, tuple(self._sentences(order)), tuple(self._details(order))
+            tuple(self.keys),
+            shown,
+            tuple(order),
+            cells,
+            self._sentences(cells.values()),
+            tuple(self._legend(order, noisy=noisy)),
+            notes=tuple(captions.notes(self._shown, order, self.differing, self.names, noisy=noisy)),
         )
         if self.layout.mean_tasks:
             table = with_mean_over_tasks(table, self.layout.columns)
         return sorted_by(table, self.layout.sort)
+
+    def _check_twins(self) -> None:
+        """Refuse ends of the share of which one has learned from text and the other has not."""
+        for peers in self.peers.values():
+            ends = [peers[name] for name in self.layout.twins if name in peers]
+            if self.layout.twins != ENDS and len({learned(end.first) for end in ends}) > 1:
+                named = " and ".join(self.layout.twins)
+                raise UserError(f"Only one of the twins {named} has learned: name two that were trained alike.")
 
     def _group(self, entry: Entry) -> str:
         names = [name for name in self.layout.columns if name in self.differing and name not in self.layout.rows]
@@ -140,12 +158,19 @@ class _Builder:
         for name in self.layout.chosen([measure_of(entry.first).name], entry.first["metrics"]):
             measure = tested_as(entry.first, name)
             compared = measure is not None and measure.higher_is_better is not None
-            yield Column(group, name, "metric", self.names.metric(name), "", compared), _metric(entry, name)
-            if baseline is not None and name in baseline.first["metrics"]:
-                label = self.names.of("method", self.layout.baseline or "")
-                title = f"{self.names.metric(name)} - {label}"
-                yield Column(group, f"{name} - {label}", "difference", title), self._difference(entry, baseline, name)
-        if self.layout.shows_share and (cell := self._share(entry)) is not None:
+            column = Column(group, name, "metric", self.names.metric(name), "", compared)
+            if baseline is None or name not in baseline.first["metrics"]:
+                yield column, _metric(entry, name)
+                continue
+            label = self.names.of("method", self.layout.baseline or "")
+            title = f"{self.names.metric(name)} - {label}"
+            difference = self._difference(entry, baseline, name)
+            # The interval that matters is that of the paired difference; that of the value is much wider.
+            value = _metric(entry, name)
+            paired = difference.low is not None or entry is baseline
+            yield column, dataclasses.replace(value, low=None, high=None) if paired else value
+            yield Column(group, f"{name} - {label}", "difference", title), difference
+        if self.layout.shows_share and entry.examples in self._shared and (cell := self._share(entry)) is not None:
             yield Column(group, SHARE, "share", SHARE), cell
 
     def _difference(self, entry: Entry, baseline: Entry, name: str) -> Cell:
@@ -158,8 +183,8 @@ class _Builder:
 
     def _share(self, entry: Entry) -> Cell | None:
         peers = self.peers[entry.examples]
-        window, full = map(peers.get, self.layout.twins)
-        if window is None or full is None:
+        window, full = (self._end(peers, name) for name in self.layout.twins)
+        if window is None or full is None or learned(entry.first) != learned(window.first):
             return None
         shares = [
             share(_seed(window, number), run, _seed(full, number), self.parts_of)
@@ -169,6 +194,11 @@ class _Builder:
         if len(known) < len(shares):
             return None
         return _mean([Cell(one.value, one.low, one.high) for one in known])
+
+    def _end(self, peers: Mapping[str, Entry], name: str) -> Entry | None:
+        """The method whose share is 0 or 1; the ends that nobody named have learned nothing."""
+        end = peers.get(name)
+        return None if end is not None and self.layout.twins == ENDS and learned(end.first) else end
 
     def _marked(self, column: Column, of_column: Mapping[int, tuple[Cell, Entry]]) -> dict[int, Cell]:
         """The best and second best cells of a column with their marks, where all are of the same examples."""
@@ -187,6 +217,12 @@ class _Builder:
         marked = marks(values, higher=measure.higher_is_better, pvalue=pvalue)
         rows = list(of_column)
         return {rows[n]: dataclasses.replace(of_column[rows[n]][0], mark=mark) for n, mark in marked.items()}
+
+    @functools.cached_property
+    def _shared(self) -> set[tuple[Any, ...]]:
+        """The examples on which another method than the two ends has a share."""
+        ends = {id(self.peers[entry.examples].get(name)) for entry in self.entries for name in self.layout.twins}
+        return {entry.examples for entry in self.entries if id(entry) not in ends and self._share(entry) is not None}
 
     @functools.cached_property
     def _equal_n(self) -> bool:
@@ -212,25 +248,21 @@ class _Builder:
 
         return sorted(columns, key=key)
 
-    def _sentences(self, columns: Sequence[Column]) -> Iterator[str]:
-        """What the numbers are."""
-        yield captions.data(self._shown, self.names)
-        if self._equal_n:
-            yield _examples(self._counts, self.names)
-        if any(column.kind == "share" for column in columns):
-            yield captions.share(*self.layout.twins, self.names)
-        if self.layout.mean_seeds:
-            yield _seeds(self.entries)
+    def _sentences(self, cells: Iterable[Cell]) -> tuple[str, ...]:
+        """What the data and the numbers are."""
+        counts = _examples(self._counts, self.names) if self._equal_n else ""
+        baseline = self.names.of("method", self.layout.baseline or "")
+        seeds = _seeds(self.entries) if self.layout.mean_seeds else ""
+        bounded = any(cell.low is not None for cell in cells)
+        numbers = captions.numbers(baseline, seeds, intervals=bounded)
+        first = captions.about(self._shown, counts, self.differing, self.names)
+        return (first, numbers) if numbers else (first,)
+
+    def _legend(self, columns: Sequence[Column], *, noisy: bool) -> Iterator[str]:
+        """What headings and signs mean."""
         if self.layout.baseline:
             yield from captions.directions([entry.first for entry in self.entries], self.names)
-
-    def _details(self, columns: Sequence[Column]) -> Iterator[str]:
-        """How the numbers were made."""
-        yield from captions.circumstances(self._shown, self.differing, self.names)
-        noisy = any(costs.disturbed(run) for run, _ in self._shown)
-        yield from captions.of_columns(columns, noisy=noisy)
-        if self.layout.legacy:
-            yield captions.LEGACY
+        yield from captions.legend(columns, self.layout.twins, self.names, noisy=noisy)
 
     @property
     def _shown(self) -> list[tuple[Result, dict[str, str]]]:
@@ -296,16 +328,17 @@ def _examples(counts: Iterable[tuple[str, int]], names: Any) -> str:
     for task, count in counts:
         by_count[count].append(names.of("task", task))
     if len(by_count) == 1:
-        return f"n = {next(iter(by_count))} examples"
+        only = next(iter(by_count))
+        return f"n = {only} example{'s' if only != 1 else ''}"
     most = max(by_count, key=lambda count: len(by_count[count]))
     rest = [f"{task} {count}" for count, tasks in by_count.items() if count != most for task in tasks]
-    return f"n = {most} examples; {', '.join(rest)}"
+    return f"n = {most} examples ({', '.join(rest)})"
 
 
 def _seeds(entries: Sequence[Entry]) -> str:
     """How many seeds the means are over."""
     counts = dict.fromkeys(len(entry.runs) for entry in entries)
     if len(counts) == 1:
-        return f"Mean ± standard deviation over {next(iter(counts))} seeds"
+        return f"mean ± standard deviation over {next(iter(counts))} seeds"
     one = dict.fromkeys(f"{entry.words['method']} {len(entry.runs)}" for entry in entries)
-    return f"Mean ± standard deviation over seeds, of which there are: {', '.join(one)}"
+    return f"mean ± standard deviation over seeds ({', '.join(one)})"

@@ -38,11 +38,12 @@ def screens(table: Table, width: int) -> Iterator[Screen]:
         yield _screen(table, labels, part, gap)
 
 
-def below(table: Table) -> Iterator[str]:
-    """What stands below the table: the notes on labels, and the caption."""
+def below(table: Table, *, notes: bool = False) -> Iterator[str]:
+    """What stands below the table: the notes on labels, the caption, and where asked how the numbers were made."""
     for letter, note in shortened(table, LONGEST).notes.items():
         yield f"[{letter}] {note}"
-    yield captions.marked(table, "Bold", "underlined")
+    yield captions.below(table)
+    yield from (f"* {note}." for note in captions.remarks(table) if notes)
 
 
 def _screen(table: Table, labels: Labels, columns: Sequence[int], gap: int) -> Screen:
