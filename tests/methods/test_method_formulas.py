@@ -65,6 +65,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "memtrm, sliding": lambda b: MemTRM(b, MemTRMConfig(N=24, K=8, M=60, rank=0, local="sliding")),
     "trime": lambda b: TRIME(b, TRIMEConfig(N=32, M=70)),
     "evalm": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2)),
+    "evalm, chunks of sinks": lambda b: EVALM(b, EVALMConfig(W=32, c=2, sinks=5)),
     "evalm, before chunks": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2, remote_visibility="before_chunk")),
     "window, own weights": lambda b: Window(b, WindowConfig(N=32, rank="full")),
     "evalm, own weights": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2, remote_bias=-1.0, rank="full")),

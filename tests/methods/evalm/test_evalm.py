@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -24,6 +25,7 @@ FORMS = {
     "open": {"W": 32, "c": 8, "remote_bias": -0.5, "sinks": 2},
     "overlap": {"W": 24, "c": 8, "remote_bias": 0.5, "overlap": True},
     "papers": {"W": 16, "c": 8, "remote_bias": 0.5, "sinks": 0, "remote_visibility": "before_chunk", "adaptive": "qk"},
+    "small chunks": {"W": 24, "c": 4, "remote_bias": 0.5, "sinks": 6},
     "learned": {"W": 24, "c": 12, "remote_bias": 0.0, "pooling": "learned"},
 }
 
@@ -97,6 +99,20 @@ def test_open_summaries_reach_over_windows_and_local_attention_does_not(llama):
         method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=bias))
         gap = (read(method, tokens) - read(method, other))[:, 66:].abs().max()
         assert (gap > 1e-3) == reaches
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_the_summary_of_the_sinks_is_seen_where_it_is_asked_for(llama, twice):
+    """Garbage in the summary of the first chunk, whose tokens are all sinks."""
+    method = EVALM(llama, EVALMConfig(W=32, c=4, remote_bias=0.0, sink_summaries=twice))
+    tokens = text(110)
+    state, _ = method.read(method.start(), tokens[:, :70], logprobs=False)
+    chunks = state.chunks
+    k, v = (tuple(x.index_fill(2, torch.tensor([0]), 3.0) for x in part) for part in (chunks.k, chunks.v))
+    spoiled = dataclasses.replace(state, chunks=chunks.replace(k, v, chunks.used_B))
+    gap = (method.read(state, tokens[:, 70:])[1] - method.read(spoiled, tokens[:, 70:])[1]).abs()[:, 1:].max()
+    assert (gap > 1e-3) == twice
+    assert twice or gap == 0
 
 
 def test_chunks_of_one_token_in_reach_are_full_attention(llama):

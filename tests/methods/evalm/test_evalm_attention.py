@@ -32,6 +32,8 @@ def of_model(model, tokens, **options):
         {},
         {"overlap": True},
         {"remote_visibility": "before_chunk"},
+        {"c": 4, "sinks": 9},
+        {"c": 4, "sinks": 4, "sink_summaries": True},
         {"sinks": 0, "overlap": True},
         {"sinks": 0, "remote_visibility": "before_chunk"},
     ],

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +17,9 @@ def geometries(draw):
     window = chunk * draw(st.integers(1, 4))
     recent = draw(st.sampled_from([0, window]))
     sinks = draw(st.integers(0, min(3, window)))
-    return Geometry(window, chunk, sinks, recent, draw(st.integers(0, 12)), draw(st.booleans()))
+    own = draw(st.booleans())
+    first = 0 if own else draw(st.integers(0, sinks // chunk))
+    return Geometry(window, chunk, sinks, recent, draw(st.integers(0, 12)), own, first)
 
 
 @settings(max_examples=60, deadline=None)
@@ -35,6 +39,33 @@ def test_what_is_gone_is_what_a_cache_that_is_cut_no_longer_holds(geometry, leng
     assert int(geometry.gone(torch.tensor(length), torch.tensor(len(view)))) == gone
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 9), st.booleans(), st.integers(0, 90), st.integers(0, 2))
+def test_no_token_is_seen_twice_but_where_a_chunk_reaches_out_of_the_sinks(
+    chunk: int, chunks: int, sinks: int, overlap: bool, before: int, first_window: int
+) -> None:
+    """A query's exact tokens and the tokens behind its summaries, by a cache that is cut as the method's is."""
+    window = chunk * chunks
+    sinks = min(sinks, window)
+    config = EVALMConfig(W=window, c=chunk, sinks=sinks, overlap=overlap)
+    geometry = config.geometry(128)
+    view, end = [], max(chunk * first_window, 0) or window
+    for token in range(before):
+        if token == end:
+            view, end = [*view[:sinks], *(view[sinks:][-window:] if overlap else [])], end + window
+        view.append(token)
+    gone = torch.tensor([geometry.gone(before, len(view))])
+    seen = int(geometry.seen(torch.tensor([[before]]), gone))
+    summarised = [*range(geometry.first * chunk, (geometry.first + seen) * chunk)]
+    assert {*view, *summarised} == {*range(before)}
+    twice = [*range(sinks // chunk * chunk, sinks)] if seen else []
+    assert sorted({*view} & {*summarised}) == twice
+
+    trained = dataclasses.replace(config, sink_summaries=True).geometry(128)
+    assert int(trained.seen(torch.tensor([[before]]), gone)) == int(gone) // chunk
+    assert trained.first == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(geometries(), st.integers(0, 60))
 def test_summaries_stand_in_front_of_the_cache_in_order(geometry, windows):
@@ -46,7 +77,7 @@ def test_summaries_stand_in_front_of_the_cache_in_order(geometry, windows):
     if geometry.own:
         assert counts.tolist() == [t // geometry.chunk for t in range(begin, end)]
     else:
-        assert counts.tolist() == [int(gone) // geometry.chunk] * geometry.window
+        assert counts.tolist() == [max(int(gone) // geometry.chunk - geometry.first, 0)] * geometry.window
     positions = geometry.positions(int(counts[-1]), gone, torch.tensor([end]))[0]
     assert (positions.diff() >= 0).all()
     assert (positions >= -geometry.far).all()

@@ -32,6 +32,8 @@ class EVALMConfig(LowRankConfig):
         sinks: first tokens of the text that stay in view, exactly.
         remote_visibility: a query sees the summaries of all chunks `before_chunk`, its own, as in the papers (those of
             its own window are then seen twice), or of those that have left its local view, `before_window`.
+        sink_summaries: whether, with `before_window`, a chunk that lies wholly in the sinks is also seen as a summary,
+            and so attended to twice; a chunk that holds a sink and later tokens always is a summary.
         pooling: `eva`, values pooled by a random feature around the chunk's mean query and mean key; or `learned`,
             keys and values pooled by attention of a learned vector, without the query sum in the state.
         adaptive: maps of the means: `no-ln`, linear, which can start as the identity; or `qk`, with a layer norm.
@@ -48,6 +50,7 @@ class EVALMConfig(LowRankConfig):
     overlap: bool = False
     sinks: pydantic.NonNegativeInt = 4
     remote_visibility: Literal["before_window", "before_chunk"] = "before_window"
+    sink_summaries: bool = False
     pooling: Literal["eva", "learned"] = "eva"
     adaptive: Literal["no-ln", "qk"] = "no-ln"
     remote_bias: pydantic.FiniteFloat | None = None
@@ -72,7 +75,9 @@ class EVALMConfig(LowRankConfig):
             )
         recent = window if self.overlap else 0
         far = positions - self.sinks - recent - window
-        return Geometry(window, self.c, self.sinks, recent, far, self.remote_visibility == "before_chunk")
+        own = self.remote_visibility == "before_chunk"
+        first = 0 if own or self.sink_summaries else self.sinks // self.c
+        return Geometry(window, self.c, self.sinks, recent, far, own, first)
 
 
 def check_chunks(window: int, chunk: int) -> None:
@@ -100,6 +105,7 @@ class Geometry:
         recent: tokens of the previous window that stay.
         far: the farthest position of a summary, counted backwards from 0.
         own: whether chunks of the local view are seen as summaries too.
+        first: the first chunk that is seen as a summary; those before it lie wholly in the sinks.
     """
 
     window: int
@@ -108,6 +114,7 @@ class Geometry:
     recent: int
     far: int
     own: bool
+    first: int = 0
 
     def kept(self, begin: int) -> int:
         """Slots in use when a window begins after so many tokens."""
@@ -118,8 +125,9 @@ class Geometry:
         return (length - used + self.sinks) * (length > used)
 
     def seen(self, length_BT: Tensor, gone_B: Tensor) -> Tensor:
-        """`counts_BT`: summaries seen by queries with so many tokens before them."""
-        return length_BT // self.chunk if self.own else (gone_B // self.chunk)[:, None].expand_as(length_BT)
+        """`counts_BT`: summaries seen, from `first` on, by queries with so many tokens before them."""
+        whole_BT = length_BT // self.chunk if self.own else (gone_B // self.chunk)[:, None].expand_as(length_BT)
+        return (whole_BT - self.first).clamp(min=0)
 
     def counts(self, position_T: Tensor) -> Tensor:
         """`counts_T`: summaries seen by the tokens at these positions of a whole text without sinks."""
@@ -128,9 +136,9 @@ class Geometry:
         return self.seen(position_T[:, None], gone_T)[:, 0]
 
     def positions(self, chunks: int, gone_B: Tensor, end_B: Tensor) -> Tensor:
-        """`positions_Bn` of the first chunks, the same throughout a window that ends after `end_B` tokens."""
+        """`positions_Bn` of chunks from `first` on, the same throughout a window that ends after `end_B` tokens."""
         newest_B = (end_B if self.own else gone_B) // self.chunk
-        back_Bn = newest_B[:, None] - torch.arange(chunks, device=gone_B.device)
+        back_Bn = newest_B[:, None] - self.first - torch.arange(chunks, device=gone_B.device)
         return -back_Bn.clamp(min=0, max=self.far)
 
 

@@ -55,7 +55,7 @@ class EVALMFormula(LocalFormula):
             seen = sum(min((before + step) // self.geometry.chunk, made) for step in range(tokens))
         else:
             gone = self.geometry.gone(before, self.used(before))
-            seen = tokens * min(gone // self.geometry.chunk, made)
+            seen = tokens * max(min(gone // self.geometry.chunk, made) - self.geometry.first, 0)
         return self.model.layers * self.model.attention(seen)
 
     def _summary(self) -> int:

@@ -70,12 +70,13 @@ class ParallelEVA:
         slots_S = torch.arange(k_BKSD.shape[2], device=q_BHTD.device)
         slots_t = slots_S[-q_BHtD.shape[2] :]
         counts_1t, positions_1n = self._chunks(begin, end, slots_S)
+        first, last = self.geometry.first, self.geometry.first + positions_1n.shape[1]
         return eva_attention(
             self._rotate(q_BHtD, slots_t),
             self._rotate(k_BKSD, slots_S),
             v_BKSD,
-            self._rotate(chunk_k_BKnD[:, :, : positions_1n.shape[1]], positions_1n[0]),
-            chunk_v_BKnD[:, :, : positions_1n.shape[1]],
+            self._rotate(chunk_k_BKnD[:, :, first:last], positions_1n[0]),
+            chunk_v_BKnD[:, :, first:last],
             scale=scale,
             bias=_band(slots_t, slots_S, window, q_BHTD.dtype),
             counts_BT=counts_1t.expand(len(q_BHTD), -1) if self.geometry.own else None,

@@ -112,7 +112,8 @@ class EvaReader(CacheReader):
         steps_BT = layout.position_BT - state.kv.used_B[:, None]
         self.counts_BT = geometry.seen(state.length_B[:, None] + steps_BT, gone_B)
         slots = state.chunks.slots if roll_up is None else roll_up.slots
-        self.seen = min(int(self.counts_BT.max()), slots)
+        self.first = geometry.first
+        self.seen = max(min(int(self.counts_BT.max()), slots - self.first), 0)
         self.all_see = int(self.counts_BT.min()) >= self.seen
         positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B)
         self._chunk_rotary = per_head(positions, positions_Bn) if self.seen else None
@@ -128,7 +129,8 @@ class EvaReader(CacheReader):
         if self.roll_up is not None:
             self._summarise(self.roll_up, summary, layer, q_BHTD, scale)
         # Summaries of attention weight 0 are computed all the same: an untrained method costs what a trained one does.
-        chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, : self.seen] for x in (self._chunk_k, self._chunk_v))
+        last = self.first + self.seen
+        chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, self.first : last] for x in (self._chunk_k, self._chunk_v))
         return eva_attention(
             rotate(q_BHTD, self._q_rotary),
             k_BKSD,
