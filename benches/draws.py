@@ -3,7 +3,7 @@
 A run with `memory` is compared with the cold window on the same task without it (`gain`), whose texts and
 demonstrations in context are the same, and on its own task with the sliding window (`over_sliding`) and with its twin
 (`over_twin`), which was trained on the same tokens. These are means over the draws that both runs have, with the
-standard error of the mean.
+standard error of the mean where there are three draws or more: two draws say next to nothing of their spread.
 
     python benches/draws.py results/icl-many-shots > results/benches/icl_draws.json
 """
@@ -23,6 +23,8 @@ from contextlab.reports.dimensions import Result
 from contextlab.reports.stored import summaries
 
 PLAIN, NEAR = "window", "sliding"
+LEAST = 3
+"""Draws of a standard error."""
 Draws = dict[str, float]
 """The measure of every draw, by its id."""
 
@@ -40,12 +42,13 @@ def alone(task: str) -> str:
 
 
 def difference(name: str, mine: Draws, other: Draws | None) -> dict[str, Any]:
-    """The mean over common draws of one run minus another, with its standard error; empty without two."""
+    """The mean over common draws of one run minus another, from three on with its standard error; empty without two."""
     # Rounded, so that equal differences have no spread.
     both = [round(mine[draw] - other[draw], 9) for draw in mine if draw in other] if other else []
     if len(both) < 2:
         return {}
-    return {name: statistics.mean(both), f"{name}_error": statistics.stdev(both) / len(both) ** 0.5}
+    error = {f"{name}_error": statistics.stdev(both) / len(both) ** 0.5} if len(both) >= LEAST else {}
+    return {name: statistics.mean(both), **error}
 
 
 def main() -> None:

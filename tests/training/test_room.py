@@ -225,6 +225,29 @@ def test_a_longer_run_goes_on_where_the_rate_is_constant(texts: Path, tmp_path: 
     assert card["cost"]["tokens"] >= 900
 
 
+@pytest.mark.parametrize(
+    ("course", "cause"),
+    [
+        ({}, "schedule=polynomial"),
+        ({"schedule": "cosine"}, "schedule=cosine"),
+        ({"schedule": "constant", "warmup": 0.1}, "warmup=0.1"),
+    ],
+)
+def test_a_longer_run_is_refused_with_what_to_do_where_the_rate_depends_on_the_length(
+    course: dict[str, Any], cause: str, texts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    card = run(texts, out, **course)
+    with pytest.raises(UserError) as refused:
+        run(texts, out, tokens=1800, **course)
+    sentence = str(refused.value)
+    assert f"depends on its length ({cause}): finish it with --tokens 900" in sentence
+    assert f"weights={out};" in sentence
+    assert run(texts, out, **course)["weights"] == card["weights"]
+    begun = run(texts, tmp_path / "more", method=f"longmem(N=32,K=8,weights={out})", **course)
+    assert begun["begun_with"]["sha256"] == card["weights"]["sha256"]
+
+
 def test_a_run_of_shuffled_slots_goes_on_with_the_same_losses(texts: Path, tmp_path: Path) -> None:
     course = {
         "method": "generative-adapter(chunk=16,d_r=8,r=4)",
@@ -250,7 +273,6 @@ def test_a_run_of_shuffled_slots_goes_on_with_the_same_losses(texts: Path, tmp_p
         ({"method": "evalm(W=32,c=8)"}, "with another method"),
         ({"backbone": "tiny-gpt2"}, "with another backbone"),
         ({"lr": 1e-3}, "with lr=0.003"),
-        ({"tokens": 1000}, "with tokens=900"),
     ],
 )
 def test_a_folder_of_another_run_is_one_sentence(

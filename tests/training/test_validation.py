@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def test_the_gain_is_what_the_own_history_gives(built: Corpus) -> None:
         gains.append(losses[1] - losses[0])
     found = one()
     assert found.content_gain == pytest.approx(statistics.fmean(gains), abs=1e-5)
+    assert len(set(one.documents)) == rows == found.documents
     assert found.content_error == pytest.approx(statistics.stdev(gains) / rows**0.5, abs=1e-5)
     assert found.wrong - found.loss == pytest.approx(found.content_gain, abs=1e-9)
 
@@ -123,6 +125,38 @@ def test_several_texts_of_a_document_stand_apart(built: Corpus) -> None:
     assert one.history_BH.shape == (12, 64)
     assert len({tuple(row) for row in one.history_BH.tolist()}) == 12
     assert all(a != b for a, b in zip(one.documents, one.documents[1:] + one.documents[:1], strict=True))
+
+
+def test_the_standard_error_counts_documents_and_not_their_texts(built: Corpus) -> None:
+    """Against leaving out every document in turn, and against a thousand draws of documents."""
+    method = Sliding(tiny())
+    one = validator(method, built, documents=3, texts=4)
+    found, gains = one(), list[float]()
+    for row in range(12):
+        losses = []
+        for history in (row, (row + 1) % 12):
+            state, _ = method.read(method.start(), one.history_BH[history][None], logprobs=False)
+            losses.append(-float(method.read(state, one.scored_BS[row][None])[1][:, 1:].double().mean()))
+        gains.append(losses[1] - losses[0])
+    books = {book: [g for g, n in zip(gains, one.documents, strict=True) if n == book] for book in one.documents}
+    means = [statistics.fmean(texts) for texts in books.values()]
+    left_out = [statistics.fmean(means[:n] + means[n + 1 :]) for n in range(3)]
+    jackknife = (2 / 3 * sum((mean - statistics.fmean(left_out)) ** 2 for mean in left_out)) ** 0.5
+    assert found.content_error == pytest.approx(jackknife, abs=1e-5)
+    draw = random.Random(0)
+    drawn = [statistics.fmean(draw.choices(means, k=3)) for _ in range(4000)]
+    assert statistics.pstdev(drawn) * (3 / 2) ** 0.5 == pytest.approx(jackknife, rel=0.05)
+    assert found.documents == 3
+
+
+def test_more_documents_than_are_held_back_are_refused(built: Corpus) -> None:
+    """Without a number there are as many as are long enough, at most four."""
+    few = made([200] * 9)
+    assert len(few.held_back) == 2
+    assert len(validator(learner(), few).documents) == 2
+    with pytest.raises(UserError, match=r"holds back 2 documents of at least 96 tokens.*documents=3 asks for more"):
+        validator(learner(), few, documents=3)
+    assert len(validator(learner(), built).documents) == min(len(built.held_back), 4)
 
 
 def test_reconstruction_scores_the_end_of_the_history_from_the_memory_alone(built: Corpus) -> None:

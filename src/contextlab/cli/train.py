@@ -87,10 +87,9 @@ def _say(card: Line, out: Path) -> None:
     speed = cost["tokens"] / cost["seconds"]
     say(f"{card['label']}: {cost['tokens']:,} tokens in {_clock(cost['seconds'])}, {speed:,.0f} tokens/s")
     say(f"loss on held-back texts {first['loss']:.4f} -> {last['loss']:.4f} nats per token")
-    say(
-        f"content gain {first['content_gain']:+.4f} -> {last['content_gain']:+.4f} (standard error "
-        f"{last['content_error']:.4f}) nats per token"
-    )
+    error = last["content_error"]
+    spread = "" if error is None else f" (standard error over {last['documents']} documents {error:.4f})"
+    say(f"content gain {first['content_gain']:+.4f} -> {last['content_gain']:+.4f}{spread} nats per token")
     if first["share"] is not None and last["share"] is not None:
         say(f"share of full attention's gain {first['share']:.3f} -> {last['share']:.3f}")
     say(f"Weights and card in {out}: use them as {_with_weights(card, out)}.")

@@ -45,7 +45,7 @@ class TrainConfig(Config):
         seed: of the order of documents, the initial weights and all draws.
         evaluate_every: tokens between validations; so many that these cost a twentieth of the training when not given.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
-        documents: held-back documents that validation reads.
+        documents: held-back documents that validation reads, no more than there are; at most 4 when not given.
         texts: texts of every one of them.
         history: tokens that validation reads before those it scores; two segments when not given.
         validation: what is scored: `completion`, what follows the history; or `reconstruction`, the history's last
@@ -75,7 +75,7 @@ class TrainConfig(Config):
     seed: int = 0
     evaluate_every: pydantic.PositiveInt | None = None
     checkpoint_every: pydantic.NonNegativeFloat = 300.0
-    documents: Annotated[int, Field(ge=2)] = 4
+    documents: Annotated[int, Field(ge=2)] | None = None
     texts: pydantic.PositiveInt = 1
     history: pydantic.PositiveInt | None = None
     validation: Literal["completion", "reconstruction"] = "completion"

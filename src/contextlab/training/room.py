@@ -258,12 +258,24 @@ class _Room:
                     f"{self.out} holds a run with another {part}: choose another --out, or the same {part}."
                 )
         other = self.settings.same_course(stored["training"])
+        if other == "tokens":
+            raise UserError(self._other_length(stored["training"]["tokens"]))
         if other is not None:
             raise UserError(
                 f"{self.out} holds a run with {other}={stored['training'].get(other)}: choose another --out, or the "
                 f"same {other}."
             )
         return stored
+
+    def _other_length(self, tokens: int) -> str:
+        """What to do where the learning rate of a run depends on its length, and another one is asked for."""
+        settings = self.settings
+        falls = f"schedule={settings.schedule}" if settings.schedule != "constant" else f"warmup={settings.warmup}"
+        return (
+            f"{self.out} holds a run with tokens={tokens}, whose learning rate depends on its length ({falls}): finish "
+            f"it with --tokens {tokens}, and begin another run with another --out and the method's setting "
+            f"weights={self.out}; only a run that began with --set schedule=constant --set warmup=0 can be made longer."
+        )
 
 
 def _plain(value: Any) -> Any:

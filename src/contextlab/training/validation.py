@@ -5,6 +5,8 @@ behind another document's it is what the method has learned of the domain; the d
 document. The windows of equal length that the share is measured from start cold at the scored segment. Reconstruction
 scores the end of the history once more, behind the memory alone, and full attention has it in view.
 
+The texts of one document depend on each other, so that standard errors count documents.
+
 Legend: B rows, H tokens of the histories, S tokens that are scored.
 """
 
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contextlab.benchmarks.metrics.intervals import mean_error
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod, State
 from contextlab.methods.full import Full
@@ -28,6 +31,8 @@ from contextlab.training.options import LOCAL, TrainConfig
 
 SEGMENTS = 2
 """Segments of the histories."""
+DOCUMENTS = 4
+"""Most documents that are read where the settings do not say how many."""
 SHARE_OF_TRAINING, READS_PER_TOKEN = 0.05, 3
 """Of a run's cost what validations may take; training on a token costs about as much as reading it three times."""
 
@@ -40,21 +45,23 @@ class Validation:
         loss: behind the own history.
         wrong: behind another document's history.
         content_gain: wrong - loss.
-        content_error: standard error of the content gain over the texts.
+        content_error: standard error of the content gain over the documents; None for one document.
         share: (window - loss) / (window - full); None where full attention gains nothing.
         window: loss of the backbone's window of equal length.
         full: loss of full attention.
         seconds: it took.
+        documents: different documents that were read; None in what an earlier version has written.
     """
 
     loss: float
     wrong: float
     content_gain: float
-    content_error: float
+    content_error: float | None
     share: float | None
     window: float
     full: float
     seconds: float
+    documents: int | None = None
 
     def line(self) -> dict[str, Any]:
         """As a line of the curve."""
@@ -71,7 +78,7 @@ class Validator:
         segment: tokens of a segment.
 
     Raises:
-        UserError: when the held-back documents are too short to be cut in two.
+        UserError: when the held-back documents are too short to be cut in two, or fewer than the settings ask for.
     """
 
     def __init__(self, method: AnyMethod, corpus: Corpus, settings: TrainConfig, segment: int) -> None:
@@ -86,7 +93,13 @@ class Validator:
         # Full attention reaches no farther than the model's positions.
         reach = max(min(wanted, second - scored, backbone.max_positions - scored), 1)
         history = reach // scored * scored or reach
-        long = [n for n, length in lengths.items() if length >= history + scored][: settings.documents]
+        long = [n for n, length in lengths.items() if length >= history + scored]
+        if settings.documents is not None and settings.documents > len(long):
+            raise UserError(
+                f"The corpus {corpus.name} holds back {len(long)} documents of at least {history + scored} tokens, and "
+                f"documents={settings.documents} asks for more: use documents={len(long)}, or leave it out."
+            )
+        long = long[: settings.documents or DOCUMENTS]
         # Of texts that stand one after another no two are of one document: each is the other memory of the one before.
         places = [(n, number) for number in range(settings.texts) for n in long]
         begins = [(lengths[n] - history - scored) * (number + 1) // (settings.texts + 1) for n, number in places]
@@ -141,11 +154,12 @@ class Validator:
             loss=loss,
             wrong=float(-wrong_B.mean()),
             content_gain=statistics.fmean(gains),
-            content_error=statistics.stdev(gains) / math.sqrt(rows),
+            content_error=mean_error(gains, [str(document) for document in self.documents]),
             share=(window - loss) / (window - full) if window > full else None,
             window=window,
             full=full,
             seconds=time.perf_counter() - started - before,
+            documents=len(set(self.documents)),
         )
 
     @torch.no_grad()

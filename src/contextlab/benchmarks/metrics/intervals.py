@@ -165,6 +165,12 @@ def mean_interval(estimate: Estimate) -> Bounds:
     return value - below * error, value + above * error
 
 
+def mean_error(values: Sequence[float], clusters: Sequence[str]) -> float | None:
+    """The standard error of the mean of `values`, whose clusters are independent; None for one cluster."""
+    estimate = jackknife([Part(value, 1.0, cluster) for value, cluster in zip(values, clusters, strict=True)])
+    return math.sqrt(estimate.variance) if len(estimate.changes_G) > 1 else None
+
+
 def mean_pvalue(estimate: Estimate) -> float | None:
     """The two-sided p-value of the value 0; None for one cluster.
 

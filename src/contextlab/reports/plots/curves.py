@@ -16,8 +16,6 @@ from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
 from contextlab.reports.short_names import titles
 
 CURVE = "curve.jsonl"
-NORMAL = 1.959964
-"""Standard errors in half of a 95 % interval."""
 MOST = 60
 """Points of a curve; losses of longer ones are averaged."""
 
@@ -81,7 +79,7 @@ def training(folders: Iterable[Path], names: Names = PLAIN) -> Picture:
     caption = (
         "All in nats per token. Above the loss on the corpus while it is learned from, then that on held-back "
         "documents behind their own history, below the content gain: how much worse another document's history is. "
-        "Bars are 95 % intervals from its standard error."
+        "Bars are one standard error, as the runs have stored it."
     )
     return Picture(tuple(panels), caption)
 
@@ -123,7 +121,9 @@ def _json(path: Path) -> list[Any]:
 
 
 def _checked(validation: dict[str, Any]) -> dict[str, Any]:
-    return {name: float(validation[name]) for name in ("loss", "content_gain", "content_error")}
+    values = {name: float(validation[name]) for name in ("loss", "content_gain")}
+    # There is no standard error of one document.
+    return {**values, "content_error": float(validation["content_error"] or 0)}
 
 
 def _pairs(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[float, float], ...]:
@@ -138,4 +138,4 @@ def _averaged(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 
 
 def _bar(value: float, error: float) -> tuple[float, float] | None:
-    return (value - NORMAL * error, value + NORMAL * error) if error else None
+    return (value - error, value + error) if error else None
