@@ -36,7 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("method",),
     ("methods", "accounting"),
     ("benchmarks",),
-    ("registry",),
+    ("registry", "naming"),
     ("harness",),
     ("testing", "integrations", "reports", "training"),
     ("cli", PACKAGE),

@@ -147,3 +147,12 @@ def test_a_value_of_set_is_text_unless_it_is_json_or_quoted() -> None:
     assert [grammar.value(text, "it") for text in ("null", "[1, 2]", "'[1]'")] == [None, [1, 2], "[1]"]
     with pytest.raises(UserError, match="'x' stands behind the value of it"):
         grammar.value("[1]x", "it")
+
+
+@given(st.text(min_size=1, max_size=8).filter(lambda text: bool(text.strip())), st.sampled_from([{}, {"K": "3"}]))
+def test_a_method_is_read_back_whatever_its_name(name: str, settings: dict[str, str]) -> None:
+    assert grammar.single(grammar.spelled_method(name, settings), "method") == grammar.Item(name, None, settings)
+
+
+def test_a_stroke_needs_no_quotes_in_a_method() -> None:
+    assert grammar.spelled_method("runs/one", {"K": 3}) == "runs/one(K=3)"

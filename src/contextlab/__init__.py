@@ -8,7 +8,7 @@ from contextlab.version import __version__
 
 if TYPE_CHECKING:
     from contextlab.harness.runner import bench as bench
-    from contextlab.registry import load as load
+    from contextlab.naming import load as load
     from contextlab.reports.frame import results as results
     from contextlab.training.room import train as train
 
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
         return bench
     if name == "load":
-        from contextlab.registry import load
+        from contextlab.naming import load
 
         return load
     if name == "results":

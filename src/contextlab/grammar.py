@@ -116,6 +116,11 @@ def spelled(name: str, split: str | None = None, settings: Mapping[str, Any] | N
     return head + ("" if split is None else f"/{_quoted(split, FILE in split)}") + _bracketed(settings or {})
 
 
+def spelled_method(name: str, settings: Mapping[str, Any]) -> str:
+    """A text that is read back as a method of that name with these settings; a stroke in it has no meaning."""
+    return _quoted(name) + _bracketed(settings)
+
+
 def spelled_split(split: str, settings: Mapping[str, Any]) -> str:
     """A text that is read back as a split with these settings."""
     return _quoted(split) + _bracketed(settings)

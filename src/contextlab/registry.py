@@ -18,8 +18,6 @@ from contextlab.errors import UserError, unknown
 from contextlab.trained import METHODS as METHODS
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
     from contextlab.benchmarks.task import Task
     from contextlab.method import AnyMethod
 
@@ -101,42 +99,6 @@ def task_and_split(name: str, split: str | None, settings: Mapping[str, Any] | N
     item = grammar.Item("") if split is None else grammar.split(split)
     made = task(name, {**item.settings, **(settings or {})})
     return made, made.check_split(item.name or None)
-
-
-def load(
-    method: str,
-    backbone: str | PreTrainedModel = "smollm2-135m",
-    device: str | None = None,
-    dtype: str | None = None,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    **settings: Any,
-) -> AnyMethod:
-    """A method on a backbone, ready to read.
-
-    Args:
-        method: a registered name, or `path.py:Class`, perhaps with settings, as `longmem(K=32)`.
-        backbone: a name, hub id, folder or GGUF file; or a transformers model, which is used as it is.
-        device: where a backbone given by name is put; chosen by the machine when None.
-        dtype: of a backbone given by name; bfloat16 on a GPU and float32 on a CPU when None.
-        tokenizer: of a backbone given as a model.
-        **settings: further ones.
-
-    Raises:
-        UserError: for an unknown method, backbone or setting.
-    """
-    from contextlab import backbone as backbones
-    from contextlab.method import build
-
-    named = grammar.single(method, "method")
-    for key in settings:
-        if key in named.settings:
-            raise UserError(f"{named.name} is given {key} twice, in brackets and beside them: keep one of the two.")
-    kind = method_class(named.name)
-    config = kind.Config.parse({**named.settings, **settings}, named.name)
-    if isinstance(backbone, str):
-        return build(kind, backbones.load(backbone, device=device, dtype=dtype), config)
-    return build(kind, backbones.wrap(backbone, tokenizer=tokenizer), config)
 
 
 def without_folder(name: str) -> str:

@@ -45,6 +45,10 @@ class Trained:
         """Equal for equal weights: of what was learned, or of the file where an early card does not say it."""
         return self.card.weights.digest or self.card.weights.sha256
 
+    def free(self, otherwise: Collection[str]) -> frozenset[str]:
+        """Settings that may differ in use: those that the card says, or `otherwise` where it does not."""
+        return frozenset(otherwise if self.card.free is None else self.card.free)
+
     def differing(self, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of the training that differ in use, by name.
 

@@ -14,7 +14,7 @@ import pytest
 from toy_corpus import folder
 
 import contextlab
-from contextlab import cards, registry, seals, trained
+from contextlab import cards, naming, seals, trained
 from contextlab.errors import UserError
 from contextlab.training import checkpoint, room
 from contextlab.training.loop import Trainer
@@ -83,7 +83,7 @@ def test_what_was_trained_is_loaded_with_its_card(texts: Path, tmp_path: Path) -
     out = tmp_path / "out"
     card = run(texts, out)
     for place in (out, out / "weights.safetensors"):
-        method = registry.load(METHOD, backbone="tiny-llama", device="cpu", weights=place)
+        method = naming.load(METHOD, backbone="tiny-llama", device="cpu", weights=place)
         assert not method.untrained
         assert method.card.cost.tokens == card["cost"]["tokens"]
     assert (out / "weights.safetensors").stat().st_size < checkpoint.stored(out)[0].joinpath(
@@ -361,7 +361,7 @@ def test_a_second_stage_begins_with_the_first_and_tells_what_both_cost(texts: Pa
     for name in ("tokens", "flops", "seconds"):
         assert second["cost"][name] > first["cost"][name] == second["begun_with"]["cost"][name]
     assert losses(tmp_path / "two")[-1][0] == second["cost"]["tokens"] - first["cost"]["tokens"] >= 800
-    loaded = registry.load(f"evalm({form},rank=2)", backbone="tiny-llama", device="cpu", weights=tmp_path / "two")
+    loaded = naming.load(f"evalm({form},rank=2)", backbone="tiny-llama", device="cpu", weights=tmp_path / "two")
     assert loaded.card.cost.tokens == second["cost"]["tokens"]
     assert run(texts, tmp_path / "two", method=f"evalm({form},rank=2,weights={str(weights)!r})", **again) == second
 

@@ -8,28 +8,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from contextlab import grammar
 from contextlab.cli import announce, console
+from contextlab.errors import UserError
 
 if TYPE_CHECKING:
-    from contextlab.testing.laws import LawResult
+    from contextlab.testing.laws import LawResult, Make
 
 
 def check(
-    method: Annotated[str, typer.Argument(help="NAME or path.py:Class, with settings as in NAME(setting=value).")],
+    method: Annotated[str, typer.Argument(help="NAME or path.py:Class, as NAME(key=value); or trained weights.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check the laws of the interface for a method, on small models of several families; exit 1 if one fails."""
+    """Check the laws of the interface for a method, on small models of several families; exit 1 if one fails.
+
+    The name of trained weights stands for their method and settings, as initialised: weights belong to one backbone.
+    """
     if not as_json:
         announce()
 
-    from contextlab import registry
+    from contextlab import naming
     from contextlab.testing import laws
 
-    item = grammar.single(method, "method")
-    kind = registry.method_class(item.name)
-    config = kind.Config.parse(item.settings, item.name)
-    results = laws.check((lambda backbone: kind(backbone, config)) if item.settings else kind)
+    named = naming.single(method).as_initialised()
+    make = (lambda backbone: named.kind(backbone, named.config)) if named.config.changed() else named.kind
+    _check_size(method, make)
+    results = laws.check(make)
     passed = all(result.passed for result in results)
     if as_json:
         print(json.dumps({"method": method, "passed": passed, "laws": [dataclasses.asdict(r) for r in results]}))
@@ -37,6 +40,25 @@ def check(
         _print(method, results)
     if not passed:
         raise typer.Exit(1)
+
+
+def _check_size(method: str, make: Make) -> None:
+    """Refuse settings that no small model has room for, as layers that it lacks.
+
+    Raises:
+        UserError: with the reason.
+    """
+    from contextlab import backbone
+    from contextlab.testing.laws import FAMILIES
+
+    for family in FAMILIES:
+        try:
+            make(backbone.load(family, device="cpu"))
+        except UserError as error:
+            raise UserError(
+                f"The laws are checked on small models, which {method} does not fit ({error}): check it with other "
+                "settings."
+            ) from error
 
 
 def _print(method: str, results: list[LawResult]) -> None:

@@ -78,7 +78,7 @@ def _show(kind: Kind, name: str, verbose: bool, as_json: bool) -> None:
     if kind not in (Kind.methods, Kind.tasks):
         raise UserError(f"`contextlab ls {kind}` shows all {kind}: leave {name} out.")
     line, splits, config = _method(name, verbose) if kind == Kind.methods else _task(name, verbose)
-    settings = _settings(name, config)
+    settings = _settings_of_method(name, config) if kind == Kind.methods else _settings(name, config)
     if as_json:
         say(json.dumps({**line, **({"splits": splits} if splits else {}), "settings": settings}))
         return
@@ -98,12 +98,47 @@ def _settings(name: str, config: type[Config]) -> list[dict[str, str]]:
         return [dataclasses.asdict(setting) for setting in described(config)]
 
 
-def _method(name: str, verbose: bool) -> tuple[Line, dict[str, str], type[Config]]:
-    from contextlab import registry
+def _settings_of_method(name: str, config: type[Config]) -> list[dict[str, str]]:
+    """The settings of a method, as the name of trained weights stands for them, behind the word for its own form."""
+    from contextlab import naming
+    from contextlab.grammar import spelled_value
 
-    kind = registry.method_class(name)
-    line = {"name": name, "about": _first_line(kind), "from": registry.methods().get(name, "")}
-    return {**line, **({"needs": _details(name)["needs"]} if verbose else {})}, {}, kind.Config
+    weights = naming.meant(name).weights
+    named = {} if weights is None else weights.card.named
+    forms = [
+        {"name": "form", "type": "paper", "default": one, "about": "the method's own defaults, as with any setting"}
+        for one in _stands_for(name)
+    ]
+    return forms + [
+        {**one, "default": spelled_value(named[one["name"]])} if one["name"] in named else one
+        for one in _settings(name, config)
+    ]
+
+
+def _method(name: str, verbose: bool) -> tuple[Line, dict[str, str], type[Config]]:
+    from contextlab import cards, naming, registry
+
+    meant = naming.meant(name)
+    line = {"name": name, "about": _first_line(meant.kind), "from": registry.methods().get(name, "")}
+    if meant.weights is not None:
+        tokens = cards.short_count(meant.weights.card.cost.tokens)
+        line |= {
+            "about": f"{meant.weights.card.label} trained on {tokens} tokens",
+            "from": str(meant.weights.file.parent),
+        }
+    needs = {"needs": _details(meant.name)["needs"]} if verbose else {}
+    return {**line, **needs, "stands for": _stands_for(name)}, {}, meant.kind.Config
+
+
+def _stands_for(name: str) -> list[str]:
+    """The weights that a method's name alone stands for, on some backbone."""
+    from contextlab import trained
+
+    return [
+        f"{one.name} beside {one.card.backbone.name}"
+        for (method, _), one in trained.recommendations().items()
+        if method == name
+    ]
 
 
 def _task(name: str, verbose: bool) -> tuple[Line, dict[str, str], type[Config]]:

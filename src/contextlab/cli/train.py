@@ -96,7 +96,10 @@ def _say(card: Line, out: Path) -> None:
 
 
 def _with_weights(card: Line, out: Path) -> str:
+    """The folder as a method; a class in a file is found from its own folder alone, so that it is named itself."""
     from contextlab import grammar
 
+    if ".py" not in card["method"]:
+        return grammar.spelled_method(str(out) if len(out.parts) > 1 else f"./{out}", {})
     item = grammar.single(card["label"], "method")
-    return grammar.spelled(item.name, None, {**item.settings, "weights": str(out)})
+    return grammar.spelled_method(item.name, {**item.settings, "weights": str(out)})

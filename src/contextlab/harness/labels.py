@@ -21,7 +21,7 @@ def of_method(name: str, settings: Mapping[str, Any], *, untrained: bool = False
         trained: number of training tokens, where that is known.
     """
     marks = [grammar.UNTRAINED] if untrained else [f"(trained {short_count(trained)})"] if trained else []
-    return " ".join([grammar.spelled(name, None, settings), *marks])
+    return " ".join([grammar.spelled_method(name, settings), *marks])
 
 
 def of_run(result: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

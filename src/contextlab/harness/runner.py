@@ -38,7 +38,7 @@ from contextlab.harness.results import (
 )
 from contextlab.harness.selection import SelectedTask, select
 from contextlab.harness.store import SCHEMA, Parts, Run, line_parts, open_run
-from contextlab.method import AnyMethod, build
+from contextlab.method import AnyMethod
 
 WARM_UP_TOKENS = 16
 
@@ -101,7 +101,7 @@ def bench(
         cases = list(_cases(selected_tasks, _controls(context), limit, Path(data) if data is not None else None))
         bar.loading(backbone)
         model = backbones.load(backbone, device=device, dtype=dtype)
-        built = [(one, build(one.kind, model, one.config)) for one in selected_methods]
+        built = [(one, one.build(model)) for one in selected_methods]
         bar.begin(len(cases) * len(built), len(built) * sum(len(case.selected) for case in cases))
         for case in cases:
             for one, method in built:

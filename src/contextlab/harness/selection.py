@@ -6,27 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from contextlab import grammar, registry
+from contextlab import grammar, naming, registry
 from contextlab.benchmarks.task import Task
-from contextlab.config import Config, MethodConfig, alike
+from contextlab.config import Config, alike
 from contextlab.errors import UserError, short, unknown
 from contextlab.grammar import Item
-from contextlab.harness import labels
-from contextlab.method import AnyMethod
-
-
-@dataclasses.dataclass(frozen=True)
-class SelectedMethod:
-    """A method with its settings."""
-
-    name: str
-    kind: type[AnyMethod]
-    config: MethodConfig
-
-    @property
-    def label(self) -> str:
-        """Its label in tables."""
-        return labels.of_method(self.name, self.config.changed())
+from contextlab.naming import Meant, NamedMethod
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +29,7 @@ def select(
     split: str | None = None,
     settings: Mapping[str, Any] | None = None,
     **lengths: int | None,
-) -> tuple[list[SelectedMethod], list[SelectedTask]]:
+) -> tuple[list[NamedMethod], list[SelectedTask]]:
     """The methods and tasks that are named, without repetition.
 
     Args:
@@ -58,25 +43,23 @@ def select(
         UserError: for an unknown name, split or setting; for a setting that is written twice; for a setting for all
             that nothing has, or that has different meanings.
     """
-    of_methods = [(item, registry.method_class(item.name)) for item in grammar.items(methods, "method")]
+    of_methods = naming.methods(methods)
     of_tasks = [_with_split(item, split) for item in grammar.items(tasks, "task")]
-    owners: list[tuple[Item, type[Config]]] = [(item, kind.Config) for item, kind in of_methods]
+    owners: list[tuple[Item, type[Config]]] = [(item, meant.kind.Config) for item, meant in of_methods]
     owners += [(item, registry.task_class(item.name).Config) for item in of_tasks]
     dealt = _dealt(owners, settings or {}, {key: value for key, value in lengths.items() if value is not None})
     first, rest = dealt[: len(of_methods)], dealt[len(of_methods) :]
     return list(_methods(of_methods, first)), list(_tasks(of_tasks, rest))
 
 
-def _methods(
-    named: Sequence[tuple[Item, type[AnyMethod]]], settings: Sequence[Mapping[str, Any]]
-) -> Iterator[SelectedMethod]:
+def _methods(named: Sequence[tuple[Item, Meant]], settings: Sequence[Mapping[str, Any]]) -> Iterator[NamedMethod]:
     seen: list[tuple[str, Config]] = []
-    for (item, kind), own in zip(named, settings, strict=True):
-        config = kind.Config.parse(own, item.name)
+    for (_, meant), own in zip(named, settings, strict=True):
+        method = meant.given(own)
         # A configuration may not be hashable.
-        if (item.name, config) not in seen:
-            seen.append((item.name, config))
-            yield SelectedMethod(item.name, kind, config)
+        if (method.name, method.config) not in seen:
+            seen.append((method.name, method.config))
+            yield method
 
 
 def _tasks(named: Sequence[Item], settings: Sequence[Mapping[str, Any]]) -> Iterator[SelectedTask]:

@@ -29,8 +29,8 @@ from rich.progress import track
 from contextlab.backbone import load_tokenizer
 from contextlab.errors import UserError
 from contextlab.method import Ahead, State, pad
+from contextlab.naming import load
 from contextlab.paths import cache_dir
-from contextlab.registry import load
 from contextlab.version import __version__
 
 NAME = "contextlab"

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from contextlab import backbone as backbones
-from contextlab import cards, files, grammar, registry
+from contextlab import cards, files, naming, registry
 from contextlab.backbone.embedded import EMBEDDED
-from contextlab.config import MethodConfig
 from contextlab.errors import UserError
-from contextlab.method import AnyMethod, build
+from contextlab.method import AnyMethod
+from contextlab.naming import NamedMethod
 from contextlab.training import card, checkpoint, records, registered
 from contextlab.training.checkpoint import Extra
 from contextlab.training.corpus import Corpus, prepare
@@ -50,7 +50,8 @@ def train(
     never interrupted.
 
     Args:
-        method: a registered name or `path.py:Class`, perhaps with settings, as `longmem(K=32)`.
+        method: a registered name or `path.py:Class`, perhaps with settings, as `longmem(K=32)`, which begins as
+            initialised; or the name of trained weights, which it then begins with.
         corpus: folder, file or `hub:NAME`; see `sources.open_source`.
         out: folder of checkpoints, curve, weights and card.
         backbone: name, hub id, folder or GGUF file.
@@ -65,26 +66,27 @@ def train(
         UserError: for a wrong name, setting, corpus or folder, a checkpoint that does not fit, or a loss that is not
             finite.
     """
-    item = grammar.single(method, "method")
-    kind = registry.method_class(item.name)
-    config = _untrained(kind.Config, item)
-    settings = TrainConfig.of(kind.Config, options)
+    named = _untrained(naming.single(method))
+    settings = TrainConfig.of(named.kind.Config, options)
     folder, processes = _folder(out), Processes()
     with contextlib.ExitStack() as stack:
         if processes.first:
             stack.enter_context(records.held(folder))
         model = backbones.load(backbone, device=device or processes.device, dtype="float32")
         torch.manual_seed(settings.seed)
-        built = build(kind, model, config)
-        room = _Room(registry.without_folder(item.name), built, prepare(corpus, model), settings, folder, processes)
+        room = _Room(
+            registry.without_folder(named.name), named.build(model), prepare(corpus, model), settings, folder, processes
+        )
         return room.run(on_line or (lambda _: None))
 
 
-def _untrained(kind: type[MethodConfig], item: grammar.Item) -> MethodConfig:
-    """The method's settings; training begins with weights only where they are named."""
-    config = kind.parse(item.settings, item.name)
-    listed = config.as_dict().get("weights") == "auto"
-    return kind.parse({**item.settings, "weights": "none"}, item.name) if listed else config
+def _untrained(named: NamedMethod) -> NamedMethod:
+    """The method with its weights as initialised, unless some are named."""
+    settings = named.config.as_dict()
+    if settings.get("weights") != "auto":
+        return named
+    config = named.kind.Config.parse({**settings, "weights": "none"}, named.name)
+    return dataclasses.replace(named, config=config)
 
 
 def _folder(out: str | Path) -> Path:

@@ -11,7 +11,8 @@ from typing import Any
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.harness import labels, runner
-from contextlab.harness.selection import SelectedMethod, SelectedTask, select
+from contextlab.harness.selection import SelectedTask, select
+from contextlab.naming import NamedMethod
 from contextlab.reports.dimensions import started
 from contextlab.reports.papers.schema import Entry, Paper, Run
 from contextlab.reports.stored import load_results
@@ -112,7 +113,7 @@ def _examples(result: Result) -> tuple[str, int]:
     return result["data"]["sha256"], result["data"]["examples"]
 
 
-def _is_of(result: Result, method: SelectedMethod) -> bool:
+def _is_of(result: Result, method: NamedMethod) -> bool:
     """Whether a stored result is of a method; settings that are newer than the result must have their defaults."""
     settings = json.loads(json.dumps(method.config.as_dict(), default=str))
     before = {**settings, **result["method_config"]}
