@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,3 +78,27 @@ def test_modules_of_tests_have_names_of_their_own() -> None:
     """Pytest imports them by their names alone, and refuses the second one of a name."""
     names = [path.name for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != "conftest.py"]
     assert sorted(set(names)) == sorted(names)
+
+
+WRITERS = re.compile(
+    r"""open\([^()]*["'][rb]*[wax+][bt+]*["']|\.write_text\(|\.write_bytes\(|\bsave_file\(|\bsavefig\((?!fresh\b)"""
+    r"""|np\.save|torch\.save\(|json\.dump\(|mkstemp|NamedTemporaryFile|copyfile\("""
+)
+"""What writes a file, except into a place that `files.replacing` gave."""
+
+
+def test_only_one_module_writes_files() -> None:
+    """All others use `files`, whose files are whole; what `fcntl` did, `locks` does everywhere."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        text = path.read_text("utf-8")
+        assert path.name == "files.py" or not WRITERS.search(text), f"{path}: write it with contextlab.files"
+        assert "fcntl" not in text, f"{path}: lock it with contextlab.locks"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["open(path, 'w')", 'p.open("ab")', 'open(a, mode="x+b")', "p.write_text(x)", "save_file(a, b)", "f.savefig(path)"],
+)
+def test_a_writer_is_seen(line: str) -> None:
+    assert WRITERS.search(line)
+    assert not WRITERS.search("open(path, 'rb'), p.open(), packed.open(entry), f.savefig(fresh, format='pdf')")

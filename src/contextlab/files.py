@@ -9,10 +9,10 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from contextlab.errors import UserError
 
@@ -62,14 +62,29 @@ def replacing(path: Path) -> Iterator[Path]:
     _sync(target.parent)
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, in place of an earlier one.
+def copy(stream: IO[bytes], path: Path) -> None:
+    """Write what is left of a stream in place of an earlier file.
 
     Raises:
         OSError: when it cannot be written.
     """
     with replacing(path) as fresh, open(fresh, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        shutil.copyfileobj(stream, file)
+
+
+def write(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
+    """Write a file, text as UTF-8, in place of an earlier one.
+
+    Args:
+        path: of the file.
+        content: all of it, or its parts.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    with replacing(path) as fresh, open(fresh, "wb") as file:
+        content = content.encode() if isinstance(content, str) else content
+        file.writelines([content] if isinstance(content, bytes) else content)
 
 
 @contextlib.contextmanager
@@ -90,18 +105,27 @@ def new_folder(target: Path) -> Iterator[Path]:
         yield fresh
         for path in (*fresh.rglob("*"), fresh):
             _sync(path)
-        fresh.replace(target)
+        rename(fresh, target)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+
+
+def rename(path: Path, target: Path) -> None:
+    """Give a file or folder another name in its folder, on the disk too.
+
+    Raises:
+        OSError: when that is not possible.
+    """
+    path.replace(target)
     _sync(target.parent)
 
 
-def sweep(folder: Path) -> None:
-    """Remove partial folders that killed processes have left more than an hour ago."""
+def sweep(folder: Path, age: float = ABANDONED) -> None:
+    """Remove partial folders that killed processes have left, those of at least an age in seconds."""
     for partial in folder.glob(f"{PARTIAL}-*"):
         with contextlib.suppress(OSError):
-            if time.time() - partial.stat().st_mtime > ABANDONED:
+            if time.time() - partial.stat().st_mtime >= age:
                 shutil.rmtree(partial, ignore_errors=True)
 
 
@@ -112,6 +136,9 @@ class Journal:
         path: of the file, in a folder that exists.
         length: bytes to keep of what it holds; all of them when None.
 
+    Attributes:
+        length: bytes that it holds.
+
     Raises:
         OSError: when it cannot be written.
     """
@@ -119,31 +146,34 @@ class Journal:
     def __init__(self, path: Path, length: int | None = None) -> None:
         self.path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self.length = os.fstat(self._file.fileno()).st_size
         if length is not None and length < self.length:
             self._file.truncate(length)
-
-    @property
-    def length(self) -> int:
-        """Bytes that it holds."""
-        return os.fstat(self._file.fileno()).st_size
+            self.length = length
+        self._synced = self.length
 
     def write(self, content: bytes) -> None:
         """Add bytes, which may be lost when the machine stops before `append` or `close`."""
         rest = memoryview(content)
         # On a full disk a write may be incomplete without an error.
         while rest:
-            rest = rest[self._file.write(rest) :]
+            count = self._file.write(rest)
+            rest = rest[count:]
+            self.length += count
 
     def append(self, content: bytes) -> None:
         """Add bytes, which are on the disk when this returns."""
         self.write(content)
         os.fsync(self._file.fileno())
+        self._synced = self.length
 
     def close(self) -> None:
         """Nothing is added after this."""
-        if not self._file.closed:
-            os.fsync(self._file.fileno())
-            self._file.close()
+        if self._file.closed:
+            return
+        with self._file:
+            if self._synced < self.length:
+                os.fsync(self._file.fileno())
 
     def __enter__(self) -> Self:
         return self

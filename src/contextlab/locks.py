@@ -1,40 +1,98 @@
-"""Locks between processes that would write the same files of the cache."""
+"""Locks between processes, and between threads of one: a folder held by one alone, and a turn that is waited for.
+
+The operating system releases a lock when its process ends, however it ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import hashlib
 import sys
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+from contextlab import files
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
+
+NAME = ".lock"
+WITHOUT = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+"""Errors of file systems that have no locks."""
+
+
+@contextlib.contextmanager
+def alone(folder: Path, held: str) -> Iterator[None]:
+    """Hold a folder against other processes and threads, without waiting; its lock vanishes when the block ends.
+
+    Args:
+        folder: that exists.
+        held: the sentence for a folder that another one holds.
+
+    Raises:
+        UserError: when another one holds it, or its file system has no locks.
+        OSError: when it cannot be written.
+    """
+    lock = FileLock(folder / NAME)
+    if not _acquired(lock, f"{folder} is on a file system without locks: choose another folder with --out."):
+        raise UserError(held)
+    try:
+        yield
+    finally:
+        # Who has opened the file and waits for it sees that it is gone, and makes a new one.
+        with contextlib.suppress(OSError):
+            (folder / NAME).unlink()
+        lock.release()
 
 
 @contextlib.contextmanager
 def held(what: str) -> Iterator[None]:
-    """Wait for the lock of a name and hold it; the operating system releases it when the process ends.
+    """Wait for the lock of a name in the cache, and hold it.
 
     Args:
         what: name of the lock, the same in every process.
 
     Raises:
-        UserError: when the cache folder cannot be written.
+        UserError: when the cache folder cannot be written, or its file system has no locks.
     """
     folder = cache_dir() / "locks"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / hashlib.sha256(what.encode()).hexdigest()[:16], "ab")  # noqa: SIM115
-    except OSError as error:
-        raise UserError(
-            f"The cache folder {folder} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        lock = FileLock(folder / hashlib.sha256(what.encode()).hexdigest()[:16])
+        if not _acquired(lock, f"{folder} is on a file system without locks: set CONTEXTLAB_CACHE."):
             if sys.stderr.isatty():
                 print("Waiting for another process that fetches the same ...", file=sys.stderr)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock.acquire()
+    except OSError as error:
+        raise files.unwritable(folder, error, "set CONTEXTLAB_CACHE") from error
+    try:
         yield
+    finally:
+        lock.release()
+
+
+def _acquired(lock: BaseFileLock, without: str) -> bool:
+    """Whether a lock was free, and is held now.
+
+    Raises:
+        UserError: with the sentence `without` when the file system has no locks.
+    """
+    try:
+        # A lock that only looks whether a file exists would outlive a killed process.
+        with warnings.catch_warnings(action="ignore"):
+            lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    except NotImplementedError:
+        raise UserError(without) from None
+    except OSError as error:
+        if error.errno in WITHOUT:
+            raise UserError(without) from error
+        raise
+    if isinstance(lock, SoftFileLock):
+        lock.release()
+        raise UserError(without)
+    return True

@@ -81,6 +81,31 @@ def opened(text: str, *, salt: str = "", required: bool = False) -> dict[str, An
     return value
 
 
+def lines(text: str, *, salt: str = "", required: bool = False) -> list[dict[str, Any]]:
+    """The JSON objects of a text with one on every line; where one line is sealed, all must be.
+
+    Args:
+        text: whole lines.
+        salt: as when they were sealed.
+        required: whether all must be sealed in any case.
+
+    Raises:
+        Damaged: naming the line that is not what was written, or is there twice.
+    """
+    known: dict[str, int] = {}
+    opened_lines = []
+    required = required or '"seal": "' in text
+    for number, line in enumerate(text.split("\n")[: text.count("\n")], start=1):
+        try:
+            opened_lines.append(opened(line, salt=salt, required=required))
+        except Damaged as damaged:
+            raise Damaged(f"line {number}: {damaged}") from None
+        if required and line in known:
+            raise Damaged(f"line {number} repeats line {known[line]}")
+        known[line] = number
+    return opened_lines
+
+
 def read(path: Path, model: type[M], *, most: int = LARGEST) -> M:
     """What a file of JSON holds, as a model.
 

@@ -76,11 +76,20 @@ def write(path: Path | str, tensors: Mapping[str, Tensor], about: Mapping[str, s
         UserError: when it cannot be written.
     """
     target = Path(path).expanduser()
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        _write(target, plain, {**(about or {}), SEAL: _seal(plain, about or {})})
+        store(target, tensors, about)
     except OSError as error:
-        raise UserError(f"{target} cannot be written ({files.reason(error)}): name another file.") from error
+        raise files.unwritable(target, error, "name another file") from error
+
+
+def store(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
+    """As `write`, for callers that say themselves what to do.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    _write(path, plain, {**(about or {}), SEAL: _seal(plain, about or {})})
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
@@ -94,13 +103,10 @@ def _write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) 
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    with files.replacing(path) as fresh, open(fresh, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            file.write(_bytes(tensors[name]))
+    files.write(path, (len(text).to_bytes(8, "little"), text, *(_bytes(tensors[name]) for name in names)))
 
 
-def _bytes(tensor: Tensor) -> Any:
+def _bytes(tensor: Tensor) -> memoryview:
     """The bytes of a tensor on the CPU, as a view where it is contiguous."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 

@@ -248,9 +248,10 @@ def test_a_full_disk_loses_only_the_line_being_written(
 ) -> None:
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         run.append(LINES[0])
-        monkeypatch.setattr(run, "_file", FullDisk(run._file, room))
-        with pytest.raises(UserError, match=r"no space left on device.*resume"):
-            run.append(LINES[1])
+        with monkeypatch.context() as patch:
+            patch.setattr(run.journal, "_file", FullDisk(run.journal._file, room))
+            with pytest.raises(UserError, match=r"no space left on device.*resume"):
+                run.append(LINES[1])
     write(tmp_path, LINES[1:])
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         assert list(run.lines.values()) == LINES
@@ -265,7 +266,7 @@ def test_a_summary_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypa
         run.finish(SUMMARY)
     with store.open_run(tmp_path, IDENTITY, STARTED) as run, monkeypatch.context() as patch:
         assert run.summary == SUMMARY
-        patch.setattr(store.os, "replace", refuse)
+        patch.setattr("os.replace", refuse)
         with pytest.raises(UserError, match="no space left"):
             run.finish({**SUMMARY, "split": "other"})
     assert json.loads((run.folder / "summary.json").read_text()) == SUMMARY

@@ -73,8 +73,8 @@ def test_nothing_is_overwritten_or_left_half_written(tmp_path, monkeypatch):
     def full_disk(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("contextlab.integrations.peft.save_file", full_disk)
-    with pytest.raises(UserError, match="No space left"):
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(UserError, match=r"lora cannot be written \(no space left on device\): make room there or name"):
         export(adapter, tmp_path / "lora")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
 

@@ -13,6 +13,7 @@ from damage import damaged, rounds
 from test_loop import METHODS, trainer, weights
 from toy_corpus import corpus, learner, tiny
 
+from contextlab import files, seals, tensors
 from contextlab.errors import UserError
 from contextlab.training import checkpoint
 from contextlab.training.checkpoint import Extra
@@ -97,8 +98,7 @@ def test_a_checkpoint_of_another_backbone_is_one_sentence(built: Corpus, tmp_pat
 
 def test_a_checkpoint_of_other_processes_is_one_sentence(built: Corpus, tmp_path: Path) -> None:
     folder = checkpoint.save(tmp_path / "out", trainer(built), Extra())
-    run = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**run, "processes": 2}))
+    seals.write(folder / "run.json", {**json.loads((folder / "run.json").read_text()), "processes": 2})
     with pytest.raises(UserError, match="written by 2 processes and this run has 1: start as many"):
         checkpoint.load(folder, trainer(built))
 
@@ -110,7 +110,7 @@ def test_positions_that_are_none_are_one_sentence(position: Any, built: Corpus, 
     text = json.dumps([position, [0, 0, 0]])
     path.write_text(text)
     run = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**run, "sizes": {**run["sizes"], path.name: len(text)}}))
+    seals.write(folder / "run.json", {**run, "files": {**run["files"], path.name: files.sha256(path)}})
     with pytest.raises(UserError, match="is broken"):
         checkpoint.load(folder, trainer(built))
 
@@ -126,11 +126,34 @@ def test_damage_is_seen_or_harmless(built: Corpus, tmp_path: Path) -> None:
     for draw in rounds(25, salt="checkpoint"):
         shutil.rmtree(folder)
         shutil.copytree(whole, folder)
-        path = draw.choice([*folder.glob("*.json")])
-        path.write_bytes(damaged(path.read_bytes(), draw))
-        try:
-            checkpoint.load(folder, other)
-        except UserError as error:
-            sentences.append(str(error))
-    assert len(sentences) > 5
+        path = draw.choice([*folder.iterdir()])
+        before = path.read_bytes()
+        path.write_bytes(damaged(before, draw))
+        if path.read_bytes() != before:
+            with pytest.raises(UserError) as error:
+                checkpoint.load(folder, other)
+            sentences.append(str(error.value))
+    assert len(sentences) > 20
     assert not [one for one in sentences if "\n" in one]
+
+
+def test_a_checkpoint_of_another_run_is_one_sentence(built: Corpus, tmp_path: Path) -> None:
+    folder = checkpoint.save(tmp_path / "out", trainer(built), Extra(course="one"))
+    assert checkpoint.load(folder, trainer(built), "one") == checkpoint.read(folder) == Extra(course="one")
+    with pytest.raises(UserError, match="belongs to another run"):
+        checkpoint.load(folder, trainer(built), "two")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_moments_that_are_not_finite_are_one_sentence(value: float, built: Corpus, tmp_path: Path) -> None:
+    one = trainer(built)
+    one.step()
+    folder = checkpoint.save(tmp_path / "out", one, Extra())
+    held, about = tensors.read(folder / "optimiser.safetensors")
+    held[next(name for name in held if name.endswith(".exp_avg"))].view(-1)[0] = value
+    tensors.write(folder / "optimiser.safetensors", held, about)
+    run = json.loads((folder / "run.json").read_text())
+    digests = {**run["files"], "optimiser.safetensors": files.sha256(folder / "optimiser.safetensors")}
+    seals.write(folder / "run.json", {**run, "files": digests})
+    with pytest.raises(UserError, match="does not fit what is learned"):
+        checkpoint.load(folder, trainer(built))

@@ -47,19 +47,27 @@ def test_another_text_file_or_tokenizer_is_another_corpus(tmp_path: Path, monkey
     assert prepare(tmp_path / "texts", backbone).key not in (first.key, second.key)
 
 
-@pytest.mark.parametrize("damage", ["tokens", "about", "gone"])
+@pytest.mark.parametrize("damage", ["tokens", "about", "gone", "other", "bit"])
 def test_a_file_in_the_cache_that_is_not_whole_is_made_again(
-    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = corpus(tmp_path, monkeypatch)
     (kept,) = (tmp_path / "cache" / "corpora").glob("*")
     before = first.ids.tolist()
     if damage == "tokens":
         (kept / TOKENS).write_bytes((kept / TOKENS).read_bytes()[:-3])
+    elif damage == "bit":
+        content = bytearray((kept / ABOUT).read_bytes())
+        content[len(content) // 2] ^= 1
+        (kept / ABOUT).write_bytes(content)
+    elif damage == "other":
+        (kept / TOKENS).write_bytes(np.zeros_like(first.ids).tobytes())
     else:
         (kept / ABOUT).write_text('{"documents": 3') if damage == "about" else (kept / ABOUT).unlink()
     (tmp_path / "cache" / "corpora" / ".partial-x").mkdir()
+    capsys.readouterr()
     assert prepare(tmp_path / "texts", tiny()).ids.tolist() == before
+    assert ("is not what was written" in capsys.readouterr().err) == (damage != "gone")
     assert [one.name for one in (tmp_path / "cache" / "corpora").glob("*")] == [kept.name]
 
 

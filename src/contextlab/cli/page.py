@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from contextlab import harmless
+from contextlab import files, harmless
 from contextlab.cli import say
 from contextlab.errors import UserError
 
@@ -43,10 +43,9 @@ def page(
     )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, "utf-8")
+        files.write(out, text)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"{out} cannot be written ({reason}): choose another file with -o.") from None
+        raise files.unwritable(out, error, "choose another file with -o") from None
     for sentence in missing:
         typer.echo(f"contextlab: {harmless.line(sentence)}", err=True)
     say(f"{out}: {len(text.encode()) / 2**20:.1f} MiB")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from contextlab import files
+from contextlab import files, locks
 from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
+from contextlab.files import Journal
 from contextlab.harness import schema
 
 SCHEMA = 1
@@ -45,13 +43,17 @@ class Run:
         folder: its folder.
         manifest: identity and provenance of its first start.
         lines: finished examples by id, in the order in which they were finished.
+        journal: their file.
         summary: summary of the last command that finished; None before.
     """
 
-    def __init__(self, folder: Path, file: FileIO, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
-        self._file = file
-        self.lines = {line["id"]: line for line in _finished(folder / "examples.jsonl", file)}
+        path = folder / "examples.jsonl"
+        whole = _whole(path.read_bytes() if path.exists() else b"")
+        self.lines = {line["id"]: line for line in _parsed(path, whole, schema.Line)}
+        # An incomplete last line, left by a killed process, is cut off.
+        self.journal = Journal(path, len(whole))
         self.manifest = _stored(folder / "manifest.json", schema.Manifest) or manifest
         self.summary = _stored(folder / "summary.json", schema.Summary)
         if self.manifest is manifest:
@@ -60,12 +62,8 @@ class Run:
     def append(self, line: Mapping[str, Any]) -> None:
         """Store one finished example, which has an `id`; it is on disk when this function returns."""
         text = json.dumps(line)
-        rest = memoryview(text.encode() + b"\n")
         with _writing(self.folder):
-            # On a full disk a write may be incomplete without an error.
-            while rest:
-                rest = rest[self._file.write(rest) :]
-            os.fsync(self._file.fileno())
+            self.journal.append(text.encode() + b"\n")
         self.lines[line["id"]] = json.loads(text)
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,9 +88,11 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, An
     with contextlib.ExitStack() as held:
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            file = held.enter_context(open(folder / "examples.jsonl", "ab+", buffering=0))
-            _lock(file, folder)
-            run = Run(folder, file, json.loads(json.dumps(manifest, default=str)))
+            held.callback(_remove_empty, folder)
+            refusal = f"Another process is running {folder}: wait for it, or end it."
+            held.enter_context(locks.alone(folder, refusal))
+            run = Run(folder, json.loads(json.dumps(manifest, default=str)))
+            held.enter_context(run.journal)
         try:
             yield run
         finally:
@@ -176,28 +176,8 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(
-            f"Cannot write to {folder} ({reason}): make room there or choose another folder with --out, "
-            "then run the same command again to resume."
-        ) from error
-
-
-def _lock(file: FileIO, folder: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"Another process is running {folder}: wait for it, or end it.") from None
-
-
-def _finished(path: Path, file: FileIO) -> list[dict[str, Any]]:
-    """The lines of a file; an incomplete last line, left by a killed process, is removed from the file."""
-    file.seek(0)
-    content = file.readall() or b""
-    whole = _whole(content)
-    if len(whole) < len(content):
-        file.truncate(len(whole))
-    return _parsed(path, whole, schema.Line)
+        otherwise = "choose another folder with --out, then run the same command again to resume"
+        raise files.unwritable(folder, error, otherwise) from error
 
 
 def _whole(content: bytes) -> bytes:
@@ -240,8 +220,12 @@ def _stored(path: Path, kind: type[schema.Part]) -> dict[str, Any] | None:
 
 
 def _discard(folder: Path) -> None:
-    """Remove a run without finished examples, so that a refused command leaves no folder."""
+    """Remove the files of a run without finished examples."""
     for name in ("examples.jsonl", "manifest.json"):
         (folder / name).unlink(missing_ok=True)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove an empty folder, so that a refused command leaves none."""
     with contextlib.suppress(OSError):
         folder.rmdir()

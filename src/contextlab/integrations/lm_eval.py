@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import shutil
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from lm_eval.utils import setup_logging, simple_parse_args_string
 from rich.console import Console
 from rich.progress import track
 
+from contextlab import files
 from contextlab.backbone import load_tokenizer
 from contextlab.errors import UserError
 from contextlab.method import Ahead, State, pad
@@ -237,25 +236,17 @@ def tokenizer_folder(backbone: str = BACKBONE) -> Path:
         if not folder.is_dir():
             _write_tokenizer(folder, text)
     except OSError as error:
-        raise UserError(
-            f"The cache folder {folder.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
-        ) from error
+        # Another process may have written it in the meantime.
+        if not folder.is_dir():
+            raise files.unwritable(folder.parent, error, "set CONTEXTLAB_CACHE") from error
     return folder
 
 
 def _write_tokenizer(folder: Path, definition: str) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
-    try:
-        (scratch / "tokenizer.json").write_text(definition, encoding="utf-8")
+    with files.new_folder(folder) as fresh:
+        files.write(fresh / "tokenizer.json", definition)
         # Without a class of its own, a checkpoint's tokenizer cannot bring code along.
-        (scratch / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-        scratch.rename(folder)
-    except OSError:
-        if not folder.is_dir():  # which another process may have written in the meantime
-            raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        files.write(fresh / "tokenizer_config.json", json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
 
 
 def main(words: Sequence[str]) -> None:

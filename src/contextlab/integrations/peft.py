@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
+from contextlab import files, tensors
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.adapter import Adapter
 from contextlab.methods.generative_adapter.targets import transposed
@@ -41,15 +40,11 @@ def export(adapter: Adapter, folder: Path | str) -> Path:
         weights[f"{PREFIX}{layer.name}.lora_A.weight"] = pair.down[0].float().contiguous()
         weights[f"{PREFIX}{layer.name}.lora_B.weight"] = pair.up[0].float().contiguous()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as scratch:
-            written = Path(scratch) / "lora"
-            written.mkdir()
-            save_file(weights, written / "adapter_model.safetensors", metadata={"format": "pt"})
-            (written / "adapter_config.json").write_text(json.dumps(_lora_config(adapter), indent=2) + "\n", "utf-8")
-            written.replace(target)
+        with files.new_folder(target) as fresh:
+            tensors.store(fresh / "adapter_model.safetensors", weights, {"format": "pt"})
+            files.write(fresh / "adapter_config.json", json.dumps(_lora_config(adapter), indent=2) + "\n")
     except OSError as error:
-        raise UserError(f"{target} cannot be written ({error.strerror}): name another folder.") from error
+        raise files.unwritable(target, error, "name another folder") from error
     return target
 
 

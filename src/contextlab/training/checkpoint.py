@@ -10,18 +10,19 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from contextlab import seals, tensors
+from contextlab import files, seals, tensors
 from contextlab.errors import UserError
 from contextlab.training.loop import Progress, Trainer
 
 Count = Annotated[int, Field(ge=0, le=2**62)]
+Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 NAME = re.compile(r"checkpoint-(\d{15})")
 LEARNED, OPTIMISER, RUN = "learned.safetensors", "optimiser.safetensors", "run.json"
 STEPS = "steps"
@@ -30,11 +31,13 @@ _POSITIONS = pydantic.TypeAdapter(list[tuple[Count, Count, Count]])
 
 
 class Extra(pydantic.BaseModel):
-    """What the room keeps beside the trainer: bytes of the curve, and the validations so far."""
+    """What the room keeps beside the trainer: a digest of its run, the curve's length and digest, and validations."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
+    course: str = ""
     curve: Count = 0
+    curve_sha256: str | None = None
     validations: list[dict[str, Any]] = []
 
 
@@ -43,10 +46,11 @@ class _Run(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(strict=True)
 
+    schema_: Literal[2] = Field(alias="schema")
     processes: Count
-    progress: dict[str, Count | float]
+    progress: dict[str, Count | Finite]
     extra: Extra
-    sizes: dict[str, Count]
+    files: dict[str, str]
 
 
 def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
@@ -75,16 +79,14 @@ def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
         processes.wait()
         if processes.first:
             _save_shared(partial, trainer, extra)
-            partial.replace(whole)
+            files.rename(partial, whole)
             for older in stored(out):
                 if older != whole:
                     shutil.rmtree(older, ignore_errors=True)
         processes.wait()
     except OSError as error:
-        raise UserError(
-            f"{out} cannot be written ({(error.strerror or str(error)).lower()}): make room there, then run the same "
-            "command again to resume."
-        ) from error
+        otherwise = "choose another --out, then run the same command again to resume"
+        raise files.unwritable(out, error, otherwise) from error
     return whole
 
 
@@ -93,21 +95,34 @@ def stored(out: Path) -> list[Path]:
     return sorted((one for one in out.glob("checkpoint-*") if NAME.fullmatch(one.name)), reverse=True)
 
 
-def load(folder: Path, trainer: Trainer) -> Extra:
-    """Set a run to the state of a checkpoint, and return the `extra` that was saved with it.
+def read(folder: Path) -> Extra:
+    """What was saved with a checkpoint, whose files are whole.
 
     Raises:
-        UserError: when the checkpoint is broken, or of another method, backbone, or number of processes.
+        UserError: when one is not.
     """
-    run = _read_run(folder)
+    return _whole(folder).extra
+
+
+def load(folder: Path, trainer: Trainer, course: str = "") -> Extra:
+    """Set a run to the state of a checkpoint, and return the `extra` that was saved with it.
+
+    Args:
+        folder: of the checkpoint.
+        trainer: of the run.
+        course: of the run that it must belong to.
+
+    Raises:
+        UserError: when the checkpoint is broken, or of another run, method, backbone, or number of processes.
+    """
+    run = _whole(folder)
+    if run.extra.course != course:
+        raise UserError(f"{folder} belongs to another run: move it away, and the run goes on from what is left.")
     if run.processes != trainer.processes.count:
         raise UserError(
             f"{folder} was written by {run.processes} processes and this run has {trainer.processes.count}: start "
             "as many, or choose another --out."
         )
-    for name, size in run.sizes.items():
-        if not (folder / name).is_file() or (folder / name).stat().st_size != size:
-            raise _broken(folder, f"{name} is not whole")
     trainer.method.load_weights(folder / LEARNED)
     _load_optimiser(_optimiser_file(folder, trainer), trainer)
     rank = trainer.processes.rank
@@ -120,7 +135,7 @@ def load(folder: Path, trainer: Trainer) -> Extra:
         trainer.progress = _PROGRESS.validate_python(run.progress)
         positions = _POSITIONS.validate_json((folder / f"streams-{rank}.json").read_bytes())
     except (OSError, pydantic.ValidationError) as error:
-        raise _broken(folder, _reason(error)) from None
+        raise _broken(folder, str(error).partition("\n")[0]) from None
     if not trainer.streams.fits(positions):
         raise _broken(folder, "its streams are not those of this corpus")
     trainer.streams.position = positions
@@ -134,9 +149,9 @@ def _save_own(folder: Path, trainer: Trainer) -> None:
     random = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         random["device"] = torch.cuda.get_rng_state(device)
-    tensors.write(folder / f"random-{rank}.safetensors", random)
-    (folder / f"streams-{rank}.json").write_text(json.dumps(trainer.streams.position), "utf-8")
-    tensors.write(_optimiser_file(folder, trainer), _optimiser_tensors(trainer))
+    tensors.store(folder / f"random-{rank}.safetensors", random)
+    files.write(folder / f"streams-{rank}.json", json.dumps(trainer.streams.position))
+    tensors.store(_optimiser_file(folder, trainer), _optimiser_tensors(trainer))
 
 
 def _optimiser_file(folder: Path, trainer: Trainer) -> Path:
@@ -147,10 +162,11 @@ def _optimiser_file(folder: Path, trainer: Trainer) -> Path:
 def _save_shared(folder: Path, trainer: Trainer, extra: Extra) -> None:
     trainer.method.save_weights(folder / LEARNED)
     run = {
+        "schema": 2,
         "processes": trainer.processes.count,
         "progress": dataclasses.asdict(trainer.progress),
         "extra": extra.model_dump(),
-        "sizes": {one.name: one.stat().st_size for one in sorted(folder.iterdir())},
+        "files": {one.name: files.sha256(one) for one in sorted(folder.iterdir())},
     }
     seals.write(folder / RUN, run)
 
@@ -175,8 +191,9 @@ def _load_optimiser(path: Path, trainer: Trainer) -> None:
         trainer.optimiser.load_state_dict({"state": state, "param_groups": groups})
         held = [one for group in trainer.optimiser.param_groups for one in group["params"]]
         fits = all(
-            values["exp_avg"].shape == values["exp_avg_sq"].shape == held[number].shape
+            moment.shape == held[number].shape and bool(moment.isfinite().all())
             for number, values in state.items()
+            for moment in (values["exp_avg"], values["exp_avg_sq"])
         )
     except (ValueError, KeyError, IndexError):
         fits = False
@@ -184,18 +201,16 @@ def _load_optimiser(path: Path, trainer: Trainer) -> None:
         raise _broken(path.parent, f"{path.name} does not fit what is learned")
 
 
-def _read_run(folder: Path) -> _Run:
+def _whole(folder: Path) -> _Run:
+    """The run of a checkpoint that has exactly the files that were written, with their content."""
     try:
-        return _Run.model_validate_json((folder / RUN).read_bytes())
-    except (OSError, pydantic.ValidationError) as error:
-        raise _broken(folder, _reason(error)) from None
-
-
-def _reason(error: OSError | pydantic.ValidationError) -> str:
-    if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower()
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".partition("\n")[0]
+        run = seals.read(folder / RUN, _Run)
+        held = {one.name: files.sha256(one) for one in folder.iterdir() if one.name != RUN}
+    except (OSError, seals.Damaged) as error:
+        raise _broken(folder, f"{RUN}: {files.reason(error) if isinstance(error, OSError) else error}") from None
+    if changed := sorted({name for name, _ in held.items() ^ run.files.items()}):
+        raise _broken(folder, f"{changed[0]} is not what was written")
+    return run
 
 
 def _broken(folder: Path, reason: str) -> UserError:

@@ -12,18 +12,20 @@ import itertools
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pydantic
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from contextlab import locks
+from contextlab import files, locks, seals
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.files import Journal
 from contextlab.paths import cache_dir
 from contextlab.training.sources import Document, Source, open_source
 
@@ -32,6 +34,8 @@ FORM = 1
 HELD_BACK = 0.05
 LEAST_HELD_BACK = 2
 TOKENS, ABOUT = "tokens.bin", "documents.json"
+LARGEST = 2**32
+"""The most bytes of the file about the documents."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Corpus:
         files: sha256 of every file.
         documents: in the order of the files.
         ids: the tokens of all documents, one document behind the other.
+        most: the largest token.
     """
 
     name: str
@@ -84,6 +89,7 @@ class Corpus:
     files: Mapping[str, str]
     documents: tuple[Entry, ...]
     ids: np.ndarray[Any, Any]
+    most: int = 0
 
     def piece(self, document: int, begin: int = 0, end: int | None = None) -> Tensor:
         """`tokens_T` of a document, int64."""
@@ -133,6 +139,18 @@ class Corpus:
             )
 
 
+class _About(pydantic.BaseModel):
+    """The file about the documents; `most` is the largest token."""
+
+    schema_: Literal[2] = Field(alias="schema")
+    key: str
+    width: Literal["<u2", "<u4"]
+    tokens: int = Field(ge=1)
+    most: int = Field(ge=0)
+    sha256: str
+    documents: tuple[Entry, ...] = Field(min_length=1)
+
+
 def _rank(sha256: str) -> float:
     """A number from 0 to 1 that a text's digest gives it."""
     return int(hashlib.sha256(f"held back {sha256}".encode()).hexdigest()[:8], 16) / 16**8
@@ -147,22 +165,53 @@ def prepare(path: str | Path, backbone: Backbone) -> Corpus:
     source = open_source(path)
     key = _key(source, backbone)
     folder = cache_dir() / "corpora" / key[:20]
-    corpus = _stored(folder, source, key)
-    if corpus is not None:
-        return corpus
+    corpus = _cached(folder, source, key)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locks.held("corpora"):
-            corpus = _stored(folder, source, key)
-            if corpus is None:
-                _build(source, backbone, folder)
-                corpus = _stored(folder, source, key)
+        if corpus is None:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with locks.held("corpora"):
+                corpus = _cached(folder, source, key) or _build(source, backbone, folder, key)
     except OSError as error:
-        raise UserError(
-            f"The cache folder {folder.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
-        ) from error
-    assert corpus is not None
+        raise files.unwritable(folder.parent, error, "set CONTEXTLAB_CACHE") from error
+    _check_ids(corpus.most, backbone)
     return corpus
+
+
+def _cached(folder: Path, source: Source, key: str) -> Corpus | None:
+    """The corpus in a folder of the cache; None where there is none, or it is not whole: it is made again."""
+    try:
+        return stored(folder, source.name, source.digests, key)
+    except FileNotFoundError:
+        return None
+    except seals.Damaged as damaged:
+        print(f"Tokenising {source.name} again: {folder} is not what was written ({damaged}).", file=sys.stderr)
+        return None
+
+
+def stored(folder: Path, name: str, digests: Mapping[str, str], key: str | None = None) -> Corpus:
+    """The corpus in a folder of the cache, whose content is what was written.
+
+    Args:
+        folder: that `prepare` made.
+        name: of the corpus.
+        digests: sha256 of every file that it is made from.
+        key: that it must have.
+
+    Raises:
+        FileNotFoundError: when there is none.
+        seals.Damaged: when it is not what was written.
+    """
+    about = seals.read(folder / ABOUT, _About, most=LARGEST)
+    try:
+        sha256 = files.sha256(folder / TOKENS)
+    except OSError as error:
+        raise seals.Damaged(f"{TOKENS}: {files.reason(error)}") from None
+    if sha256 != about.sha256:
+        raise seals.Damaged(f"{TOKENS} has another sha256")
+    if not about.key.startswith(folder.name) or about.key != (key or about.key):
+        raise seals.Damaged("it holds another corpus")
+    ids = np.memmap(folder / TOKENS, dtype=np.dtype(about.width), mode="r")
+    return Corpus(name, about.key, dict(digests), about.documents, ids, about.most)
 
 
 def _key(source: Source, backbone: Backbone) -> str:
@@ -174,35 +223,33 @@ def _width(backbone: Backbone) -> np.dtype[Any]:
     return np.dtype("<u2" if backbone.vocab_size <= 2**16 else "<u4")
 
 
-def _build(source: Source, backbone: Backbone, folder: Path) -> None:
+def _build(source: Source, backbone: Backbone, folder: Path, key: str) -> Corpus:
     """Tokenise every document into a folder that is there as a whole or not at all."""
-    for partial in folder.parent.glob(".partial-*"):
-        # The lock is held: nobody is writing them any more.
-        shutil.rmtree(partial, ignore_errors=True)
+    # The lock is held: nobody is writing a partial folder.
+    files.sweep(folder.parent, 0)
     shutil.rmtree(folder, ignore_errors=True)
     if sys.stderr.isatty():
         print(f"Tokenising {source.name} (once) ...", file=sys.stderr)
-    width, entries, start = _width(backbone), list[dict[str, Any]](), 0
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".partial-") as scratch:
-        written = Path(scratch, "corpus")
-        written.mkdir()
-        with open(written / TOKENS, "wb") as file:
+    width, entries, start, most = _width(backbone), list[dict[str, Any]](), 0, 0
+    with files.new_folder(folder) as fresh:
+        with Journal(fresh / TOKENS) as tokens:
             for document in source.documents():
                 pieces = [backbone.encode(part.text) for part in document.parts]
                 ids = np.asarray([token for piece in pieces for token in piece], dtype=np.int64)
                 if not len(ids):
                     continue
-                _check_ids(ids, backbone)
-                file.write(ids.astype(width).tobytes())
+                most = max(most, int(ids.max()))
+                _check_ids(most, backbone)
+                tokens.write(ids.astype(width).tobytes())
                 about_answers = _answers(document, [len(piece) for piece in pieces])
                 entry = Entry(document.name, document.sha256, start, len(ids), document.about, *about_answers)
                 entries.append(dataclasses.asdict(entry))
                 start += len(ids)
         if not entries:
             raise UserError(f"The corpus {source.name} holds no text: give files that are not empty.")
-        about = {"width": width.str, "tokens": start, "documents": entries}
-        (written / ABOUT).write_text(json.dumps(about), "utf-8")
-        written.replace(folder)
+        about = {"schema": 2, "key": key, "width": width.str, "tokens": start, "most": most}
+        seals.write(fresh / ABOUT, {**about, "sha256": files.sha256(fresh / TOKENS), "documents": entries})
+    return stored(folder, source.name, source.digests, key)
 
 
 def _answers(document: Document, lengths: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
@@ -213,28 +260,9 @@ def _answers(document: Document, lengths: Sequence[int]) -> tuple[int, tuple[tup
     return (lengths[0] if answers else 0), answers
 
 
-def _check_ids(ids: Sequence[int] | np.ndarray[Any, Any], backbone: Backbone) -> None:
-    if max(ids) >= backbone.vocab_size:
+def _check_ids(most: int, backbone: Backbone) -> None:
+    if most >= backbone.vocab_size:
         raise UserError(
-            f"The tokenizer of {backbone.name} gives token {max(ids)}, and the model knows {backbone.vocab_size}: use "
-            "a tokenizer that fits it."
+            f"The tokenizer of {backbone.name} gives token {most}, and the model knows {backbone.vocab_size}: use a "
+            "tokenizer that fits it."
         )
-
-
-def _entry(stored: Mapping[str, Any]) -> Entry:
-    answers = tuple((first, end) for first, end in stored.get("answers", ()))
-    return Entry(**{**stored, "answers": answers})
-
-
-def _stored(folder: Path, source: Source, key: str) -> Corpus | None:
-    """The corpus of a folder in the cache; None where it is not there, or not whole."""
-    try:
-        about = json.loads((folder / ABOUT).read_text("utf-8"))
-        entries = tuple(_entry(entry) for entry in about["documents"])
-        width = np.dtype(about["width"])
-        if (folder / TOKENS).stat().st_size != about["tokens"] * width.itemsize or not entries:
-            return None
-        ids = np.memmap(folder / TOKENS, dtype=width, mode="r")
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return Corpus(source.name, key, dict(source.digests), entries, ids)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from contextlab import files, seals
+from contextlab import files, locks, seals
 from contextlab.errors import UserError
-
-LOCK = ".lock"
+from contextlab.files import Journal
 
 
 def write(path: Path, value: Mapping[str, Any]) -> None:
@@ -51,7 +50,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held(out: Path) -> Iterator[None]:
-    """Hold a folder against other processes that would train into it.
+    """Hold a folder against other processes that would train into it; an empty one is removed when the block ends.
 
     Raises:
         UserError: when another one holds it, or it cannot be written.
@@ -59,22 +58,61 @@ def held(out: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(out / LOCK, "ab"))
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"Another process trains into {out}: wait for it, or choose another --out.") from None
-        try:
-            yield
-        finally:
-            _discard(out)
+            stack.callback(_discard, out)
+            refusal = f"Another process trains into {out}: wait for it, or choose another --out."
+            stack.enter_context(locks.alone(out, refusal))
+        yield
 
 
 def _discard(out: Path) -> None:
-    """Remove a folder that holds nothing but its lock, so that a refused command leaves nothing behind."""
-    if [one.name for one in out.iterdir()] == [LOCK]:
-        (out / LOCK).unlink()
+    """Remove a folder that is empty, so that a refused command leaves nothing behind."""
+    with contextlib.suppress(OSError):
         out.rmdir()
+
+
+def curve(path: Path) -> list[dict[str, Any]]:
+    """The lines of a curve, without an incomplete last one.
+
+    Raises:
+        UserError: when they are not what was written.
+    """
+    try:
+        return seals.lines(seals.text(path))
+    except (FileNotFoundError, seals.Damaged) as error:
+        raise UserError(f"{path} cannot be read ({error}): put the intact file back, or train again.") from None
+
+
+def check_curve(path: Path, length: int, sha256: str | None) -> None:
+    """Refuse a curve that is not what a checkpoint knows; one that is not there is begun anew.
+
+    Args:
+        path: of the curve.
+        length: bytes of it that the checkpoint knows.
+        sha256: of these bytes; None where the checkpoint does not know it.
+
+    Raises:
+        UserError: when they differ.
+    """
+    if sha256 is not None and path.exists() and _sha256(path, length) != sha256:
+        raise UserError(
+            f"{path} changed since the last checkpoint: put the intact file back, or delete it, and the curve begins "
+            "at the checkpoint."
+        )
+
+
+def course(about: Mapping[str, Any]) -> str:
+    """A digest of what is trained on what, which a run and its checkpoints have in common.
+
+    Args:
+        about: what `run.json` holds.
+    """
+    parts = {name: part for name, part in about.items() if name != "training"}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _sha256(path: Path, length: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read(length)).hexdigest()
 
 
 class Curve:
@@ -83,31 +121,41 @@ class Curve:
     Args:
         path: of the file; None keeps nothing, in processes that write none.
         length: bytes of it that a checkpoint knows of; what an interrupted run wrote behind them is cut off.
+        sha256: of these bytes; None where the checkpoint does not know it.
+
+    Raises:
+        UserError: when it cannot be written, or is not what the checkpoint knows.
     """
 
-    def __init__(self, path: Path | None, length: int = 0) -> None:
+    def __init__(self, path: Path | None, length: int = 0, sha256: str | None = None) -> None:
         self.path = path
-        self.length = 0
+        self._journal: Journal | None = None
         if path is not None:
+            check_curve(path, length, sha256)
             with writing(path.parent):
-                self._file = open(path, "ab")  # noqa: SIM115
-                self.length = min(length, path.stat().st_size)
-                self._file.truncate(self.length)
+                self._journal = Journal(path, length)
+
+    @property
+    def length(self) -> int:
+        """Bytes that the file holds."""
+        return 0 if self._journal is None else self._journal.length
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Write one line."""
-        if self.path is not None:
-            text = json.dumps(line).encode() + b"\n"
-            with writing(self.path.parent):
-                self._file.write(text)
-                self._file.flush()
-            self.length += len(text)
+        if self._journal is not None:
+            with writing(self._journal.path.parent):
+                self._journal.append(seals.sealed(line, line=True).encode() + b"\n")
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the file; None where there is none."""
+        return None if self.path is None else files.sha256(self.path)
 
     def lines(self) -> list[dict[str, Any]]:
         """All lines so far."""
-        return [] if self.path is None else [json.loads(line) for line in self.path.read_bytes().splitlines()]
+        return [] if self.path is None else curve(self.path)
 
     def close(self) -> None:
         """Nothing is written after this."""
-        if self.path is not None:
-            self._file.close()
+        if self._journal is not None:
+            self._journal.close()

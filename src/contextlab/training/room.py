@@ -132,10 +132,10 @@ class _Room:
         extra = Extra()
         torch.manual_seed(self.settings.seed + self.processes.rank)
         if kept := checkpoint.stored(self.out):
-            extra = checkpoint.load(kept[0], self.trainer)
+            extra = checkpoint.load(kept[0], self.trainer, records.course(self._about()))
         elif stored is None and self.processes.first:
             records.write(self.out / RUN, self._about())
-        self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve)
+        self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve, extra.curve_sha256)
         self.validations: list[Line] = list(extra.validations)
         if self.validations:
             last = self.validations[-1]["validation"]
@@ -202,7 +202,14 @@ class _Room:
             self.on_line(line)
 
     def _save(self) -> None:
-        checkpoint.save(self.out, self.trainer, Extra(curve=self.curve.length, validations=self.validations))
+        curve = self.curve
+        extra = Extra(
+            course=records.course(self._about()),
+            curve=curve.length,
+            curve_sha256=curve.sha256,
+            validations=self.validations,
+        )
+        checkpoint.save(self.out, self.trainer, extra)
 
     def _finish(self) -> dict[str, Any]:
         """Keep the last checkpoint, write the weights, and measure what was written.
@@ -226,7 +233,7 @@ class _Room:
                 path,
                 self.begun,
             )
-            path.replace(self.out / cards.FILE)
+            files.rename(path, self.out / cards.FILE)
             records.write(self.out / cards.CARD, written)
         self.processes.wait()
         return records.read(self.out / cards.CARD) or {}

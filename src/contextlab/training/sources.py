@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import hashlib
 import json
-import lzma
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 
-from contextlab import files
+from contextlab import files, packed
 from contextlab.errors import UserError, short
 from contextlab.training import instructions
 
@@ -149,11 +146,8 @@ def _bytes(path: Path) -> bytes:
         UserError: when it cannot be read.
     """
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            return gzip.decompress(content)
-        return lzma.decompress(content) if path.suffix == ".xz" else content
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        return packed.content(path)
+    except (OSError, packed.Broken) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path} cannot be read ({reason}): give an intact file, or take it out.") from error
 

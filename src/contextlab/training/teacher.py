@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pydantic
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from contextlab import tensors
+from contextlab import files, tensors
 from contextlab.backbone import Backbone
 from contextlab.config import Config
 from contextlab.errors import UserError
@@ -29,6 +30,7 @@ from contextlab.training.corpus import Corpus
 from contextlab.training.objectives import Objective, ObjectiveConfig, Outcome
 from contextlab.training.streams import Batch
 
+KIND = "contextlab teacher"
 PLACES = 128
 """Places whose whole distributions are in memory at one time."""
 NEAR = 16
@@ -103,15 +105,16 @@ class Teacher(Objective):
         key = document, number
         if key not in self._near:
             path = self.folder / f"{document:06d}-{number:06d}.safetensors"
-            if not path.is_file():
+            if (stored := block(path)) is None:
                 self._compute(document, number, path)
-            self._near[key], _ = tensors.read(path)
+                stored, _ = tensors.read(path)
+            self._near[key] = stored
             while len(self._near) > NEAR:
                 self._near.popitem(last=False)
         return self._near[key]
 
     @torch.no_grad()
-    def _compute(self, document: int, number: int, path: Any) -> None:
+    def _compute(self, document: int, number: int, path: Path) -> None:
         text_T = self.corpus.piece(document, number * self.block, (number + 1) * self.block)
         tokens_BT = text_T[None].to(self.method.backbone.device)
         state = self.full.start()
@@ -124,11 +127,23 @@ class Teacher(Objective):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(
-                f"The cache folder {path.parent} cannot be written ({error.strerror}): set CONTEXTLAB_CACHE."
-            ) from error
+            raise files.unwritable(path.parent, error, "set CONTEXTLAB_CACHE") from error
         kept = {"ids": ids_Nk.int().cpu(), "logprobs": logprobs_Nk.half().cpu(), "pending": state.pending_BC[0].cpu()}
-        tensors.write(path, kept)
+        tensors.write(path, kept, _about(path))
+
+
+def _about(path: Path) -> dict[str, str]:
+    """What the file of a block says of itself: which block of which texts and teacher it is."""
+    return {"kind": KIND, "block": f"{path.parent.name}/{path.stem}"}
+
+
+def block(path: Path) -> dict[str, Tensor] | None:
+    """The tensors of a block's file; None where there is none, or it is not whole: it can be computed again."""
+    try:
+        stored, about = tensors.read(path, sealed=(KIND,))
+    except UserError:
+        return None
+    return stored if about == _about(path) else None
 
 
 def best(backbone: Backbone, hidden_NC: Tensor, k: int) -> tuple[Tensor, Tensor]:

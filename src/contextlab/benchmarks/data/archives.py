@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import lzma
-import os
-import shutil
 import struct
 import tarfile
 import tempfile
@@ -14,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from contextlab import files
 from contextlab.errors import UserError
 
 MOST_BYTES = 4 * 2**30
@@ -61,8 +60,8 @@ def unpack(
                     raise UserError(f"{archive} holds {name!r} twice: refused.")
                 target = Path(scratch, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with stream, target.open("wb") as file:
-                    shutil.copyfileobj(stream, file)
+                with stream:
+                    files.copy(stream, target)
                 paths[path] = None
         except (*BROKEN, OSError) as error:
             raise UserError(f"{archive} cannot be unpacked ({error}): fetch it again.") from None
@@ -73,7 +72,7 @@ def unpack(
                 raise UserError(f"{obstacles[0]} is in the way of {path!r} of {archive}: move it away.")
         for path in paths:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(Path(scratch, path), folder / path)
+            Path(scratch, path).replace(folder / path)
     return list(paths)
 
 

@@ -9,7 +9,6 @@ import errno
 import hashlib
 import http.client
 import os
-import shutil
 import tempfile
 import urllib.error
 import urllib.request
@@ -23,6 +22,7 @@ from contextlab.benchmarks.data.archives import unpack
 from contextlab.benchmarks.data.catalogue import DataSet, Remote
 from contextlab.benchmarks.data.sources import note_revision
 from contextlab.errors import UserError
+from contextlab.files import Journal
 from contextlab.paths import cache_dir
 from contextlab.version import __version__
 
@@ -161,13 +161,13 @@ def as_url(where: str) -> str:
 def install(kept: Path, target: Path) -> None:
     """Link a file of `objects/` to `target`; copy it where the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        fresh = Path(scratch, "file")
-        try:
-            os.link(kept, fresh)
-        except OSError:
-            shutil.copyfile(kept, fresh)
-        os.replace(fresh, target)
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            os.link(kept, Path(scratch, "file"))
+            files.rename(Path(scratch, "file"), target)
+    except OSError:
+        with kept.open("rb") as content:
+            files.copy(content, target)
 
 
 def read_sums(path: Path) -> dict[str, str]:
@@ -180,10 +180,7 @@ def read_sums(path: Path) -> dict[str, str]:
 
 def write_sums(path: Path, sums: dict[str, str]) -> None:
     """Write what `read_sums` reads."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial-") as scratch:
-        fresh = Path(scratch, path.name)
-        fresh.write_text("".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())), encoding="utf-8")
-        os.replace(fresh, path)
+    files.write(path, "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(sums.items())))
 
 
 def _receive(url: str, part: Path) -> Message:
@@ -202,17 +199,17 @@ def _receive(url: str, part: Path) -> Message:
         resumed = response.status == http.client.PARTIAL_CONTENT
         validator = headers.get("ETag") or headers.get("Last-Modified")
         if validator and not validator.startswith("W/"):
-            note.write_text(validator)
+            files.write(note, validator)
         else:
             note.unlink(missing_ok=True)
         announced = headers.get("Content-Length")
         whole = (held if resumed else 0) + int(announced) if announced else None
         if whole is not None and whole > MOST_BYTES:
             raise UserError(f"{url} is larger than {MOST_BYTES} bytes: refused.")
-        with part.open("ab" if resumed else "wb") as file:
+        with Journal(part, None if resumed else 0) as received:
             while block := response.read(2**20):
-                file.write(block)
-                if file.tell() > MOST_BYTES:
+                received.write(block)
+                if received.length > MOST_BYTES:
                     raise UserError(f"{url} is larger than {MOST_BYTES} bytes: refused.")
     if whole is not None and part.stat().st_size != whole:
         raise ConnectionError(f"broke off after {part.stat().st_size} of {whole} bytes")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import hashlib
-import lzma
-import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from contextlab import packed
 from contextlab.benchmarks.data import pg22_build
 from contextlab.benchmarks.data.catalogue import DataSet
 from contextlab.benchmarks.data.fetch import SUMS, read_sums
@@ -115,21 +112,19 @@ def _digests(path: Path) -> set[str]:
     Raises:
         UserError: when it cannot be unpacked, is empty, or is not valid JSON.
     """
-    unpackers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
-    unpacker = unpackers.get(path.suffix)
     digests: set[str] = set()
     size = 0
     try:
-        for opener in (open, unpacker) if unpacker else (open,):
+        for unpacked in (False, True) if path.suffix in packed.UNPACK else (False,):
             hashes = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
-            with opener(path, "rb") as file:
+            with packed.opened(path) if unpacked else open(path, "rb") as file:
                 size = 0
                 while block := file.read(2**20):
                     size += len(block)
                     for digest in hashes:
                         digest.update(block)
             digests |= {f"{digest.name}:{digest.hexdigest()}" for digest in hashes}
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, packed.Broken) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     if not size:
         raise UserError(f"{path} is empty: replace it with an intact copy.")

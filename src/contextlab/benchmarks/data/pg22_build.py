@@ -13,14 +13,16 @@ import gzip
 import hashlib
 import io
 import json
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contextlab import files, seals
+from contextlab.benchmarks.data.fetch import SUMS, write_sums
 from contextlab.benchmarks.data.sources import json_file, json_lines, read
 from contextlab.errors import UserError
+from contextlab.files import Journal
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.data.gutenberg import Mirror, Row
@@ -80,16 +82,15 @@ def build(
     rows = select(listed, FIRST, LAST, excluded)
     (folder / "texts").mkdir(parents=True, exist_ok=True)
     journal = _journal(folder / JOURNAL, plan)
-    _write(kept, listed)
+    files.write(kept, listed)
     books: list[dict[str, Any]] = []
     skipped: Counter[str] = Counter()
-    with (folder / JOURNAL).open("a", encoding="utf-8") as file:
+    with Journal(folder / JOURNAL) as finished:
         for row in progress(rows):
             entry = journal.get(row.number)
             if entry is None:
                 entry = _draw(row, folder, mirror, tokenizer)
-                file.write(json.dumps(entry) + "\n")
-                file.flush()
+                finished.append(_line(entry))
             if "skipped" in entry:
                 skipped[entry["skipped"]] += 1
                 continue
@@ -106,9 +107,16 @@ def build(
         "skipped": dict(sorted(skipped.items())),
         "sha256": _digest_of(books),
     }
-    _write(folder / "books.jsonl", "".join(json.dumps(book) + "\n" for book in books).encode())
-    _write(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    files.write(folder / "books.jsonl", "".join(json.dumps(book) + "\n" for book in books).encode())
+    files.write(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    whole = (CATALOGUE, "books.jsonl", MANIFEST, *(book["file"] for book in books))
+    write_sums(folder / SUMS, {name: files.sha256(folder / name) for name in whole})
     return manifest
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    """A line of the journal."""
+    return seals.sealed(entry, line=True).encode() + b"\n"
 
 
 def differences(folder: Path) -> list[str]:
@@ -176,7 +184,7 @@ def _draw(row: Row, folder: Path, mirror: Mirror, tokenizer: Any) -> dict[str, A
     if range_ is None:
         return {"gutenberg_id": row.number, "skipped": "shorter than 5,000 tokens"}
     file = f"texts/{row.number}.txt.gz"
-    _write(folder / file, gzip.compress(text.encode(), mtime=0))
+    files.write(folder / file, gzip.compress(text.encode(), mtime=0))
     return {
         "id": f"pg{row.number}",
         "gutenberg_id": row.number,
@@ -201,13 +209,13 @@ def _draw(row: Row, folder: Path, mirror: Mirror, tokenizer: Any) -> dict[str, A
 def _journal(path: Path, plan: Plan) -> dict[int, dict[str, Any]]:
     """The journal's entries by number, without an incomplete last line and without books whose text is missing."""
     if not path.exists():
-        _write(path, (json.dumps(dataclasses.asdict(plan)) + "\n").encode())
+        files.write(path, _line(dataclasses.asdict(plan)))
     raw = path.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1]
     if whole != raw:
-        _write(path, whole)
+        files.write(path, whole)
     try:
-        begun, *entries = [json.loads(line) for line in whole.splitlines()]
+        begun, *entries = seals.lines(whole.decode(), required=True)
         if begun != dataclasses.asdict(plan):
             raise UserError(
                 f"{path.parent} holds a build from another catalogue, PG-19 list or tokenizer: give another --out, or "
@@ -215,8 +223,8 @@ def _journal(path: Path, plan: Plan) -> dict[int, dict[str, Any]]:
             )
         kept = (entry for entry in entries if "skipped" in entry or (path.parent / entry["file"]).is_file())
         return {entry["gutenberg_id"]: entry for entry in kept}
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is no journal of a build: delete it to start again.") from None
+    except (ValueError, KeyError, TypeError, seals.Damaged) as error:
+        raise UserError(f"{path} is no journal of a build ({error}): delete it to start again.") from None
 
 
 def _numbers(path: Path) -> tuple[set[int], str]:
@@ -236,12 +244,6 @@ def _numbers(path: Path) -> tuple[set[int], str]:
 
 def _digest_of(books: list[dict[str, Any]]) -> str:
     return _sha256("\n".join(sorted(f"{book['id']} {book['sha256_txt']}" for book in books)).encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    fresh = path.with_name(f".{path.name}")
-    fresh.write_bytes(content)
-    os.replace(fresh, path)
 
 
 def _sha256(content: bytes) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import gzip
 import hashlib
 import json
 import tarfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from contextlab.benchmarks.data.catalogue import SETS, Remote
+from contextlab.packed import content
 
 FILE = "proofs.json"
 KEPT_BYTES = 6
@@ -110,5 +110,4 @@ def _has_digest(path: Path, remote: Remote, unpacked: bool = True) -> bool:
 
 
 def _unpacked(path: Path) -> bytes:
-    raw = path.read_bytes()
-    return gzip.decompress(raw) if path.suffix == ".gz" else raw
+    return content(path) if path.suffix == ".gz" else path.read_bytes()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import gzip
 import hashlib
 import json
 import os
 import re
 import tempfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from contextlab import locks
+from contextlab import files, locks, packed
 from contextlab.benchmarks.task import Source
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
@@ -93,8 +91,8 @@ def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
     """
     try:
         raw = path.read_bytes()
-        content = gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+        content = packed.content(path) if path.suffix == ".gz" else raw
+    except (OSError, packed.Broken, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     sha256 = hashlib.sha256(raw).hexdigest()
     try:
@@ -113,10 +111,10 @@ def lines(path: Path) -> Iterator[tuple[str, bytes]]:
         UserError: when the file is missing or broken, possibly after some lines.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        with packed.opened(path) as file:
             for number, line in enumerate(file, start=1):
                 yield f"Line {number} of {path}", line.rstrip(b"\n")
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, packed.Broken) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
 
 
@@ -200,7 +198,7 @@ def _in_folder(root: Path, dataset: str, file: str) -> Path:
 
 def note_revision(target: Path, commit: str, sha256: str) -> None:
     """Record the commit on the hub and the digest of a file in a file beside it."""
-    _revision_file(target).write_text(f"{commit} {sha256}\n")
+    files.write(_revision_file(target), f"{commit} {sha256}\n")
 
 
 def _revision(target: Path, path: Path) -> str | None:

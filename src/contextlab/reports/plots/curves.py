@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from contextlab import seals
 from contextlab.cards import CARD
 from contextlab.errors import UserError
 from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
 from contextlab.reports.short_names import titles
+from contextlab.training import records
 
 CURVE = "curve.jsonl"
 MOST = 60
@@ -94,10 +95,10 @@ def _labels(known: Sequence[Training], names: Names) -> list[str]:
 
 
 def _read(folder: Path) -> Training:
-    card = _json(folder / CARD)[0] if (folder / CARD).is_file() else {}
+    card = _card(folder / CARD) if (folder / CARD).is_file() else {}
     try:
         if (folder / CURVE).is_file():
-            lines = _json(folder / CURVE)
+            lines = records.curve(folder / CURVE)
             validations = [(line["tokens"], line["validation"]) for line in lines if "validation" in line]
             losses = [(line["tokens"], line["nats"]) for line in lines if "nats" in line]
         else:
@@ -109,15 +110,11 @@ def _read(folder: Path) -> Training:
         raise UserError(f"{folder} holds no curve of a training ({error}): train again, or name another.") from None
 
 
-def _json(path: Path) -> list[Any]:
-    """The JSON values of a file: one for all, or one a line without an incomplete last one."""
+def _card(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text("utf-8")
-        texts = text[: text.rfind("\n") + 1].splitlines() if path.name == CURVE else [text]
-        return [json.loads(one) for one in texts]
-    except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{path} cannot be read ({reason}): train again, or name another folder.") from None
+        return seals.opened(seals.text(path))
+    except seals.Damaged as damaged:
+        raise UserError(f"{path} cannot be read ({damaged}): put the intact file back, or train again.") from None
 
 
 def _checked(validation: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contextlab import files
 from contextlab.errors import UserError
 from contextlab.reports.plots import style
 from contextlab.reports.plots.picture import FRONT, Axis, Guide, Panel, Picture, Series
@@ -101,11 +102,10 @@ def save(picture: Picture, path: Path) -> None:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS}):
-            made.savefig(path, metadata=metadata[kind])
+        with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS}), files.replacing(path) as fresh:
+            made.savefig(fresh, format=kind.removeprefix("."), metadata=metadata[kind])
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"{path} cannot be written ({reason}): choose another file with -o.") from None
+        raise files.unwritable(path, error, "choose another file with -o") from None
 
 
 def check_format(path: Path) -> None:
