@@ -35,8 +35,9 @@ def shown(command: str, printed: str, folder: Path) -> str:
     path = picture(command)
     if path is None:
         return printed
-    sentence = printed.partition(". ")[0].strip().translate(str.maketrans("[]", "()"))
-    return f"![{sentence}]({Path(os.path.relpath(path, folder)).as_posix()})\n\n{printed}"
+    # What is drawn, without the data that the caption below names.
+    drawn = re.split(r"\. |, n = ", printed, maxsplit=1)[0].strip().translate(str.maketrans("[]", "()"))
+    return f"![{drawn}]({Path(os.path.relpath(path, folder)).as_posix()})\n\n{printed}"
 
 
 def picture(command: str) -> Path | None:

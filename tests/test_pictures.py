@@ -82,7 +82,9 @@ def test_a_page_shows_the_picture_of_its_command(tmp_path: Path) -> None:
     for _ in range(2):
         subprocess.run([sys.executable, ROOT / "benches/fill.py", tmp_path / "page.md"], check=True)
     lines = (tmp_path / "page.md").read_text("utf-8").splitlines()
-    assert lines[3] == "![Accuracy by tokens back to the answer](pictures/reach.svg)"
-    assert lines[5].startswith("Accuracy by tokens back to the answer. needle/4k: ")
+    assert lines[3] == "![Accuracy \N{MINUS SIGN} window by tokens back to the answer](pictures/reach.svg)"
+    assert lines[5].startswith(
+        "Accuracy \N{MINUS SIGN} window by tokens back to the answer, n = 12 in 6 examples of needle"
+    )
     assert lines[-2:] == ["<!-- end -->", "after"]
     assert (tmp_path / "pictures/reach.svg").is_file()

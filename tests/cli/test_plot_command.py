@@ -25,7 +25,18 @@ def test_a_picture_is_written_and_its_caption_printed(
     file = tmp_path / "made" / f"one.{suffix}"
     assert main(["plot", "pareto", str(folder), "-o", str(file)]) == 0
     assert file.stat().st_size > 1000
-    assert capsys.readouterr().out.startswith("Accuracy against TFLOPs per example. ")
+    assert capsys.readouterr().out.startswith("Accuracy \N{MINUS SIGN} window against TFLOPs per example, n = ")
+
+
+def test_notes_are_printed_where_they_are_asked_for(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plot", "pareto", str(folder), "-o", str(tmp_path / "one.svg"), "--where", "method=full"]
+    assert main(words) == 0
+    short = capsys.readouterr().out
+    assert "left out: 1 of 2 runs by method=full" in short
+    assert main([*words, "--notes"]) == 0
+    assert capsys.readouterr().out.startswith(short + "Context own, backbone tiny-llama")
 
 
 def test_results_of_several_folders_are_one_picture(folder: Path, tmp_path: Path) -> None:
@@ -61,6 +72,8 @@ def test_display_names_stand_in_the_picture_and_its_caption(
         (["controls", "{folder}", "--baseline", "full"], "has no --baseline"),
         (["break-even", "{folder}", "--metric", "accuracy"], "has no --metric"),
         (["training", "{folder}"], "contextlab train"),
+        (["training", "{folder}", "--where", "n>3"], "has no --where"),
+        (["pareto", "{folder}", "--label", "fulll"], "did you mean 'full'"),
     ],
 )
 def test_mistakes_are_one_sentence_and_leave_no_file(

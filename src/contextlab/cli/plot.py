@@ -25,17 +25,30 @@ def plot(
     x: Annotated[str, typer.Option("--x", help="The cost: flops, state or seconds.")] = "flops",
     metric: Annotated[str | None, typer.Option(help="Metric; by default the measure of the task.")] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="Draw paired differences to this method; in a scatter, the horizontal axis.")
+        str | None,
+        typer.Option(help="Method to which paired differences are drawn; none for values. By default window."),
     ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METHOD", help="A method with a name in the picture; by default eight. May be repeated."),
+    ] = None,
+    contexts: Annotated[
+        int, typer.Option(min=1, help="Contexts over which the cost of training is spread in break-even.")
+    ] = 1,
     names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
+    notes: Annotated[bool, typer.Option("--notes", help="Also print the circumstances and what is grey.")] = False,
 ) -> None:
-    """Draw stored results as a picture as wide as a paper's column, and print its caption."""
+    """Draw stored results as a picture for a paper's column or a page, and print its caption."""
     from contextlab.reports import plots
     from contextlab.reports.names import PLAIN, Names
     from contextlab.reports.plots import draw
+    from contextlab.reports.plots.chosen import Options
 
     draw.check_format(out)
     chosen = PLAIN if names is None else Names.read(names)
-    made = plots.picture(kind, folders, where=where or (), x=x, metric=metric, baseline=baseline, names=chosen)
+    options = Options(x, metric, baseline, tuple(label or ()), chosen, contexts)
+    made = plots.picture(kind, folders, options, where=where or ())
     draw.save(made, out)
     say(made.caption)
+    if notes and made.notes:
+        say(made.notes)

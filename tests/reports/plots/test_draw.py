@@ -14,7 +14,8 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.collections import LineCollection
 
-from contextlab.reports.plots import draw, style
+from contextlab.reports.plots import draw, panels, style
+from contextlab.reports.plots.panels import ROOM, shift
 
 
 def several(count: int = 3, **changes: Any) -> Picture:
@@ -72,34 +73,64 @@ def test_the_same_picture_is_the_same_file_and_holds_its_digest(tmp_path: Path, 
     assert picture.digest.encode() in one.read_bytes()
 
 
-def test_fonts_are_embedded_as_they_are_and_not_small(tmp_path: Path) -> None:
+def test_fonts_are_embedded_as_they_are_and_can_be_read_on_a_phone(tmp_path: Path) -> None:
     draw.save(several(), tmp_path / "one.pdf")
     content = (tmp_path / "one.pdf").read_bytes()
     assert b"/FontFile2" in content
     assert b"/Type3" not in content
-    made = draw.figure(several())
+    made = draw.figure(several(labels="points"))
     texts = [text for axes in made.axes for text in (*axes.get_xticklabels(), axes.xaxis.label, axes.yaxis.label)]
-    texts += [text for legend in made.legends for text in legend.get_texts()]
-    assert texts
-    assert all(text.get_fontsize() >= 7 for text in texts)
+    texts += made.texts
+    assert len(made.texts) == 3
+    # On a screen 360 pixels wide all letters are 10 pixels high, and in a column of 3.25 inches 6.5 points.
+    assert all(text.get_fontsize() / 72 / style.INCHES * 360 >= 10 for text in texts)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 12])
-def test_a_column_holds_everything(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("labels", ["points", "ends", "legend"])
+def test_the_picture_holds_everything_and_no_two_labels_overlap(count: int, labels: Any) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    made = draw.figure(several(count))
+    made = draw.figure(several(count, labels=labels))
     canvas = FigureCanvasAgg(made)
     canvas.draw()
     assert made.get_size_inches()[0] == style.INCHES
     edges = made.bbox
-    for part in (*made.legends, *(axes.xaxis.label for axes in made.axes), *(axes.yaxis.label for axes in made.axes)):
+    named = [*made.legends, *made.texts]
+    for part in (*named, *(axes.xaxis.label for axes in made.axes), *(axes.yaxis.label for axes in made.axes)):
         box = part.get_window_extent(canvas.get_renderer())
         assert box.x0 >= edges.x0 - 1
         assert box.x1 <= edges.x1 + 1
         assert box.y0 >= edges.y0 - 1
+    boxes = [text.get_window_extent(canvas.get_renderer()) for text in made.texts]
+    assert not [(a, b) for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
     (axes,) = made.axes
-    assert axes.get_window_extent().height > made.bbox.height * 0.3
+    assert axes.get_window_extent().height > made.bbox.height * 0.5
+
+
+@pytest.mark.parametrize("labels", ["points", "ends"])
+def test_labels_do_not_overlap_where_all_points_are_one(labels: Any) -> None:
+    series = tuple(Series(f"a method, form {n}", "evalm", (1.0,), (2.0,), form=f"evalm-{n}") for n in range(8))
+    made = draw.figure(several(series=series, labels=labels))
+    boxes = [text.get_window_extent() for text in made.texts]
+    assert len(boxes) == 8
+    assert not [(a, b) for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
+
+
+def test_a_grey_series_has_no_name_and_no_interval() -> None:
+    quiet = Series("m", "full", (1.0,), (1.0,), ((0.0, 2.0),), quiet=True)
+    named = Series("n", "window", (2.0,), (1.0,))
+    made = draw.figure(several(series=(quiet, named), labels="points"))
+    assert [text.get_text() for text in made.texts] == ["n"]
+    assert not [one for one in made.axes[0].collections if isinstance(one, LineCollection)]
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 20, 40])
+def test_series_side_by_side_stay_with_their_bin(count: int) -> None:
+    shifts = [shift(number, count) for number in range(count)]
+    assert max(map(abs, shifts)) <= ROOM / 2
+    assert shifts == sorted(shifts)
+    assert shifts == pytest.approx([-one for one in reversed(shifts)])
 
 
 def test_long_names_are_broken_and_stay_on_the_page() -> None:
@@ -107,6 +138,13 @@ def test_long_names_are_broken_and_stay_on_the_page() -> None:
     one, two = (Series(f"{long}{n}", "mine", (1.0,), (1.0,)) for n in range(2))
     made = draw.figure(several(series=(one, two)))
     assert all(len(line) < 70 for text in made.legends[0].get_texts() for line in text.get_text().splitlines())
+
+
+def test_a_long_axis_is_broken_and_a_short_one_is_not() -> None:
+    assert panels.broken("accuracy (higher is better)") == "accuracy (higher is better)"
+    long = panels.broken("nats per token - window, rank 16, all of the books (lower is better)")
+    assert long.splitlines()[-1] == "(lower is better)"
+    assert max(map(len, long.splitlines())) <= panels.LETTERS
 
 
 def test_scales_and_their_ticks() -> None:

@@ -10,7 +10,14 @@ from stored_runs import result
 
 from contextlab.errors import UserError
 from contextlab.reports.frame import frame_of
-from contextlab.reports.plots.observed import check_one, higher_is_better, measure_rows, observe
+from contextlab.reports.plots.observed import (
+    Observation,
+    baselines_of,
+    check_one,
+    higher_is_better,
+    measure_rows,
+    observe,
+)
 
 BOOKS = {"a": 3.0, "b": 2.0, "c": 4.0}
 
@@ -24,6 +31,10 @@ def perplexity(folder: Path, method: str, shift: float, books: dict[str, float] 
     return keep(folder, result(method, metrics=metrics), lines)
 
 
+def differences(rows: pandas.DataFrame) -> list[Observation]:
+    return observe(rows, baselines_of(rows, "window"))
+
+
 @pytest.fixture
 def frame(tmp_path: Path) -> pandas.DataFrame:
     return frame_of([perplexity(tmp_path, "window", 0.0), perplexity(tmp_path, "sliding", -0.25)])
@@ -31,14 +42,14 @@ def frame(tmp_path: Path) -> pandas.DataFrame:
 
 def test_without_a_baseline_values_are_those_stored(frame: pandas.DataFrame) -> None:
     rows = measure_rows(frame, None)
-    assert [(one.value, one.interval) for one in observe(rows, None)] == [(3.0, (2.0, 4.0))] * 2
+    assert [(one.value, one.interval) for one in observe(rows, {})] == [(3.0, (2.0, 4.0))] * 2
 
 
 @pytest.mark.parametrize(
     ("name", "gain"), [("nats_per_token", -0.25), ("nats_per_token_at_0k", 0.0), ("nats_per_token_at_1k", -0.5)]
 )
 def test_a_difference_is_paired_whatever_the_books_differ_in(frame: pandas.DataFrame, name: str, gain: float) -> None:
-    (one,) = observe(measure_rows(frame, name), "window")
+    (one,) = differences(measure_rows(frame, name))
     assert one.run.method == "sliding"
     assert one.value == pytest.approx(gain)
     # The books differ by nats, and the differences not at all.
@@ -47,10 +58,10 @@ def test_a_difference_is_paired_whatever_the_books_differ_in(frame: pandas.DataF
 
 def test_only_shared_examples_count(tmp_path: Path) -> None:
     runs = [perplexity(tmp_path, "window", 0.0), perplexity(tmp_path, "sliding", -1.0, {"b": 2.0, "z": 9.0})]
-    (one,) = observe(measure_rows(frame_of(runs), None), "window")
+    (one,) = differences(measure_rows(frame_of(runs), None))
     assert one.value == pytest.approx(-1.0)
     apart = [perplexity(tmp_path, "window", 0.0), perplexity(tmp_path, "full", 0.0, {"y": 1.0})]
-    assert observe(measure_rows(frame_of(apart), None), "window") == []
+    assert differences(measure_rows(frame_of(apart), None)) == []
 
 
 def test_questions_are_grouped_by_reach(tmp_path: Path) -> None:
@@ -65,19 +76,19 @@ def test_questions_are_grouped_by_reach(tmp_path: Path) -> None:
         for method, right in {"window": {"512": 1.0, "1k": 0.0}, "full": {"512": 1.0, "1k": 1.0}}.items()
     ]
     frame = frame_of(runs)
-    assert [one.value for one in observe(measure_rows(frame, "accuracy_1k"), "window")] == [1.0]
-    assert [one.value for one in observe(measure_rows(frame, "accuracy_512"), "window")] == [0.0]
+    assert [one.value for one in differences(measure_rows(frame, "accuracy_1k"))] == [1.0]
+    assert [one.value for one in differences(measure_rows(frame, "accuracy_512"))] == [0.0]
 
 
 def test_a_baseline_is_one_method(frame: pandas.DataFrame, tmp_path: Path) -> None:
     rows = measure_rows(frame, None)
     with pytest.raises(UserError, match="There is no method in these results 'windows': did you mean 'window'"):
-        observe(rows, "windows")
+        baselines_of(rows, "windows")
     forms = [
         result("window", method_config={"N": n}, changed=["N"], run_id=f"w{n}", folder=str(tmp_path)) for n in (1, 2)
     ]
     with pytest.raises(UserError, match="several results of window for pg22/S2"):
-        observe(measure_rows(frame_of(forms), None), "window")
+        baselines_of(measure_rows(frame_of(forms), None), "window")
 
 
 def test_what_must_be_one_is_named_with_its_values(frame: pandas.DataFrame) -> None:

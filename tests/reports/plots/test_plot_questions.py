@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,15 @@ from stored_runs import three
 from contextlab.errors import UserError
 from contextlab.reports.amortised import Line
 from contextlab.reports.frame import frame_of
+from contextlab.reports.left_out import LeftOut
+from contextlab.reports.plots.chosen import Options
+from contextlab.reports.plots.picture import Picture
 from contextlab.reports.plots.questions import break_even, crossings
+
+
+def draw(runs: Sequence[dict[str, Any]], x: str = "flops", contexts: int = 1) -> Picture:
+    return break_even(frame_of(runs), Options(x=x, contexts=contexts), LeftOut(len(runs)))
+
 
 positive = st.floats(0.01, 100)
 
@@ -25,7 +34,7 @@ def asked(method: str, context: float, query: float, questions: int = 1) -> dict
 
 
 def test_the_context_is_shared_by_all_its_questions() -> None:
-    (panel,) = break_even(frame_of([asked("full", 8.0, 4.0, questions=4)]), "flops").panels
+    (panel,) = draw([asked("full", 8.0, 4.0, questions=4)], "flops").panels
     (line,) = panel.series
     assert line.x[:3] == (1.0, 2.0, 4.0)
     assert line.y[:3] == pytest.approx((9.0, 5.0, 3.0))
@@ -44,20 +53,41 @@ def test_between_two_crossings_one_method_is_the_cheapest(pairs: list[tuple[floa
 
 
 def test_a_break_even_point_is_marked_and_said() -> None:
-    picture = break_even(frame_of([asked("window", 1.0, 3.0), asked("full", 22.0, 1.0)]), "flops")
+    picture = draw([asked("window", 1.0, 3.0), asked("full", 22.0, 1.0)], "flops")
     (guide,) = picture.panels[0].guides
     assert guide.x == pytest.approx((10.5,))
     assert "For more than 10 questions full is cheaper than window." in picture.caption
 
 
+def test_training_is_counted_once_for_all_contexts() -> None:
+    trained = asked("evalm", 8.0, 4.0)
+    trained["cost"] |= {"train": {"flops": 100 * 10**12, "peak_bytes": None, "seconds": 50.0, "tokens": 5}}
+    alone, shared = (draw([trained], contexts=count) for count in (1, 10))
+    assert alone.panels[0].series[0].y[0] == pytest.approx(112.0)
+    assert shared.panels[0].series[0].y[0] == pytest.approx(22.0)
+    assert "training is counted once for 1 context" in alone.caption.lower()
+    assert "once for 10 contexts" in shared.caption
+    assert draw([trained], "seconds").panels[0].series[0].y[0] == pytest.approx(62.0)
+
+
+def test_a_method_that_pays_off_late_is_drawn_until_then() -> None:
+    trained = asked("evalm", 8.0, 1.0)
+    trained["cost"] |= {"train": {"flops": 10**18, "peak_bytes": None, "seconds": 1.0, "tokens": 5}}
+    picture = draw([trained, asked("full", 8.0, 2.0)])
+    assert "For more than 1,000,000 questions evalm (trained 5) is cheaper than full" in picture.caption.replace(
+        "evalm, trained", "evalm (trained 5)"
+    )
+    assert picture.panels[0].series[0].x[-1] >= 10**6
+
+
 def test_seconds_are_drawn_as_flops_are() -> None:
     run = asked("full", 8.0, 4.0)
-    assert break_even(frame_of([run]), "seconds").panels[0].series[0].y[0] == pytest.approx(12.0)
-    assert "seconds per question" in break_even(frame_of([run]), "seconds").panels[0].y.label
+    assert draw([run], "seconds").panels[0].series[0].y[0] == pytest.approx(12.0)
+    assert "seconds per question" in draw([run], "seconds").panels[0].y.label
 
 
 def test_what_has_no_cost_per_question_is_refused() -> None:
     with pytest.raises(UserError, match="choose a task with questions"):
-        break_even(frame_of(three()), "flops")
+        draw(three(), "flops")
     with pytest.raises(UserError, match="choose flops or seconds"):
-        break_even(frame_of(three()), "state")
+        draw(three(), "state")

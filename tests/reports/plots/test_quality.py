@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,21 @@ from stored_runs import result, three
 
 from contextlab.errors import UserError
 from contextlab.reports.frame import frame_of
+from contextlab.reports.left_out import LeftOut
+from contextlab.reports.plots.chosen import NONE, Options
 from contextlab.reports.plots.picture import FRONT, Panel, Picture
 from contextlab.reports.plots.quality import Cost, length, pareto, position, reach, thousands
 
 TO = "\N{EN DASH}"
+Draw = Callable[..., Picture]
 
 
-def panel(picture: Picture) -> Panel:
-    (one,) = picture.panels
+def draw(kind: Draw, runs: Sequence[dict[str, Any]], baseline: str | None = NONE, **options: Any) -> Picture:
+    return kind(frame_of(runs), Options(baseline=baseline, **options), LeftOut(len(runs)))
+
+
+def panel(kind: Draw, runs: Sequence[dict[str, Any]], baseline: str | None = NONE, **options: Any) -> Panel:
+    (one,) = draw(kind, runs, baseline, **options).panels
     return one
 
 
@@ -30,6 +38,12 @@ def costing(method: str, nats: float, context: int | None, query: int, state: in
     return result(method, nats, cost={"train": None, **costs}, state=sizes)
 
 
+def stored(folder: Path, method: str, values: dict[str, float], **changes: Any) -> dict[str, Any]:
+    """A run with its examples, of which all others have the same data."""
+    lines = [line(name, value, parts={"accuracy": [[value, 1, name]]}) for name, value in values.items()]
+    return keep(folder, accurate(method, 0.5, **changes), lines)
+
+
 RUNS = [
     costing("window", 3.2, None, 10**12),
     costing("full", 3.0, 2 * 10**12, 10**12),
@@ -41,54 +55,54 @@ RUNS = [
     ("x", "costs"), [("flops", [1.0, 3.0, 2.0]), ("seconds", [1.0, 3.0, 2.0]), ("state", [1.0, 1.0, 1.0])]
 )
 def test_costs_of_all_phases_but_training_are_summed(x: Cost, costs: list[float]) -> None:
-    drawn = panel(pareto(frame_of(RUNS), x, None, None))
+    drawn = panel(pareto, RUNS, x=x)
     assert [one.x for one in drawn.series] == [(cost,) for cost in costs]
     assert [one.y for one in drawn.series] == [(3.2,), (3.0,), (3.3,)]
     assert [one.intervals for one in drawn.series] == [((y - 0.5, y + 0.5),) for y in (3.2, 3.0, 3.3)]
 
 
 def test_the_front_is_a_stair_through_those_that_none_beats() -> None:
-    (stair,) = panel(pareto(frame_of(RUNS), "flops", None, None)).guides
+    (stair,) = panel(pareto, RUNS).guides
     assert stair.label == FRONT
     assert list(zip(stair.x, stair.y, strict=True)) == [(1.0, 3.2), (3.0, 3.2), (3.0, 3.0)]
 
 
 def test_without_a_known_direction_there_is_no_front() -> None:
     runs = [accurate(name, 0.5, metrics={"smoothness": metric(0.5)}, measure={"name": "smoothness"}) for name in "ab"]
-    assert panel(pareto(frame_of(runs), "flops", None, None)).guides == ()
+    assert panel(pareto, runs).guides == ()
 
 
 def test_a_run_whose_cost_was_not_counted_is_no_point() -> None:
     uncounted = result("sinks")
     uncounted["cost"]["query"]["flops"] = None
-    assert [one.label for one in panel(pareto(frame_of([*RUNS, uncounted]), "flops", None, None)).series] == [
+    assert [one.label for one in panel(pareto, [*RUNS, uncounted]).series] == [
         "window",
         "full",
         "hso",
     ]
     with pytest.raises(UserError, match="no TFLOPs per example"):
-        pareto(frame_of([uncounted]), "flops", None, None)
+        draw(pareto, [uncounted], x="flops")
 
 
 def test_costs_of_several_powers_of_ten_are_on_a_logarithmic_axis() -> None:
-    assert panel(pareto(frame_of(RUNS), "flops", None, None)).x.scale == "linear"
+    assert panel(pareto, RUNS).x.scale == "linear"
     wide = [*RUNS, costing("longmem", 3.1, None, 10**13)]
-    assert panel(pareto(frame_of(wide), "flops", None, None)).x.scale == "log"
+    assert panel(pareto, wide).x.scale == "log"
 
 
 def test_seconds_of_two_machines_are_no_picture_but_flops_are() -> None:
     runs = three()
     runs[0]["provenance"]["device"] = "cuda"
-    assert pareto(frame_of(runs), "flops", None, None)
+    assert draw(pareto, runs, x="flops")
     with pytest.raises(UserError, match="one device"):
-        pareto(frame_of(runs), "seconds", None, None)
+        draw(pareto, runs, x="seconds")
 
 
 @pytest.mark.parametrize("changes", [{"split": "S1"}, {"context": "none"}, {"backbone": "gpt2"}])
 def test_what_differs_otherwise_is_refused(changes: dict[str, str]) -> None:
     runs = [result("window"), result("full", **changes)]
     with pytest.raises(UserError, match="choose with --where"):
-        pareto(frame_of(runs), "flops", None, None)
+        draw(pareto, runs, x="flops")
 
 
 def sized(method: str, split: str, tokens: int, value: float) -> dict[str, Any]:
@@ -99,14 +113,14 @@ def sized(method: str, split: str, tokens: int, value: float) -> dict[str, Any]:
 
 def test_lengths_of_one_benchmark_are_a_line_for_every_method() -> None:
     runs = [sized("full", "4k", 4000, 0.9), sized("full", "1k", 1000, 0.8), sized("window", "1k", 1000, 0.6)]
-    drawn = panel(length(frame_of(runs), None, None))
+    drawn = panel(length, runs)
     assert {one.label: (one.x, one.y) for one in drawn.series} == {
         "full": ((1000.0, 4000.0), (0.8, 0.9)),
         "window": ((1000.0,), (0.6,)),
     }
     assert drawn.x.scale == "log2"
     with pytest.raises(UserError, match="one benchmark"):
-        length(frame_of([*runs, result("full")]), None, None)
+        draw(length, [*runs, result("full")])
 
 
 def by(metrics: dict[str, float], **changes: Any) -> dict[str, Any]:
@@ -120,38 +134,77 @@ def test_positions_are_bins_in_their_order() -> None:
         "nats_per_token_at_0k": 4.0,
         "nats_per_token_at_2k": 3.5,
     }
-    drawn = panel(position(frame_of([by(stored)]), None, None))
+    drawn = panel(position, [by(stored)])
     assert drawn.series[0].y == (4.0, 3.5, 2.0)
     assert [text for _, text in drawn.x.ticks] == [f"0{TO}2k", f"2{TO}16k", "16k on"]
     with pytest.raises(UserError, match="hold no metric of accuracy by position"):
-        position(frame_of([by(stored)]), "accuracy", None)
+        draw(position, [by(stored)], metric="accuracy")
     with pytest.raises(UserError, match="hold no metric by position"):
-        position(frame_of(three()), None, None)
+        draw(position, three())
 
 
 def test_reaches_are_bins_in_their_order() -> None:
     stored = {"accuracy": 0.7, "accuracy_1k": 0.6, "accuracy_512": 0.9, "accuracy_16k": 0.2}
     measure = {"name": "accuracy", "higher_is_better": True, "bounded": True}
-    drawn = panel(reach(frame_of([by(stored, measure=measure)]), None, None))
+    drawn = panel(reach, [by(stored, measure=measure)])
     assert drawn.series[0].y == (0.9, 0.6, 0.2)
     assert [text for _, text in drawn.x.ticks] == ["512", "1k", "16k"]
 
 
-def test_a_baseline_is_zero_and_no_series(tmp_path: Path) -> None:
-    runs = [
-        keep(
-            tmp_path,
-            accurate(method, value),
-            [line(name, value, parts={"accuracy": [[value, 1, name]]}) for name in "ab"],
-        )
-        for method, value in {"window": 0.0, "full": 1.0}.items()
-    ]
-    drawn = panel(pareto(frame_of(runs), "flops", None, "window"))
-    assert [(one.label, one.y) for one in drawn.series] == [("full", (1.0,))]
-    assert [guide.kind for guide in drawn.guides] == ["level"]
-    assert "window" in drawn.y.label
+def test_differences_to_the_window_are_drawn_where_nothing_is_asked_for(tmp_path: Path) -> None:
+    runs = [stored(tmp_path, method, {"a": value, "b": value}) for method, value in (("full", 1.0), ("window", 0.25))]
+    drawn = draw(pareto, runs, baseline=None)
+    (one,) = drawn.panels
+    assert {series.label: series.y for series in one.series} == {"full": (0.75,), "window": (0.0,)}
+    assert "level" in [guide.kind for guide in one.guides]
+    assert one.y.label == "accuracy \N{MINUS SIGN} window (higher is better)"
+    assert drawn.caption.startswith("Accuracy \N{MINUS SIGN} window against TFLOPs per example, n = ")
+    assert "paired differences over 2 examples" in drawn.caption
+    values = panel(pareto, runs, baseline=NONE)
+    assert [series.y for series in values.series] == [(0.5,), (0.5,)]
     with pytest.raises(UserError, match="shares examples with full"):
-        pareto(frame_of(runs).query("method == 'full'"), "flops", None, "full")
+        draw(pareto, runs[:1], baseline="full")
+
+
+def test_a_line_of_the_baseline_is_the_zero_alone(tmp_path: Path) -> None:
+    sizes = [{"cost": sized("full", "1k", 1000, 0.5)["cost"]}]
+    runs = [stored(tmp_path, m, {"a": v}, **sizes[0]) for m, v in (("window", 0.0), ("full", 1.0))]
+    assert [one.label for one in panel(length, runs, baseline=None).series] == ["full"]
+
+
+def test_runs_on_other_examples_are_no_points_and_are_said(tmp_path: Path) -> None:
+    books = dict.fromkeys("abc", 0.5)
+    runs = [stored(tmp_path, method, books) for method in ("window", "full", "sliding")]
+    runs += [stored(tmp_path, method, {"a": 0.9}) for method in ("hso", "evalm")]
+    drawn = draw(pareto, runs, baseline=None)
+    assert {one.label for one in drawn.panels[0].series} == {"window", "full", "sliding"}
+    assert "n = 3 examples" in drawn.caption
+    assert "left out: 2 of 5 runs on other examples (n = 1)" in drawn.caption
+
+
+def test_at_most_eight_series_have_a_name_and_the_others_are_counted() -> None:
+    runs = [costing(f"m{n}", 3.0 + n / 100, None, (20 - n) * 10**11) for n in range(12)]
+    drawn = draw(pareto, runs)
+    quiet = [one.label for one in drawn.panels[0].series if one.quiet]
+    assert len(quiet) == 4
+    assert "grey: 4 further methods" in drawn.caption
+    assert all(label in drawn.notes for label in quiet)
+    assert all(not one.intervals for one in drawn.panels[0].series if one.quiet)
+    asked = panel(pareto, runs, label=("m11", "m10"))
+    assert [one.label for one in asked.series if not one.quiet] == ["m10", "m11"]
+
+
+def test_a_run_without_the_metric_is_said() -> None:
+    values = {"nats_per_token": 3.0, "nats_per_token_at_0k": 4.0, "nats_per_token_at_1k": 3.5}
+    runs = [by(values), result("hso")]
+    assert "left out: 1 of 2 runs without a metric by position of the token" in draw(position, runs).caption
+    of_metric = draw(pareto, runs, metric="nats_per_token_at_1k").caption
+    assert "left out: 1 of 2 runs without nats_per_token_at_1k" in of_metric
+
+
+def test_a_caption_is_two_sentences_and_a_legend(tmp_path: Path) -> None:
+    runs = [stored(tmp_path, method, {"a": v, "b": v}) for method, v in (("full", 1.0), ("window", 0.25))]
+    assert draw(pareto, runs, baseline=None).caption.count(". ") <= 2
 
 
 def test_sizes_are_read_as_they_are_written() -> None:

@@ -4,36 +4,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextlab.reports.plots.pairs import OTHERS
-from contextlab.reports.plots.style import CONTROLS, LOOKS, looks
+from contextlab.reports.plots.pairs import OTHERS as CONTEXTS
+from contextlab.reports.plots.style import CONTROLS, LOOKS, OTHERS, looks
 
 names = st.sampled_from([*LOOKS, "mine", "file.py:Mine", "theirs"])
+FORMS = ("", "-difference", "(K=32)", "(rank=16,local=sliding)", "-c4", "-r8")
+forms = st.tuples(names, st.sampled_from(FORMS)).map(lambda both: (both[0], "".join(both)))
 
 
 def test_no_two_methods_have_one_look() -> None:
     assert len({marker for _, marker in LOOKS.values()}) == len(LOOKS)
     assert len(set(LOOKS.values())) == len(LOOKS)
-    assert set(CONTROLS) == {f"own - {control}" for control in OTHERS}
+    assert set(CONTROLS) == {f"own - {control}" for control in CONTEXTS}
 
 
-@given(st.lists(names, max_size=6), st.lists(names, max_size=6))
-def test_a_method_has_its_colour_and_marker_whatever_else_is_drawn(before: list[str], after: list[str]) -> None:
-    alone = {name: looks([name])[0] for name in before}
-    first = dict(reversed(list(zip([*before, *after], looks([*before, *after]), strict=True))))
-    for name, look in alone.items():
-        assert first[name] == look or name not in LOOKS
+@given(st.lists(st.sampled_from([*LOOKS]), max_size=12, unique=True))
+def test_a_method_without_settings_has_its_colour_and_marker_whatever_else_is_drawn(methods: list[str]) -> None:
+    for method, look in zip(
+        dict.fromkeys(methods), looks((name, name) for name in dict.fromkeys(methods)), strict=True
+    ):
+        assert (look.colour, look.marker, look.fill) == (*LOOKS[method], "full")
 
 
-@given(st.lists(names, max_size=7))
-def test_series_differ_without_colour(methods: list[str]) -> None:
-    drawn = [(look.marker, look.fill) for look in looks(methods)]
-    assert len(set(drawn)) == len(drawn)
+@given(forms, st.lists(forms, max_size=6, unique=True))
+def test_a_form_has_the_same_look_in_every_picture_without_other_forms(
+    form: tuple[str, str], others: list[tuple[str, str]]
+) -> None:
+    beside = [one for one in others if one[0] in LOOKS and one[0] != form[0]]
+    if form[0] in LOOKS:
+        assert looks([*beside, form])[-1] == looks([form])[0]
 
 
-@given(st.lists(names, min_size=1, max_size=7))
-def test_forms_of_a_method_have_one_colour(methods: list[str]) -> None:
+@pytest.mark.parametrize("mark", ["", " (trained 61.4k)", " (untrained)"])
+def test_a_mark_changes_no_look(mark: str) -> None:
+    assert looks([("evalm", f"evalm-c4{mark}")]) == looks([("evalm", "evalm-c4")])
+    assert looks([("evalm", f"evalm{mark}")])[0].marker == LOOKS["evalm"][1]
+
+
+@given(st.lists(forms, max_size=12, unique=True))
+def test_no_two_series_have_the_same_colour_and_marker(series: list[tuple[str, str]]) -> None:
+    drawn = [(look.colour, look.marker, look.fill) for look in looks(series)]
+    own = {name for name, _ in series if name not in LOOKS}
+    assert len(set(drawn)) == len(drawn) or len(own) > len(OTHERS)
+
+
+@given(st.lists(forms, min_size=1, max_size=7))
+def test_forms_of_a_method_have_one_colour(series: list[tuple[str, str]]) -> None:
     colours: dict[str, set[str]] = {}
-    for name, look in zip(methods, looks(methods), strict=True):
+    for (name, _), look in zip(series, looks(series), strict=True):
         colours.setdefault(name, set()).add(look.colour)
     assert all(len(one) == 1 for one in colours.values())
 

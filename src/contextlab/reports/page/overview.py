@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -10,7 +11,7 @@ import pandas
 from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.plots.observed import higher_is_better, runs_of
 from contextlab.reports.plots.quality import COSTS, Cost, cost_of
-from contextlab.reports.plots.style import looks
+from contextlab.reports.plots.style import POLYGONS, looks
 from contextlab.reports.short_names import titles
 
 COLUMNS = ("run", "method", "name", "task", "benchmark", "context", "backbone", "device", "dtype", "seed", "examples")
@@ -56,11 +57,19 @@ def overview(frame: pandas.DataFrame, names: Names = PLAIN) -> dict[str, Any]:
 
 
 def _looks(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Colour and shape of every method; forms of one method have one colour, and only the first is filled."""
+    """Colour and shape of every method: those of pictures; a shape that the page does not have comes with its path."""
     forms = {(run["name"], run["method"]): None for run in runs}
-    by_form = dict(zip(forms, looks(name for name, _ in forms), strict=True))
+    by_form = dict(zip(forms, looks(forms), strict=True))
     chosen = [by_form[run["name"], run["method"]] for run in runs]
-    return [{"colour": one.colour, "marker": one.marker, "fill": one.fill} for one in chosen]
+    return [
+        {"colour": one.colour, "marker": one.marker, "fill": one.fill, "path": _path(POLYGONS.get(one.marker, ()))}
+        for one in chosen
+    ]
+
+
+def _path(corners: Sequence[tuple[float, float]]) -> str:
+    """A polygon as SVG draws it, downwards and five units to each side; empty without corners."""
+    return f"M{'L'.join(f'{5 * x:g} {-5 * y:g}' for x, y in corners)}Z" if corners else ""
 
 
 def _plain(value: Any) -> Any:

@@ -11,9 +11,11 @@ from typing import Any
 from contextlab import seals
 from contextlab.cards import CARD
 from contextlab.errors import UserError
-from contextlab.reports.names import PLAIN, Names
-from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
-from contextlab.reports.short_names import titles
+from contextlab.reports.left_out import LeftOut
+from contextlab.reports.names import Names
+from contextlab.reports.plots import words
+from contextlab.reports.plots.chosen import Options, named, unique_titles
+from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Place, Series
 from contextlab.training import records
 
 CURVE = "curve.jsonl"
@@ -53,41 +55,58 @@ def trainings(folders: Iterable[Path]) -> list[Training]:
     return [_read(path) for path in paths]
 
 
-def training(folders: Iterable[Path], names: Names = PLAIN) -> Picture:
+def training(folders: Iterable[Path], options: Options) -> Picture:
     """Losses, and the content gain of the validations, against the tokens that were learned from.
 
     Raises:
         UserError: as `trainings`.
     """
     known = trainings(folders)
-    labels = _labels(known, names)
+    labels = _labels(known, options.names)
+    last = [one.validations[-1][1]["loss"] if one.validations else math.inf for one in known]
+    order = sorted(range(len(known)), key=last.__getitem__)
+    best = [(labels[n], known[n].method or labels[n]) for n in order]
+    chosen = set(named(best, options))
     losses, held_back, gains = [], [], []
     for label, one in zip(labels, known, strict=True):
+        about: dict[str, Any] = {"form": one.label, "line": True, "quiet": label not in chosen}
         if one.losses:
             x, y = zip(*_averaged(one.losses), strict=True)
-            losses.append(Series(label, one.method, x, y, line=True))
+            losses.append(Series(label, one.method, x, y, **about))
         if one.validations:
             x = tuple(tokens for tokens, _ in one.validations)
-            held_back.append(Series(label, one.method, x, tuple(v["loss"] for _, v in one.validations), line=True))
+            held_back.append(Series(label, one.method, x, tuple(v["loss"] for _, v in one.validations), **about))
             y = tuple(v["content_gain"] for _, v in one.validations)
             bars = tuple(_bar(v["content_gain"], v["content_error"]) for _, v in one.validations)
-            gains.append(Series(label, one.method, x, y, bars if any(bars) else (), line=True))
+            shown = bars if any(bars) and label in chosen else ()
+            gains.append(Series(label, one.method, x, y, intervals=shown, **about))
     tokens = Axis("tokens learned from")
-    panels = [Panel(tokens, Axis("training loss"), tuple(losses))] if losses else []
-    panels += [Panel(tokens, Axis("held-back loss"), tuple(held_back))] if held_back else []
     zero = (Guide("", "level", (), (0.0,)),)
-    panels += [Panel(tokens, Axis("content gain"), tuple(gains), zero)] if gains else []
-    caption = (
-        "All in nats per token. Above the loss on the corpus while it is learned from, then that on held-back "
-        "documents behind their own history, below the content gain: how much worse another document's history is. "
-        "Bars are one standard error, as the runs have stored it."
-    )
-    return Picture(tuple(panels), caption)
+    # Names stand where lines are smooth; the losses on the corpus have them only where nothing else is drawn.
+    drawn: list[tuple[str, list[Series], tuple[Guide, ...], Place]] = [
+        ("training loss", losses, (), "none" if held_back else "ends"),
+        ("held-back loss", held_back, (), "ends"),
+        ("content gain", gains, zero, "ends"),
+    ]
+    panels = [
+        Panel(tokens, Axis(title), tuple(series), guides, labels=place)
+        for title, series, guides, place in drawn
+        if series
+    ]
+    grey = [label for label in labels if label not in chosen]
+    sentences = [
+        f"Losses of {len(known)} training{'s' * (len(known) > 1)} in nats per token, on the corpus and on held-back "
+        "documents behind their own history",
+        "The content gain is how much worse another document's history is",
+    ]
+    meaning = "bars: one standard error, as the runs have stored it" if any(one.intervals for one in gains) else ""
+    caption = words.caption(sentences, [meaning, words.grey_of(grey)], LeftOut(len(known)))
+    return Picture(tuple(panels), caption, f"Grey: {'; '.join(grey)}." if grey else "")
 
 
 def _labels(known: Sequence[Training], names: Names) -> list[str]:
     """Short labels, numbered where several trainings have the same."""
-    short = titles((one.label for one in known), names)
+    short = unique_titles((one.label for one in known), names)
     labels = [short[one.label] for one in known]
     return [
         f"{text} #{labels[: n + 1].count(text)}" if labels.count(text) > 1 else text for n, text in enumerate(labels)

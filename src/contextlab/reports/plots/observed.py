@@ -66,32 +66,43 @@ def runs_of(rows: pandas.DataFrame) -> list[Any]:
     return list(rows.itertuples())
 
 
-def observe(rows: pandas.DataFrame, baseline: str | None) -> list[Observation]:
-    """The values of rows, or where there is a baseline their paired differences to it, on the same task and metric.
+def observe(rows: pandas.DataFrame, baselines: Mapping[tuple[str, str], Any]) -> list[Observation]:
+    """The values of rows, or where there are baselines their paired differences to those of their task and metric.
 
-    The baseline itself, and runs that share no examples with it, have no difference and are left out.
+    Runs that share no examples with their baseline have no difference and are left out.
 
-    Raises:
-        UserError: when there is no such baseline, or not one of it for every task.
+    Args:
+        rows: of the frame.
+        baselines: runs by task and metric, from `baselines_of`; empty for values.
     """
     stored = runs_of(rows)
-    if baseline is None:
+    if not baselines:
         return [Observation(row, row.value, _interval(row.low, row.high)) for row in stored]
-    fits = matching(baseline, [row.method for row in stored], [row.name for row in stored])
-    if not any(fits):
-        raise unknown("method in these results", baseline, {row.method for row in stored})
-    others: dict[tuple[str, str], Any] = {}
-    for row, fit in zip(stored, fits, strict=True):
-        if fit and (row.task, row.metric) in others:
-            raise UserError(f"There are several results of {baseline} for {row.task}: name one as in a table.")
-        if fit:
-            others[row.task, row.metric] = row
-    differences = ((row, _paired(row, others.get((row.task, row.metric)))) for row in stored)
+    differences = ((row, _paired(row, baselines.get((row.task, row.metric)))) for row in stored)
     return [
         Observation(row, metric.value, _interval(metric.low, metric.high))
         for row, metric in differences
         if metric is not None
     ]
+
+
+def baselines_of(rows: pandas.DataFrame, baseline: str) -> dict[tuple[str, str], Any]:
+    """The runs of a baseline by task and metric.
+
+    Raises:
+        UserError: when there is no such method, or several runs of it for a task.
+    """
+    stored = runs_of(rows)
+    fits = matching(baseline, [row.method for row in stored], [row.name for row in stored])
+    if not any(fits):
+        raise unknown("method in these results", baseline, {row.method for row in stored})
+    runs: dict[tuple[str, str], Any] = {}
+    for row, fit in zip(stored, fits, strict=True):
+        if fit and (row.task, row.metric) in runs:
+            raise UserError(f"There are several results of {baseline} for {row.task}: name one as in a table.")
+        if fit:
+            runs[row.task, row.metric] = row
+    return runs
 
 
 def difference(row: Any, other: Any) -> Metric | None:
@@ -116,16 +127,28 @@ def higher_is_better(frame: pandas.DataFrame, metric: str) -> bool | None:
 
 
 def metric_label(metric: str, higher: bool | None, baseline: str | None = None, names: Names = PLAIN) -> str:
-    """The words of an axis."""
+    """The words of an axis; a baseline has the name under which it is shown."""
     chosen = names.of("metric", metric)
     words = chosen if chosen != metric else LABELS.get(metric, metric.replace("_", " "))
-    minus = f" \N{MINUS SIGN} {names.of('method', baseline)}" if baseline else ""
+    minus = f" \N{MINUS SIGN} {baseline}" if baseline else ""
     better = {True: " (higher is better)", False: " (lower is better)", None: ""}[higher]
     return f"{words}{minus}{better}"
 
 
 def _paired(row: Any, other: Any | None) -> Metric | None:
     return None if other is None or row.run == other.run else difference(row, other)
+
+
+def clusters_of(row: Any) -> tuple[int, str]:
+    """How many independent clusters a run's metric has, and what they are; 0 where its examples are not stored."""
+    if not isinstance(row.folder, str):
+        return 0, ""
+    parts = _parts_of(row.folder, row.examples, row.metric)
+    clusters = {part.cluster for one in parts.values() for part in one}
+    if clusters == set(parts):
+        return len(clusters), "examples"
+    of_works = any("work" in line["record"] for line in lines(Path(row.folder), row.examples))
+    return len(clusters), "works" if of_works else "clusters"
 
 
 def _interval(low: float | None, high: float | None) -> tuple[float, float] | None:

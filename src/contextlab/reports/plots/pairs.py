@@ -3,118 +3,170 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas
 
+from contextlab.benchmarks.task import Metric
 from contextlab.errors import UserError, unknown
-from contextlab.reports.names import PLAIN, Names
+from contextlab.reports.left_out import LeftOut
+from contextlab.reports.plots import words
+from contextlab.reports.plots.chosen import (
+    Options,
+    equal_examples,
+    measured,
+    named,
+    ranked,
+    unique_titles,
+    usual_baseline,
+)
 from contextlab.reports.plots.observed import (
     check_one,
     difference,
     example_values,
     higher_is_better,
-    measure_rows,
     metric_label,
     runs_of,
 )
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
-from contextlab.reports.short_names import titles
 from contextlab.reports.where import matching
 
 ALIKE = ("backbone", "dtype", "seed")
 OTHERS = {"none": "no context", "wrong": "a wrong one"}
 
 
-def scatter(frame: pandas.DataFrame, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
-    """The metric of every example under one method against that under the baseline.
+def scatter(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+    """The metric of every example under other methods against that under the baseline.
+
+    Args:
+        frame: of the results.
+        options: what a user has chosen.
+        left_out: the runs that are not in the frame.
 
     Raises:
-        UserError: without a baseline or another method, or for several tasks or contexts.
+        UserError: without two methods, or for several tasks or contexts.
     """
     check_one(frame, ("task", "context", *ALIKE), "Examples are drawn for")
-    rows = runs_of(measure_rows(frame, metric))
-    if baseline is None and len(rows) != 2:
-        raise UserError("Examples are drawn of two methods: name the one on the horizontal axis with --baseline.")
+    of_metric, left_out = measured(frame, options.metric, left_out)
+    rows = runs_of(of_metric)
+    baseline = options.baseline or usual_baseline(of_metric)
+    if baseline is None:
+        raise UserError("Examples are drawn of two methods or more: run `contextlab bench` with another one.")
     methods = [row.method for row in rows]
-    fits = matching(baseline, methods, [row.name for row in rows]) if baseline else [True, False]
+    fits = matching(baseline, methods, [row.name for row in rows])
     if sum(fits) != 1:
         raise unknown("single method in these results", str(baseline), methods)
     first = rows[fits.index(True)]
-    short = titles(methods, names)
+    labels = unique_titles(methods, options.names)
     own = example_values(first)
-    series = []
+    clouds: dict[str, tuple[Any, list[tuple[float, float]]]] = {}
     for row in rows:
         other = example_values(row)
-        shared = [name for name in own if name in other]
-        if row.run != first.run and shared:
-            series.append(_cloud(short[row.method], row.name, [(own[name], other[name]) for name in shared]))
-    if not series:
+        points = [(own[name], other[name]) for name in own if name in other]
+        if row.run != first.run and points:
+            clouds[row.method] = (row, points)
+    if not clouds:
         raise UserError(f"No result shares examples with {first.method}: choose another --baseline.")
     higher = higher_is_better(frame, first.metric)
-    only = short[rows[fits.index(False)].method] if len(series) == 1 and len(rows) == 2 else "other method"
-    words = metric_label(first.metric, None, names=names)
-    axes = (Axis(f"{words}, {short[first.method]}"), Axis(f"{words}, {only}"))
-    panel = Panel(*axes, tuple(series), (Guide("", "equal"),))
-    side = {True: "Above the diagonal", False: "Below the diagonal", None: "Off the diagonal"}[higher]
-    better = f"{side} {short[first.method]} is worse." if higher is not None else ""
-    drawn = f"Every point is an example; larger points with a number are several. {better}".strip()
-    return Picture((panel,), f"{drawn} {first.task}: {first.note} ({first.source}). Backbone {first.backbone}.")
+    means = {label: (row.name, sum(y for _, y in points) / len(points)) for label, (row, points) in clouds.items()}
+    chosen = named(ranked(means, higher), options)
+    series = tuple(_cloud(labels[label], row, points, label not in chosen) for label, (row, points) in clouds.items())
+    text = metric_label(first.metric, None, names=options.names)
+    only = series[0].label if len(series) == 1 else "other methods"
+    axes = (Axis(f"{text}, {labels[first.method]}"), Axis(f"{text}, {only}"))
+    side = {True: "above the diagonal", False: "below the diagonal", None: ""}[higher]
+    grey = [one.label for one in series if one.quiet]
+    without = len(rows) - 1 - len(clouds)
+    missing = left_out.also(without, f"without examples of {labels[first.method]}")
+    drawn = of_metric[of_metric["run"].isin([first.run, *(row.run for row, _ in clouds.values())])]
+    caption = words.caption(
+        [f"{text} of every example under {only} against {labels[first.method]}, {words.data_of(drawn)}"],
+        [
+            f"{side}: {labels[first.method]} is worse" if side else "",
+            "larger with a number: several equal examples" if any(one.notes for one in series) else "",
+            words.grey_of(grey),
+        ],
+        missing,
+    )
+    return Picture((Panel(*axes, series, (Guide("", "equal"),)),), caption, words.notes(drawn, grey))
 
 
-def controls(frame: pandas.DataFrame, metric: str | None, names: Names = PLAIN) -> Picture:
-    """What the own context gives beyond none, and beyond a wrong one.
+def controls(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+    """What the own context gives beyond none, and beyond a wrong one; the method with the largest gain above.
+
+    Args:
+        frame: of the results.
+        options: what a user has chosen.
+        left_out: the runs that are not in the frame.
 
     Raises:
         UserError: when no method was run with a control, or for several tasks.
     """
     check_one(frame, ("task", *ALIKE), "Gains are drawn for")
-    rows = measure_rows(frame, metric)
-    check_one(rows, ("metric",), "A picture shows")
+    of_metric, left_out = measured(frame, options.metric, left_out)
+    check_one(of_metric, ("metric",), "A picture shows")
+    rows, left_out = equal_examples(of_metric, left_out)
     by = {(row.method, row.context): row for row in runs_of(rows)}
-    methods = [method for method, context in by if context == "own"]
-    short = titles(methods, names)
     name = str(rows["metric"].iloc[0])
     sign = -1.0 if higher_is_better(frame, name) is False else 1.0
-    series = []
-    for context in OTHERS:
-        pairs = [(n, by[m, "own"], by.get((m, context))) for n, m in enumerate(methods)]
-        gains = [(n, difference(own, other)) for n, own, other in pairs if other is not None]
-        known = [(n, gain) for n, gain in gains if gain is not None]
-        if known:
-            intervals = [
-                None if gain.low is None or gain.high is None else _ordered(sign * gain.low, sign * gain.high)
-                for _, gain in known
-            ]
-            x, y = tuple(sign * gain.value for _, gain in known), tuple(float(-n) for n, _ in known)
-            series.append(
-                Series(f"own \N{MINUS SIGN} {context}", f"own - {context}", x, y, tuple(intervals), along="x")
-            )
-    if not series:
+    gains = {context: _gains(by, context) for context in OTHERS}
+    known = {context: of_methods for context, of_methods in gains.items() if of_methods}
+    if not known:
         raise UserError("No method was run with a control: run `contextlab bench` with --context own,none,wrong first.")
-    ticks = tuple((float(-n), short[method]) for n, method in enumerate(methods))
-    axes = (Axis(f"gain in {metric_label(name, None, names=names)}"), Axis("", ticks=ticks))
-    first = by[methods[0], "own"]
-    drawn = {one.method.removeprefix("own - ") for one in series}
-    others = " and ".join(f"beyond {words}" for context, words in OTHERS.items() if context in drawn)
-    caption = (
-        f"Gain of the own context {others}; right of zero it helps. Bars are 95 % "
-        f"intervals of paired differences. {first.task}: {first.note} ({first.source}). Backbone {first.backbone}."
+    order = {method: sign * gain.value for of_methods in known.values() for method, gain in of_methods.items()}
+    methods = sorted(order, key=lambda method: -order[method])
+    series = tuple(_gain_series(context, of_methods, methods, sign) for context, of_methods in known.items())
+    labels = unique_titles(methods, options.names)
+    ticks = tuple((float(-n), labels[method]) for n, method in enumerate(methods))
+    beyond = " and ".join(OTHERS[context] for context in known)
+    text = metric_label(name, None, names=options.names)
+    axes = (Axis(f"gain in {text} beyond {beyond}"), Axis("", ticks=ticks))
+    drawn = rows[rows["method"].isin(methods)]
+    without = rows[~rows["method"].isin(methods)]["run"].nunique()
+    caption = words.caption(
+        [f"Gain in {text} of the own context beyond {beyond}, {words.data_of(drawn)}"],
+        [
+            "right of zero: the own context helps",
+            words.bars_of(drawn, any(one.intervals for one in series), paired=True),
+        ],
+        left_out.also(without, "without a control"),
     )
-    return Picture((Panel(*axes, tuple(series), (Guide("", "upright", (0.0,)),), dodge=True),), caption)
+    panel = Panel(*axes, series, (Guide("", "upright", (0.0,)),), dodge=True)
+    return Picture((panel,), caption, words.notes(drawn[drawn["context"] == "own"]))
 
 
-def _cloud(label: str, method: str, points: Sequence[tuple[float, float]]) -> Series:
+def _gains(by: Mapping[tuple[str, str], Any], context: str) -> dict[str, Metric]:
+    """The paired differences of methods with their own context to those with another one."""
+    both = {method: (row, by.get((method, context))) for (method, own), row in by.items() if own == "own"}
+    gains = {method: difference(row, other) for method, (row, other) in both.items() if other is not None}
+    return {method: gain for method, gain in gains.items() if gain is not None}
+
+
+def _gain_series(context: str, gains: Mapping[str, Metric], methods: Sequence[str], sign: float) -> Series:
+    shown = [(n, gains[method]) for n, method in enumerate(methods) if method in gains]
+    intervals = tuple(
+        None if gain.low is None or gain.high is None else _ordered(sign * gain.low, sign * gain.high)
+        for _, gain in shown
+    )
+    x, y = tuple(sign * gain.value for _, gain in shown), tuple(float(-n) for n, _ in shown)
+    label = f"own \N{MINUS SIGN} {context}"
+    return Series(label, f"own - {context}", x, y, intervals if any(intervals) else (), along="x")
+
+
+def _cloud(label: str, row: Any, points: Sequence[tuple[float, float]], quiet: bool) -> Series:
     """Points, with equal ones as one larger point and their number."""
     counts = Counter(points)
-    several = max(counts.values()) > 1
+    several = max(counts.values()) > 1 and not quiet
     return Series(
         label,
-        method,
+        row.name,
         tuple(x for x, _ in counts),
         tuple(y for _, y in counts),
+        form=row.method,
         notes=tuple(str(count) for count in counts.values()) if several else (),
         sizes=tuple(float(count) ** 0.5 for count in counts.values()) if several else (),
+        quiet=quiet,
     )
 
 

@@ -11,8 +11,9 @@ from typing import Literal
 Scale = Literal["linear", "log", "log2"]
 Interval = tuple[float, float] | None
 Ticks = tuple[tuple[float, str], ...]
+Place = Literal["points", "ends", "legend", "none"]
 FRONT = "Pareto front"
-"""Label of the guide through the methods that no other beats."""
+"""Label of the guide through the methods that no other beats; captions say what it is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Series:
     """Points of one method, or of one method's control.
 
     Attributes:
-        label: in the legend; the method as in tables, or what the points are.
+        label: the display name of the method, or what the points are.
         method: registered name, or the control, which decides colour and marker; empty where neither is known.
         x: of the points.
         y: of the points.
@@ -44,6 +45,8 @@ class Series:
         line: whether a line joins the points.
         notes: texts beside the points; empty without any.
         sizes: of the markers, 1 is the usual one; empty for all 1.
+        form: the method as in tables, which decides the marker; empty for the method without settings.
+        quiet: whether it is drawn in grey, without a label and intervals.
     """
 
     label: str
@@ -55,6 +58,8 @@ class Series:
     line: bool = False
     notes: tuple[str, ...] = ()
     sizes: tuple[float, ...] = ()
+    form: str = ""
+    quiet: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Guide:
     """A line that is no result: a front, a diagonal, a zero.
 
     Attributes:
-        label: in the legend; empty for none.
+        label: what it is; empty for a line that explains itself.
         kind: `steps` is a front, `level` a horizontal line at y[0], `upright` a vertical line at x[0], `equal` y = x.
         x: of its corners.
         y: of its corners.
@@ -84,6 +89,7 @@ class Panel:
         series: in the order of the legend.
         guides: behind the series.
         dodge: whether series are drawn side by side, so that their intervals do not overlap.
+        labels: where those of the series stand: beside points, at the ends of lines, in a legend, or in another panel.
     """
 
     x: Axis
@@ -91,14 +97,22 @@ class Panel:
     series: tuple[Series, ...]
     guides: tuple[Guide, ...] = ()
     dodge: bool = False
+    labels: Place = "legend"
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """Panels below each other, with what they show in words."""
+    """Panels below each other, with what they show in words.
+
+    Attributes:
+        panels: from above.
+        caption: at most two sentences and a legend.
+        notes: what else there is to know.
+    """
 
     panels: tuple[Panel, ...]
     caption: str
+    notes: str = ""
 
     @property
     def digest(self) -> str:

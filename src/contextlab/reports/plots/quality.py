@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
 import pandas
 
 from contextlab.errors import UserError
-from contextlab.reports.names import PLAIN, Names
+from contextlab.reports.left_out import LeftOut
+from contextlab.reports.plots import words
+from contextlab.reports.plots.chosen import Options, Shown, measured, named, ranked, shown
 from contextlab.reports.plots.observed import (
     POSITION,
     REACH,
     Observation,
     check_one,
     higher_is_better,
-    measure_rows,
     metric_label,
-    observe,
 )
 from contextlab.reports.plots.picture import FRONT, Axis, Guide, Panel, Picture, Scale, Series, front
-from contextlab.reports.short_names import titles
 
 Cost = Literal["flops", "state", "seconds"]
 COSTS: dict[Cost, str] = {
@@ -34,79 +33,94 @@ SAME = ("context", "backbone", "dtype", "seed")
 """What all results of a picture have in common."""
 DECADE = 8.0
 """Costs whose largest is this many times the smallest are drawn on a logarithmic axis."""
-INTERVALS = "Bars are 95 % intervals over clusters (works, texts, conversations, tasks)."
-PAIRED = "Differences are paired over the same examples."
 
 
-def pareto(frame: pandas.DataFrame, x: Cost, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
+def pareto(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
     """Quality against a cost, with the front of methods that no other beats in both.
+
+    Args:
+        frame: of the results.
+        options: what a user has chosen.
+        left_out: the runs that are not in the frame.
 
     Raises:
         UserError: when results have several tasks or contexts, for seconds several devices, or no such cost.
     """
+    x: Cost = options.x
     columns = ("task", *SAME, *(["device"] if x == "seconds" else []))
     check_one(frame, columns, "Quality against cost is drawn for")
-    rows = measure_rows(frame, metric)
+    rows, left_out = measured(frame, options.metric, left_out)
     name = _one_metric(rows)
-    observations = [(cost_of(one.run, x), one) for one in _observed(rows, baseline)]
-    counted = [(cost, one) for cost, one in observations if cost is not None and cost > 0]
+    known = shown(rows, options, left_out)
+    # The baseline is a point as well, since it has a cost: its difference to itself is 0.
+    runs = [*known.observations, *(Observation(row, 0.0, None) for row in known.baselines.values())]
+    counted = {one.run.method: (cost, one) for one in runs if (cost := cost_of(one.run, x))}
     if not counted:
         raise UserError(f"These results have no {COSTS[x]}: choose another cost with --x, or run `contextlab bench`.")
     higher = higher_is_better(frame, name)
-    labels = titles((one.run.method for _, one in counted), names)
-    series = [_series(labels, [one], [cost], line=False) for cost, one in counted]
-    guides = _front([(cost, one.value) for cost, one in counted], higher) + _zero(baseline)
-    costs = [cost for cost, _ in counted]
-    panel = Panel(Axis(COSTS[x], _scale(costs)), _axis(name, higher, baseline, names), tuple(series), guides)
-    words = f"{metric_label(name, None, baseline, names)} against {COSTS[x]}. {_front_words(higher)}"
-    return Picture((panel,), _caption(words, rows, baseline))
+    points = [(cost, one.value) for cost, one in counted.values()]
+    best = [list(counted)[number] for number in front(points, higher)] if higher is not None else []
+    order = ranked({label: (one.run.name, one.value) for label, (_, one) in counted.items()}, higher)
+    first = [*([known.baseline] if known.baseline else []), *reversed(best)]
+    chosen = named(order, options, first)
+    series = [_series(known, [one], [cost], False, chosen) for cost, one in counted.values()]
+    guides = _stair([points[list(counted).index(label)] for label in best]) + _zero(known)
+    axis = Axis(COSTS[x], _scale([cost for cost, _ in points]))
+    panel = Panel(axis, _axis(name, higher, known, options), tuple(series), guides, labels="points")
+    uncounted = len(runs) - len(counted)
+    missing = known.left_out.also(uncounted, f"without {COSTS[x]}")
+    about = f"{_metric(name, known, options)} against {COSTS[x]}"
+    return _picture(panel, about, rows, known, missing, words.STAIR if len(best) > 1 else "")
 
 
-def length(frame: pandas.DataFrame, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
+def length(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
     """Quality against the tokens of the context, of all splits of one benchmark.
+
+    Args:
+        frame: of the results.
+        options: what a user has chosen.
+        left_out: the runs that are not in the frame.
 
     Raises:
         UserError: when results have several benchmarks or contexts.
     """
     check_one(frame, ("benchmark", *SAME), "Quality against length is drawn for")
-    rows = measure_rows(frame, metric)
+    rows, left_out = measured(frame, options.metric, left_out)
     name = _one_metric(rows)
-    observations = _observed(rows, baseline)
-    labels = titles((one.run.method for one in observations), names)
-    series = []
-    for method in labels:
-        own = sorted((tokens_of(one.run), one) for one in observations if one.run.method == method)
-        series.append(_series(labels, [one for _, one in own], [tokens for tokens, _ in own], line=True))
+    known = shown(rows, options, left_out)
+    higher = higher_is_better(frame, name)
+    lines = {label: sorted(own, key=lambda one: tokens_of(one.run)) for label, own in _by_method(known).items()}
+    chosen = named(_ranked_lines(lines, higher), options)
+    series = [_series(known, own, [tokens_of(one.run) for one in own], True, chosen) for own in lines.values()]
     tokens = [x for one in series for x in one.x]
     scale: Scale = "log2" if max(tokens) > 2 * min(tokens) else "linear"
-    higher = higher_is_better(frame, name)
     axis = Axis("tokens of the context", scale)
-    panel = Panel(axis, _axis(name, higher, baseline, names), tuple(series), _zero(baseline), dodge=True)
-    words = f"{metric_label(name, None, baseline, names)} against the mean number of tokens that are read"
-    return Picture((panel,), _caption(f"{words}.", rows, baseline))
+    drawn = Panel(axis, _axis(name, higher, known, options), tuple(series), _zero(known), dodge=True, labels="ends")
+    about = f"{_metric(name, known, options)} against the mean number of tokens that are read"
+    return _picture(drawn, about, rows, known, known.left_out)
 
 
-def position(frame: pandas.DataFrame, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
+def position(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
     """A metric by the position of the tokens that it is measured on.
 
     Raises:
         UserError: when no metric is stored by position, or results have several tasks or contexts.
     """
-    bins = _by(frame, metric, POSITION, "tokens", "position")
+    bins = _by(frame, options.metric, POSITION, "tokens", "position")
     ends = [*(int(label) for _, label in bins[1:]), None]
     spans = [f"{start}\N{EN DASH}{end}k" if end else f"{start}k on" for (_, start), end in zip(bins, ends, strict=True)]
     ticks = [(name, span) for (name, _), span in zip(bins, spans, strict=True)]
-    return _by_bins(frame, names, ticks, POSITION, "position of the token", baseline)
+    return _by_bins(frame, options, left_out, ticks, POSITION, "position of the token")
 
 
-def reach(frame: pandas.DataFrame, metric: str | None, baseline: str | None, names: Names = PLAIN) -> Picture:
+def reach(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
     """A metric by the distance between a question and what it asks for.
 
     Raises:
         UserError: when no metric is stored by reach, or results have several tasks or contexts.
     """
-    bins = _by(frame, metric, REACH, "reach", "reach")
-    return _by_bins(frame, names, bins, REACH, "tokens back to the answer", baseline)
+    bins = _by(frame, options.metric, REACH, "reach", "reach")
+    return _by_bins(frame, options, left_out, bins, REACH, "tokens back to the answer")
 
 
 def cost_of(run: Any, x: Cost) -> float | None:
@@ -140,43 +154,51 @@ def _by(
     matches = {name: pattern.fullmatch(name) for name in frame["metric"].unique()}
     bases = [match["base"] for match in matches.values() if match and metric in (None, match["base"])]
     if not bases:
-        named = f" of {metric}" if metric else ""
-        raise UserError(f"These results hold no metric{named} by {word}: choose a task that stores one.")
-    found = [(name, match[group]) for name, match in matches.items() if match and match["base"] == bases[0]]
-    return sorted(found, key=lambda pair: thousands(pair[1]))
+        of_metric = f" of {metric}" if metric else ""
+        raise UserError(f"These results hold no metric{of_metric} by {word}: choose a task that stores one.")
+    bins = [(name, match[group]) for name, match in matches.items() if match and match["base"] == bases[0]]
+    return sorted(bins, key=lambda pair: thousands(pair[1]))
 
 
 def _by_bins(
     frame: pandas.DataFrame,
-    names: Names,
+    options: Options,
+    left_out: LeftOut,
     bins: Sequence[tuple[str, str]],
     pattern: re.Pattern[str],
-    words: str,
-    baseline: str | None,
+    along: str,
 ) -> Picture:
     """Lines over bins, which are metrics with the texts of their ticks."""
     places = {name: number for number, (name, _) in enumerate(bins)}
     rows = frame[frame["metric"].isin(list(places))]
-    observations = _observed(rows, baseline)
-    labels = titles((one.run.method for one in observations), names)
-    series = []
-    for method in labels:
-        own = sorted((one for one in observations if one.run.method == method), key=lambda one: places[one.run.metric])
-        series.append(_series(labels, own, [float(places[one.run.metric]) for one in own], line=True))
+    known = shown(rows, options, left_out)
     match = pattern.fullmatch(bins[0][0])
     assert match is not None
     base = match["base"]
     higher = higher_is_better(frame, base)
-    axis = Axis(words, ticks=tuple((float(number), text) for number, (_, text) in enumerate(bins)))
-    panel = Panel(axis, _axis(base, higher, baseline, names), tuple(series), _zero(baseline), dodge=True)
-    return Picture((panel,), _caption(f"{metric_label(base, None, baseline, names)} by {words}.", rows, baseline))
+    lines = {label: sorted(own, key=lambda one: places[one.run.metric]) for label, own in _by_method(known).items()}
+    chosen = named(_ranked_lines(lines, higher), options)
+    series = [
+        _series(known, own, [float(places[one.run.metric]) for one in own], True, chosen) for own in lines.values()
+    ]
+    axis = Axis(along, ticks=tuple((float(number), text) for number, (_, text) in enumerate(bins)))
+    drawn = Panel(axis, _axis(base, higher, known, options), tuple(series), _zero(known), dodge=True, labels="ends")
+    without = frame["run"].nunique() - rows["run"].nunique()
+    missing = known.left_out.also(without, f"without a metric by {along}")
+    return _picture(drawn, f"{_metric(base, known, options)} by {along}", rows, known, missing)
 
 
-def _observed(rows: pandas.DataFrame, baseline: str | None) -> list[Observation]:
-    observations = observe(rows, baseline)
-    if not observations:
-        raise UserError(f"No result shares examples with {baseline}: choose another --baseline.")
-    return observations
+def _by_method(known: Shown) -> dict[str, list[Observation]]:
+    lines: dict[str, list[Observation]] = {}
+    for one in known.observations:
+        lines.setdefault(one.run.method, []).append(one)
+    return lines
+
+
+def _ranked_lines(lines: Mapping[str, Sequence[Observation]], higher: bool | None) -> list[tuple[str, str]]:
+    """Methods by the mean of their values."""
+    means = {label: (own[0].run.name, sum(one.value for one in own) / len(own)) for label, own in lines.items()}
+    return ranked(means, higher)
 
 
 def _one_metric(rows: pandas.DataFrame) -> str:
@@ -184,49 +206,53 @@ def _one_metric(rows: pandas.DataFrame) -> str:
     return str(rows["metric"].iloc[0])
 
 
-def _series(labels: dict[str, str], own: Sequence[Observation], x: Sequence[float], line: bool) -> Series:
+def _series(known: Shown, own: Sequence[Observation], x: Sequence[float], line: bool, chosen: Sequence[str]) -> Series:
     run = own[0].run
-    intervals = tuple(one.interval for one in own)
+    quiet = run.method not in chosen
+    intervals = () if quiet else tuple(one.interval for one in own)
     return Series(
-        labels[run.method],
+        known.labels[run.method],
         run.name,
         tuple(map(float, x)),
         tuple(float(one.value) for one in own),
         intervals if any(intervals) else (),
         line=line,
+        form=run.method,
+        quiet=quiet,
     )
 
 
-def _front(points: Sequence[tuple[float, float]], higher: bool | None) -> tuple[Guide, ...]:
-    if higher is None or len(points) < 2:
+def _stair(best: Sequence[tuple[float, float]]) -> tuple[Guide, ...]:
+    """The front through points by their costs: between two of them the better one costs too much, so it is a stair."""
+    if len(best) < 2:
         return ()
-    best = [points[number] for number in front(points, higher)]
-    # Between two methods of the front the better one costs too much: the front is a stair.
     corners = [best[0], *(corner for (_, y0), (x1, y1) in pairwise(best) for corner in ((x1, y0), (x1, y1)))]
     return (Guide(FRONT, "steps", tuple(x for x, _ in corners), tuple(y for _, y in corners)),)
 
 
-def _front_words(higher: bool | None) -> str:
-    return "" if higher is None else "No method beats those on the line in both."
+def _zero(known: Shown) -> tuple[Guide, ...]:
+    return (Guide("", "level", (), (0.0,)),) if known.baseline else ()
 
 
-def _zero(baseline: str | None) -> tuple[Guide, ...]:
-    return (Guide("", "level", (), (0.0,)),) if baseline else ()
+def _metric(metric: str, known: Shown, options: Options) -> str:
+    return metric_label(metric, None, known.against, options.names)
 
 
-def _axis(metric: str, higher: bool | None, baseline: str | None, names: Names) -> Axis:
-    return Axis(metric_label(metric, higher, baseline, names))
+def _axis(metric: str, higher: bool | None, known: Shown, options: Options) -> Axis:
+    return Axis(metric_label(metric, higher, known.against, options.names))
 
 
 def _scale(values: Sequence[float]) -> Scale:
     return "log" if max(values) >= DECADE * min(values) else "linear"
 
 
-def _caption(words: str, rows: pandas.DataFrame, baseline: str | None) -> str:
-    """What is drawn, of which data and model, and what the bars are."""
-    first = rows.iloc[0]
-    data = "; ".join(dict.fromkeys(f"{one.task}: {one.note} ({one.source})" for one in rows.itertuples()))
-    bars = [INTERVALS] if rows["low"].notna().any() else []
-    paired = [PAIRED] if baseline else []
-    common = f"Context {first.context}, backbone {first.backbone}, dtype {first['dtype']}, seed {first.seed}."
-    return " ".join([f"{words[0].upper()}{words[1:]}".strip(), f"{data}.", common, *paired, *bars])
+def _picture(
+    panel: Panel, about: str, rows: pandas.DataFrame, known: Shown, left_out: LeftOut, legend: str = ""
+) -> Picture:
+    """A panel with its caption: what is drawn, of which data and model, what the bars are, and what is left out."""
+    drawn = {one.run.run for one in known.observations}
+    of_drawn = rows[rows["run"].isin(drawn)]
+    grey = [one.label for one in panel.series if one.quiet]
+    bars = words.bars_of(of_drawn, any(one.intervals for one in panel.series), known.baseline is not None)
+    caption = words.caption([f"{about}, {words.data_of(of_drawn)}"], [bars, legend, words.grey_of(grey)], left_out)
+    return Picture((panel,), caption, words.notes(of_drawn, grey))

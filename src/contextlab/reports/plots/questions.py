@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,57 +11,84 @@ import pandas
 
 from contextlab.errors import UserError
 from contextlab.reports.amortised import Line
-from contextlab.reports.names import PLAIN, Names
+from contextlab.reports.left_out import LeftOut
+from contextlab.reports.plots import words
+from contextlab.reports.plots.chosen import Options, equal_examples, named, unique_titles
 from contextlab.reports.plots.observed import check_one, measure_rows, runs_of
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
 from contextlab.reports.plots.quality import COSTS, SAME, Cost
-from contextlab.reports.short_names import titles
 
-MOST = 10
-"""Questions are drawn up to 2 to this power."""
+LEAST, MOST = 10, 30
+"""Questions are drawn up to 2 to one of these powers, as far as methods cross."""
+SHOWN = 2
+"""Changes of the cheapest method that a caption says."""
 
 
-def break_even(frame: pandas.DataFrame, x: Cost, names: Names = PLAIN) -> Picture:
-    """Cost per question against the number of questions about one context.
+def break_even(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+    """Cost per question against the number of questions about a context, training included.
+
+    Args:
+        frame: of the results.
+        options: what a user has chosen.
+        left_out: the runs that are not in the frame.
 
     Raises:
         UserError: when results have several tasks, or read no context apart from the questions.
     """
+    x: Cost = options.x
     if x == "state":
         raise UserError("A state has no cost per question: choose flops or seconds with --x.")
     columns = ("task", *SAME, *(["device"] if x == "seconds" else []))
     check_one(frame, columns, "Cost per question is drawn for")
-    rows = [row for row in runs_of(measure_rows(frame, None)) if not pandas.isna(row.contextualize_tokens)]
-    costs = {row.method: (row, amortised(row, x)) for row in rows}
-    known = {method: (row, cost) for method, (row, cost) in costs.items() if cost is not None}
+    rows, left_out = equal_examples(measure_rows(frame, None), left_out)
+    lines = {row.method: (row, amortised(row, x, options.contexts)) for row in runs_of(rows)}
+    known = {method: (row, cost) for method, (row, cost) in lines.items() if cost is not None}
     if not known:
         raise UserError("These results have no cost of a context apart from questions: choose a task with questions.")
-    labels = titles(known, names)
-    numbers = tuple(float(2**power) for power in range(MOST + 1))
-    series = tuple(
-        Series(labels[method], row.name, numbers, tuple(map(cost.each, numbers)), line=True)
-        for method, (row, cost) in known.items()
-    )
+    labels = unique_titles(known, options.names)
     points = crossings({labels[method]: cost for method, (_, cost) in known.items()})
-    guides = tuple(Guide("", "upright", (number,)) for number, _, _ in points)
+    last = max([LEAST, *(math.ceil(math.log2(number)) + 1 for number, _, _ in points)])
+    numbers = tuple(float(2**power) for power in range(min(last, MOST) + 1))
+    order = sorted(known, key=lambda method: known[method][1].each(numbers[-1]))
+    chosen = named([(method, known[method][0].name) for method in order], options)
+    series = tuple(
+        Series(
+            labels[method], row.name, numbers, tuple(map(cost.each, numbers)), form=method, line=True,
+            quiet=method not in chosen,
+        )
+        for method, (row, cost) in known.items()
+    )  # fmt: skip
+    guides = tuple(Guide("", "upright", (number,)) for number, _, _ in points if number <= numbers[-1])
     unit = COSTS[x].replace("example", "question")
-    panel = Panel(Axis("questions about one context", "log2"), Axis(unit, "log"), series, guides)
-    return Picture((panel,), _caption(unit, points, rows))
-
-
-def amortised(row: Any, x: Cost) -> Line | None:
-    """The costs of one run; None where they were not counted."""
-    context, query = (
-        (row.contextualize_flops, row.query_flops) if x == "flops" else (row.contextualize_seconds, row.query_seconds)
+    panel = Panel(Axis("questions about one context", "log2"), Axis(unit, "log"), series, guides, labels="ends")
+    drawn = rows[rows["method"].isin(known)]
+    grey = [one.label for one in series if one.quiet]
+    without = rows["run"].nunique() - len(known)
+    missing = left_out.also(without, "without a context before its questions")
+    about = f"{unit} with the context's share and that of training, {words.data_of(drawn)}"
+    legend = [_of_training(drawn, options.contexts), words.grey_of(grey)]
+    cheapest = labels[order[0]]
+    return Picture(
+        (panel,), words.caption([about, _changes(points, cheapest)], legend, missing), words.notes(drawn, grey)
     )
-    if pandas.isna(context) or pandas.isna(query) or not row.examples:
+
+
+def amortised(row: Any, x: Cost, contexts: int = 1) -> Line | None:
+    """The costs of one run: reading a context with the share of the training, and a question; None if not counted."""
+    context, query, training = (
+        (row.contextualize_flops, row.query_flops, row.train_flops)
+        if x == "flops"
+        else (row.contextualize_seconds, row.query_seconds, row.train_seconds)
+    )
+    if pandas.isna(context) or pandas.isna(query) or pandas.isna(row.contextualize_tokens) or not row.examples:
         return None
     unit = 1e12 if x == "flops" else 1.0
     questions = row.n / row.examples
-    return Line(float(context) / unit, float(query) / unit / questions)
+    once = 0.0 if pandas.isna(training) else float(training) / contexts
+    return Line((float(context) + once) / unit, float(query) / unit / questions)
 
 
-def crossings(costs: dict[str, Line]) -> list[tuple[float, str, str]]:
+def crossings(costs: Mapping[str, Line]) -> list[tuple[float, str, str]]:
     """Numbers of questions at which another method becomes the cheapest, with the earlier and the later one."""
     numbers = sorted({n for a in costs.values() for b in costs.values() if (n := a.meets(b)) is not None and n > 1})
     # Between two crossings one method is the cheapest throughout, so that any number there shows it.
@@ -70,13 +98,22 @@ def crossings(costs: dict[str, Line]) -> list[tuple[float, str, str]]:
     return [(number, before, after) for number, (before, after) in changes if before != after]
 
 
-def _caption(unit: str, points: Sequence[tuple[float, str, str]], rows: Sequence[Any]) -> str:
-    first = rows[0]
-    changes = [
-        f"For more than {int(number):,} questions {after} is cheaper than {before}." for number, before, after in points
+def _changes(points: Sequence[tuple[float, str, str]], cheapest: str) -> str:
+    """Which method is the cheapest from where on."""
+    if not points:
+        return f"{cheapest} is the cheapest for every number of questions"
+    parts = [
+        f"for more than {int(number):,} questions {after} is cheaper than {before}" for number, before, after in points
     ]
-    words = changes or ["One method is the cheapest for every number of questions."]
-    common = f"Context {first.context}, backbone {first.backbone}, dtype {first.dtype}."
-    data = f"{first.task}: {first.note} ({first.source})."
-    about = f"{unit[0].upper()}{unit[1:]}, the context's share included, without training."
-    return " ".join([about, *words, data, common])
+    more = [f"{len(parts) - SHOWN} more changes"] if len(parts) > SHOWN else []
+    return ", ".join([*parts[:SHOWN], *more])
+
+
+def _of_training(rows: pandas.DataFrame, contexts: int) -> str:
+    """How training is counted; empty where no method is trained."""
+    trained = rows[rows["train_tokens"].notna()]
+    if trained.empty:
+        return ""
+    uncounted = int(trained["train_flops"].isna().sum())
+    unknown = f", and not known of {uncounted}" if uncounted else ""
+    return f"training is counted once for {contexts:,} context{'s' * (contexts > 1)}{unknown}"

@@ -1,17 +1,20 @@
-"""Colours, markers and lines: the same for a method in every picture, and all different without colour."""
+"""Colours, markers and lines: the same for a method and for each of its forms in every picture."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import zlib
 from collections.abc import Iterable
 
-INCHES = 3.25
-"""Width of a column of a paper."""
-POINTS = 7.5
-SMALL = 7.0
+from contextlab.grammar import MARK
+
+INCHES = 6.0
+"""Width of a picture. In a column of a paper, 3.25 inches, 12 points become 6.5, and on a phone, 360 pixels, 10."""
+POINTS = 13.0
+SMALL = 12.0
 GREY = "#555555"
+PALE = "#b0b0b0"
+"""Of lines that lead to labels, and of series without a label."""
 
 LOOKS: dict[str, tuple[str, str]] = {
     "full": ("#000000", "o"),
@@ -33,22 +36,39 @@ LOOKS: dict[str, tuple[str, str]] = {
 """Colour and marker of every method: Okabe and Ito's colours and Tol's, which most colour-blind readers tell apart."""
 CONTROLS = {"own - none": ("#0072B2", "o"), "own - wrong": ("#D55E00", "s")}
 """Of the gains beyond a control, which are drawn beside no method."""
-OTHERS = (
-    ("#661100", r"$\clubsuit$"),
-    ("#6699CC", r"$\spadesuit$"),
-    ("#BB5566", r"$\heartsuit$"),
-    ("#DDAA33", r"$\Omega$"),
-)
+POLYGONS: dict[str, tuple[tuple[float, float], ...]] = {
+    "hourglass": ((-1, -1), (1, -1), (0, 0), (1, 1), (-1, 1), (0, 0)),
+    "bow": ((-1, -1), (0, 0), (1, -1), (1, 1), (0, 0), (-1, 1)),
+    "house": ((-1, -1), (1, -1), (1, 0), (0, 1), (-1, 0)),
+    "arrow": ((-1, -1), (0, -0.4), (1, -1), (0, 1)),
+    "shield": ((-1, 1), (1, 1), (1, 0), (0, -1), (-1, 0)),
+    "dart": ((-1, 1), (0, 0.4), (1, 1), (0, -1)),
+    "wedge": ((-1, -1), (1, -1), (-1, 1)),
+    "corner": ((1, 1), (-1, 1), (1, -1)),
+    "roof": ((-1, -0.7), (1, -0.7), (0.4, 0.7), (-0.4, 0.7)),
+    "cup": ((-1, 0.7), (1, 0.7), (0.4, -0.7), (-0.4, -0.7)),
+    "slash": ((-1, -0.8), (0.2, -0.8), (1, 0.8), (-0.2, 0.8)),
+    "backslash": ((1, -0.8), (-0.2, -0.8), (-1, 0.8), (0.2, 0.8)),
+    "tee": ((-1, 1), (1, 1), (1, 0.3), (0.35, 0.3), (0.35, -1), (-0.35, -1), (-0.35, 0.3), (-1, 0.3)),
+    "angle": ((-1, 1), (-0.3, 1), (-0.3, -0.3), (1, -0.3), (1, -1), (-1, -1)),
+}
+"""Corners of markers that no built-in method has, between -1 and 1: for other methods, and for forms of a method."""
+OTHERS = tuple(zip(("#661100", "#6699CC", "#BB5566", "#DDAA33"), POLYGONS, strict=False))
 """For all other methods, chosen by the name; where it is taken in a picture, the next one."""
 LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 """For several forms of one method."""
-THIN = ("x", "+", "1", "2", "3", "4", "|", "_")
-"""Markers that no method has: for its third form and further ones, the first that the picture does not have yet."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """How a series is drawn."""
+    """How a series is drawn.
+
+    Attributes:
+        colour: as `#rrggbb`.
+        marker: of matplotlib, or one of `POLYGONS`.
+        fill: of the marker: `full` or `none`.
+        line: dashes.
+    """
 
     colour: str
     marker: str
@@ -56,23 +76,35 @@ class Look:
     line: str | tuple[int, tuple[int, ...]]
 
 
-def looks(methods: Iterable[str]) -> list[Look]:
-    """The look of every series of a picture, by the registered names of their methods in the order of the series.
+def looks(series: Iterable[tuple[str, str]]) -> list[Look]:
+    """The look of every series of a picture; no two have the same colour and marker, as long as there are markers.
 
-    A method has one colour and one marker everywhere. A second form of it in the same picture has the marker hollow, a
-    third one a marker of thin lines; the lines differ too.
+    A method has one colour everywhere, and without settings its own marker. Another form of it has another marker, by
+    its label, so that it has the same one in the next picture; where that is taken, it has the next one.
+
+    Args:
+        series: registered name of the method, and its label as in tables; an empty one is the name.
     """
-    counts: dict[str, int] = {}
     others: dict[int, str] = {}
-    thin = itertools.cycle(THIN)
+    taken: set[tuple[str, str, str]] = set()
     result = []
-    for method in methods:
-        number = counts.get(method, 0)
-        counts[method] = number + 1
-        colour, marker = LOOKS.get(method) or CONTROLS.get(method) or OTHERS[_other(method, others)]
-        marker = marker if number < 2 else next(thin)
-        result.append(Look(colour, marker, "none" if number == 1 else "full", LINES[number % len(LINES)]))
+    for method, label in series:
+        colour, own = LOOKS.get(method) or CONTROLS.get(method) or OTHERS[_other(method, others)]
+        markers = [
+            (own, "full"),
+            *((marker, fill) for fill in ("full", "none") for marker in POLYGONS if marker != own),
+        ]
+        first = _first(method, MARK.sub("", label).strip())
+        order = [n % len(markers) for n in range(first, first + len(markers))]
+        number = next((n for n in order if (colour, *markers[n]) not in taken), first)
+        taken.add((colour, *markers[number]))
+        result.append(Look(colour, *markers[number], LINES[number % len(LINES)]))
     return result
+
+
+def _first(method: str, form: str) -> int:
+    """The number of a form's marker: 0 for a method without settings, and hollow ones only where others are taken."""
+    return 0 if form in ("", method) else 1 + zlib.crc32(form.encode()) % (len(POLYGONS) - 1)
 
 
 def _other(method: str, taken: dict[int, str]) -> int:

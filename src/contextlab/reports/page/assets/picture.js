@@ -6,8 +6,8 @@ const SHAPES = {
   ">": "M5.5 0L-4.5-5.5V5.5Z", P: "M-2-5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5Z",
   X: "M-5.5-3L-3-5.5L0-2.5L3-5.5L5.5-3L2.5 0L5.5 3L3 5.5L0 2.5L-3 5.5L-5.5 3L-2.5 0Z",
   p: "M0-5.5L5.2-1.7L3.2 4.5H-3.2L-5.2-1.7Z", h: "M0-5.5L4.8-2.8V2.8L0 5.5L-4.8 2.8V-2.8Z",
-  "*": "M0-6L1.5-2L5.7-1.9L2.3.8L3.5 4.9L0 2.4L-3.5 4.9L-2.3.8L-5.7-1.9L-1.5-2Z", x: "M-4.5-4.5L4.5 4.5M-4.5 4.5L4.5-4.5",
-  "+": "M-5.5 0H5.5M0-5.5V5.5", H: "M-2.8-4.8H2.8L5.5 0L2.8 4.8H-2.8L-5.5 0Z",
+  "*": "M0-6L1.5-2L5.7-1.9L2.3.8L3.5 4.9L0 2.4L-3.5 4.9L-2.3.8L-5.7-1.9L-1.5-2Z",
+  H: "M-2.8-4.8H2.8L5.5 0L2.8 4.8H-2.8L-5.5 0Z",
   8: "M-2.2-5.3H2.2L5.3-2.2V2.2L2.2 5.3H-2.2L-5.3 2.2V-2.2Z",
 };
 
@@ -85,7 +85,7 @@ const label = (run) => run.measure.replaceAll("_", " ") + (run.higher === null ?
 
 function marker(look, transform) {
   const fill = look.fill === "none" ? "#fff" : look.colour;
-  return el("svg:path", { d: SHAPES[look.marker] ?? SHAPES.o, transform, fill, stroke: look.colour, "stroke-width": 1.4 });
+  return el("svg:path", { d: look.path || SHAPES[look.marker], transform, fill, stroke: look.colour, "stroke-width": 1.4 });
 }
 
 function legend(points) {

@@ -1,0 +1,185 @@
+"""Where labels stand beside what they name, so that no two overlap. All numbers are inches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+RADII = tuple(0.06 * 1.25**power for power in range(18))
+"""Distances of a label from its point that are tried: 0.06 to 2.7 inches."""
+ANGLES = 24
+COVERED, CROSSED = 0.15, 0.6
+"""How much farther away, in inches, a label may stand to cover one bar less, and to have one crossing less."""
+NEAR = 0.05
+"""How much nearer, in inches, a label is to its own point than to any other."""
+ROUNDS = 3
+"""How often every label is placed."""
+STEP = 0.05
+"""Between the places that are looked at along a line."""
+
+
+class Box(NamedTuple):
+    """A rectangle."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+
+    def overlaps(self, other: Box) -> bool:
+        """Whether both have an area in common."""
+        across = self.left < other.right and other.left < self.right
+        return across and self.low < other.high and other.low < self.high
+
+    def holds(self, other: Box) -> bool:
+        """Whether the other lies within this one."""
+        across = self.left <= other.left and other.right <= self.right
+        return across and self.low <= other.low and other.high <= self.high
+
+    def nearest(self, x: float, y: float) -> tuple[float, float]:
+        """The place of the box that is nearest to a point."""
+        return min(max(x, self.left), self.right), min(max(y, self.low), self.high)
+
+
+Point = tuple[float, float]
+Line = tuple[Point, Point]
+
+
+def spread(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Middles of labels in one column, in the order that is wanted, as near to it as they can be without overlapping.
+
+    Args:
+        wanted: middle of every label.
+        heights: of the labels.
+    """
+    order = sorted(range(len(wanted)), key=lambda n: (wanted[n], n))
+    # Labels that would overlap form a block, whose members keep their distances and which stands in their middle.
+    blocks: list[tuple[list[int], float]] = []
+    for number in order:
+        members, low = [number], wanted[number] - heights[number] / 2
+        while blocks and blocks[-1][1] + sum(heights[n] for n in blocks[-1][0]) > low:
+            members = [*blocks.pop()[0], *members]
+            low = _lowest(members, wanted, heights)
+        blocks.append((members, low))
+    middles = [0.0] * len(wanted)
+    for members, low in blocks:
+        for number in members:
+            middles[number] = low + heights[number] / 2
+            low += heights[number]
+    return middles
+
+
+def within(middles: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
+    """The same labels moved into a range; where they do not fit, they begin at its lower end."""
+    order = sorted(range(len(middles)), key=lambda n: middles[n])
+    moved = list(middles)
+    top = high
+    for number in reversed(order):
+        moved[number] = min(moved[number], top - heights[number] / 2)
+        top = moved[number] - heights[number] / 2
+    bottom = low
+    for number in order:
+        moved[number] = max(moved[number], bottom + heights[number] / 2)
+        bottom = moved[number] + heights[number] / 2
+    return moved
+
+
+def beside(
+    points: Sequence[Point], sizes: Sequence[Point], marks: Sequence[Box], bars: Sequence[Box], room: Box
+) -> list[Box]:
+    """Places of labels near their points; none covers another one or a mark, and few cover a bar.
+
+    Args:
+        points: that are labelled.
+        sizes: width and height of the labels.
+        marks: that no label may cover.
+        bars: that labels had better not cover.
+        room: that holds all labels.
+    """
+    placed: dict[int, Box] = {}
+    # Labels with many marks around them have the fewest places, and are placed first; later rounds improve them.
+    crowds = [sum(math.dist(point, other) < 1.0 for other in points) for point in points]
+    order = sorted(range(len(points)), key=lambda n: (-crowds[n], points[n]))
+    for number in order * ROUNDS:
+        others = [box for n, box in placed.items() if n != number]
+        lines = [(points[n], box.nearest(*points[n])) for n, box in placed.items() if n != number]
+        point, taken = points[number], [*marks, *others]
+        fits = [box for box in _around(point, sizes[number]) if room.holds(box) and not _hit(box, taken)]
+        fits = fits or [box for box in _grid(room, sizes[number]) if not _hit(box, taken)]
+        candidates = fits or [_beyond(room, sizes[number], others)]
+        strangers = [other for n, other in enumerate(points) if n != number]
+        placed[number] = min(candidates, key=lambda box: _badness(box, point, strangers, taken, bars, lines))
+    return [placed[number] for number in range(len(points))]
+
+
+def _lowest(members: Sequence[int], wanted: Sequence[float], heights: Sequence[float]) -> float:
+    """The lower end of a block of labels whose middles are on average as wanted."""
+    before = list(itertools.accumulate((heights[n] for n in members), initial=0.0))
+    return sum(wanted[n] - heights[n] / 2 - start for n, start in zip(members, before, strict=False)) / len(members)
+
+
+def _around(point: Point, size: Point) -> Iterator[Box]:
+    """Boxes on circles around a point, the nearest first."""
+    for radius, step in itertools.product(RADII, range(ANGLES)):
+        angle = 2 * math.pi * step / ANGLES
+        x, y = point[0] + radius * math.cos(angle), point[1] + radius * math.sin(angle)
+        # The box lies outside of the circle: on the right of it at 0, above it at a right angle.
+        left, low = x - size[0] * (1 - math.cos(angle)) / 2, y - size[1] * (1 - math.sin(angle)) / 2
+        yield Box(left, low, left + size[0], low + size[1])
+
+
+def _grid(room: Box, size: Point) -> Iterator[Box]:
+    columns, rows = (max(1, int(have / STEP)) for have in (room.right - room.left, room.high - room.low))
+    for column, row in itertools.product(range(columns), range(rows)):
+        left, low = room.left + column * STEP, room.low + row * STEP
+        box = Box(left, low, left + size[0], low + size[1])
+        if room.holds(box):
+            yield box
+
+
+def _beyond(room: Box, size: Point, placed: Sequence[Box]) -> Box:
+    """A place above everything else, for a label that has none."""
+    low = max([room.high, *(box.high for box in placed)])
+    return Box(room.left, low, room.left + size[0], low + size[1])
+
+
+def _hit(box: Box, others: Sequence[Box]) -> bool:
+    return any(box.overlaps(other) for other in others)
+
+
+def _badness(
+    box: Box, point: Point, strangers: Sequence[Point], taken: Sequence[Box], bars: Sequence[Box], lines: Sequence[Line]
+) -> float:
+    """Inches to the point, and more for every bar that is covered, and everything that is crossed on the way there."""
+    way = (point, box.nearest(*point))
+    distance = math.dist(*way)
+    covered = sum(box.overlaps(bar) for bar in bars)
+    # A label that is as near to another point could be taken for the name of that one.
+    crossed = sum(math.dist(one, box.nearest(*one)) < distance + NEAR for one in strangers)
+    crossed += sum(any(_inside(place, one) for place in _along(way)) for one in taken)
+    crossed += sum(_cross(way, line) or any(_inside(place, box) for place in _along(line)) for line in lines)
+    return distance + COVERED * covered + CROSSED * crossed
+
+
+def _along(line: Line) -> list[Point]:
+    """Places on a line behind its beginning."""
+    (x, y), (end_x, end_y) = line
+    steps = int(math.dist(*line) / STEP)
+    return [(x + (end_x - x) * n / steps, y + (end_y - y) * n / steps) for n in range(3, steps)]
+
+
+def _inside(place: Point, box: Box) -> bool:
+    return box.left < place[0] < box.right and box.low < place[1] < box.high
+
+
+def _cross(one: Line, other: Line) -> bool:
+    """Whether two lines cross."""
+    (a, b), (c, d) = one, other
+    return _turn(a, b, c) * _turn(a, b, d) < 0 and _turn(c, d, a) * _turn(c, d, b) < 0
+
+
+def _turn(a: Point, b: Point, c: Point) -> float:
+    """Above 0 where the way from a to c is on the left of that to b."""
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
