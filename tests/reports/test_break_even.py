@@ -33,7 +33,7 @@ def test_both_tables_are_there_for_every_task_and_machine() -> None:
     assert [len(one.rows) for one in shown] == [2, 2, 1, 1]
     first, crossings = shown[:2]
     assert [column.name for column in first.columns] == [
-        "TFLOPs contextualize", "TFLOPs query", "state MiB", "1 questions", "5 questions",
+        "TFLOPs per context", "TFLOPs per question", "state MiB", "1", "5",
     ]  # fmt: skip
     assert [first.text(0, n) for n in range(5)] == ["10", "1", "1", "11", "3"]
     assert [crossings.text(0, 1), crossings.text(1, 0), crossings.text(0, 0)] == ["5", "", ""]
@@ -41,13 +41,38 @@ def test_both_tables_are_there_for_every_task_and_machine() -> None:
     assert "squad/S2" in shown[2].caption
 
 
+def trained(method: str, context: float, query: float, training: float) -> dict[str, Any]:
+    made = run(method, context, query)
+    made["cost"] |= {"train": {"flops": training * 1e12, "peak_bytes": None, "seconds": training, "tokens": 5}}
+    return made
+
+
 def test_training_and_names_are_shown() -> None:
-    trained = run("a", 10, 1)
-    trained["cost"] |= {"train": {"flops": 7e12, "peak_bytes": None, "seconds": 1.0, "tokens": 5}}
-    (made, _) = tables([trained, run("b", 1, 1)], names=Names({"method": {"a": "Alpha"}}))
+    (made, _) = tables([trained("a", 10, 1, 7), run("b", 1, 1)], names=Names({"method": {"a": "Alpha"}}))
     assert made.rows[0] == ("Alpha (trained 5)",)
-    assert made.columns[3].name == "TFLOPs train"
+    assert [made.text(0, column) for column in range(5)] == ["10", "1", "1", "7", "18"]
     assert [made.text(row, 3) for row in (0, 1)] == ["7", ""]
+    assert made.columns[3].name == "TFLOPs train"
+
+
+def test_a_trained_method_is_cheaper_when_its_training_has_paid_off() -> None:
+    runs = [trained("a", 0, 1, 1000), run("b", 0, 3)]
+    (_, once) = tables(runs)
+    (shown, shared) = tables(runs, contexts=100)
+    assert [once.text(0, 1), shared.text(0, 1)] == ["500", "5"]
+    assert "the training, counted once for 100 contexts" in shared.caption
+    assert shown.text(0, 4) == "11"
+    assert line(runs[0], "seconds") == Line(1000.0, 1.0)
+
+
+def test_columns_of_questions_have_the_unit_of_one_question() -> None:
+    metrics = {"nats_per_token": {"value": 1.0, "low": None, "high": None, "n": 12}}
+    (made,) = tables([run("a", 4, 8, metrics=metrics)], questions=[1, 4])
+    labels = [column.label for column in made.columns]
+    assert labels[:2] == ["TFLOPs per context", "TFLOPs per question"]
+    assert labels[3:] == ["TFLOPs per question of 1", "TFLOPs per question of 4"]
+    assert [made.text(0, n) for n in (0, 1, 3, 4)] == ["4", "2", "6", "3"]
+    assert "per example" not in made.caption + " ".join(made.notes)
 
 
 def test_results_without_a_context_before_the_question_are_refused() -> None:

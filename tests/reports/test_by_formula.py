@@ -29,7 +29,7 @@ def test_measured_costs_stand_beside_those_by_formula_with_their_difference() ->
     runs = [run("a", 1.02, 1.0), run("b", 3.0, None), run("c", 0.0, 0.0)]
     (table,) = tables(runs, Names({"method": {"a": "Alpha"}}))
     assert [column.label for column in table.columns[:3]] == [
-        "TFLOPs contextualize measured", "TFLOPs contextualize by formula", "TFLOPs contextualize difference",
+        "TFLOPs per context measured", "TFLOPs per context by formula", "TFLOPs per context difference",
     ]  # fmt: skip
     assert [[table.text(row, n) for n in range(3)] for row in range(3)] == [
         ["1.02", "1", "+2.000"],
@@ -40,6 +40,12 @@ def test_measured_costs_stand_beside_those_by_formula_with_their_difference() ->
     assert table.rows[0] == ("Alpha",)
 
 
+def test_several_questions_of_an_example_are_costs_of_one() -> None:
+    metrics = {"nats_per_token": {"value": 1.0, "low": None, "high": None, "n": 12}}
+    (table,) = tables([run("a", 8.0, 4.0, metrics=metrics)])
+    assert [table.text(0, n) for n in range(6)] == ["8", "4", "+100.000", "2", "1", "+100.000"]
+
+
 def test_results_without_any_formula_have_no_such_table() -> None:
     assert list(tables([run("a", 1.0, None)])) == []
 
@@ -47,7 +53,7 @@ def test_results_without_any_formula_have_no_such_table() -> None:
 def test_a_phase_that_was_not_read_has_no_columns() -> None:
     cost = {"flops": 2, "flops_formula": 2, "peak_bytes": 1, "seconds": 1.0, "tokens": 5}
     (table,) = tables([result("a", cost={"train": None, "contextualize": None, "query": cost})])
-    assert {column.group for column in table.columns} == {"TFLOPs query", "state MiB"}
+    assert {column.group for column in table.columns} == {"TFLOPs per question", "state MiB"}
 
 
 def test_formulas_are_costs_of_tables_and_columns_of_the_frame() -> None:
@@ -67,7 +73,7 @@ def test_the_cost_command_shows_them(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*bench, "--limit", "1", "--out", str(tmp_path)]) == 0
     capsys.readouterr()
     assert main(["cost", str(tmp_path), "--format", "markdown"]) == 0
-    *_, table = capsys.readouterr().out.partition("| TFLOPs contextualize measured |")
+    *_, table = capsys.readouterr().out.partition("| TFLOPs per context measured |")
     window, longmem = (line for line in table.splitlines() if line.startswith(("| window", "| longmem")))
     assert window.count("+0.000") == 3
     assert longmem.count("|  |") == 3

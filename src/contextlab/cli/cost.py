@@ -16,6 +16,7 @@ def cost(
     folder: Annotated[Path, typer.Argument(help="Folder of results, as `bench` stores them.")],
     resource: Annotated[str, typer.Option("--by", help="flops or seconds.")] = "flops",
     questions: Annotated[str, typer.Option(help="Numbers of questions per context, with commas.")] = "1,10,100,1000",
+    contexts: Annotated[int, typer.Option(min=1, help="Contexts over which the cost of training is spread.")] = 1,
     where: Annotated[list[str] | None, typer.Option(metavar="CONDITION", help="As in `contextlab table`.")] = None,
     under: Annotated[list[str] | None, typer.Option(metavar="LIMIT", help="Such as state=32MB; repeat it.")] = None,
     names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
@@ -39,7 +40,7 @@ def cost(
     selection = chosen([folder], where or [], [Limit.parse(text) for text in under or []])
     check_alike(selection.results)
     results, left_out = selection.results, selection.left_out
-    amortised = tables(results, "seconds" if resource == "seconds" else "flops", counts, shown_as, left_out)
+    amortised = tables(results, "seconds" if resource == "seconds" else "flops", counts, shown_as, left_out, contexts)
     for number, table in enumerate((*amortised, *by_formula.tables(results, shown_as, left_out))):
         if number and style != "text":
             print()

@@ -18,21 +18,30 @@ from contextlab.reports.names import Names
 Resource = Literal["flops", "seconds"]
 UNITS = {"flops": "TFLOP", "seconds": "s"}
 FIELDS = {"flops": "TFLOPs", "seconds": "seconds"}
+PHASES = ("contextualize", "query", "train")
 QUESTIONS = (1, 10, 100, 1000)
 
 
-def line(result: Result, resource: Resource) -> Line | None:
+def line(result: Result, resource: Resource, contexts: int = 1) -> Line | None:
     """The costs of a result; None where it reads no context before its questions, or they were not measured.
 
-    An example may have several questions: its measure counts them.
+    Args:
+        result: whose training, where there was one, is a cost of its contexts.
+        resource: FLOPs or seconds.
+        contexts: over which the training is spread.
     """
     known = costs.numbers(result)
-    context, query = (known.get(f"{FIELDS[resource]} {phase}") for phase in ("contextualize", "query"))
+    context, query, training = (known.get(f"{FIELDS[resource]} {phase}") for phase in PHASES)
     if context is None or query is None:
         return None
+    once = training.value / contexts if training is not None else 0.0
+    return Line(context.value + once, query.value / questions_of(result))
+
+
+def questions_of(result: Result) -> float:
+    """Questions of an example, as its measure counts them; 1 where it has none of its own."""
     counted = result["metrics"].get(measure_of(result).name)
-    questions = counted["n"] / result["data"]["examples"] if counted else 1.0
-    return Line(context.value, query.value / max(questions, 1.0))
+    return max(counted["n"] / result["data"]["examples"], 1.0) if counted else 1.0
 
 
 def tables(
@@ -41,11 +50,12 @@ def tables(
     questions: Sequence[int] = QUESTIONS,
     names: Names | None = None,
     left_out: LeftOut | None = None,
+    contexts: int = 1,
 ) -> Iterator[Table]:
     """Two tables for every task, context and machine: what methods cost for numbers of questions, and where they cross.
 
     The second has the number of questions per context from which the method of the row costs less than the method of
-    the column: 0 where it always does, and nothing where it never does.
+    the column, its training included: 0 where it always does, and nothing where it never does.
 
     Args:
         results: from `reports.stored.summaries`.
@@ -53,6 +63,7 @@ def tables(
         questions: the numbers of questions per context.
         names: for display.
         left_out: stored runs that are not among the results.
+        contexts: over which the training is spread.
 
     Raises:
         UserError: when no result reads a context before its questions.
@@ -62,7 +73,7 @@ def tables(
     others = [name for name in DIMENSIONS if name != "method"]
     shown = latest(results)
     for words, result in shown:
-        costs_of = line(result, resource)
+        costs_of = line(result, resource, contexts)
         if costs_of is not None:
             key = tuple(words[name] for name in others)
             groups.setdefault(key, {})[names.of("method", words["method"])] = (result, costs_of)
@@ -74,26 +85,28 @@ def tables(
     without = (left_out or LeftOut(len(shown))).also(rest, f"without {resource} of a context and its questions")
     for key, members in groups.items():
         about = ", ".join(f"{name} {names.of(name, word)}" for name, word in zip(others, key, strict=True))
-        made = [_costs(members, resource, questions, about)]
+        made = [_costs(members, resource, questions, contexts, about)]
         if len(members) > 1:
-            made.append(_crossings({name: one for name, (_, one) in members.items()}, resource, about))
+            made.append(_crossings({name: one for name, (_, one) in members.items()}, resource, contexts, about))
         yield from (dataclasses.replace(table, left_out=without.sentence) for table in made)
 
 
-def _costs(members: dict[str, tuple[Result, Line]], resource: Resource, questions: Sequence[int], about: str) -> Table:
+def _costs(
+    members: dict[str, tuple[Result, Line]], resource: Resource, questions: Sequence[int], contexts: int, about: str
+) -> Table:
     """Each method's costs by phase, and for numbers of questions."""
-    unit = UNITS[resource]
+    unit, field = UNITS[resource], FIELDS[resource]
     fixed = [
-        Column("", f"{FIELDS[resource]} contextualize", "cost", "context", unit),
-        Column("", f"{FIELDS[resource]} query", "cost", "question", unit),
+        Column("", f"{field} per context", "cost", "context", unit),
+        Column("", f"{field} per question", "cost", "question", unit),
         Column("", "state MiB", "cost", "state", "MiB"),
-        Column("", f"{FIELDS[resource]} train", "cost", "training", unit),
+        Column("", f"{field} train", "cost", "training", unit),
     ]
-    many = [Column("per question", f"{count} questions", "cost", f"{count:,}", unit) for count in questions]
+    many = [Column(f"{field} per question of", f"{count:,}", "cost", f"{count:,}", unit) for count in questions]
     cells: dict[tuple[int, int], Cell] = {}
     for row, (result, one) in enumerate(members.values()):
         known = costs.numbers(result)
-        values = {0: one.context, 1: one.question}
+        values = {0: known[f"{field} contextualize"].value, 1: one.question}
         values |= {n: known[fixed[n].name].value for n in (2, 3) if fixed[n].name in known}
         values |= {n: one.each(count) for n, count in enumerate(questions, start=len(fixed))}
         noisy = resource == "seconds" and costs.disturbed(result)
@@ -106,15 +119,19 @@ def _costs(members: dict[str, tuple[Result, Line]], resource: Resource, question
         tuple((name,) for name in members),
         (*fixed, *many),
         cells,
-        ("Cost of a context, of a question about it, and of each of so many questions per context", about),
+        (
+            "Cost of a context, of a question, and per question of so many about a context, with their share of "
+            f"reading it and of {_training(contexts)}",
+            about,
+        ),
         (captions.DISTURBED,) if noisy else (),
-        notes=tuple(captions.of_costs(fixed, noisy=noisy)),
+        notes=tuple(captions.of_costs(fixed, noisy=noisy, each="context or question")),
     )
     # Columns in which nothing was measured are left out.
     return made.part(range(len(made.rows)), [n for n in range(len(made.columns)) if made.column(n)])
 
 
-def _crossings(lines: dict[str, Line], resource: Resource, about: str) -> Table:
+def _crossings(lines: dict[str, Line], resource: Resource, contexts: int, about: str) -> Table:
     """From how many questions the method of a row is cheaper than that of a column."""
     columns = tuple(Column("cheaper than", name, "cost", name) for name in lines)
     cells = {
@@ -125,10 +142,14 @@ def _crossings(lines: dict[str, Line], resource: Resource, about: str) -> Table:
     }
     sentence = (
         f"Questions per context from which the method of the row needs less {_word(resource)} than that of the "
-        "column; 0: for any number, empty: for none"
+        f"column, with {_training(contexts)}; 0: for any number, empty: for none"
     )
     return Table(("method",), tuple((name,) for name in lines), columns, cells, (sentence, about))
 
 
 def _word(resource: Resource) -> str:
     return {"flops": "computation", "seconds": "time"}[resource]
+
+
+def _training(contexts: int) -> str:
+    return f"the training, counted once for {contexts:,} context{'s' * (contexts != 1)}"

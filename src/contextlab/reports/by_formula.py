@@ -6,16 +6,23 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from contextlab.reports import costs
+from contextlab.reports.break_even import questions_of
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS, Result, latest
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.names import Names
 
-COMPARED = {"TFLOPs contextualize": "TFLOP", "TFLOPs query": "TFLOP", "state MiB": "MiB"}
-"""Costs that have a formula, and their units."""
+COMPARED = {
+    "TFLOPs contextualize": ("TFLOPs per context", "TFLOP"),
+    "TFLOPs query": ("TFLOPs per question", "TFLOP"),
+    "state MiB": ("state MiB", "MiB"),
+}
+"""Costs that have a formula, with their headings and units."""
+QUERY = "TFLOPs query"
+"""The cost of all questions of an example, which is shown for one of them, as in the other tables of costs."""
 SENTENCE = (
     "Measured cost, the same by formula from lengths and settings alone, and the difference in percent of the formula; "
-    "empty where a method has no formula"
+    "a text without questions counts as one, empty: a method without a formula"
 )
 
 
@@ -47,16 +54,18 @@ def tables(results: Sequence[Result], names: Names | None = None, left_out: Left
 def _table(members: dict[str, Result], about: str) -> Table:
     columns: list[Column] = []
     cells: dict[tuple[int, int], Cell] = {}
-    for name, unit in COMPARED.items():
+    for name, (heading, unit) in COMPARED.items():
         first = len(columns)
         columns += [
-            Column(name, "measured", "cost", "measured", unit),
-            Column(name, "by formula", "cost", "formula", unit),
-            Column(name, "difference", "difference", "difference", "%"),
+            Column(heading, "measured", "cost", "measured", unit),
+            Column(heading, "by formula", "cost", "formula", unit),
+            Column(heading, "difference", "difference", "difference", "%"),
         ]
         for row, result in enumerate(members.values()):
             known = costs.numbers(result)
-            measured, formula = (known.get(one) for one in (name, f"{name} by formula"))
+            share = questions_of(result) if name == QUERY else 1.0
+            both = (known.get(one) for one in (name, f"{name} by formula"))
+            measured, formula = (one and Cell(one.value / share) for one in both)
             cells |= {(row, first + n): one for n, one in enumerate((measured, formula)) if one is not None}
             if measured is not None and formula is not None and (measured.value == formula.value or formula.value):
                 gap = measured.value - formula.value

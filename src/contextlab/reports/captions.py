@@ -144,17 +144,18 @@ def notes(
     yield from of_costs(columns, noisy=noisy)
 
 
-def of_costs(columns: Sequence[Column], *, noisy: bool) -> Iterable[str]:
+def of_costs(columns: Sequence[Column], *, noisy: bool, each: str = "example") -> Iterable[str]:
     """How the costs that are there were counted.
 
     Args:
         columns: of the table.
         noisy: whether any of its seconds were disturbed.
+        each: what one cost is for.
     """
     first = _costs(columns)
     said = [sentence for word, sentence in CONVENTIONS.items() if word in first]
     if said:
-        yield f"Costs are per example; {'; '.join(said)}"
+        yield f"Costs are per {each}; {'; '.join(said)}"
     if noisy:
         yield DISTURBED_NOTE
     if "legacy" in first:
