@@ -248,23 +248,6 @@ def test_keys_move_to_the_rotation_of_their_new_slots(name, raw):
         assert torch.equal(kept.v[layer][0, :, :5], layers[layer][0, :, chosen])
 
 
-def test_moving_keeps_a_scale_that_comes_with_the_rotation():
-    """Some models multiply cosine and sine by a factor, which a second rotation must not apply again."""
-    backbone = load("tiny-llama")
-
-    class Scaled:
-        slopes_H = None
-
-        def rotary(self, positions):
-            return tuple(1.25 * part for part in backbone.rotary(positions))
-
-    key = torch.randn(1, 2, 6, 8)
-    turned = rotate(key, per_head(Scaled(), torch.arange(6)[None]))
-    kept = KV((turned,), (turned,), torch.tensor([6])).keep(0, 2, torch.tensor([True]), Scaled())
-    expected = rotate(key[:, :, 4:], per_head(Scaled(), torch.arange(2)[None]))
-    torch.testing.assert_close(kept.k[0], expected, atol=2e-6, rtol=1e-5)
-
-
 def test_narrow_keys_are_rounded_once_by_a_move():
     backbone = load("tiny-llama")
     exact = torch.randn(1, 2, 40, 8)

@@ -131,17 +131,31 @@ def edited(folder, change):
     save_file(change(weights), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-LAYER = "model.layers.2.mlp.up_proj.weight"
+LAYER, QUERY = "model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight"
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def with_infinity(weight):
+    """One number far from the tokens of a short text."""
+    weight = weight.clone()
+    weight[200, 3] = float("inf")
+    return weight
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda w: {k: v for k, v in w.items() if k != LAYER}, rf"lacks {LAYER}: give a folder with all"),
-        (lambda w: {f"other.{k}": v for k, v in w.items()}, r"lacks .* and \d+ more parameters"),
+        (lambda w: {f"other.{k}": v for k, v in w.items()}, r"lacks .* and \d+ more tensors"),
         (lambda w: {k: v for k, v in w.items() if "lm_head" not in k}, "lacks lm_head.weight"),
         (lambda w: {**w, LAYER: w[LAYER][:3].clone()}, "cannot be loaded"),
         (lambda w: {**w, "lm_head.weight": w["lm_head.weight"] * float("nan")}, "not finite; give an intact"),
+        (lambda w: {**w, EMBEDDING: with_infinity(w[EMBEDDING])}, f"numbers in {EMBEDDING} that are not finite"),
+        (lambda w: {**w, "model.layers.4.mlp.up_proj.weight": w[LAYER].clone()}, "no place for, model.layers.4.mlp"),
+        (lambda w: {**w, "model.extra": torch.ones(3)}, "holds tensors .* model.extra: give the config.json"),
+        (lambda w: {**w, QUERY: (w[QUERY] * 50).to(torch.int8)}, f"stores {QUERY} as I8, .* names no quantisation"),
+        (lambda w: {**w, QUERY: w[QUERY] > 0}, f"stores {QUERY} as BOOL"),
+        (lambda w: {**w, QUERY: w[QUERY].to(torch.float8_e4m3fn)}, f"stores {QUERY} as F8_E4M3"),
     ],
 )
 def test_a_checkpoint_is_complete_or_refused(folder, change, message):
@@ -340,7 +354,7 @@ def test_a_damaged_folder_is_one_sentence(damage: str, tmp_path: Path) -> None:
     small.tokenizer.save_pretrained(tmp_path)
     assert backbones.load(str(tmp_path)).layers == 4
     DAMAGED[damage](tmp_path)
-    with pytest.raises(UserError, match=r"cannot be (loaded|used)") as error:
+    with pytest.raises(UserError, match=r"cannot be (loaded|used)|has no place for") as error:
         backbones.load(str(tmp_path))
     assert str(tmp_path) in str(error.value)
     assert "\n" not in str(error.value)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from contextlab import states
-from contextlab.attention.rotary import Positions, Rotary, rotate, turning
+from contextlab.attention.rotary import Positions, Rotary, per_head, rotate
 from contextlab.tensors import ALIGNMENT
 
 Layers = tuple[Tensor, ...]
@@ -141,7 +141,7 @@ class KV:
 
     def moved(self, distance_BS: Tensor, positions: Positions) -> KV:
         """Keys rotated on by so many positions."""
-        rotary = turning(positions, distance_BS)
+        rotary = per_head(positions, distance_BS)
         if rotary is None or not bool(distance_BS.any()):
             return self
         k = (x if layer in self.raw else _rotated_on(x, rotary) for layer, x in enumerate(self.k))

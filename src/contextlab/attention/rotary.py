@@ -18,7 +18,7 @@ class Positions(Protocol):
     """How a backbone encodes positions inside attention."""
 
     def rotary(self, positions: Tensor) -> Rotary | None:
-        """Cosine and signed sine of positions, or None for a model without rotary encoding."""
+        """Cosine and signed sine of a rotation by positions, or None for a model without rotary encoding."""
 
     @property
     def slopes_H(self) -> Tensor | None:
@@ -46,14 +46,6 @@ def per_head(positions: Positions, position_BT: Tensor) -> Rotary | None:
     """The encoding of positions for `rotate` of `x_BKTD`; one row for all where the rows are equal."""
     rotary = positions.rotary(same_rows(position_BT))
     return None if rotary is None else (rotary[0][:, None], rotary[1][:, None])
-
-
-def turning(positions: Positions, distance_BT: Tensor) -> Rotary | None:
-    """What moves rotated keys by so many positions: rotations add up, but a scale that comes with them does not."""
-    rotary, scale = per_head(positions, distance_BT), positions.rotary(torch.zeros_like(distance_BT[:1, :1]))
-    if rotary is None or scale is None:
-        return None
-    return rotary[0] / scale[0][:, None], rotary[1] / scale[0][:, None]
 
 
 def same_rows(x: Tensor) -> Tensor:

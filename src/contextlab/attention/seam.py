@@ -160,9 +160,16 @@ def anatomy(model: Any) -> Anatomy:
     )
 
 
-def run_layer(layer: nn.Module, hidden_BTC: Tensor, attend: Attend) -> Tensor:
-    """One block, inside `seam`, with its attention done by `attend` and rotary encoding left to it."""
-    one = hidden_BTC.new_ones(1, 1, 1)
-    out = layer(hidden_BTC, position_embeddings=(one, one.new_zeros(1, 1, 1)), attend=attend)
+def run_layer(layer: nn.Module, hidden_BTC: Tensor, attend: Attend, rotary_scale: float) -> Tensor:
+    """One block, inside `seam`, with its attention done by `attend` and rotary encoding left to it.
+
+    Args:
+        layer: the block.
+        hidden_BTC: what enters it.
+        attend: its attention.
+        rotary_scale: the model's factor of queries and keys.
+    """
+    scale = hidden_BTC.new_full((1, 1, 1), rotary_scale)
+    out = layer(hidden_BTC, position_embeddings=(scale, torch.zeros_like(scale)), attend=attend)
     hidden: Tensor = out[0] if isinstance(out, tuple) else out
     return hidden

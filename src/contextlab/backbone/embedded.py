@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import subprocess
 import sys
 import tempfile
@@ -43,14 +44,17 @@ class _Source(pydantic.BaseModel):
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' progress bars."""
-    before = transformers.utils.logging.is_progress_bar_enabled()
-    transformers.utils.logging.disable_progress_bar()
+    """Without transformers' progress bars, and without its tables of what does not fit, which are refused here."""
+    settings = transformers.utils.logging
+    bar, verbosity = settings.is_progress_bar_enabled(), settings.get_verbosity()
+    settings.disable_progress_bar()
+    settings.set_verbosity(max(verbosity, logging.ERROR))
     try:
         yield
     finally:
-        if before:
-            transformers.utils.logging.enable_progress_bar()
+        settings.set_verbosity(verbosity)
+        if bar:
+            settings.enable_progress_bar()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import safe_open
 
 from contextlab import tensors
 from contextlab.backbone.embedded import EMBEDDED, GGUF_SHA256, changed_files, embedded_folder, no_bar_of_gguf, quiet
@@ -18,6 +19,9 @@ from contextlab.backbone.toys import PAPER_SHAPES, TINY, byte_tokenizer, paper_s
 from contextlab.backbone.wrapper import Backbone
 from contextlab.errors import UserError, unknown
 from contextlab.kernels import dispatch
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""Types of weights in a file of safetensors, beside those of quantised models."""
 
 
 def known() -> dict[str, str]:
@@ -138,7 +142,9 @@ def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **
         model, report = load_model(source, dtype=dtype, output_loading_info=True, **own)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
     _check_complete(source, report)
+    _check_types(source, model)
     model = model.to(device)
+    _check_finite(source, model)
     tensors.align(model)
     return model, tokenizer
 
@@ -158,8 +164,44 @@ def _loading(source: Path | str) -> Iterator[None]:
 
 
 def _check_complete(source: Path | str, report: dict[str, Any]) -> None:
-    """Refuse a checkpoint that transformers has filled up with random weights."""
-    for kind, words in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
+    """Refuse a checkpoint that transformers has filled up with random weights, or of which it has left out some."""
+    whole = "give a folder with all of its weights"
+    kinds = {
+        "missing_keys": ("lacks", whole),
+        "mismatched_keys": ("has other shapes for", whole),
+        "unexpected_keys": (
+            "holds tensors that its config.json has no place for,",
+            "give the config.json of these weights",
+        ),
+    }
+    for kind, (words, advice) in kinds.items():
         if names := sorted(map(str, report[kind])):
-            more = f" and {len(names) - 1} more parameters" if len(names) > 1 else ""
-            raise UserError(f"Backbone '{source}' {words} {names[0]}{more}: give a folder with all of its weights.")
+            more = f" and {len(names) - 1} more tensors" if len(names) > 1 else ""
+            raise UserError(f"Backbone '{source}' {words} {names[0]}{more}: {advice}.")
+
+
+def _check_types(source: Path | str, model: Any) -> None:
+    """Refuse a folder with weights that are no real numbers, which transformers takes for such without their scales."""
+    if getattr(model, "hf_quantizer", None) is not None:
+        return
+    prefix = f"{model.base_model_prefix}."
+    weights = {name.removeprefix(prefix) for name, _ in model.named_parameters()}
+    for file in sorted(Path(source).glob("*.safetensors")):
+        with safe_open(file, "pt") as stored:
+            for name in stored.keys():  # noqa: SIM118
+                kind = stored.get_slice(name).get_dtype()
+                if kind not in FLOATS and name.removeprefix(prefix) in weights:
+                    raise UserError(
+                        f"Backbone '{source}' stores {name} as {kind}, and its config.json names no quantisation: give "
+                        "weights in float32, bfloat16 or float16."
+                    )
+
+
+def _check_finite(source: Path | str, model: Any) -> None:
+    """Refuse weights that are not finite, also where a short text does not reach them."""
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not bool(weight.isfinite().all()):
+            raise UserError(
+                f"Backbone '{source}' has numbers in {name} that are not finite; give an intact checkpoint, or a wider "
+                "--dtype."
+            )

@@ -24,6 +24,8 @@ HEAD_TOKENS = 128
 next ones (32 MiB), instead of requesting it from the system every time."""
 FAMILIES = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "gpt2": "gpt2", "opt": "opt"}
 """Model types of transformers by what their blocks compute, for models whose FLOPs follow from their sizes."""
+BY_LENGTH = ("dynamic", "longrope")
+"""Kinds of rotary positions whose frequencies depend on how long a text is."""
 LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 
 
@@ -147,13 +149,23 @@ class Backbone:
         return slopes
 
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Cosine and signed sine `(..., T, D)` for `attention.rotate`, or None for a model without rotary encoding."""
+        """Cosine and signed sine `(..., T, D)` for `attention.rotate`, or None for a model without rotary encoding.
+
+        They are those of a rotation alone: `rotary_scale` is in the queries and keys that attention receives.
+        """
         module = getattr(self.model.base_model, "rotary_emb", None)
         if module is None:
             return None
         cos, sin = module(torch.empty(0, device=positions.device), positions)
+        if self.rotary_scale != 1:
+            cos, sin = cos / self.rotary_scale, sin / self.rotary_scale
         half = sin.shape[-1] // 2
         return cos, torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+
+    @property
+    def rotary_scale(self) -> float:
+        """What the model multiplies queries and keys by where it rotates them: not 1 with YaRN."""
+        return float(getattr(getattr(self.model.base_model, "rotary_emb", None), "attention_scaling", 1.0))
 
     def forward(self, tokens_BT: Tensor, position_BT: Tensor, attend: attention.Attend) -> Tensor:
         """`hidden_BTC` after the final norm, with every layer's attention done by `attend`.
@@ -227,6 +239,13 @@ class Backbone:
         Raises:
             UserError: when this architecture computes something that the seam does not carry.
         """
+        kind = getattr(getattr(self.model.base_model, "rotary_emb", None), "rope_type", None)
+        if kind in BY_LENGTH:
+            raise UserError(
+                f"{self.name} cannot be used: its rotary positions change with the length of the text "
+                f"(rope_type={kind}), so that keys cannot be kept; choose a model with rope_type default, linear, "
+                "llama3 or yarn."
+            )
         length = min(16, self.max_positions)
         try:
             tokens_BT = torch.arange(length, device=self.device)[None] % self.vocab_size

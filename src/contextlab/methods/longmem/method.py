@@ -214,7 +214,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         states = [hidden_BTC]
         with torch.no_grad(), attention.seam(self.backbone.config):
             for i, layer in enumerate(self.parts.layers[:layers], start=1):
-                hidden_BTC = attention.run_layer(layer, hidden_BTC, attend)
+                hidden_BTC = attention.run_layer(layer, hidden_BTC, attend, self.backbone.rotary_scale)
                 if i % every == 0:
                     states.append(hidden_BTC)
             return states, self.parts.norm(hidden_BTC)

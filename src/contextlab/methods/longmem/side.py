@@ -46,6 +46,7 @@ class SideNetwork(nn.Module):
                 f"reduction={step} does not divide the backbone's {depth} layers: choose a divisor of {depth}."
             )
         self.step, self.last_residual, self.init = step, config.last_residual, config.init
+        self.rotary_scale = backbone.rotary_scale
         self.reading = config.reading(depth)
         self.first = min(self.reading) if config.init == "difference" else 0
         copied = _shared_copy if config.rank else _trainable_copy
@@ -93,7 +94,7 @@ class SideNetwork(nn.Module):
         outputs = [y_BTC]
         for i, block in enumerate(self.blocks):
             with attention.seam(_config(block)):
-                difference_BTC = difference_BTC + attention.run_layer(block, y_BTC, attend) - y_BTC
+                difference_BTC = difference_BTC + attention.run_layer(block, y_BTC, attend, self.rotary_scale) - y_BTC
             last = i == len(self.blocks) - 1 and self.last_residual == "normed"
             y_BTC = (final_BTC if last else states[i + 1]) + difference_BTC
             outputs.append(y_BTC)
@@ -103,7 +104,8 @@ class SideNetwork(nn.Module):
         outputs = [states[self.step * self.first]]
         for i, block in enumerate(self.blocks, start=self.first):
             with attention.seam(_config(block)):
-                difference_BTC = attention.run_layer(block, outputs[-1], attend) - states[self.step * i + 1]
+                out_BTC = attention.run_layer(block, outputs[-1], attend, self.rotary_scale)
+            difference_BTC = out_BTC - states[self.step * i + 1]
             outputs.append(states[self.step * (i + 1)] + difference_BTC)
         return outputs
 

@@ -138,7 +138,7 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
         hidden_BtC = self.parts.embed(tokens_Bt, reader.layout.position_BT)
         with attention.seam(self.backbone.config):
             for layer in self.parts.layers[: self.memory_layer + 1]:
-                hidden_BtC = attention.run_layer(layer, hidden_BtC, reader)
+                hidden_BtC = attention.run_layer(layer, hidden_BtC, reader, self.backbone.rotary_scale)
         all_B = torch.ones_like(lengths_B, dtype=torch.bool)
         bank = self._stored(state.bank, reader.grown(lengths_B), all_B)
         left_B = torch.full_like(state.left_B, self.local.segment)
