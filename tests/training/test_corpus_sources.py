@@ -70,11 +70,13 @@ def test_an_index_tells_of_the_documents_by_their_digests(tmp_path: Path) -> Non
         ("a.txt.gz", gzip.compress(b"whole " * 99, mtime=0)[:30], r"a\.txt\.gz cannot be read"),
         ("a.jsonl", b'{"text": "one"}\n{"words": "two"}\n', r"Line 2 of .*a\.jsonl holds no text"),
         ("a.jsonl", b'["text"]\n', r"Line 1 of .*a\.jsonl holds no text"),
-        ("a.jsonl", b"[" * 100_000, r"Line 1 of .*a\.jsonl holds no text"),
+        ("a.jsonl", b"[" * 100_000, r"Line 1 of .*a\.jsonl is not valid JSON"),
+        ("a.jsonl", b'{"text": "one"}\n\n{"text": "two"\n', r"Line 3 of .*a\.jsonl is not valid JSON \(Expecting ','"),
+        ("a.instructions.jsonl", b'{"task": "a"\n', r"Line 1 of .*a\.instructions\.jsonl is not valid JSON"),
         ("a.jsonl.gz", gzip.compress(b'{"text": 3}', mtime=0), r"Line 1 of .*a\.jsonl\.gz holds no text"),
     ],
     # Every process of a parallel run must collect the same names, and archives hold the time.
-    ids=["latin-1", "no xz", "cut gz", "no text", "no object", "deep", "a number"],
+    ids=["latin-1", "no xz", "cut gz", "no text", "no object", "deep", "cut", "cut example", "a number"],
 )
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)

@@ -65,10 +65,12 @@ def test_flans_own_name_of_a_task_is_read_too() -> None:
     assert [task for task, _ in instructions.texts(Path("x"), both, {})] == ["squad", ""]
 
 
-@pytest.mark.parametrize("bad", ["{", "[]", "3", '{"inputs": "x"}', '{"inputs": "x", "targets": 3}', r'"\ud800"'])
+@pytest.mark.parametrize("bad", ["[]", "3", '{"inputs": "x"}', '{"inputs": "x", "targets": 3}', r'"\ud800"'])
 def test_a_line_that_is_no_example_is_one_sentence(bad: str) -> None:
     with pytest.raises(UserError, match="Line 2 of x is no example"):
         list(instructions.texts(Path("x"), [line("a"), bad], {}))
+    with pytest.raises(UserError, match="Line 2 of x is not valid JSON"):
+        list(instructions.texts(Path("x"), [line("a"), "{"], {}))
 
 
 @pytest.mark.parametrize("bad", ["{", "[]", '{"a": 3}', '{"a": ["{inputs}"]}', '{"a": ["{targets}{targets}{inputs}"]}'])

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from contextlab.benchmarks.data.sources import parse_json
 from contextlab.errors import UserError
 
 ENDING = ".instructions.jsonl"
@@ -76,12 +77,12 @@ def _is_template(one: object) -> bool:
 
 def _example(path: Path, number: int, line: str) -> tuple[str, str, str]:
     """Task, inputs and targets of a line."""
+    value = parse_json(line, path, number)
     try:
-        value = json.loads(line)
         parts = value.get("task", value.get("task_name", "")), value["inputs"], value["targets"]
         # Not every string of JSON is one of characters.
         whole = all(isinstance(part, str) and part.encode() is not None for part in parts)
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
         raise UserError(

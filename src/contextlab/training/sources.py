@@ -12,6 +12,7 @@ from typing import Any
 import huggingface_hub
 
 from contextlab import files, packed
+from contextlab.benchmarks.data.sources import parse_json
 from contextlab.errors import UserError, short
 from contextlab.training import instructions
 
@@ -166,10 +167,10 @@ def _lines(path: Path) -> Iterator[tuple[tuple[Part, ...], dict[str, Any]]]:
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if not line.strip():
             continue
+        value = parse_json(line, path, number)
         try:
-            value = json.loads(line)
             parts = _parts(value)
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(
                 f'Line {number} of {path} holds no text: write {{"text": "..."}} on every line, or {{"context": "...", '
                 '"prompt": "...", "answer": "..."}.'
