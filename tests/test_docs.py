@@ -25,16 +25,18 @@ def code(page: str, language: str) -> list[str]:
 
 def test_the_tutorials_method_keeps_the_laws(tmp_path):
     path = tmp_path / "every_second.py"
-    path.write_text(code("docs/tutorial.md", "python")[0])
-    results = laws.check(registry.method_class(f"{path}:EverySecond"), ("tiny-llama",))
-    assert [result for result in results if not result.passed] == []
+    path.write_text("\n\n".join(code("docs/tutorial.md", "python")[:2]))
+    for name in ("EverySecond", "Thin"):
+        kind = registry.method_class(f"{path}:{name}")
+        results = laws.check(lambda backbone, kind=kind: kind(backbone, kind.Config(N=16)), ("tiny-llama",))
+        assert [(name, result) for result in results if not result.passed] == []
 
 
 def test_the_tutorials_task_runs(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs/tutorial.md").read_text()
     (line,) = re.findall(r"`(\{\"story\".*?\})`\.", page)
     (tmp_path / "stories.jsonl").write_text(f"{line}\n{line}\n")
-    (tmp_path / "stories.py").write_text(code("docs/tutorial.md", "python")[1])
+    (tmp_path / "stories.py").write_text(code("docs/tutorial.md", "python")[2])
     monkeypatch.chdir(tmp_path)
     command = "bench --method full,closed-book --task stories.py:Stories --backbone tiny-llama --out runs --json"
     assert cli.main(command.split()) == 0
@@ -78,7 +80,7 @@ def test_commands_shown_name_options_that_exist(page, capsys):
 
 
 def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
-    method, task = code("docs/tutorial.md", "python")
+    method, _, task = code("docs/tutorial.md", "python")
     (tmp_path / "every_second.py").write_text(method)
     (tmp_path / "stories.py").write_text(task)
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
