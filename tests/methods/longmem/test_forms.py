@@ -111,6 +111,24 @@ def test_read_by_one_layer_it_is_retrieval(backbone: Backbone, layer: int) -> No
     assert torch.allclose(result, expected, atol=1e-4) == (layer == 3)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "equal"),
+    [
+        ({"N": 21, "csz": 3, "K": 9, "sinks": 3}, True),
+        ({"N": 21, "csz": 3, "K": 9, "sinks": 0}, True),
+        ({"N": 21, "csz": 3, "K": 9, "sinks": 2}, False),
+        ({"N": 22, "csz": 4, "K": 8, "sinks": 4}, False),
+    ],
+)
+def test_it_is_retrieval_where_chunks_fill_what_leaves_the_view(llama: Backbone, sizes: Settings, equal: bool) -> None:
+    """LongMem leaves out what fills no chunk of its segment; retrieval keeps it for the next window's tokens."""
+    tokens = text(110, rows=2)
+    side = made(llama, **SLIDING, **{**sizes, "M": 252}, reduction=1, memory_layer=3)
+    plain = Retrieval(llama, RetrievalConfig(**sizes, M=252, first_layer=3))
+    result, expected = read(side, tokens), read(plain, tokens)
+    assert torch.allclose(result, expected, atol=1e-4) == equal
+
+
 def test_read_by_many_layers_it_is_near_retrieval(llama: Backbone) -> None:
     """Its banks hold the frozen backbone's keys, where those of retrieval carry on what was retrieved before."""
     tokens = text(300, rows=2)
