@@ -82,6 +82,15 @@ def test_a_band_counts_the_query_itself_and_spares_the_first_slots(slots, new, b
         assert seen[t].tolist() == expected
 
 
+@pytest.mark.parametrize(("name", "window"), [("tiny-mistral", 48), ("tiny-qwen2", None), ("tiny-gpt2", None)])
+def test_a_models_own_sliding_window_is_declared(name, window):
+    """With it, what full attention sees is what the model sees: nothing farther away in one layer."""
+    backbone = load(name)
+    assert backbone.own_window == window
+    backbone.config.sliding_window = backbone.max_positions
+    assert backbone.own_window is None
+
+
 def test_a_models_own_sliding_window_is_respected():
     reader = CacheReader(NoPositions(), kv(1, 0, [0]), Layout(torch.arange(5)[None]))
     mask = reader.mask(2, torch.float32)

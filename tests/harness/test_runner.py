@@ -66,6 +66,7 @@ SCHEMA: dict[str, Any] = {
     "state": {"bytes": int, "floats": int, "tokens": int, "cached": int, "bytes_formula": int | None},
     "parameters": {"backbone": int, "added": int, "trained": int},
     "max_context": int | None,
+    "own_window": int | None,
     "untrained": bool,
     "twin": str | None,
     "provenance": {

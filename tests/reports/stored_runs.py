@@ -44,6 +44,7 @@ def result(method: str = "window", nats: float = 3.2, **changes: Any) -> dict[st
         "cost": {"train": None, "contextualize": None, "query": cost},
         "state": {"bytes": 2**20, "floats": 1, "tokens": 1},
         "max_context": None,
+        "own_window": None,
         "measure": {"name": "nats_per_token", "higher_is_better": False, "bounded": False},
         "parts": nats_of({name: nats + (nats - 2.5) * one for name, one in SPREAD.items()}),
         "provenance": {"device": "cpu (x)", "dtype": "float32", "seed": 0, "started": f"2026-01-01T{next(serial):06}"},

@@ -229,6 +229,17 @@ def test_columns_are_value_difference_share_and_cost() -> None:
     assert not any("share" in name or " - " in name for name in shown[3:])
 
 
+def test_the_caption_says_where_a_model_has_a_window_of_its_own() -> None:
+    """There `full` is not attention to all tokens."""
+    banded = [result(name, 3.0, backbone="mistral", own_window=4096) for name in ("window", "full")]
+    caption = comparison([*banded, *three()]).attrs["caption"]
+    assert (
+        caption.count("mistral attends in a sliding window of its own: with every method, full too, a query sees") == 1
+    )
+    assert "at most 4,096 tokens there" in caption
+    assert "sliding window" not in comparison(three()).attrs["caption"]
+
+
 @pytest.mark.parametrize("twins", [("sinks", "full"), ("window", "sinks")])
 def test_twins_that_are_not_there_are_refused(twins: tuple[str, str]) -> None:
     with pytest.raises(UserError, match="There is no method in these results 'sinks'"):

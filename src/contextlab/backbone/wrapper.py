@@ -88,6 +88,18 @@ class Backbone:
             return None
         return FAMILIES.get(self.config.model_type)
 
+    @property
+    def own_window(self) -> int | None:
+        """Tokens that a query sees at most, itself among them, in the layers with a sliding window of the model's own.
+
+        None where there are no such layers, or their window is as wide as the model's positions.
+        """
+        window: int | None = getattr(self.config, "sliding_window", None)
+        kinds = getattr(self.config, "layer_types", None)
+        if window is None or window >= self.max_positions or (kinds and "sliding_attention" not in kinds):
+            return None
+        return window
+
     def check_differentiable(self) -> None:
         """Refuse a model without gradients.
 

@@ -162,6 +162,7 @@ def description(name: str, method: AnyMethod, case: Case) -> dict[str, Any]:
             "trained": method.trained_parameters,
         },
         "max_context": method.capabilities.max_context,
+        "own_window": backbone.own_window,
         "untrained": method.untrained,
         "twin": method.twin if method.card is not None else None,
     }

@@ -148,6 +148,7 @@ class Summary(Part):
     measured: Count | None = None
     state: Size | None = None
     max_context: Count | None = None
+    own_window: Count | None = None
     untrained: bool = False
     twin: str | None = None
     provenance: Provenance

@@ -132,6 +132,12 @@ def notes(
     for method, tokens in limits:
         yield f"{names.of('method', method)} starts anew every {tokens:,} tokens"
     yield from dict.fromkeys(
+        f"{names.of('backbone', r['backbone'])} attends in a sliding window of its own: with every method, full too, a "
+        f"query sees at most {r['own_window']:,} tokens there"
+        for r, _ in shown
+        if r.get("own_window")
+    )
+    yield from dict.fromkeys(
         f"The twin of {names.of('method', named(r))}, without memory, is {names.of('method', r['twin'])}"
         for r, _ in shown
         if r.get("twin")
