@@ -233,9 +233,7 @@ def test_the_caption_says_where_a_model_has_a_window_of_its_own() -> None:
     """There `full` is not attention to all tokens."""
     banded = [result(name, 3.0, backbone="mistral", own_window=4096) for name in ("window", "full")]
     caption = comparison([*banded, *three()]).attrs["caption"]
-    assert (
-        caption.count("mistral attends in a sliding window of its own: with every method, full too, a query sees") == 1
-    )
+    assert caption.count("attends in a sliding window of its own: with every method, full too, a query sees") == 1
     assert "at most 4,096 tokens there" in caption
     assert "sliding window" not in comparison(three()).attrs["caption"]
 

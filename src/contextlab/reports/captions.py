@@ -113,6 +113,16 @@ def legend(columns: Sequence[Column], ends: tuple[str, str], names: Names, *, no
         yield LEGACY
 
 
+def own_windows(shown: Shown, names: Names) -> Iterable[str]:
+    """Which models attend in a sliding window of their own, so that `full` is not attention to all tokens."""
+    yield from dict.fromkeys(
+        f"{names.of('backbone', r['backbone'])} attends in a sliding window of its own: with every method, full too, a "
+        f"query sees at most {r['own_window']:,} tokens there"
+        for r, _ in shown
+        if r.get("own_window")
+    )
+
+
 def notes(
     shown: Shown, columns: Sequence[Column], differing: Collection[str], names: Names, *, noisy: bool
 ) -> Iterable[str]:
@@ -131,12 +141,6 @@ def notes(
     limits = dict.fromkeys((named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
     for method, tokens in limits:
         yield f"{names.of('method', method)} starts anew every {tokens:,} tokens"
-    yield from dict.fromkeys(
-        f"{names.of('backbone', r['backbone'])} attends in a sliding window of its own: with every method, full too, a "
-        f"query sees at most {r['own_window']:,} tokens there"
-        for r, _ in shown
-        if r.get("own_window")
-    )
     yield from dict.fromkeys(
         f"The twin of {names.of('method', named(r))}, without memory, is {names.of('method', r['twin'])}"
         for r, _ in shown

@@ -262,6 +262,7 @@ class _Builder:
         """What headings and signs mean."""
         if self.layout.baseline:
             yield from captions.directions([entry.first for entry in self.entries], self.names)
+        yield from captions.own_windows(self._shown, self.names)
         yield from captions.legend(columns, self.layout.twins, self.names, noisy=noisy)
 
     @property
