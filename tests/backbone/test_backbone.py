@@ -15,7 +15,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from contextlab import attention
+from contextlab import attention, seals
 from contextlab import backbone as backbones
 from contextlab.backbone import TINY, embedded, load, loading, wrap
 from contextlab.errors import UserError
@@ -178,7 +178,7 @@ def test_code_of_a_checkpoint_never_runs_whatever_is_answered(folder, tmp_path, 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
 def test_a_converted_model_that_was_changed_is_refused(folder, name):
-    (folder / embedded.SOURCE).write_text(json.dumps({"files": embedded.digests(folder)}))
+    seals.write(folder / embedded.SOURCE, {**embedded.ORIGIN, "files": embedded.digests(folder)})
     assert loading._verified(folder, torch.float32, torch.device("cpu"))
     content = bytearray((folder / name).read_bytes())
     content[-20] ^= 1
@@ -237,7 +237,7 @@ def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(cache,
     )
 
     def interrupted(gguf, folder):
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -245,7 +245,7 @@ def test_a_conversion_that_fails_leaves_nothing_and_the_next_one_succeeds(cache,
     with pytest.raises(KeyboardInterrupt):
         embedded.embedded_folder()
     assert list((cache / "backbones").iterdir()) == []
-    monkeypatch.setattr(embedded, "_convert", lambda gguf, folder: folder.mkdir())
+    monkeypatch.setattr(embedded, "_convert", lambda gguf, folder: folder.mkdir(exist_ok=True))
     assert embedded.embedded_folder().is_dir()
     monkeypatch.setattr(embedded.subprocess, "run", no_network)
     assert embedded.embedded_folder().is_dir()
