@@ -39,6 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("registry", "naming"),
     ("harness",),
     ("testing", "integrations", "reports", "training"),
+    ("verify",),
     ("cli", PACKAGE),
 )
 """Rooms by floor, from the lowest; a room imports from its own floor and from those below."""

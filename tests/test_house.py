@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from contextlab import cards, seals, trained
+
 ROOT = Path(__file__).parents[1]
 LARGEST = 350
 """Code lines of a module."""
@@ -102,3 +104,10 @@ def test_only_one_module_writes_files() -> None:
 def test_a_writer_is_seen(line: str) -> None:
     assert WRITERS.search(line)
     assert not WRITERS.search("open(path, 'rb'), p.open(), packed.open(entry), f.savefig(fresh, format='pdf')")
+
+
+def test_shipped_cards_are_sealed() -> None:
+    """A card that is edited is sealed again by `seals.write(path, json.loads(path.read_text()))`."""
+    shipped = [*trained.SHIPPED.glob(f"*/{cards.CARD}")]
+    assert shipped
+    assert {cards.read(path).schema_ for path in shipped} == {seals.SEALED}

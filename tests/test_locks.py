@@ -30,10 +30,11 @@ with locks.alone(Path(sys.argv[1]), "held"):
 
 def test_a_folder_is_held_by_one_thread_and_its_lock_vanishes(tmp_path: Path) -> None:
     said: list[str] = []
+    folder = tmp_path / "folder"
 
     def other() -> None:
         try:
-            with locks.alone(tmp_path, "held"):
+            with locks.alone(folder, "held"):
                 said.append("mine")
         except UserError as error:
             said.append(str(error))
@@ -43,12 +44,15 @@ def test_a_folder_is_held_by_one_thread_and_its_lock_vanishes(tmp_path: Path) ->
         thread.start()
         thread.join()
 
-    with locks.alone(tmp_path, "held"):
+    with locks.alone(folder, "held"):
         tried()
-        assert (tmp_path / locks.NAME).exists()
+        assert (folder / locks.NAME).exists()
     tried()
     assert said == ["held", "mine"]
     assert list(tmp_path.iterdir()) == []
+    with locks.alone(folder, "held"):
+        (folder / "file").write_text("kept")
+    assert [path.name for path in folder.iterdir()] == ["file"]
 
 
 def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:

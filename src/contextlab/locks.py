@@ -26,18 +26,26 @@ WITHOUT = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 @contextlib.contextmanager
 def alone(folder: Path, held: str) -> Iterator[None]:
-    """Hold a folder against other processes and threads, without waiting; its lock vanishes when the block ends.
+    """Hold a folder against other processes and threads, without waiting.
+
+    It is created where it is missing. When the block ends its lock vanishes, and the folder too if it is empty, so that
+    a refused command leaves nothing behind.
 
     Args:
-        folder: that exists.
+        folder: to hold.
         held: the sentence for a folder that another one holds.
 
     Raises:
         UserError: when another one holds it, or its file system has no locks.
         OSError: when it cannot be written.
     """
-    lock = FileLock(folder / NAME)
-    if not _acquired(lock, f"{folder} is on a file system without locks: choose another folder with --out."):
+    lock, mine = FileLock(folder / NAME), None
+    while mine is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Another one may remove it again before it is locked.
+        with contextlib.suppress(FileNotFoundError):
+            mine = _acquired(lock, f"{folder} is on a file system without locks: choose another folder with --out.")
+    if not mine:
         raise UserError(held)
     try:
         yield
@@ -46,6 +54,8 @@ def alone(folder: Path, held: str) -> Iterator[None]:
         with contextlib.suppress(OSError):
             (folder / NAME).unlink()
         lock.release()
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @contextlib.contextmanager

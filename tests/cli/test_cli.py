@@ -23,7 +23,7 @@ from contextlab.testing import laws
 
 TOY = Path(__file__).parents[1] / "harness" / "toy_parts.py"
 COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))
-COMMANDS = ("bench", "train", "ls", "check", "table", "reproduce", "data", "kernels", "doctor")
+COMMANDS = ("bench", "train", "ls", "check", "table", "reproduce", "data", "kernels", "verify", "doctor")
 HEAVY = {"torch", "transformers", "pandas", "numpy", "contextlab.backbone"}
 
 

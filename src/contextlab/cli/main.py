@@ -25,6 +25,7 @@ from contextlab.cli.plot import plot
 from contextlab.cli.reproduce import reproduce
 from contextlab.cli.table import table
 from contextlab.cli.train import train
+from contextlab.cli.verify import verify
 from contextlab.errors import UserError
 from contextlab.version import __version__
 
@@ -35,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (bench, train, ls, check, table, plot, page, cost, diff, reproduce, doctor):
+for command in (bench, train, ls, check, table, plot, page, cost, diff, reproduce, verify, doctor):
     app.command()(command)
 app.command("lm_eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(data, name="data")

@@ -57,17 +57,9 @@ def held(out: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
-            stack.callback(_discard, out)
             refusal = f"Another process trains into {out}: wait for it, or choose another --out."
             stack.enter_context(locks.alone(out, refusal))
         yield
-
-
-def _discard(out: Path) -> None:
-    """Remove a folder that is empty, so that a refused command leaves nothing behind."""
-    with contextlib.suppress(OSError):
-        out.rmdir()
 
 
 def curve(path: Path) -> list[dict[str, Any]]:

@@ -233,6 +233,8 @@ class _Room:
                 path,
                 self.begun,
             )
+            # Between two cards there is none: that of the weights before would not be theirs.
+            (self.out / cards.CARD).unlink(missing_ok=True)
             files.rename(path, self.out / cards.FILE)
             records.write(self.out / cards.CARD, written)
         self.processes.wait()

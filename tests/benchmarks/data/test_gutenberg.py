@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from contextlab import locks
 from contextlab.benchmarks.data import gutenberg, pg22_build
 from contextlab.benchmarks.data.gutenberg import Mirror, body, paths, select
 from contextlab.benchmarks.data.pg22_build import bucket, build, differences, load_tokenizer
@@ -187,6 +188,25 @@ def test_a_build_that_was_stopped_anywhere_ends_as_one_that_was_not(
 def test_finished_books_are_not_read_again(drawn: Builder, mirror: Path, tmp_path: Path) -> None:
     drawn(tmp_path)
     drawn(tmp_path, source=Stopping(mirror, 0))
+
+
+def test_one_process_builds_in_a_folder(drawn: Builder, tmp_path: Path) -> None:
+    drawn(tmp_path)
+    with locks.alone(tmp_path / "pg22", "held"), pytest.raises(UserError, match="Another process builds"):
+        drawn(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"pg22 cannot be written \(.*\): give another --out"):
+        drawn(tmp_path / "file")
+
+
+def test_a_changed_journal_is_seen(drawn: Builder, tmp_path: Path) -> None:
+    drawn(tmp_path)
+    journal = tmp_path / "pg22" / "build.jsonl"
+    whole = journal.read_bytes()
+    for broken in (whole[:-30], whole.replace(b"tokens", b"takens", 1), whole.replace(b"Book", b"Look", 1), b""):
+        assert broken != whole
+        journal.write_bytes(broken)
+        assert [str(journal) in sentence for sentence in differences(tmp_path / "pg22")] == [True]
 
 
 def test_other_sources_do_not_mix(drawn: Builder, tmp_path: Path, metadata: Path, mirror: Path) -> None:

@@ -14,12 +14,12 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contextlab import files, seals
-from contextlab.benchmarks.data.fetch import SUMS, write_sums
+from contextlab import files, locks, seals
+from contextlab.benchmarks.data.fetch import SUMS, read_sums, write_sums
 from contextlab.benchmarks.data.sources import json_file, json_lines, read
 from contextlab.errors import UserError
 from contextlab.files import Journal
@@ -71,8 +71,25 @@ def build(
         progress: wraps the iteration over the rows, as `tqdm` does.
 
     Raises:
-        UserError: when a source is missing or broken, or the folder holds a build from other sources.
+        UserError: when a source is missing or broken, the folder holds a build from other sources or that of another
+            process, or cannot be written.
     """
+    try:
+        with locks.alone(folder, f"Another process builds {folder}: wait for it, or give another --out."):
+            return _build(folder, mirror, metadata, tokenizer, limit, catalogue, progress)
+    except OSError as error:
+        raise files.unwritable(folder, error, "give another --out") from error
+
+
+def _build(
+    folder: Path,
+    mirror: Mirror,
+    metadata: Path,
+    tokenizer: Any,
+    limit: int | None,
+    catalogue: str | None,
+    progress: Callable[[list[Row]], Iterator[Row]],
+) -> dict[str, Any]:
     from contextlab.benchmarks.data.gutenberg import select
 
     excluded, excluded_sha256 = _numbers(metadata)
@@ -109,9 +126,13 @@ def build(
     }
     files.write(folder / "books.jsonl", "".join(json.dumps(book) + "\n" for book in books).encode())
     files.write(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    whole = (CATALOGUE, "books.jsonl", MANIFEST, *(book["file"] for book in books))
-    write_sums(folder / SUMS, {name: files.sha256(folder / name) for name in whole})
+    write_sums(folder / SUMS, {name: files.sha256(folder / name) for name in _listed(books)})
     return manifest
+
+
+def _listed(books: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The files of a set whose digests are listed."""
+    return [CATALOGUE, "books.jsonl", MANIFEST, *(book["file"] for book in books)]
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
@@ -127,6 +148,14 @@ def differences(folder: Path) -> list[str]:
         books = [book for _, book in json_lines(folder / "books.jsonl")[0]]
         if fields["sha256"] != _digest_of(books):
             return [f"{folder}/books.jsonl does not list the books of {MANIFEST}: build the set again."]
+        if (folder / SUMS).exists() and read_sums(folder / SUMS).keys() != set(_listed(books)):
+            return [f"{folder / SUMS} does not list the files of the set: build the set again."]
+        journal = folder / JOURNAL
+        if journal.exists():
+            plan = Plan(**{field.name: fields[field.name] for field in dataclasses.fields(Plan)})
+            entries = _entries(journal, journal.read_bytes(), plan)
+            if len(entries) < len(books) + sum(fields["skipped"].values()):
+                return [f"{journal} does not record all of the build: build the set again."]
         wrong = [
             book["file"] for book in books if _sha256(read(folder / book["file"])[0].encode()) != book["sha256_txt"]
         ]
@@ -212,8 +241,15 @@ def _journal(path: Path, plan: Plan) -> dict[int, dict[str, Any]]:
         files.write(path, _line(dataclasses.asdict(plan)))
     raw = path.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1]
-    if whole != raw:
-        files.write(path, whole)
+    entries = _entries(path, whole, plan)
+    kept = [entry for entry in entries if "skipped" in entry or (path.parent / entry["file"]).is_file()]
+    if whole != raw or kept != entries:
+        files.write(path, b"".join(_line(entry) for entry in (dataclasses.asdict(plan), *kept)))
+    return {entry["gutenberg_id"]: entry for entry in kept}
+
+
+def _entries(path: Path, whole: bytes, plan: Plan) -> list[dict[str, Any]]:
+    """The entries in the whole lines of a journal, which must be that of a plan."""
     try:
         begun, *entries = seals.lines(whole.decode(), required=True)
         if begun != dataclasses.asdict(plan):
@@ -221,8 +257,7 @@ def _journal(path: Path, plan: Plan) -> dict[int, dict[str, Any]]:
                 f"{path.parent} holds a build from another catalogue, PG-19 list or tokenizer: give another --out, or "
                 f"delete {path} to start again."
             )
-        kept = (entry for entry in entries if "skipped" in entry or (path.parent / entry["file"]).is_file())
-        return {entry["gutenberg_id"]: entry for entry in kept}
+        return entries
     except (ValueError, KeyError, TypeError, seals.Damaged) as error:
         raise UserError(f"{path} is no journal of a build ({error}): delete it to start again.") from None
 
