@@ -18,6 +18,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "errors",
         "paths",
         "locks",
+        "process",
         "harmless",
         "tensors",
         "static",

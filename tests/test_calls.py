@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,28 @@ MISTAKES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 }  # fmt: skip
 
 
+def test_the_call_of_one_thread_does_not_open_the_door_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = made("window")
+    entered, go_on = threading.Event(), threading.Event()
+    step = type(method).step  # type: ignore[attr-defined]
+
+    def slow(self: Any, *args: Any) -> Any:
+        entered.set()
+        assert go_on.wait(60)
+        return step(self, *args)
+
+    monkeypatch.setattr(type(method), "step", slow)
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(method.read, method.start(), ids([[1, 2]]))
+        assert entered.wait(60)
+        wrong = pool.submit(method.read, None, "no tokens")
+        go_on.set()
+        with pytest.raises(UserError, match="is no state"):
+            wrong.result(60)
+        assert reading.result(60)[1].shape == (1, 2)
+    assert method.called_by is None
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_wrong_call_is_one_sentence_and_changes_nothing(name: str) -> None:
     method = made(name)
@@ -80,7 +104,7 @@ def test_a_wrong_call_is_one_sentence_and_changes_nothing(name: str) -> None:
             call(method, state)
         assert message in str(error.value), mistake
         assert "\n" not in str(error.value), mistake
-        assert not method.called, mistake
+        assert method.called_by is None, mistake
     assert all(torch.equal(tensor, before[key]) for key, tensor in state.tensors().items())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -36,14 +37,17 @@ def checked(name: str) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def called(self: Owner, *args: Any, **options: Any) -> Any:
-            if self.called:
+            thread = threading.get_ident()
+            if self.called_by == thread:
                 return _owned(self, function(self, *args, **options))
-            check(self, *args, **options)
-            self.called = True
-            try:
-                return _owned(self, function(self, *args, **options))
-            finally:
-                self.called = False
+            # For the time of a call a method may change its model, by hooks or other weights.
+            with self.backbone.exclusive():
+                check(self, *args, **options)
+                self.called_by = thread
+                try:
+                    return _owned(self, function(self, *args, **options))
+                finally:
+                    self.called_by = None
 
         called.unchecked = function  # type: ignore[attr-defined]
         return called  # type: ignore[return-value]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, ca
 import torch
 from torch import Tensor, nn
 
-from contextlab import calls, cards, states, tensors, trained
+from contextlab import calls, cards, process, states, tensors, trained
 from contextlab.config import MethodConfig as MethodConfig
 from contextlab.errors import UserError
 from contextlab.formula import FORK_BYTES, FORKS, Formula
@@ -106,8 +106,8 @@ class ContextMethod(ABC, Generic[C, S]):
     """
 
     Config: ClassVar[type[MethodConfig]] = MethodConfig
-    called: bool = False
-    """Whether a call from outside is under way, whose arguments have been checked."""
+    called_by: int | None = None
+    """The thread with a call from outside under way, whose arguments have been checked."""
     learned: nn.Module | None = None
     """All that training changes; parameter counts, digest, loading, saving and `untrained` follow from it."""
     unbounded: ClassVar[tuple[str, ...]] = ()
@@ -433,7 +433,9 @@ def build(kind: type[AnyMethod], backbone: Backbone, config: MethodConfig) -> An
         UserError: when its settings do not fit the backbone, or the memory.
     """
     try:
-        return kind(backbone, config)
+        # A method may copy the model, which must be in no other thread's use then.
+        with process.ALONE, backbone.exclusive():
+            return kind(backbone, config)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
             raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from contextlab import grammar
+from contextlab import grammar, process
 from contextlab.errors import UserError, unknown
 from contextlab.trained import METHODS as METHODS
 
@@ -119,7 +119,8 @@ def foreign(what: str, advice: str) -> Iterator[None]:
         UserError: when the code raises anything, the end of the process included, but for an interrupt.
     """
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        # Standard output is that of all threads.
+        with process.ALONE, contextlib.redirect_stdout(sys.stderr):
             yield
     except KeyboardInterrupt:
         raise

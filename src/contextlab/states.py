@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -40,11 +41,14 @@ class Weights(Protocol):
     def vocab_size(self) -> int:
         """Ids of tokens are smaller than this."""
 
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Use the model in no other thread for the duration of a block."""
+
 
 class Owner(Protocol):
     """What a state's file and the checks of calls need to know of a method."""
 
-    called: bool
+    called_by: int | None
 
     @property
     def backbone(self) -> Weights:

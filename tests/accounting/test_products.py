@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -92,6 +94,52 @@ def test_torch_is_what_it_was_afterwards_and_after_an_error() -> None:
         raise ValueError("no")
     counted(lambda: torch.ones(2, 2) @ torch.ones(2, 2))
     assert {key: vars(key[0]).get(key[1]) for key in products._COUNTS} == before
+
+
+def test_every_thread_counts_its_own_products() -> None:
+    before = {key: vars(key[0]).get(key[1]) for key in products._COUNTS}
+    barrier = threading.Barrier(4)
+
+    def of_thread(size: int) -> list[int]:
+        a, flops = torch.ones(size, size, requires_grad=True), []
+        for _ in range(20):
+            barrier.wait()
+            if size == 1:  # a thread without a counter
+                (a @ a).sum().backward()
+                continue
+            with ProductCounter() as counter:
+                torch.matmul(a.mm(a), a).sum().backward()
+            flops.append(counter.flops)
+        return flops
+
+    with ThreadPoolExecutor(4) as pool:
+        flops = list(pool.map(of_thread, range(1, 5)))
+    # Two products, and two of each in the backward pass.
+    assert flops == [[], *[[6 * 2 * size**3] * 20 for size in range(2, 5)]]
+    assert {key: vars(key[0]).get(key[1]) for key in products._COUNTS} == before
+
+
+def test_of_counters_inside_each_other_the_inner_one_counts() -> None:
+    with ProductCounter() as outer:
+        with ProductCounter() as inner:
+            torch.ones(2, 2) @ torch.ones(2, 2)
+        torch.ones(3, 3) @ torch.ones(3, 3)
+    assert (inner.flops, outer.flops) == (2 * 8, 2 * 27)
+
+
+def test_a_thread_that_python_has_not_started_counts_for_the_only_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those in which autograd walks a graph on a GPU."""
+
+    def count() -> tuple[int, int]:
+        with ThreadPoolExecutor(1) as pool, ProductCounter() as counter:
+            pool.submit(lambda: torch.ones(2, 2) @ torch.ones(2, 2)).result()
+            with ProductCounter() as second:
+                pool.submit(lambda: torch.ones(2, 2) @ torch.ones(2, 2)).result()
+        return counter.flops, second.flops
+
+    assert count() == (0, 0)
+    monkeypatch.setattr(products.threading, "enumerate", lambda: [threading.main_thread()])
+    assert count() == (2 * 8, 0)
 
 
 @pytest.mark.parametrize("family", ["tiny-llama", "tiny-gpt2"])

@@ -205,8 +205,8 @@ def test_a_task_that_writes_its_own_texts_gets_the_backbones_tokenizer(cache: Pa
     assert folder.parent == cache / "tokenizers"
     assert tokenizer_folder("tiny-gpt2") == folder  # the same bytes
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-    manager = TaskManager(metadata={"tokenizer": str(folder), "max_seq_lengths": [512]})
-    docs = manager.load(["niah_single_1"])["tasks"]["niah_single_1"].eval_docs
+    metadata: dict[str, Any] = {"tokenizer": str(folder), "max_seq_lengths": [512]}
+    docs = TaskManager(metadata=metadata).load(["niah_single_1"])["tasks"]["niah_single_1"].eval_docs
     longest = max(len(doc["input"].encode()) for doc in docs)
     assert 300 < longest <= 512 - 128  # the task leaves room for an answer
 

@@ -138,6 +138,21 @@ class TouchesTheBackbone(Full):
         return super().step(state, tokens_Bt, lengths_B)
 
 
+class ContinuesTheLastCall(Full):
+    """Counts the tokens since the last `start`, whichever thread has read them."""
+
+    tokens = 0
+
+    def start(self, batch_size=1, *, ahead=None):
+        self.tokens = 0
+        return super().start(batch_size, ahead=ahead)
+
+    def read(self, state, tokens_BT, lengths_B=None, *, logprobs=True):
+        self.tokens += tokens_BT.shape[1]
+        state, scores_BT = super().read(state, tokens_BT, lengths_B, logprobs=logprobs)
+        return state, scores_BT if scores_BT is None else scores_BT - 1e-6 * self.tokens
+
+
 class HidesMemory(Full):
     """Stores memory outside of its state."""
 
@@ -219,6 +234,7 @@ class Fails(Full):
         (NoticesTheCounters, "counting"),
         (LooksTwice, "formula"),
         (KeepsMore, "formula"),
+        (ContinuesTheLastCall, "threads"),
         (Fails, "causality"),
     ],
 )

@@ -4,11 +4,15 @@ The watch of `accounting.flops` sees every operation, and takes about as much ti
 functions that compute products are wrapped, for the duration of a call: each runs unchanged and adds FLOPs that follow
 from the shapes of its arguments. Results are bitwise equal, and a product takes a microsecond longer. A product that
 is called from C++, or by a name that was bound before, is missed; therefore the ledger compares with the watch.
+
+The wrapped functions are those of all threads. Every thread has a counter of its own, and a thread without one runs the
+function as it is.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -27,13 +31,14 @@ Count = Callable[["ProductCounter", Arguments, Mapping[str, Any], Any], tuple[in
 
 
 class ProductCounter:
-    """A context manager that sums the FLOPs of products, including backward passes.
+    """A context manager that sums the FLOPs of this thread's products, including backward passes.
 
-    The convention is that of `accounting.flops`. Wrappers are global: only one counter can be active.
+    The convention is that of `accounting.flops`. Of counters inside each other, the inner one counts.
 
     Attributes:
         flops: FLOPs so far.
         count: number of products so far, without backward passes.
+        inside: whether a product is under way, whose parts do not count again.
         largest_bytes: bytes of the first factor and the result of the largest product.
         copied_bytes: bytes of all copies and concatenations, mainly of caches.
     """
@@ -41,20 +46,24 @@ class ProductCounter:
     def __init__(self) -> None:
         self.flops = self.count = 0
         self.largest_bytes = self.copied_bytes = 0
-        self._inside = False
+        self.inside = False
+        self._outer: ProductCounter | None = None
         self._visible: dict[int, tuple[Tensor, int]] = {}
 
     def __enter__(self) -> Self:
-        for (owner, name), count in _COUNTS.items():
-            setattr(owner, name, self._wrapped(getattr(owner, name), count))
+        with _CHANGING:
+            if not _ENTERED:
+                _wrap()
+            _ENTERED.append(self)
+        self._outer, _HERE.counter = getattr(_HERE, "counter", None), self
         return self
 
     def __exit__(self, *error: object) -> None:
-        for (owner, name), original in _ORIGINALS.items():
-            if original is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+        _HERE.counter, self._outer = self._outer, None
+        with _CHANGING:
+            _ENTERED.remove(self)
+            if not _ENTERED:
+                _unwrap()
         self._visible.clear()
 
     def visible(self, mask: Tensor) -> int:
@@ -64,27 +73,58 @@ class ProductCounter:
             self._visible[id(mask)] = mask, visible_pairs(mask)
         return self._visible[id(mask)][1]
 
-    def _wrapped(self, original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self._inside:
-                return original(*args, **kwargs)
-            self._inside = True
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._inside = False
-            forward, backward = count(self, args, kwargs, result)
-            self.flops += forward
-            self.count += forward > 0
-            if backward and isinstance(result, Tensor) and result.requires_grad:
-                result.grad_fn.register_hook(functools.partial(self._add, backward))  # type: ignore[union-attr]
-            return result
-
-        return call
-
-    def _add(self, flops: int, *_gradients: Any) -> None:
+    def add(self, flops: int, *_gradients: Any) -> None:
+        """Add FLOPs; also a hook of a backward pass."""
         self.flops += flops
+
+
+_HERE = threading.local()
+"""The counter of a thread, `counter`, where it has one."""
+_ENTERED: list[ProductCounter] = []
+"""The counters of all threads."""
+_CHANGING = threading.Lock()
+
+
+def _counter() -> ProductCounter | None:
+    """The counter of this thread; of a thread of autograd's own, which has no counter, the only one that there is."""
+    counter: ProductCounter | None = getattr(_HERE, "counter", None)
+    if counter is None and len(_ENTERED) == 1 and threading.get_ident() not in {t.ident for t in threading.enumerate()}:
+        return _ENTERED[0]
+    return counter
+
+
+def _wrap() -> None:
+    for (owner, name), count in _COUNTS.items():
+        setattr(owner, name, _wrapped(getattr(owner, name), count))
+
+
+def _unwrap() -> None:
+    for (owner, name), original in _ORIGINALS.items():
+        if original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+
+def _wrapped(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        counter = _counter()
+        if counter is None or counter.inside:
+            return original(*args, **kwargs)
+        counter.inside = True
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            counter.inside = False
+        forward, backward = count(counter, args, kwargs, result)
+        counter.flops += forward
+        counter.count += forward > 0
+        if backward and isinstance(result, Tensor) and result.requires_grad:
+            result.grad_fn.register_hook(functools.partial(counter.add, backward))  # type: ignore[union-attr]
+        return result
+
+    return call
 
 
 def _product(counter: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:

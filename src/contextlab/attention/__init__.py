@@ -5,7 +5,17 @@ from __future__ import annotations
 from contextlab.attention.cache import KV, Allocate, Buffers, Growth, empty_kv
 from contextlab.attention.reader import CacheReader, Layout, sdpa
 from contextlab.attention.rotary import Positions, per_head, rotate
-from contextlab.attention.seam import Anatomy, Attend, anatomy, attending, run_layer, seam
+from contextlab.attention.seam import (
+    Anatomy,
+    Attend,
+    anatomy,
+    attending,
+    exclusive,
+    in_this_thread,
+    run_layer,
+    seam,
+    share_use,
+)
 
 __all__ = [
     "KV",
@@ -20,9 +30,12 @@ __all__ = [
     "anatomy",
     "attending",
     "empty_kv",
+    "exclusive",
+    "in_this_thread",
     "per_head",
     "rotate",
     "run_layer",
     "sdpa",
     "seam",
+    "share_use",
 ]

@@ -4,14 +4,22 @@ A forward pass is given an `attend` function. Each attention layer of the model 
 of the new tokens, *before* rotary position encoding, and takes back the attention output. Caches, positions and masks
 are therefore the method's business, transformers' own cache is never used, and nothing is stored in the model.
 
+While a pass runs, the model's configuration names our attention, in all threads. One thread at a time has a model
+(`exclusive`), so that the name of its own attention always returns; calls of the model itself in other threads get that
+attention in the meantime.
+
 Legend: B rows, T new tokens, H query heads, K key/value heads, D head width, C model width.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -32,20 +40,80 @@ class Attend(Protocol):
         """Attend with the new tokens' queries; `window` is the sliding window the model itself was trained with."""
 
 
+@dataclasses.dataclass
+class _Use:
+    """Who uses a model, as far as its configuration is concerned.
+
+    Attributes:
+        lock: of the thread that uses it.
+        own: name of the model's own attention; None before the first use.
+        attending: the thread for which the model attends in a block; None outside of such blocks.
+    """
+
+    lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)
+    own: str | None = None
+    attending: int | None = None
+
+
+_USES: dict[int, _Use] = {}
+_NEW_USE = threading.Lock()
+_PASS: ContextVar[bool] = ContextVar("a pass through `attend` runs in this thread", default=False)
+
+
+def _use(config: Any) -> _Use:
+    """By configuration, because a model and its copies of modules have one in common."""
+    with _NEW_USE:
+        if id(config) not in _USES:
+            _remember(config, _Use())
+        return _USES[id(config)]
+
+
+def _remember(config: Any, use: _Use) -> None:
+    _USES[id(config)] = use
+    weakref.finalize(config, _USES.pop, id(config), None).atexit = False
+
+
+def share_use(config: Any, original: Any) -> None:
+    """Let the configuration of a copied model, which shares weights, have one lock with that of the original."""
+    use = _use(original)
+    with _NEW_USE:
+        _remember(config, use)
+
+
+@contextmanager
+def exclusive(config: Any) -> Iterator[None]:
+    """Use the model with this configuration, and all that shares its weights, in no other thread; others wait.
+
+    Raises:
+        UserError: when the model attends for a block of another thread, which may be long.
+    """
+    use = _use(config)
+    with use.lock:
+        if use.attending not in (None, threading.get_ident()):
+            raise UserError(
+                "Another thread has given this model a method's attention: wait until its block has ended, or load the "
+                "model a second time."
+            )
+        yield
+
+
 def _seam(
     module: nn.Module,
     q_BHTD: Tensor,
     k_BKTD: Tensor,
     v_BKTD: Tensor,
-    _mask: Tensor | None,
+    mask: Tensor | None,
     scaling: float | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     attend: Attend | None = kwargs.get("attend")
     if attend is None:
-        raise UserError(
-            "This model's attention does not receive contextlab's seam: use a Llama-, GPT-2- or OPT-style model."
-        )
+        if _is_routed(module.config):
+            raise UserError(
+                "This model's attention does not receive contextlab's seam: use a Llama-, GPT-2- or OPT-style model."
+            )
+        own = _own_attention(module)
+        return own(module, q_BHTD, k_BKTD, v_BKTD, mask, scaling=scaling, **kwargs)  # type: ignore[no-any-return]
     for feature in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(feature) is not None:
             raise UserError(
@@ -57,15 +125,48 @@ def _seam(
     return out_BHTD.transpose(1, 2).contiguous(), None
 
 
+def _own_attention(module: nn.Module) -> Any:
+    """The attention that a model has outside of `seam`, for a call of it in another thread."""
+    file = sys.modules[type(module).__module__]
+    interface: Any = getattr(file, "ALL_ATTENTION_FUNCTIONS", AttentionInterface())
+    return interface.get_interface(_own_name(module.config), getattr(file, "eager_attention_forward", None))
+
+
+def _mask(*args: Any, config: Any, **kwargs: Any) -> Any:
+    """No mask for a pass through `attend`; the model's own for a call of it in another thread."""
+    return None if _is_routed(config) else AttentionMaskInterface()[_own_name(config)](*args, config=config, **kwargs)
+
+
+def _is_routed(config: Any) -> bool:
+    """Whether calls in this thread go through an `attend`."""
+    return _PASS.get() or _use(config).attending is not None
+
+
+def _own_name(config: Any) -> str:
+    # A copy that was made during a pass has no attention of its own; this is what transformers takes by default.
+    return _use(config).own or "sdpa"
+
+
 AttentionInterface.register(SEAM, _seam)
-# An attention without a mask function of the same name silently gets no mask; ours wants none and says so.
-AttentionMaskInterface.register(SEAM, lambda *_args, **_kwargs: None)
+AttentionMaskInterface.register(SEAM, _mask)
 
 
 @contextmanager
 def seam(config: Any) -> Iterator[None]:
     """Route the attention of every module with this configuration through `attend`, for the duration of a block."""
+    with exclusive(config), _switched(config):
+        token = _PASS.set(True)
+        try:
+            yield
+        finally:
+            _PASS.reset(token)
+
+
+@contextmanager
+def _switched(config: Any) -> Iterator[None]:
     before = config._attn_implementation
+    if before != SEAM:
+        _use(config).own = before
     config._attn_implementation = SEAM
     try:
         yield
@@ -83,9 +184,11 @@ def attending(model: Any, attend: Attend, positions: Callable[[int], Tensor]) ->
         positions: position ids of a sequence of that length; zeros for rotary models, whose rotation they undo.
 
     Raises:
-        UserError: in a call with padding on the left, a ready-made mask, position ids, or a cache.
+        UserError: in a call with padding on the left, a ready-made mask, position ids, or a cache; when the model
+            attends for a block of another thread.
     """
-    base = model.base_model
+    base, config = model.base_model, model.config.get_text_config()
+    use = _use(config)
 
     def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         if kwargs.get("attend") is not None:  # a method's own pass, which brings its attention and positions
@@ -96,13 +199,27 @@ def attending(model: Any, attend: Attend, positions: Callable[[int], Tensor]) ->
         ids_BT = positions(length).to(inputs.device).expand(rows, -1)
         return args, {**kwargs, "position_ids": ids_BT, "use_cache": False, "attend": attend}
 
+    with exclusive(config):
+        outer, use.attending = use.attending, threading.get_ident()
     # OPT's head calls the decoder inside its base model.
     hook = getattr(base, "decoder", base).register_forward_pre_hook(enter, with_kwargs=True)
     try:
-        with seam(model.config.get_text_config()):
+        # The lock is not held here: blocks may be long, and threads that wait for one could wait for each other.
+        with _switched(config):
             yield
     finally:
         hook.remove()
+        use.attending = outer
+
+
+def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook of one of the model's modules that changes nothing in calls of other threads."""
+    thread = threading.get_ident()
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return hook(*args, **kwargs) if threading.get_ident() == thread else None
+
+    return called
 
 
 def _check_whole(

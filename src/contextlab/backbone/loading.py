@@ -13,7 +13,7 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from contextlab import tensors
+from contextlab import process, tensors
 from contextlab.backbone.embedded import EMBEDDED, GGUF_SHA256, changed_files, embedded_folder, no_bar_of_gguf, quiet
 from contextlab.backbone.toys import PAPER_SHAPES, TINY, byte_tokenizer, paper_shape, tiny
 from contextlab.backbone.wrapper import Backbone
@@ -46,6 +46,12 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
         UserError: for an unknown name, device or dtype, a form of the kernels that cannot run there, or when the
             checkpoint cannot be had.
     """
+    # While transformers loads a model, it changes torch's default type and initialisers.
+    with process.ALONE:
+        return _loaded(name, device, dtype)
+
+
+def _loaded(name: str, device: str | None, dtype: str | None) -> Backbone:
     where = compute_device(device)
     width = _dtype(dtype, where)
     dispatch.check(where, width)
@@ -69,7 +75,7 @@ def load_tokenizer(name: str = EMBEDDED) -> Any:
     if name in TINY or name in PAPER_SHAPES:
         return byte_tokenizer()
     source, options = (embedded_folder(), {}) if name == EMBEDDED else _source(name)
-    with _loading(source):
+    with process.ALONE, _loading(source):
         return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
 
 

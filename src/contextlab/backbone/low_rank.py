@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from contextlab import attention
 from contextlab.backbone.wrapper import Backbone
 from contextlab.errors import UserError
 
@@ -93,9 +94,11 @@ class UpdatedBackbone(Backbone):
                 f"{type(backbone.model).__name__} has no linear layers in its blocks that could be updated: use a "
                 "Llama-, GPT-2- or OPT-style model, or rank=0."
             )
-        model = _sharing_weights(backbone.model)
-        updates = _injected(model, [layer.path for layer in layers], rank, alpha or rank)
+        with backbone.exclusive():
+            model = _sharing_weights(backbone.model)
+            updates = _injected(model, [layer.path for layer in layers], rank, alpha or rank)
         super().__init__(model, backbone.tokenizer, backbone.name)
+        attention.share_use(self.config, backbone.config)
         self.max_positions = backbone.max_positions
         self.updates = _tree(updates)
 

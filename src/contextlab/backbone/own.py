@@ -24,7 +24,9 @@ class OwnBackbone(Backbone):
             UserError: when the backbone has no gradients.
         """
         backbone.check_differentiable()
-        super().__init__(copy.deepcopy(backbone.model).requires_grad_(True), backbone.tokenizer, backbone.name)
+        with backbone.exclusive():
+            model = copy.deepcopy(backbone.model)
+        super().__init__(model.requires_grad_(True), backbone.tokenizer, backbone.name)
         self.max_positions = backbone.max_positions
         self.updates = self.model
 

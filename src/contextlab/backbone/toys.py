@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from contextlab import process
 
 TINY = ("tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2", "tiny-opt")
 TINY_POSITIONS = 128
@@ -76,8 +77,7 @@ def _opt(
 
 def _seeded(build: Callable[[], Any]) -> Any:
     """What `build` makes of the same random numbers every time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with process.seeded(0):
         return build()
 
 

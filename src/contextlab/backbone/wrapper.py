@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -120,7 +120,8 @@ class Backbone:
         """sha256 of the weights, hexadecimal; of an embedded model the published one, until they are changed."""
         if self._digest is not None and versions(self.model) == self._loaded:
             return self._digest
-        return self._computed_digest.of(lambda: weights_digest(self.model), self.model)
+        with self.exclusive():
+            return self._computed_digest.of(lambda: weights_digest(self.model), self.model)
 
     @functools.cached_property
     def tokenizer_digest(self) -> str:
@@ -233,6 +234,14 @@ class Backbone:
         """Causal attention over the new tokens alone."""
         return attention.CacheReader(self, self.empty_kv(rows), layout)
 
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Use the model in no other thread for the duration of a block; others wait.
+
+        Raises:
+            UserError: when the model attends for a block of another thread.
+        """
+        return attention.exclusive(self.config)
+
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """No gradients with respect to the weights, for the duration of a block."""
@@ -258,6 +267,10 @@ class Backbone:
                 f"(rope_type={kind}), so that keys cannot be kept; choose a model with rope_type default, linear, "
                 "llama3 or yarn."
             )
+        with self.exclusive():
+            self._check_seam()
+
+    def _check_seam(self) -> None:
         length = min(16, self.max_positions)
         try:
             tokens_BT = torch.arange(length, device=self.device)[None] % self.vocab_size

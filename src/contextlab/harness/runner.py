@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import torch
 
 from contextlab import backbone as backbones
+from contextlab import process
 from contextlab.accounting.flops import count
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
+from contextlab.backbone import Backbone
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.benchmarks.task import Control, Measure
 from contextlab.errors import UserError, unknown
@@ -39,8 +40,11 @@ from contextlab.harness.results import (
 from contextlab.harness.selection import SelectedTask, select
 from contextlab.harness.store import SCHEMA, Parts, Run, line_parts, open_run
 from contextlab.method import AnyMethod
+from contextlab.naming import NamedMethod
 
 WARM_UP_TOKENS = 16
+FRESH_SEED = 67280421310721
+"""The seed with which torch starts in a new process."""
 
 
 def bench(
@@ -101,7 +105,7 @@ def bench(
         cases = list(_cases(selected_tasks, _controls(context), limit, Path(data) if data is not None else None))
         bar.loading(backbone)
         model = backbones.load(backbone, device=device, dtype=dtype)
-        built = [(one, one.build(model)) for one in selected_methods]
+        built = [(one, _built(one, model)) for one in selected_methods]
         bar.begin(len(cases) * len(built), len(built) * sum(len(case.selected) for case in cases))
         for case in cases:
             for one, method in built:
@@ -112,6 +116,12 @@ def bench(
                 if on_result is not None:
                     on_result(result)
     return Results(runs, list(differences(parts, measures)), list(parts.values()))
+
+
+def _built(one: NamedMethod, model: Backbone) -> AnyMethod:
+    """The method; what it has not learned is random and the same, whichever methods are beside it."""
+    with process.seeded(FRESH_SEED, str(model.device)):
+        return one.build(model)
 
 
 def _check_out(out: Path | str) -> None:
@@ -215,12 +225,12 @@ def _warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
     backbone = method.backbone
     added = method.added_parameters * backbone.dtype.itemsize
     tokens_BT = torch.arange(WARM_UP_TOKENS, device=backbone.device)[None] % backbone.vocab_size
-    seed_example(seed, "")
-    # One-off computations, above all the empty state, must not be in only one of the two counts.
-    state = method.start()
-    with ProductCounter() as products:
-        method.read(state, tokens_BT)
-    watching = counting and count(lambda: method.read(state, tokens_BT))[1] != products.flops
+    with seeded_example(seed, "", str(backbone.device)):
+        # One-off computations, above all the empty state, must not be in only one of the two counts.
+        state = method.start()
+        with ProductCounter() as products:
+            method.read(state, tokens_BT)
+        watching = counting and count(lambda: method.read(state, tokens_BT))[1] != products.flops
     resident = resident_bytes(backbone.model) + added
     return Meter(method, Ledger(backbone.device, counting=counting, watching=watching, resident_bytes=resident))
 
@@ -255,10 +265,10 @@ def _measure(
 
 def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     example = case.dataset.examples[index]
-    # Every example has its own seed, so that a resumed run draws the same numbers.
-    seed_example(seed, example.id)
     meter.example = example.id
-    record = case.protocol.evaluate(meter, example, case.other(index))
+    # Every example has its own seed, so that a resumed run draws the same numbers.
+    with seeded_example(seed, example.id, str(meter.backbone.device)):
+        record = case.protocol.evaluate(meter, example, case.other(index))
     skipped = "skipped" in record
     quality = None if skipped else case.protocol.quality(record)
     parts = {} if skipped else case.protocol.parts(record)
@@ -266,9 +276,6 @@ def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     return {**line, **meter.take()}
 
 
-def seed_example(seed: int, example: str) -> None:
-    """Set the state of every random generator for one example of a run with this seed."""
-    value = int.from_bytes(hashlib.sha256(f"{seed}\0{example}".encode()).digest()[:4])
-    random.seed(value)
-    np.random.seed(value)
-    torch.manual_seed(value)
+def seeded_example(seed: int, example: str, device: str = "cpu") -> AbstractContextManager[None]:
+    """Random numbers of one example of a run with this seed; no other thread computes one in the meantime."""
+    return process.seeded(int.from_bytes(hashlib.sha256(f"{seed}\0{example}".encode()).digest()[:4]), device)

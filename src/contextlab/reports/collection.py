@@ -12,7 +12,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Collect no garbage inside; afterwards the collector is as it was before."""
+    """Collect no garbage inside, in any thread; afterwards the collector is as it was before.
+
+    Of threads inside at the same time, all that found it enabled enable it, and others leave it: it ends enabled.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -26,6 +26,7 @@ from contextlab.formula import Row
 from contextlab.method import AnyMethod, ContextMethod
 from contextlab.testing import learning
 from contextlab.testing.parts import LENGTH, SHORT, Broken, read, same, texts, unchanged, usable
+from contextlab.testing.threads import threads
 
 FAMILIES = ("tiny-llama", "tiny-gpt2")
 EXACT = ("tiny-gpt2", "tiny-opt")
@@ -375,6 +376,7 @@ LAWS: dict[str, Law] = {
     "restart": restart,
     "backbone untouched": backbone_is_untouched,
     "equals its baseline": equals_baseline_without_memory,
+    "threads": threads,
 }
 
 BITWISE = ("saving", "determinism", "counting")

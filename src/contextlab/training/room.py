@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from contextlab import backbone as backbones
-from contextlab import cards, files, naming, registry
+from contextlab import cards, files, naming, process, registry
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
@@ -72,7 +72,10 @@ def train(
     with contextlib.ExitStack() as stack:
         if processes.first:
             stack.enter_context(records.held(folder))
+        # A training draws from the generators of the process from its first step to its last.
+        stack.enter_context(process.ALONE)
         model = backbones.load(backbone, device=device or processes.device, dtype="float32")
+        stack.enter_context(torch.random.fork_rng([model.device] if model.device.type == "cuda" else []))
         torch.manual_seed(settings.seed)
         room = _Room(
             registry.without_folder(named.name), named.build(model), prepare(corpus, model), settings, folder, processes

@@ -17,7 +17,7 @@ from contextlab import grammar, registry
 from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.protocols.answers import AnswerProtocol, QuestionProtocol
 from contextlab.benchmarks.tasks.icl import ICL, ICLConfig, template
-from contextlab.harness.runner import seed_example
+from contextlab.harness.runner import seeded_example
 
 FOLDER = Path(__file__).parent
 
@@ -43,8 +43,9 @@ def icl(split: str, settings: str = "", data: str | None = None, seed: int = 0, 
     one_word = all(len(words) == 1 for words in form.labels)
     docs = []
     for block in task.load(split, Path(data) if data else None).examples:
-        seed_example(seed, block.id)
-        for shown, items in protocol.draw(block):
+        with seeded_example(seed, block.id):
+            drawn = list(protocol.draw(block))
+        for shown, items in drawn:
             context = protocol.context(shown)
             docs += [
                 {

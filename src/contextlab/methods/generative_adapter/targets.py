@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from contextlab.attention import in_this_thread
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 
@@ -95,9 +96,9 @@ def adapted(targets: list[Target], pair: Callable[[int], Pair], enter: Enter | N
     with ExitStack() as stack:
         for i, target in enumerate(targets):
             if enter is not None:
-                entering = functools.partial(_enter, functools.partial(enter, i))
+                entering = in_this_thread(functools.partial(_enter, functools.partial(enter, i)))
                 stack.callback(target.block.register_forward_pre_hook(entering, with_kwargs=True).remove)
-            leaving = functools.partial(_add, functools.partial(pair, i))
+            leaving = in_this_thread(functools.partial(_add, functools.partial(pair, i)))
             stack.callback(target.layer.register_forward_hook(leaving).remove)
         yield
 

@@ -51,8 +51,9 @@ class SideNetwork(nn.Module):
         self.first = min(self.reading) if config.init == "difference" else 0
         copied = _shared_copy if config.rank else _trainable_copy
         sources = config.copied(depth)[self.first :]
-        self.blocks = nn.ModuleList(copied(parts.layers[source]) for source in sources)
-        self.norm = copied(parts.norm)
+        with backbone.exclusive():
+            self.blocks = nn.ModuleList(copied(parts.layers[source]) for source in sources)
+            self.norm = copied(parts.norm)
         gate = config.gate if config.gate is not None else SMALL_GATE if config.init == "memory" else 0.0
         # The paper's one layer has the name and shape of the released weights.
         shape = (backbone.heads,) if len(self.reading) == 1 else (len(self.reading), backbone.heads)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contextlab.attention import Attend
+from contextlab.attention import Attend, in_this_thread
 from contextlab.backbone import Backbone, linear_layers
 from contextlab.errors import UserError
 
@@ -46,7 +46,7 @@ class RepresentingBackbone(Backbone):
         def enter(_layer: nn.Module, args: tuple[Any, ...]) -> None:
             inputs.append(args[0])
 
-        hook = self._feed_forward.register_forward_pre_hook(enter)
+        hook = self._feed_forward.register_forward_pre_hook(in_this_thread(enter))
         try:
             hidden_BTC = super().forward(tokens_BT, position_BT, attend)
         finally:
