@@ -61,6 +61,14 @@ def test_a_label_is_near_its_point_and_beside_an_interval() -> None:
     assert math.dist(box.nearest(2.0, 2.0), (2.0, 2.0)) < 0.2
 
 
+def test_a_label_at_the_edge_keeps_its_only_place() -> None:
+    points = [(0.3, 0.15), (1.5, 0.15)]
+    marks = [Box(x - 0.05, y - 0.05, x + 0.05, y + 0.05) for x, y in points]
+    low = Box(0.0, 0.0, 2.7, 0.3)
+    boxes = beside(points, [(1.0, 0.25), (1.0, 0.25)], marks, [], low)
+    assert all(math.dist(box.nearest(*point), point) < 0.2 for box, point in zip(boxes, points, strict=True))
+
+
 def test_labels_without_room_are_placed_above_it_and_do_not_overlap() -> None:
     small = Box(0.0, 0.0, 1.0, 0.3)
     boxes = beside([(0.5, 0.1)] * 3, [(0.9, 0.25)] * 3, [], [], small)

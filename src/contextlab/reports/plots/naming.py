@@ -75,7 +75,9 @@ def _beside_points(made: Figure, axis: Axes, texts: Mapping[str, str]) -> None:
     half = 0.5 * style.POINTS / 72 * 0.75
     marks = [Box(x - half, y - half, x + half, y + half) for x, y in points]
     sizes = [(w, h + BETWEEN) for w, h in (_size(made, texts[label]) for label in known)]
-    boxes = beside(points, sizes, marks, _bars(made, axis), _box(made, axis))
+    edges = _box(made, axis)
+    room = Box(edges.left + BETWEEN, edges.low + BETWEEN, edges.right, edges.high)
+    boxes = beside(points, sizes, marks, _bars(made, axis), room)
     for label, (x, y), box in zip(known, points, boxes, strict=True):
         end_x, end_y = box.nearest(x, y)
         if math.hypot(end_x - x, end_y - y) > FAR:

@@ -7,17 +7,17 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-RADII = tuple(0.06 * 1.25**power for power in range(18))
-"""Distances of a label from its point that are tried: 0.06 to 2.7 inches."""
+RADII = tuple(0.08 * 1.3**power for power in range(10))
+"""Distances of a label from its point that are tried first: 0.08 to 0.85 inches."""
 ANGLES = 24
 COVERED, CROSSED = 0.15, 0.6
 """How much farther away, in inches, a label may stand to cover one bar less, and to have one crossing less."""
 NEAR = 0.05
 """How much nearer, in inches, a label is to its own point than to any other."""
-ROUNDS = 3
-"""How often every label is placed."""
 STEP = 0.05
 """Between the places that are looked at along a line."""
+GRID = 0.15
+"""Between the places in the whole room that are tried as well."""
 
 
 class Box(NamedTuple):
@@ -98,20 +98,44 @@ def beside(
         bars: that labels had better not cover.
         room: that holds all labels.
     """
+    choices = [_choices(number, points, size, marks, bars, room) for number, size in enumerate(sizes)]
+    # Labels with few places are placed first; as a start does not decide everything, every label is the first once.
+    order = sorted(range(len(points)), key=lambda n: (len(choices[n]), points[n]))
+    starts = [order, *([n, *(other for other in order if other != n)] for n in order)]
+    tries = [_placed(start, choices, points, sizes, room) for start in starts]
+    return min(tries, key=lambda one: one[0])[1]
+
+
+def _choices(
+    number: int, points: Sequence[Point], size: Point, marks: Sequence[Box], bars: Sequence[Box], room: Box
+) -> list[tuple[float, Box]]:
+    """The places of a label that cover no mark, whatever other labels there are, the best first, with their badness."""
+    point, strangers = points[number], [other for n, other in enumerate(points) if n != number]
+    boxes = [box for box in (*_around(point, size), *_grid(room, size)) if room.holds(box) and not _hit(box, marks)]
+    return sorted((_badness(box, point, strangers, marks, bars), box) for box in boxes)
+
+
+def _placed(
+    order: Sequence[int],
+    choices: Sequence[Sequence[tuple[float, Box]]],
+    points: Sequence[Point],
+    sizes: Sequence[Point],
+    room: Box,
+) -> tuple[float, list[Box]]:
+    """Labels placed one after the other, each where it is best beside the earlier ones, and their badness in all."""
     placed: dict[int, Box] = {}
-    # Labels with many marks around them have the fewest places, and are placed first; later rounds improve them.
-    crowds = [sum(math.dist(point, other) < 1.0 for other in points) for point in points]
-    order = sorted(range(len(points)), key=lambda n: (-crowds[n], points[n]))
-    for number in order * ROUNDS:
-        others = [box for n, box in placed.items() if n != number]
-        lines = [(points[n], box.nearest(*points[n])) for n, box in placed.items() if n != number]
-        point, taken = points[number], [*marks, *others]
-        fits = [box for box in _around(point, sizes[number]) if room.holds(box) and not _hit(box, taken)]
-        fits = fits or [box for box in _grid(room, sizes[number]) if not _hit(box, taken)]
-        candidates = fits or [_beyond(room, sizes[number], others)]
-        strangers = [other for n, other in enumerate(points) if n != number]
-        placed[number] = min(candidates, key=lambda box: _badness(box, point, strangers, taken, bars, lines))
-    return [placed[number] for number in range(len(points))]
+    badness: dict[int, float] = {}
+    for number in [*order, *order]:
+        others = {n: box for n, box in placed.items() if n != number}
+        lines = [(points[n], box.nearest(*points[n])) for n, box in others.items()]
+        best = (math.inf, _beyond(room, sizes[number], list(others.values())))
+        for alone, box in choices[number]:
+            if alone >= best[0]:
+                break
+            if not _hit(box, list(others.values())):
+                best = min(best, (alone + _tangled(box, points[number], list(others.values()), lines), box))
+        badness[number], placed[number] = best
+    return sum(badness.values()), [placed[number] for number in range(len(points))]
 
 
 def _lowest(members: Sequence[int], wanted: Sequence[float], heights: Sequence[float]) -> float:
@@ -131,12 +155,11 @@ def _around(point: Point, size: Point) -> Iterator[Box]:
 
 
 def _grid(room: Box, size: Point) -> Iterator[Box]:
-    columns, rows = (max(1, int(have / STEP)) for have in (room.right - room.left, room.high - room.low))
-    for column, row in itertools.product(range(columns), range(rows)):
-        left, low = room.left + column * STEP, room.low + row * STEP
-        box = Box(left, low, left + size[0], low + size[1])
-        if room.holds(box):
-            yield box
+    """Boxes all over a room."""
+    columns, rows = (int(have / GRID) for have in (room.right - room.left - size[0], room.high - room.low - size[1]))
+    for column, row in itertools.product(range(columns + 1), range(rows + 1)):
+        left, low = room.left + column * GRID, room.low + row * GRID
+        yield Box(left, low, left + size[0], low + size[1])
 
 
 def _beyond(room: Box, size: Point, placed: Sequence[Box]) -> Box:
@@ -149,18 +172,25 @@ def _hit(box: Box, others: Sequence[Box]) -> bool:
     return any(box.overlaps(other) for other in others)
 
 
-def _badness(
-    box: Box, point: Point, strangers: Sequence[Point], taken: Sequence[Box], bars: Sequence[Box], lines: Sequence[Line]
-) -> float:
-    """Inches to the point, and more for every bar that is covered, and everything that is crossed on the way there."""
+def _badness(box: Box, point: Point, strangers: Sequence[Point], marks: Sequence[Box], bars: Sequence[Box]) -> float:
+    """Inches to the point, and more for bars that are covered, marks on the way, and other points that are as near."""
     way = (point, box.nearest(*point))
     distance = math.dist(*way)
     covered = sum(box.overlaps(bar) for bar in bars)
     # A label that is as near to another point could be taken for the name of that one.
     crossed = sum(math.dist(one, box.nearest(*one)) < distance + NEAR for one in strangers)
-    crossed += sum(any(_inside(place, one) for place in _along(way)) for one in taken)
-    crossed += sum(_cross(way, line) or any(_inside(place, box) for place in _along(line)) for line in lines)
+    places = _along(way)
+    crossed += sum(any(_inside(place, one) for place in places) for one in marks)
     return distance + COVERED * covered + CROSSED * crossed
+
+
+def _tangled(box: Box, point: Point, others: Sequence[Box], lines: Sequence[Line]) -> float:
+    """What is added where the line to the point meets another label or its line, or the label such a line."""
+    way = (point, box.nearest(*point))
+    places = _along(way)
+    met = sum(any(_inside(place, other) for place in places) for other in others)
+    met += sum(_cross(way, line) or any(_inside(place, box) for place in _along(line)) for line in lines)
+    return CROSSED * met
 
 
 def _along(line: Line) -> list[Point]:
