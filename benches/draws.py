@@ -2,8 +2,8 @@
 
 A run with `memory` is compared with the cold window on the same task without it (`gain`), whose texts and
 demonstrations in context are the same, and on its own task with the sliding window (`over_sliding`) and with its twin
-(`over_twin`), which was trained on the same tokens. These are means over the draws that both runs have, with the
-standard error of the mean where there are three draws or more: two draws say next to nothing of their spread.
+(`over_twin`), which was trained on the same tokens. These are means over the draws that both runs have, with their
+number and Student's 95 % interval; fewer than three draws have no interval.
 
     python benches/draws.py results/icl-many-shots > results/benches/icl_draws.json
 """
@@ -16,6 +16,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from scipy import special
+
 from contextlab import grammar
 from contextlab.harness import labels
 from contextlab.harness.store import lines
@@ -23,8 +25,9 @@ from contextlab.reports.dimensions import Result
 from contextlab.reports.stored import summaries
 
 PLAIN, NEAR = "window", "sliding"
+DIGITS = 9
 LEAST = 3
-"""Draws of a standard error."""
+"""The least number of draws that have an interval: the spread of two says nothing of that of others."""
 Draws = dict[str, float]
 """The measure of every draw, by its id."""
 
@@ -41,14 +44,17 @@ def alone(task: str) -> str:
     return grammar.spelled(item.name, item.split, settings)
 
 
-def difference(name: str, mine: Draws, other: Draws | None) -> dict[str, Any]:
-    """The mean over common draws of one run minus another, from three on with its standard error; empty without two."""
-    # Rounded, so that equal differences have no spread.
-    both = [round(mine[draw] - other[draw], 9) for draw in mine if draw in other] if other else []
-    if len(both) < 2:
+def difference(mine: Draws, other: Draws | None) -> dict[str, Any]:
+    """The mean over common draws of one run minus another, with their number and interval; empty without any."""
+    both = [mine[draw] - other[draw] for draw in mine if draw in other] if other else []
+    if not both:
         return {}
-    error = {f"{name}_error": statistics.stdev(both) / len(both) ** 0.5} if len(both) >= LEAST else {}
-    return {name: statistics.mean(both), **error}
+    mean = statistics.mean(both)
+    made: dict[str, Any] = {"value": round(mean, DIGITS), "draws": len(both)}
+    if len(both) >= LEAST:
+        half = special.stdtrit(len(both) - 1, 0.975) * statistics.stdev(both) / len(both) ** 0.5
+        made["interval"] = [round(mean - half, DIGITS), round(mean + half, DIGITS)]
+    return made
 
 
 def main() -> None:
@@ -75,7 +81,8 @@ def main() -> None:
         }
         row = {"task": task, "method": method, "draws": len(draws), "value": statistics.mean(draws.values())}
         for name, other in others.items():
-            row |= difference(name, draws, other)
+            if compared := difference(draws, other):
+                row[name] = compared
         rows.append(row)
     backbones = sorted({run["backbone"] for run in results})
     print(json.dumps({"bench": "draws", "backbone": backbones, **provenance, "draws": rows}))

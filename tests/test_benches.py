@@ -260,7 +260,7 @@ def test_draws(bench, tmp_path):
     """Two methods on a task with and without memory: differences are those of the stored measures, draw by draw."""
     values = {
         ("window", "mr(n=4)", None): [0.5, 0.75, 0.25],
-        ("sliding", "mr(memory=9,n=4)", None): [0.75, 0.75, 0.5],
+        ("sliding", "mr(memory=9,n=4)", None): [0.75, 0.75, 0.25],
         ("retrieval", "mr(memory=9,n=4)", "window(rank=8)"): [1.0, 0.75],
         ("window", "mr(memory=9,n=4)", None): [0.0, 0.25],
     }
@@ -277,13 +277,16 @@ def test_draws(bench, tmp_path):
     assert (report["backbone"], report["device"]) == ([summary["backbone"]], [provenance["device"]])
     rows = {row["method"]: row for row in report["draws"]}
     assert set(rows) == {"sliding", "retrieval(rank=8)", "window"}
-    assert rows["sliding"]["gain"] == pytest.approx(0.5 / 3)
-    assert rows["sliding"]["gain_error"] == pytest.approx(0.25 / 3)
+    gain = rows["sliding"]["gain"]
+    assert (gain["value"], gain["draws"]) == (pytest.approx(0.25 / 3), 3)
+    # Student's quantile for three draws is 4.30, and the standard error of 0.25, 0 and 0 is a third of 0.25.
+    assert gain["interval"] == pytest.approx([(1 - 4.3027) / 12, (1 + 4.3027) / 12], abs=1e-5)
     learned = rows["retrieval(rank=8)"]
-    assert (learned["gain"], learned["over_sliding"]) == (0.25, 0.125)
-    assert not {"gain_error", "over_sliding_error", "over_twin"} & {*learned}  # of two draws
+    assert learned["gain"] == {"value": 0.25, "draws": 2}
+    assert learned["over_sliding"] == {"value": 0.125, "draws": 2}
+    assert "over_twin" not in learned
     assert "over_sliding" not in rows["sliding"]
-    assert rows["window"]["over_sliding"] == -0.625
+    assert rows["window"]["over_sliding"]["value"] == -0.625
 
 
 def test_decode(bench):
