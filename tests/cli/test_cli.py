@@ -92,6 +92,19 @@ def test_bench_prints_tables_differences_and_where_it_all_is(
     assert f"Stored below {tmp_path / 'runs'}." in out
 
 
+def test_bench_shows_the_paired_differences_to_the_first_method_as_a_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = bench(tmp_path / "runs")
+    command[command.index("--method") + 1] = f"{COUNTER},{COUNTER}(prior=0.5)"
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "accuracy -" in " ".join(out.split())
+    assert "are paired over the same examples, in brackets 95 % intervals" in " ".join(out.split())
+    assert "(paired, " not in out
+    assert f"`contextlab table {tmp_path / 'runs'} --notes` says how" in out
+
+
 def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

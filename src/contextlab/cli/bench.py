@@ -85,8 +85,11 @@ def settings_of(pairs: list[str]) -> dict[str, Any]:
 
 
 def _print(results: Results, out: Path) -> None:
+    """One table for every task, with paired differences to the first method, and those between contexts below it."""
     from contextlab.cli.table import show
     from contextlab.harness import labels
+    from contextlab.reports.dimensions import dimensions
+    from contextlab.reports.layout import Layout
     from contextlab.reports.tables import comparison
 
     screen = console()
@@ -94,12 +97,16 @@ def _print(results: Results, out: Path) -> None:
     tasks = [labels.of_result(run) for run in runs]
     for task in dict.fromkeys(tasks):
         screen.print(f"\n{task}\n")
-        show(comparison([run for run, other in zip(runs, tasks, strict=True) if other == task]), "text")
+        of_task = [run for run, other in zip(runs, tasks, strict=True) if other == task]
+        methods = list(dict.fromkeys(words["method"] for words in dimensions(of_task)))
+        show(comparison(of_task, Layout(baseline=methods[0] if len(methods) > 1 else None)), "text")
         for difference in results.differences:
-            if difference.task == task:
+            if difference.task == task and difference.between_contexts:
                 m = difference.metric
                 interval = "" if m.low is None else f" [{m.low:+.3f}, {m.high:+.3f}]"
                 better = {True: "higher is better, ", False: "lower is better, ", None: ""}[difference.higher_is_better]
                 line = f"{difference.label}, {difference.measure}: {m.value:+.3f}{interval}"
                 screen.print(f"{line} (paired, {better}n = {m.n})")
-    screen.print(f"Stored below {out}.")
+    screen.print(
+        f"Stored below {out}. `contextlab table {out} --notes` says how the numbers were made.", soft_wrap=True
+    )

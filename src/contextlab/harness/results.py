@@ -115,6 +115,11 @@ class Difference:
     higher_is_better: bool | None
     metric: Metric
 
+    @property
+    def between_contexts(self) -> bool:
+        """Whether both runs are of one method, with its own and another context."""
+        return self.label.endswith((", own - none", ", own - wrong"))
+
 
 @dataclasses.dataclass(frozen=True)
 class Results:
