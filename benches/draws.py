@@ -21,7 +21,7 @@ from scipy import special
 from contextlab import grammar
 from contextlab.harness import labels
 from contextlab.harness.store import lines
-from contextlab.reports.dimensions import Result
+from contextlab.harness.stored import Result
 from contextlab.reports.stored import summaries
 
 PLAIN, NEAR = "window", "sliding"
@@ -34,7 +34,7 @@ Draws = dict[str, float]
 
 def label(run: Result) -> str:
     """The method of a stored run with its settings."""
-    return labels.of_method(run["method"], {key: run["method_config"][key] for key in run["changed"]})
+    return labels.of_method(run.method, {key: run.method_config[key] for key in run.changed})
 
 
 def alone(task: str) -> str:
@@ -62,14 +62,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of results, as `contextlab bench` stores them")
     options = parser.parse_args()
     results = list(summaries(options.folder))
-    provenance = {key: sorted({run["provenance"][key] for run in results}) for key in ("device", "dtype")}
+    devices, dtypes = ({getattr(run.provenance, key) for run in results} for key in ("device", "dtype"))
+    provenance = {"device": sorted(devices), "dtype": sorted(dtypes)}
     runs: dict[tuple[str, str], Draws] = {}
     twins: dict[tuple[str, str], str | None] = {}
     for run in results:
         key = labels.of_result(run), label(run)
-        stored = lines(Path(run["folder"]), run["data"]["examples"])
-        runs[key] = {line["id"]: line["quality"] for line in stored}
-        twins[key] = run["twin"]
+        stored = [] if run.folder is None else lines(run.folder, run.data.examples)
+        runs[key] = {line.id: line.quality for line in stored if line.quality is not None}
+        twins[key] = run.twin
     rows = []
     for (task, method), draws in sorted(runs.items()):
         if alone(task) == task:
@@ -84,7 +85,7 @@ def main() -> None:
             if compared := difference(draws, other):
                 row[name] = compared
         rows.append(row)
-    backbones = sorted({run["backbone"] for run in results})
+    backbones = sorted({run.backbone for run in results})
     print(json.dumps({"bench": "draws", "backbone": backbones, **provenance, "draws": rows}))
 
 

@@ -10,6 +10,7 @@ with that reuse, and as if the demonstrations were encoded again for every text.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import tempfile
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 
 from contextlab.harness.identity import hardware
 from contextlab.harness.runner import bench
+from contextlab.harness.stored import Costs
 
 
 def scored(options: argparse.Namespace, method: str, k: int, part: str, out: str) -> dict[str, Any]:
@@ -25,15 +27,15 @@ def scored(options: argparse.Namespace, method: str, k: int, part: str, out: str
     task = f"icl/{options.set_name}(k={k},n={options.n},part={part},template={options.template})"
     common = {"limit": options.blocks, "data": options.data, "out": out, "device": "cpu", "dtype": options.dtype}
     (run,) = bench(method, task, backbone=options.backbone, seed=options.seed, **common).runs
-    return {"k": k, **run["metrics"]["accuracy"], "cost": per_text(run["cost"], options.n)}
+    return {"k": k, **dataclasses.asdict(run.metrics["accuracy"]), "cost": per_text(run.cost, options.n)}
 
 
-def per_text(cost: dict[str, Any], texts: int) -> dict[str, Any]:
+def per_text(cost: Costs, texts: int) -> dict[str, Any]:
     """FLOPs and seconds of one text of a block, its demonstrations encoded once for the block or for the text alone."""
     rows: dict[str, Any] = {}
     for measure in ("flops", "seconds"):
         # Without demonstrations nothing is encoded.
-        encoding, answers = ((cost[phase] or {}).get(measure) or 0 for phase in ("contextualize", "query"))
+        encoding, answers = (getattr(phase, measure, None) or 0 for phase in (cost.contextualize, cost.query))
         rows[measure] = {"with_reuse": (encoding + answers) / texts, "without": encoding + answers / texts}
     return rows
 

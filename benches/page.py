@@ -19,34 +19,40 @@ from typing import Any
 
 import torch
 
+from contextlab import seals
 from contextlab.harness.identity import hardware
-from contextlab.harness.store import lines, read_summary
+from contextlab.harness.store import lines, read_result
+from contextlab.harness.stored import ExampleLine
 from contextlab.reports.page import page
 
 ROOT = Path(__file__).parents[1]
 STORED = "results/chapterbreak-ctx-4k/full-chapterbreak-ctx-4k-e019564b8e39"
 
 
-def copies(stored: Path, examples: int) -> Iterator[dict[str, Any]]:
+def copies(stored: Path, examples: int) -> Iterator[ExampleLine]:
     """So many lines like those of a stored run."""
-    kept = lines(stored, 10**6)
+    kept = lines(stored)
     for number in range(examples):
         line = kept[number % len(kept)]
-        nats = [one + random.gauss(0, 0.3) for one in line["record"]["nats"]]
-        record = line["record"] | {"nats": nats, "prediction": nats.index(min(nats))}
-        yield line | {"id": f"{line['id']}/{number}", "index": number, "record": record}
+        nats = [one + random.gauss(0, 0.3) for one in _numbers(line.record["nats"])]
+        record = line.record | {"nats": nats, "prediction": nats.index(min(nats))}
+        yield line.model_copy(update={"id": f"{line.id}/{number}", "index": number, "record": record})
+
+
+def _numbers(value: Any) -> list[float]:
+    return list(value)
 
 
 def store(folder: Path, stored: Path, runs: int, examples: int) -> None:
     """So many runs like a stored one."""
-    summary = read_summary(stored / "summary.json")
+    result = read_result(stored)
     for number in range(runs):
         here = folder / str(number)
         here.mkdir(parents=True)
-        changed = {"run_id": f"run-{number}", "method_config": {"N": number}, "changed": ["N"]}
-        data = summary["data"] | {"examples": examples}
-        (here / "summary.json").write_text(json.dumps(summary | changed | {"data": data}))
-        text = "".join(f"{json.dumps(line)}\n" for line in copies(stored, examples))
+        data = result.data.model_copy(update={"examples": examples})
+        changed = {"run_id": f"run-{number}", "method_config": {"N": number}, "changed": ["N"], "data": data}
+        seals.write(here / "summary.json", result.model_copy(update=changed).as_json())
+        text = "".join(f"{seals.sealed(line.as_json(), line=True)}\n" for line in copies(stored, examples))
         (here / "examples.jsonl").write_text(text)
 
 

@@ -25,6 +25,8 @@ from contextlab import grammar
 from contextlab.harness.identity import hardware
 from contextlab.harness.labels import of_result
 from contextlab.harness.runner import bench
+from contextlab.harness.store import lines, read_result
+from contextlab.harness.stored import Result
 
 TOLERANCE = 1e-4
 Leaves = dict[str, Any]
@@ -55,39 +57,38 @@ def stored(folders: Sequence[Path], every: bool) -> list[Path]:
     if every:
         return runs
     chosen: dict[Path, None] = {}
-    summaries = {run: json.loads((run / "summary.json").read_text()) for run in runs}
+    results = {run: read_result(run) for run in runs}
     for kind in ("task", "method"):
-        for name in sorted({summary[kind] for summary in summaries.values()}):
-            alike = [run for run, summary in summaries.items() if summary[kind] == name]
+        for name in sorted({getattr(result, kind) for result in results.values()}):
+            alike = [run for run, result in results.items() if getattr(result, kind) == name]
             if not any(run in chosen for run in alike):
-                chosen[min(alike, key=lambda run: _tokens(summaries[run]))] = None
+                chosen[min(alike, key=lambda run: _tokens(results[run]))] = None
     return list(chosen)
 
 
-def _tokens(summary: dict[str, Any]) -> int:
-    return sum(cost["tokens"] for cost in summary["cost"].values() if cost is not None)
+def _tokens(result: Result) -> int:
+    return sum(cost.tokens for cost in result.cost.phases().values())
 
 
 def compared(run: Path, data: str | None, limit: int) -> dict[str, Any]:
     """The first examples of a stored run, compared with the same examples run again."""
-    summary = json.loads((run / "summary.json").read_text())
-    lines = [json.loads(line) for line in (run / "examples.jsonl").read_text().splitlines()]
-    settings = {name: value for name, value in summary["method_config"].items() if value is not None}
+    result = read_result(run)
+    settings = {name: value for name, value in result.method_config.items() if value is not None}
     with tempfile.TemporaryDirectory() as out:
         bench(
-            grammar.spelled(summary["method"], None, settings),
-            of_result(summary),
-            backbone=summary["backbone"],
-            context=summary["context"],
+            grammar.spelled(result.method, None, settings),
+            of_result(result),
+            backbone=result.backbone,
+            context=result.context,
             limit=limit,
             data=data,
             out=out,
             device="cpu",
             counting=False,
         )
-        (path,) = Path(out).glob("*/examples.jsonl")
-        again = {line["id"]: line["record"] for line in map(json.loads, path.read_text().splitlines())}
-    before = {line["id"]: line["record"] for line in lines if line["id"] in again}
+        (folder,) = Path(out).iterdir()
+        again = {line.id: line.record for line in lines(folder)}
+    before = {line.id: line.record for line in lines(run) if line.id in again}
     differences: Leaves = {}
     largest, agreeing = 0.0, 0
     for name, record in again.items():
@@ -97,7 +98,7 @@ def compared(run: Path, data: str | None, limit: int) -> dict[str, Any]:
         largest = max([largest, *(value for value in apart.values() if value < math.inf)])
         agreeing += not over
         differences |= {f"{name}: {key}": values for key, values in over.items()}
-    about = {"run": str(run), "method": summary["method"], "task": of_result(summary)}
+    about = {"run": str(run), "method": result.method, "task": of_result(result)}
     return {**about, "records": len(again), "equal": agreeing, "largest": largest, "differences": differences}
 
 

@@ -6,61 +6,36 @@ Metrics, the measure and the parts that pairing needs become those of this versi
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
-from contextlab import registry
+from contextlab import files, registry, seals
 from contextlab.benchmarks.task import LENGTHS, Measure, Protocol
+from contextlab.harness.store import lines, read_result
+from contextlab.harness.stored import ExampleLine, Result
 
 
 def resummarise(folder: Path) -> None:
     """One run's folder."""
-    manifest, summary = (json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("manifest", "summary"))
-    lines = [json.loads(line) for line in (folder / "examples.jsonl").read_text("utf-8").splitlines()]
-    protocol = _protocol(manifest["identity"])
-    for line in lines:
-        line["parts"] = {} if "skipped" in line["record"] else protocol.parts(line["record"])
-    metrics = protocol.summarise([line["record"] for line in lines[: summary["data"]["examples"]]])
+    result, stored = read_result(folder), lines(folder)
+    protocol = _protocol(result)
+    changed = [_with_parts(line, protocol) for line in stored]
+    examples = [line for line in changed if line.index < result.data.examples]
+    metrics = protocol.summarise([line.record for line in examples])
     measure = protocol.measure or Measure(next(iter(metrics)))
-    changed = {
-        "measure": dataclasses.asdict(measure),
-        "metrics": {name: dataclasses.asdict(metric) for name, metric in metrics.items()},
-    }
-    _write(folder / "examples.jsonl", "".join(json.dumps(_ordered(line)) + "\n" for line in lines))
-    _write(folder / "summary.json", json.dumps(_with(summary, changed), indent=1) + "\n")
+    files.write(folder / "examples.jsonl", "".join(seals.sealed(line.as_json(), line=True) + "\n" for line in changed))
+    whole = result.model_copy(update={"measure": measure, "metrics": metrics})
+    seals.write(folder / "summary.json", whole.as_json())
 
 
-def _protocol(identity: dict[str, Any]) -> Protocol:
-    lengths = {name: identity[name] for name in LENGTHS if identity[name] is not None}
-    task, split = registry.task_and_split(identity["task"], identity["split"], lengths)
-    return task.protocol(split, identity["context"])
+def _with_parts(line: ExampleLine, protocol: Protocol) -> ExampleLine:
+    return line.model_copy(update={"parts": {} if "skipped" in line.record else protocol.parts(line.record)})
 
 
-def _ordered(line: dict[str, Any]) -> dict[str, Any]:
-    """A line with its parts, in the order of fields of a new run."""
-    before = ("id", "index", "record", "quality", "parts")
-    return {
-        **{key: line[key] for key in before if key in line},
-        **{key: line[key] for key in line if key not in before},
-    }
-
-
-def _with(summary: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
-    """A summary with other metrics, in the same order; the measure is before the metrics."""
-    kept = {key: value for key, value in summary.items() if key != "measure"}
-    return {
-        one: item
-        for key, value in kept.items()
-        for one, item in (changed.items() if key == "metrics" else [(key, value)])
-    }
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)
+def _protocol(result: Result) -> Protocol:
+    lengths = {name: one for name in LENGTHS if (one := getattr(result, name)) is not None}
+    task, split = registry.task_and_split(result.task, result.split, lengths)
+    return task.protocol(split, result.context)
 
 
 def main() -> None:

@@ -19,7 +19,10 @@ from typing import Any
 
 import torch
 
+from contextlab import seals
+from contextlab.benchmarks.task import Measure, Metric, Part
 from contextlab.harness.identity import hardware
+from contextlab.harness.stored import Cost, Costs, Data, ExampleLine, Parameters, Provenance, Result, Size
 from contextlab.reports.frame import frame_of
 from contextlab.reports.layout import Layout
 from contextlab.reports.stored import summaries
@@ -36,35 +39,39 @@ def store(folder: Path, runs: int) -> None:
         method, rest = METHODS[number % len(METHODS)], number // len(METHODS)
         run = folder / f"{method}-{number}"
         run.mkdir(parents=True)
-        lines = [line(index, 3.0 + draw.gauss(0, 0.1)) for index in range(EXAMPLES)]
-        (run / "examples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-        (run / "manifest.json").write_text("{}")
-        (run / "summary.json").write_text(json.dumps(summary(run.name, method, rest, lines)))
+        nats = [3.0 + draw.gauss(0, 0.1) for _ in range(EXAMPLES)]
+        lines = [seals.sealed(line(index, one).as_json(), line=True) for index, one in enumerate(nats)]
+        (run / "examples.jsonl").write_text("".join(one + "\n" for one in lines))
+        seals.write(run / "summary.json", summary(run.name, method, rest, nats).as_json())
 
 
-def line(index: int, nats: float) -> dict[str, Any]:
+def line(index: int, nats: float) -> ExampleLine:
     """A finished example."""
     name = f"text-{index}"
-    return {"id": name, "index": index, "quality": nats, "parts": {"nats_per_token": [[nats * 1024, 1024, name, ""]]}}
+    parts = {"nats_per_token": [Part(nats * 1024, 1024.0, name)]}
+    return ExampleLine(id=name, index=index, record={}, quality=nats, parts=parts, cost={}, state=None)
 
 
-def summary(run_id: str, method: str, number: int, lines: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(run_id: str, method: str, number: int, nats: list[float]) -> Result:
     """The summary of a run; tasks and seeds go up with its number."""
-    cost = {"flops": 10**12, "peak_bytes": 10**9, "seconds": 1.0, "seconds_spread": 0.1, "tokens": 1024}
-    value = sum(one["quality"] for one in lines) / len(lines)
+    cost = Cost(flops=10**12, peak_bytes=10**9, seconds=1.0, seconds_spread=0.1, tokens=1024)
+    value = sum(nats) / len(nats)
     metrics = {
-        name: {"value": value, "low": value - 0.1, "high": value + 0.1, "n": len(lines)}
+        name: Metric(value, value - 0.1, value + 0.1, len(nats))
         for name in ("nats_per_token", "token_perplexity", "word_perplexity", "nats_per_token_cold")
     }
-    return {
-        "schema": 1, "run_id": run_id, "method": method, "method_config": {"N": 1024, "sinks": 4}, "changed": [],
-        "task": f"task-{number % 50}", "split": "S1", "context": "own", "backbone": "smollm2-135m",
-        "data": {"source": "local", "sha256": f"{number % 50:064d}", "examples": len(lines), "note": "synthetic"},
-        "measure": {"name": "nats_per_token", "higher_is_better": False, "bounded": False}, "metrics": metrics,
-        "cost": {"train": None, "contextualize": None, "query": cost},
-        "state": {"bytes": 10**6, "floats": 10**5, "tokens": 1024, "cached": 1024},
-        "provenance": {"device": "cpu (x)", "dtype": "float32", "seed": number // 50, "started": f"2026-{number:06d}"},
-    }  # fmt: skip
+    about = Provenance(
+        contextlab="0", commit=None, torch="2", transformers="4", device="cpu (x)", dtype="float32", seed=number // 50,
+        prompt_sha256="", weights_sha256="", started=f"2026-{number:06d}", command="",
+    )  # fmt: skip
+    return Result(
+        run_id=run_id, method=method, method_config={"N": 1024, "sinks": 4}, changed=[], task=f"task-{number % 50}",
+        split="S1", context="own", history=None, tokens=None, backbone="smollm2-135m",
+        data=Data(source="local", sha256=f"{number % 50:064d}", examples=len(nats), note="synthetic"),
+        parameters=Parameters(backbone=0, added=0, trained=0), max_context=None, untrained=False, twin=None,
+        measure=Measure("nats_per_token", higher_is_better=False), metrics=metrics, cost=Costs(query=cost), measured=0,
+        state=Size(bytes=10**6, floats=10**5, tokens=1024, cached=1024), provenance=about,
+    )  # fmt: skip
 
 
 def seconds(work: Callable[[], Any], repeats: int) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import shutil
@@ -12,7 +13,8 @@ import pytest
 import stored_runs
 
 from contextlab import backbone as backbones
-from contextlab import train
+from contextlab import seals, train
+from contextlab.harness import store
 from contextlab.harness.runner import bench as run_bench
 from contextlab.training.corpus import prepare
 
@@ -59,27 +61,22 @@ def test_stored_coverage_is_what_the_docs_promise():
 
 def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
     """The summaries in results/ are what this version computes from their records."""
-
-    def stored(folder, name):
-        return {path.parent.name: path.read_text("utf-8") for path in sorted(folder.glob(f"*/{name}"))}
-
     kept, folder = BENCHES.parent / "results" / "nine-tasks", tmp_path / "runs"
     shutil.copytree(kept, folder)
-    for run, text in stored(folder, "summary.json").items():
-        summary = {key: value for key, value in json.loads(text).items() if key != "measure"}
-        metrics = {name: {**metric, "low": -9.0} for name, metric in summary["metrics"].items()}
-        (folder / run / "summary.json").write_text(json.dumps({**summary, "metrics": metrics}))
-    for run, text in stored(folder, "examples.jsonl").items():
-        lines = [{k: v for k, v in json.loads(line).items() if k != "parts"} for line in text.splitlines()]
+    runs = sorted(path.name for path in folder.iterdir())
+    for run in runs:
+        result = store.read_result(folder / run)
+        metrics = {name: dataclasses.replace(metric, low=-9.0) for name, metric in result.metrics.items()}
+        seals.write(folder / run / "summary.json", result.model_copy(update={"metrics": metrics}).as_json())
+        lines = [line.model_copy(update={"parts": {}}).as_json() for line in store.lines(folder / run)]
         (folder / run / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert bench("resummarise", str(tmp_path)) == {"runs": len(stored(kept, "summary.json"))}
-    assert stored(folder, "examples.jsonl") == stored(kept, "examples.jsonl")
-    for run, text in stored(kept, "summary.json").items():
-        made, expected = json.loads((folder / run / "summary.json").read_text()), json.loads(text)
-        assert list(made) == list(expected)
-        for name, metric in expected.pop("metrics").items():
-            assert made["metrics"][name] == pytest.approx(metric)
-        assert {**made, **expected} == made
+    assert bench("resummarise", str(tmp_path)) == {"runs": len(runs)}
+    for run in runs:
+        assert store.lines(folder / run) == store.lines(kept / run)
+        made, expected = (store.read_result(path / run) for path in (folder, kept))
+        for name, metric in expected.metrics.items():
+            assert dataclasses.asdict(made.metrics[name]) == pytest.approx(dataclasses.asdict(metric))
+        assert {**made.as_json(), "metrics": 0} == {**expected.as_json(), "metrics": 0}
 
 
 def test_accounting(bench):
@@ -267,14 +264,11 @@ def test_draws(bench, tmp_path):
     for number, ((method, split, twin), measures) in enumerate(values.items()):
         settings = {"rank": 8} if twin else {}
         about = {"method_config": settings, "changed": list(settings), "task": "icl", "split": split, "twin": twin}
-        summary = stored_runs.result(method, **about, history=None, tokens=None)
-        summary["data"]["examples"] = len(measures)
-        path = stored_runs.store(tmp_path / str(number), json.dumps(summary))
-        lines = [json.dumps({"id": str(index), "quality": one}) for index, one in enumerate(measures)]
-        path.with_name("examples.jsonl").write_text("\n".join(lines) + "\n")
+        lines = [stored_runs.line_of(str(index), one, index=index) for index, one in enumerate(measures)]
+        result = stored_runs.result(method, **about, data={"examples": len(measures)})
+        stored_runs.store(tmp_path / str(number), result, stored_runs.json_lines(*lines))
     report = bench("draws", str(tmp_path))
-    provenance = summary["provenance"]
-    assert (report["backbone"], report["device"]) == ([summary["backbone"]], [provenance["device"]])
+    assert (report["backbone"], report["device"]) == ([result.backbone], [result.provenance.device])
     rows = {row["method"]: row for row in report["draws"]}
     assert set(rows) == {"sliding", "retrieval(rank=8)", "window"}
     gain = rows["sliding"]["gain"]
@@ -304,6 +298,7 @@ def test_stored_runs_again(bench, tmp_path):
     path = next(tmp_path.glob("window*/examples.jsonl"))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[0]["record"]["nats"] *= 1.001
+    del lines[0]["seal"]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     changed = {run["method"]: run for run in bench("rerun", str(tmp_path), "--limit", "2", "--every")["runs"]}
     assert changed["sliding"]["equal"] == 2

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import stored_runs
+
+from contextlab.harness.stored import Result
 from contextlab.reports.papers.schema import Paper
 
 RUN = {
@@ -55,23 +58,21 @@ def paper(**changes: Any) -> Paper:
     return Paper.model_validate({**about, "model": MODEL, "entry": [{**TABLE, **changes}, FIGURE]})
 
 
-def result(value: float = 18.0, method: str = "window", **changes: Any) -> dict[str, Any]:
-    """A stored result with the fields that are read."""
+def result(value: float = 18.0, method: str = "window", **changes: Any) -> Result:
+    """A stored result of three texts, without their parts."""
     cost = {"flops": 3 * 10**12, "peak_bytes": 4 * 2**20, "seconds": 2.0, "tokens": 100}
     metric = {"value": value, "low": value - 1, "high": value + 2, "n": 3}
-    return {
-        "method": method,
-        "method_config": {"N": 1024, "rank": 8},
-        "task": "pg22",
-        "split": "S1",
-        "tokens": 48,
-        "backbone": "tiny-llama",
-        "context": "own",
-        "data": {"note": "generated", "examples": 3, "sha256": "0"},
-        "measure": {"name": "nats_per_token", "higher_is_better": False},
-        "metrics": {"token_perplexity": metric, "accuracy": {**metric, "value": 0.5, "low": None, "high": None}},
-        "cost": {"train": None, "contextualize": {**cost, "flops": 10**12}, "query": cost},
-        "state": {"bytes": 2**20, "floats": 2**18},
-        "provenance": {"device": "cpu (toy)", "started": "2026"},
-        **changes,
-    }
+    toy = stored_runs.result(
+        method,
+        method_config={"N": 1024, "rank": 8},
+        split="S1",
+        tokens=48,
+        data={"note": "generated", "sha256": "0"},
+        measure={"name": "nats_per_token", "higher_is_better": False},
+        metrics={"token_perplexity": metric, "accuracy": {**metric, "value": 0.5, "low": None, "high": None}},
+        cost={"contextualize": {**cost, "flops": 10**12}, "query": cost},
+        state={"bytes": 2**20, "floats": 2**18, "tokens": 1},
+        provenance={"device": "cpu (toy)", "started": "2026"},
+        parts=None,
+    )
+    return stored_runs.changed(toy, **changes)

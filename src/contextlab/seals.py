@@ -147,7 +147,8 @@ def first_fault(error: pydantic.ValidationError) -> str:
     """The first error of a value, as `field: reason`."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    why = first["msg"][:1].lower() + first["msg"][1:].partition("\n")[0]
+    why = first["msg"].removeprefix("Value error, ").partition("\n")[0]
+    why = why[:1].lower() + why[1:]
     return f"{where}: {why}" if where else why
 
 

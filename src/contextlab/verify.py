@@ -105,16 +105,14 @@ def _run(folder: Path) -> None:
     """Manifest, result and lines, which must be those of one run."""
     if not (folder / "manifest.json").exists():
         raise UserError(f"{folder / 'manifest.json'} is missing: put it back, or delete the folder and run again.")
-    examples = 0
-    for path in (folder / "manifest.json", folder / "summary.json"):
-        if path.exists():
-            about = _object(path)
-            if about.get("run_id") != folder.name:
-                raise UserError(f"{path} is that of another run: put the intact file back.")
-            examples = about.get("data", {}).get("examples", 0)
-    held = store.lines(folder, examples)
-    if len(held) < examples:
-        raise UserError(f"{folder} has {len(held)} of {examples} examples: delete summary.json and run again.")
+    manifest = store.read_manifest(folder)
+    result = store.read_result(folder) if (folder / "summary.json").exists() else None
+    for name, about in (("manifest.json", manifest), ("summary.json", result)):
+        if about is not None and about.run_id != folder.name:
+            raise UserError(f"{folder / name} is that of another run: put the intact file back.")
+    examples = 0 if result is None else result.data.examples
+    if len(store.lines(folder, examples)) < examples:
+        raise UserError(f"{folder / 'examples.jsonl'} is missing: put it back, or run its benchmark again.")
     _once(folder / "examples.jsonl")
 
 

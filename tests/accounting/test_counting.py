@@ -15,7 +15,7 @@ from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Dataset, Options
 from contextlab.harness.results import Case
-from contextlab.harness.runner import seed_example
+from contextlab.harness.runner import seeded_example
 
 NUMBERS: dict[str, Any] = {
     "counting": 1,
@@ -41,8 +41,8 @@ def test_costs_of_a_small_model() -> None:
 
 
 def test_random_numbers_of_an_example() -> None:
-    seed_example(3, "work/1")
-    drawn = [random.randrange(10**6), int(np.random.randint(10**6)), int(torch.randint(10**6, ()))]
+    with seeded_example(3, "work/1"):
+        drawn = [random.randrange(10**6), int(np.random.randint(10**6)), int(torch.randint(10**6, ()))]
     assert drawn == NUMBERS["drawn"]
 
 

@@ -13,12 +13,13 @@ import pytest
 
 import contextlab
 from contextlab import backbone as backbones
-from contextlab import registry
+from contextlab import registry, seals
 from contextlab.cli import console
 from contextlab.cli import doctor as doctor_module
 from contextlab.cli.bench import settings_of
 from contextlab.cli.main import main
 from contextlab.errors import UserError
+from contextlab.harness.store import read_result
 from contextlab.testing import laws
 
 TOY = Path(__file__).parents[1] / "harness" / "toy_parts.py"
@@ -115,7 +116,7 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
     assert [result["context"] for result in results] == ["own", "none"]
     assert {result["provenance"]["seed"] for result in results} == {3}
     assert results[0]["method_config"] == {"prior": 0.5}
-    assert results[-1] == json.loads((tmp_path / results[-1]["run_id"] / "summary.json").read_text())
+    assert results[-1] == read_result(tmp_path / results[-1]["run_id"]).as_json()
     assert err == ""
 
 
@@ -208,11 +209,11 @@ EVIL = "\x1b[2J\x9b31m\u202e<script>alert(1)</script>[a](javascript:b)|=1+1"
 def test_what_others_stored_is_shown_and_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(bench(tmp_path, "--limit", "2", "--json")) == 0
     (path,) = tmp_path.glob("*/summary.json")
-    stored = json.loads(path.read_text())
-    stored |= {"run_id": EVIL, "method": f"={EVIL}", "task": f"@{EVIL}", "split": "s", "backbone": EVIL}
-    stored["data"] |= {"note": f"+{EVIL}\n\n# more"}
-    stored["metrics"] = {f"-{EVIL}": stored["metrics"]["accuracy"]}
-    path.write_text(json.dumps(stored))
+    stored = read_result(path.parent)
+    names = {"run_id": EVIL, "method": f"={EVIL}", "task": f"@{EVIL}", "split": "s", "backbone": EVIL}
+    data = stored.data.model_copy(update={"note": f"+{EVIL}\n\n# more"})
+    metrics = {f"-{EVIL}": stored.metrics["accuracy"]}
+    seals.write(path, stored.model_copy(update={**names, "data": data, "metrics": metrics}).as_json())
     capsys.readouterr()
     outputs = {}
     for style in ("markdown", "html", "latex", "csv", "json", "text"):

@@ -83,7 +83,7 @@ def test_other_data_are_refused_unless_asked_for(capsys: pytest.CaptureFixture[s
     path = next((tmp_path / "runs").glob("hso-*/summary.json"))
     path.write_text(
         json.dumps(
-            json.loads(path.read_text()) | {"data": {"source": "hub", "sha256": "f" * 64, "examples": 4, "note": "x"}}
+            json.loads(path.read_text()) | {"data": {"source": "hub", "sha256": "f" * 64, "examples": 3, "note": "x"}}
         )
     )
     assert main(["table", str(tmp_path / "runs")]) == 2

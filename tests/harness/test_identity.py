@@ -62,13 +62,13 @@ def test_provenance_holds_time_machine_code_and_command(monkeypatch: pytest.Monk
     method = contextlab.load("window", backbone="tiny-llama", device="cpu", dtype="float64")
     task = registry.task("needle")
     provenance = identities.provenance(method, task, task.protocol(task.default_split), 7)
-    assert provenance["command"] == "contextlab bench --set 'a=b c'"
-    assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(provenance["started"]) < timedelta(minutes=1)
-    assert (provenance["dtype"], provenance["seed"]) == ("float64", 7)
-    assert provenance["weights_sha256"] == method.backbone.digest
-    assert (provenance["counting"], provenance["threads"]) == (COUNTING, torch.get_num_threads())
+    assert provenance.command == "contextlab bench --set 'a=b c'"
+    assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(provenance.started) < timedelta(minutes=1)
+    assert (provenance.dtype, provenance.seed) == ("float64", 7)
+    assert provenance.weights_sha256 == method.backbone.digest
+    assert (provenance.counting, provenance.threads) == (COUNTING, torch.get_num_threads())
     names = ("attention.cache", "backbone.wrapper", "methods.window", "benchmarks.tasks.needle")
-    assert {f"contextlab.{name}" for name in names} <= provenance["code"].keys()
+    assert {f"contextlab.{name}" for name in names} <= (provenance.code or {}).keys()
 
 
 @pytest.mark.parametrize("version", ["2.9.1+cpu", "2.9", "2.9.0a0+git1", "2.9rc1"])

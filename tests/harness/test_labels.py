@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stored_runs import result
 
 from contextlab import grammar
 from contextlab.cards import short_count
@@ -33,10 +34,10 @@ def test_the_label_of_a_trained_method_names_it(name: str, settings: dict[str, A
 
 
 def test_a_run_is_marked_by_what_it_stores() -> None:
-    run = {"method": "longmem", "cost": {"train": None}}
-    assert labels.of_run(run, {}) == "longmem"
-    assert labels.of_run({**run, "untrained": True}, {"K": 8}) == "longmem(K=8) (untrained)"
-    assert labels.of_run({**run, "cost": {"train": {"tokens": 1_200_000}}}, {}) == "longmem (trained 1.2M)"
+    assert labels.of_run(result("longmem"), {}) == "longmem"
+    assert labels.of_run(result("longmem", untrained=True), {"K": 8}) == "longmem(K=8) (untrained)"
+    training = {"flops": None, "seconds": 1.0, "tokens": 1_200_000}
+    assert labels.of_run(result("longmem", cost={"train": training}), {}) == "longmem (trained 1.2M)"
 
 
 @given(NAMES, NAMES, SETTINGS, LENGTHS, LENGTHS)
@@ -50,9 +51,9 @@ def test_the_label_of_a_task_names_it(
 
 
 def test_splits_of_earlier_versions_are_shown_as_they_are() -> None:
-    stored = {"task": "icl", "split": "sst2:k=4,n=3", "tokens": 7}
+    stored = result(task="icl", split="sst2:k=4,n=3", tokens=7)
     assert labels.of_result(stored) == "icl/'sst2:k=4,n=3'(tokens=7)"
-    assert labels.of_result({"task": "icl", "split": "sst2:k=4"}) == "icl/sst2:k=4"
+    assert labels.of_result(result(task="icl", split="sst2:k=4")) == "icl/sst2:k=4"
 
 
 @pytest.mark.parametrize("text", ["longmem(K=32)", "window", "hso(k=10,lr=0.01)", "dynamic-eval(rule=sgd)"])

@@ -1,123 +1,116 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stored_runs import result
 
-from contextlab.benchmarks.examples import Choice
-from contextlab.benchmarks.task import Dataset, Measure, Metric, Options, Part
+from contextlab.benchmarks.task import Measure, Part
 from contextlab.harness.results import (
-    PHASES,
-    Case,
     Peaks,
+    costs,
     difference,
     differences,
-    measure_of,
+    mean_size,
     recounted,
-    summary,
+    unmeasured,
 )
-from contextlab.harness.store import line_parts
+from contextlab.harness.stored import QUALITY, CallCost, Cost, ExampleLine, Parts, Phase, Size
 
 NONE = Peaks({}, 0)
 MEASURES = {"letters/short": Measure("accuracy", True)}
 counts = st.integers(0, 2**50)
-costs = st.fixed_dictionaries({"flops": counts, "peak_bytes": counts, "seconds": st.floats(0, 1e6), "tokens": counts})
+calls = st.builds(CallCost, flops=counts, peak_bytes=counts, seconds=st.floats(0, 1e6), tokens=counts)
 
 
-class Mean:
-    """A protocol with nothing but a summary."""
-
-    measure = None
-
-    def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        return {"mean": Metric(sum(record["value"] for record in records) / len(records), None, None, len(records))}
+def line(cost: dict[Phase, CallCost], state: Size | None = None) -> ExampleLine:
+    return ExampleLine(id="x", index=0, record={}, quality=0.0, cost=cost, state=state)
 
 
-def summarised(lines: list[dict[str, Any]], peaks: Peaks = NONE) -> dict[str, Any]:
-    examples = tuple(Choice(str(n), "work", "", (), 0) for n in range(len(lines)))
-    dataset = Dataset(examples, "sample", "", "")
-    return summary(Case("toy", None, "s", Options(), dataset, Mean(), None), lines, peaks)  # type: ignore[arg-type]
+def query(lines: list[ExampleLine], peaks: Peaks = NONE) -> Cost:
+    cost = costs(lines, peaks).query
+    assert cost is not None
+    return cost
 
 
-def line(cost: dict[str, Any], state: dict[str, int] | None = None, value: float = 0.0) -> dict[str, Any]:
-    return {"id": "x", "record": {"value": value}, "cost": cost, "state": state}
+@given(st.lists(calls, min_size=1, max_size=5))
+def test_costs_are_means_and_memory_is_the_highest_peak(every: list[CallCost]) -> None:
+    phases = costs([line({"query": one}) for one in every], NONE)
+    assert (phases.train, phases.contextualize) == (None, None)
+    cost = query([line({"query": one}) for one in every])
+    assert cost.peak_bytes == max(one.peak_bytes or 0 for one in every)
+    for mean, counted in ((cost.flops, [one.flops for one in every]), (cost.tokens, [one.tokens for one in every])):
+        assert isinstance(mean, int)
+        assert min(one or 0 for one in counted) <= mean <= max(one or 0 for one in counted)
+    assert cost.seconds == statistics.median(one.seconds for one in every)
 
 
-@given(st.lists(costs, min_size=1, max_size=5))
-def test_costs_are_means_and_memory_is_the_highest_peak(every: list[dict[str, Any]]) -> None:
-    cost = summarised([line({"query": one}) for one in every])["cost"]
-    assert cost.keys() == set(PHASES)
-    assert cost["train"] is None
-    assert cost["contextualize"] is None
-    assert cost["query"]["peak_bytes"] == max(one["peak_bytes"] for one in every)
-    for key in ("flops", "tokens"):
-        assert isinstance(cost["query"][key], int)
-        assert min(one[key] for one in every) <= cost["query"][key] <= max(one[key] for one in every)
-    assert cost["query"]["seconds"] == statistics.median(one["seconds"] for one in every)
-
-
-def of(flops: int | None, seconds: float, tokens: int = 10) -> dict[str, Any]:
-    return line({"query": {"flops": flops, "peak_bytes": None, "seconds": seconds, "tokens": tokens}})
+def of(flops: int | None, seconds: float, tokens: int = 10, joules: float | None = None) -> ExampleLine:
+    return line({"query": CallCost(flops=flops, peak_bytes=None, seconds=seconds, tokens=tokens, joules=joules)})
 
 
 def test_the_spread_of_seconds_is_that_of_equal_work() -> None:
-    calm = summarised([of(100 * n, 2.0 * n) for n in (1, 5, 2, 9)])["cost"]["query"]
-    assert calm["seconds"] == 7.0
-    assert calm["seconds_spread"] == 0.0
-    busy = summarised([of(100, seconds) for seconds in (1.0, 1.0, 2.0, 4.0)])["cost"]["query"]
-    assert busy["seconds_spread"] == pytest.approx((2.5 - 1.0) / 1.5)
-    assert summarised([of(100, 1.0)] * 3)["cost"]["query"]["seconds_spread"] is None
+    calm = query([of(100 * n, 2.0 * n) for n in (1, 5, 2, 9)])
+    assert calm.seconds == 7.0
+    assert calm.seconds_spread == 0.0
+    busy = query([of(100, seconds) for seconds in (1.0, 1.0, 2.0, 4.0)])
+    assert busy.seconds_spread == pytest.approx((2.5 - 1.0) / 1.5)
+    assert query([of(100, 1.0)] * 3).seconds_spread is None
 
 
 def test_what_was_not_counted_is_none_and_not_zero() -> None:
-    cost = summarised([of(None, 1.0, 10 * n) for n in (1, 2, 3, 4)])["cost"]["query"]
-    assert (cost["flops"], cost["peak_bytes"], cost["tokens"]) == (None, None, 25)
-    assert cost["seconds_spread"] > 0
-    assert summarised([of(5, 1.0), of(None, 1.0)])["cost"]["query"]["flops"] is None
+    cost = query([of(None, 1.0, 10 * n) for n in (1, 2, 3, 4)])
+    assert (cost.flops, cost.peak_bytes, cost.tokens) == (None, None, 25)
+    assert cost.seconds_spread is not None
+    assert cost.seconds_spread > 0
+    assert query([of(5, 1.0), of(None, 1.0)]).flops is None
 
 
 def test_peaks_that_were_measured_go_before_those_of_lines() -> None:
-    assert summarised([of(1, 1.0)], Peaks({"query": 7}, 1))["cost"]["query"]["peak_bytes"] == 7
-    stored = {**summarised([of(1, 1.0)], Peaks({"query": 7}, 1))}
+    assert query([of(1, 1.0)], Peaks({"query": 7}, 1)).peak_bytes == 7
+    stored = result(cost={"query": query([of(1, 1.0)], Peaks({"query": 7}, 1)).as_json()}, measured=1)
     again = Peaks.of(stored).with_measured({"query": 5, "contextualize": 3}, 4)
     assert again == Peaks({"query": 7, "contextualize": 3}, 4)
-    assert Peaks.of(None) == Peaks.of({"cost": {"query": {"peak_bytes": 9}}}) == NONE
+    assert Peaks.of(None) == NONE
+
+
+def test_what_was_counted_and_not_measured_is_owed() -> None:
+    counted, uncounted = of(1, 1.0), of(None, 1.0)
+    measured = line({"query": CallCost(flops=1, peak_bytes=5, seconds=1.0, tokens=1)})
+    assert unmeasured([counted, uncounted, measured, line({})], 0) == [counted]
+    assert unmeasured([counted, counted], 1) == [counted]
+    assert unmeasured([counted, counted], 2) == []
 
 
 def test_a_line_is_recounted_in_its_flops_alone() -> None:
     before, watched = of(5, 1.0), of(8, 3.0)
     after = recounted(before, watched)
-    assert after["cost"]["query"] == {**before["cost"]["query"], "flops": 8}
-    assert {**after, "cost": 0} == {**before, "cost": 0}
+    assert after.cost["query"] == before.cost["query"].model_copy(update={"flops": 8})
+    assert after.recounted
+    assert after.model_copy(update={"cost": before.cost, "recounted": False}) == before
 
 
 def test_an_example_that_was_skipped_does_not_dilute_the_cost() -> None:
-    one = {"flops": 10, "peak_bytes": 4, "seconds": 2.0, "tokens": 6}
-    state = {"bytes": 8, "floats": 2, "tokens": 1}
-    result = summarised([line({"query": one}, state, 1.0), line({}, None, 3.0)])
-    assert result["cost"]["query"] == {**one, "flops_formula": None, "seconds_spread": None}
-    assert result["state"] == state
-    assert result["metrics"] == {"mean": {"value": 2.0, "low": None, "high": None, "n": 2}}
-    assert result["measure"] == {"name": "mean", "higher_is_better": None, "bounded": False}
+    state = Size(bytes=8, floats=2, tokens=1)
+    lines = [line({"query": CallCost(flops=10, peak_bytes=4, seconds=2.0, tokens=6)}, state), line({})]
+    assert query(lines) == Cost(flops=10, peak_bytes=4, seconds=2.0, tokens=6)
+    assert mean_size(lines) == state
 
 
 def test_energy_is_a_mean_over_examples_that_all_have_it() -> None:
-    one: dict[str, Any] = {"flops": 10, "peak_bytes": 4, "seconds": 2.0, "tokens": 6}
-    costs = [{**one, "joules": 3.0}, {**one, "joules": 5.0}]
-    assert summarised([line({"query": cost}) for cost in costs])["cost"]["query"]["joules"] == 4.0
-    costs.append({**one, "joules": None})
-    assert "joules" not in summarised([line({"query": cost}) for cost in costs])["cost"]["query"]
+    lines = [of(10, 2.0, joules=3.0), of(10, 2.0, joules=5.0)]
+    assert query(lines).joules == 4.0
+    assert query([*lines, of(10, 2.0)]).joules is None
 
 
 def test_a_method_that_keeps_nothing_has_no_state() -> None:
-    assert summarised([line({}), line({})])["state"] is None
+    assert mean_size([line({}), line({})]) is None
 
 
-def lines(qualities: dict[str, float]) -> dict[str, Any]:
-    return {name: line_parts({"id": name, "quality": quality}) for name, quality in qualities.items()}
+def lines(qualities: dict[str, float]) -> dict[str, Parts]:
+    return {name: {QUALITY: [Part(quality, 1.0, name)]} for name, quality in qualities.items()}
 
 
 qualities = st.dictionaries(st.sampled_from("abcdef"), st.floats(-5, 5))
@@ -157,18 +150,9 @@ def test_a_control_is_not_compared_with_another_method() -> None:
 def test_the_weights_of_the_measure_are_those_of_the_difference() -> None:
     """A long text has more weight than a short one in nats per token, and also in the difference."""
 
-    def run(nats: dict[str, float]) -> dict[str, Any]:
+    def run(nats: dict[str, float]) -> dict[str, Parts]:
         tokens = {"long": 90, "short": 10}
-        return {
-            name: line_parts(
-                {
-                    "id": name,
-                    "quality": one,
-                    "parts": {"nats_per_token": [Part(one * tokens[name], tokens[name], name)]},
-                }
-            )
-            for name, one in nats.items()
-        }
+        return {name: {"nats_per_token": [Part(one * tokens[name], tokens[name], name)]} for name, one in nats.items()}
 
     metric = difference(Measure("nats_per_token"), run({"long": 3.0, "short": 5.0}), run({"long": 2.0, "short": 5.0}))
     assert metric is not None
@@ -176,14 +160,9 @@ def test_the_weights_of_the_measure_are_those_of_the_difference() -> None:
 
 
 def test_runs_that_were_stored_without_parts_are_compared_in_their_qualities() -> None:
-    new = {
-        name: line_parts({"id": name, "quality": 1.0, "parts": {"accuracy": [Part(9.0, 9.0, name)]}}) for name in "ab"
-    }
+    new = {name: {"accuracy": [Part(9.0, 9.0, name)], QUALITY: [Part(1.0, 1.0, name)]} for name in "ab"}
     old = lines({"a": 0.0, "b": 0.5})
     for one, two, expected in ((new, old, 0.75), (old, new, -0.75), (new, new, 0.0)):
         metric = difference(Measure("accuracy"), one, two)
         assert metric is not None
         assert metric.value == expected
-    assert measure_of({"metrics": {"f1": {}, "other": {}}}) == Measure("f1")
-    stored = {"name": "nats", "higher_is_better": False, "bounded": False}
-    assert measure_of({"metrics": {}, "measure": stored}) == Measure("nats", False)

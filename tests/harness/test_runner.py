@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +25,8 @@ from contextlab.harness import identity as identities
 from contextlab.harness import runner
 from contextlab.harness.results import Case
 from contextlab.harness.runner import Results, bench
+from contextlab.harness.store import read_result
+from contextlab.harness.stored import Model
 from contextlab.reports.layout import Layout
 from contextlab.reports.stored import load_results
 from contextlab.reports.tables import comparison
@@ -37,46 +41,16 @@ import sys
 from contextlab.harness.runner import bench
 bench(sys.argv[1], sys.argv[2], backbone="tiny-llama", device="cpu", out=sys.argv[3])
 """
-# The object of a result: a type where the value is a leaf, `...` where task or method define the content.
-COST = {
-    "flops": int,
-    "flops_formula": int | None,
-    "peak_bytes": int,
-    "seconds": float,
-    "seconds_spread": float | None,
-    "tokens": int,
-}
-SCHEMA: dict[str, Any] = {
-    "schema": int,
-    "run_id": str,
-    "method": str,
-    "method_config": ...,
-    "changed": list,
-    "task": str,
-    "split": str,
-    "context": str,
-    "history": int | None,
-    "tokens": int | None,
-    "backbone": str,
-    "data": {"source": str, "sha256": str, "examples": int, "note": str},
-    "measure": {"name": str, "higher_is_better": bool | None, "bounded": bool},
-    "metrics": ...,
-    "cost": {"train": type(None), "contextualize": COST, "query": COST},
-    "measured": int,
-    "state": {"bytes": int, "floats": int, "tokens": int, "cached": int, "bytes_formula": int | None},
-    "parameters": {"backbone": int, "added": int, "trained": int},
-    "max_context": int | None,
-    "own_window": int | None,
-    "untrained": bool,
-    "twin": str | None,
-    "provenance": {
-        **dict.fromkeys(("contextlab", "torch", "transformers", "device", "dtype", "started", "command"), str),
-        "commit": str | None,
-        "code": ...,
-        **dict.fromkeys(("counting", "threads", "seed"), int),
-        "prompt_sha256": str,
-        "weights_sha256": str,
-    },
+# What scripts outside rely on.
+PROMISED = {
+    "": "schema run_id method method_config task split context history backbone metrics",
+    "data": "source sha256 examples",
+    "cost": "train contextualize query",
+    "cost.contextualize": "flops peak_bytes seconds tokens",
+    "cost.query": "flops peak_bytes seconds tokens",
+    "state": "bytes floats tokens",
+    "parameters": "backbone added trained",
+    "provenance": "contextlab commit torch transformers device dtype seed prompt_sha256 weights_sha256 started command",
 }
 
 
@@ -90,20 +64,12 @@ def stored(out: Path) -> list[dict[str, Any]]:
 
 
 def without_time(value: Any) -> Any:
+    if isinstance(value, Model):
+        return without_time(value.as_json())
     if isinstance(value, dict):
-        return {
-            k: without_time(v) for k, v in value.items() if k not in ("seconds", "seconds_spread", "started", "command")
-        }
+        timed = ("seconds", "seconds_spread", "started", "command", "seal")
+        return {k: without_time(v) for k, v in value.items() if k not in timed}
     return [without_time(item) for item in value] if isinstance(value, list) else value
-
-
-def check(schema: Any, value: Any, where: str = "") -> None:
-    if isinstance(schema, dict):
-        assert schema.keys() == value.keys(), where
-        for key in schema:
-            check(schema[key], value[key], f"{where}.{key}")
-    elif schema is not ...:
-        assert isinstance(value, schema), where
 
 
 @pytest.fixture
@@ -116,28 +82,33 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_result_is_the_contracts_object(tmp_path: Path) -> None:
     (result,) = run(tmp_path, limit=4).runs
-    check(SCHEMA, result)
-    assert result["metrics"] == {"accuracy": {"value": 1.0, "low": 0.5, "high": 1.0, "n": 4}}
-    assert result["cost"]["contextualize"]["tokens"] == 8
-    assert result["cost"]["query"]["tokens"] == 2
-    assert result["state"]["tokens"] == 8
-    assert result == json.loads((tmp_path / result["run_id"] / "summary.json").read_text())
+    stored = json.loads((tmp_path / result.run_id / "summary.json").read_text())
+    for path, names in PROMISED.items():
+        part = functools.reduce(lambda value, key: value[key], filter(None, path.split(".")), stored)
+        assert part.keys() >= set(names.split()), path
+    assert stored["schema"] == 2
+    assert stored["metrics"] == {"accuracy": {"value": 1.0, "low": 0.5, "high": 1.0, "n": 4}}
+    assert stored["cost"]["contextualize"]["tokens"] == 8
+    assert stored["cost"]["query"]["tokens"] == 2
+    assert stored["state"]["tokens"] == 8
+    assert read_result(tmp_path / result.run_id).placed(result.folder, result.parts) == result
 
 
 def test_without_context_that_phase_has_no_cost(tmp_path: Path) -> None:
     (result,) = run(tmp_path, limit=2, context="none").runs
-    assert result["cost"]["contextualize"] is None
-    assert result["state"]["tokens"] == 0
+    assert result.cost.contextualize is None
+    assert result.state is not None
+    assert result.state.tokens == 0
 
 
 def test_runs_come_context_by_task_by_method_and_are_announced(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
     results = run(tmp_path, f"{COUNTER},{OTHER}", context=["own", "none"], limit=1, on_result=seen.append)
-    order = [(result["context"], result["method"]) for result in results.runs]
+    order = [(result.context, result.method) for result in results.runs]
     assert order == [(context, method) for context in ("own", "none") for method in (COUNTER, OTHER)]
     assert seen == results.runs
     frame = results.to_pandas()
-    assert list(frame["metrics.accuracy.value"]) == [result["metrics"]["accuracy"]["value"] for result in results.runs]
+    assert list(frame["metrics.accuracy.value"]) == [result.metrics["accuracy"].value for result in results.runs]
 
 
 def test_paired_differences_tell_the_context_from_having_one(tmp_path: Path) -> None:
@@ -157,8 +128,8 @@ def test_the_terminal_and_the_table_compare_alike(tmp_path: Path) -> None:
     stored = load_results(tmp_path)
     table = comparison(stored, Layout(baseline=COUNTER)).to_frame()
     assert table.loc[(OTHER,), f"accuracy - {COUNTER}"] == cell
-    by_run = {result["run_id"]: result["parts"] for result in stored}
-    assert [by_run[one["run_id"]] for one in results.runs] == results.parts
+    by_run = {result.run_id: result.parts for result in stored}
+    assert [by_run[one.run_id] for one in results.runs] == [one.parts for one in results.runs]
 
 
 def test_the_wrong_context_is_the_next_of_another_work() -> None:
@@ -172,9 +143,9 @@ def test_the_wrong_context_is_the_next_of_another_work() -> None:
 def test_a_longer_limit_goes_on_and_a_shorter_one_reads_back(tmp_path: Path, log: Path) -> None:
     ids = [run(tmp_path / "runs", limit=limit).runs[0] for limit in (2, 5, 3, None, None)]
     assert log.read_text().split() == IDS
-    assert len({result["run_id"] for result in ids}) == 1
-    assert [result["data"]["examples"] for result in ids] == [2, 5, 3, 8, 8]
-    assert [result["metrics"]["accuracy"]["n"] for result in ids] == [2, 5, 3, 8, 8]
+    assert len({result.run_id for result in ids}) == 1
+    assert [result.data.examples for result in ids] == [2, 5, 3, 8, 8]
+    assert [result.metrics["accuracy"].n for result in ids] == [2, 5, 3, 8, 8]
     assert ids[3] == ids[4]
     assert [line["id"] for line in stored(tmp_path / "runs")] == IDS
 
@@ -229,10 +200,13 @@ def test_without_counting_the_results_are_the_same_and_costs_are_blank(tmp_path:
         run(tmp_path / str(counting), "hso", "sst2", split="n2", limit=2, counting=counting).runs
         for counting in (True, False)
     )
-    assert plain["metrics"] == counted["metrics"]
-    assert (plain["cost"]["query"]["flops"], plain["cost"]["query"]["peak_bytes"]) == (None, None)
-    assert counted["cost"]["query"]["flops"] > 0
-    assert counted["cost"]["query"]["peak_bytes"] > 0
+    assert plain.metrics == counted.metrics
+    without, query = plain.cost.query, counted.cost.query
+    assert without is not None
+    assert query is not None
+    assert (without.flops, without.peak_bytes) == (None, None)
+    assert (query.flops or 0) > 0
+    assert (query.peak_bytes or 0) > 0
     assert [one["record"] for one in stored(tmp_path / "True")] == [one["record"] for one in stored(tmp_path / "False")]
 
 
@@ -248,10 +222,10 @@ def test_products_that_python_does_not_call_are_counted_too(tmp_path: Path) -> N
     (plain,) = run(tmp_path / "plain", "window", "sst2", split="n2", limit=2).runs
     (hidden,) = run(tmp_path / "hidden", HIDDEN, "sst2", split="n2", limit=2).runs
     (late,) = run(tmp_path / "late", HIDDEN_LATE, "sst2", split="n2", limit=2).runs
-    for result in (hidden, late):
-        for phase in ("contextualize", "query"):
-            assert result["cost"][phase]["flops"] > plain["cost"][phase]["flops"]
-    assert late["cost"]["query"]["flops"] == hidden["cost"]["query"]["flops"]
+    flops = [{phase: cost.flops or 0 for phase, cost in one.cost.phases().items()} for one in (plain, hidden, late)]
+    for phase in ("contextualize", "query"):
+        assert flops[0][phase] < min(flops[1][phase], flops[2][phase])
+    assert flops[1]["query"] == flops[2]["query"]
 
 
 def test_every_example_draws_from_its_own_seed(tmp_path: Path) -> None:
@@ -264,7 +238,7 @@ def test_every_example_draws_from_its_own_seed(tmp_path: Path) -> None:
 
 def test_settings_reach_the_methods_that_have_them(tmp_path: Path) -> None:
     results = run(tmp_path, [COUNTER, OTHER], limit=1, settings={"prior": "0.5"})
-    assert [result["method_config"] for result in results.runs] == [{"prior": 0.5}, {}]
+    assert [result.method_config for result in results.runs] == [{"prior": 0.5}, {}]
 
 
 @pytest.mark.parametrize(
@@ -360,9 +334,9 @@ def test_the_identity_changes_with_all_that_could_change_a_result(monkeypatch: p
 
 def test_an_edited_file_is_another_run(tmp_path: Path) -> None:
     copy = Path(shutil.copy(TOY, tmp_path / "own.py"))
-    first = run(tmp_path / "runs", f"{copy}:Counter", limit=1).runs[0]["run_id"]
+    first = run(tmp_path / "runs", f"{copy}:Counter", limit=1).runs[0].run_id
     copy.write_text(copy.read_text() + "\nADDED = 1\n")
-    second = run(tmp_path / "runs", f"{copy}:Counter", limit=1).runs[0]["run_id"]
+    second = run(tmp_path / "runs", f"{copy}:Counter", limit=1).runs[0].run_id
     assert first != second
     assert first.startswith("own-py-counter-toy-parts-py-letters-short-")
 
@@ -383,7 +357,7 @@ from contextlab.kernels.dispatch import forced
 
 def run_id(plugin):
     options = {"split": "n2", "limit": 1, "backbone": "tiny-llama", "device": "cpu", "out": "runs"}
-    return bench(plugin, "sst2", **options).runs[0]["run_id"]
+    return bench(plugin, "sst2", **options).runs[0].run_id
 
 print(run_id("own.py:Helped"))
 Path("unrelated.py").write_text("CHANGED = 1")
@@ -435,7 +409,7 @@ def test_a_table_of_a_lower_limit_is_about_the_first_examples_of_the_data(tmp_pa
     run(tmp_path, limit=4)
     run(tmp_path, limit=2)
     assert [line["id"] for line in stored(tmp_path)] == [IDS[1], IDS[2], IDS[3], IDS[0]]
-    assert sorted(load_results(tmp_path)[0]["parts"]) == sorted(IDS[:2])
+    assert sorted(load_results(tmp_path)[0].parts or {}) == sorted(IDS[:2])
 
 
 @pytest.mark.parametrize("out", ["", Path(__file__), str(Path(__file__) / "deep")])
@@ -446,9 +420,38 @@ def test_a_folder_of_results_that_cannot_be_one_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize("record", [{}, {"correct": "yes"}, {"correct": None}])
-def test_stored_records_that_do_not_fit_the_task_are_named(tmp_path: Path, record: dict[str, Any]) -> None:
+def test_stored_records_that_were_changed_are_named(tmp_path: Path, record: dict[str, Any]) -> None:
     run(tmp_path, limit=2)
     (path,) = tmp_path.glob("*/examples.jsonl")
     path.write_text("".join(json.dumps({**line, "record": record}) + "\n" for line in stored(tmp_path)))
-    with pytest.raises(UserError, match=rf"stored in {path.parent} do not fit .*letters|Letters"):
+    with pytest.raises(UserError, match=rf"Line 1 of {path} is broken \(its seal is broken"):
         run(tmp_path, limit=1)
+
+
+RECORDING = """
+from math import inf, nan
+from toy_parts import LetterProtocol, Letters
+
+class Odd(LetterProtocol):
+    def evaluate(self, meter, example, other):
+        return {record}
+
+class OddLetters(Letters):
+    def protocol(self, split, context="own"):
+        return Odd(self.options(context))
+"""
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ("dict(correct=True, draw=nan)", "record.draw: a number is not finite, or too large"),
+        ("dict(correct=True, draw={1, 2})", "Object of type set is not JSON serializable"),
+        ("dict(correct=inf)", "record.correct: a number is not finite, or too large"),
+    ],
+)
+def test_what_a_task_records_must_be_json(tmp_path: Path, record: str, reason: str) -> None:
+    (tmp_path / "odd.py").write_text(RECORDING.replace("{record}", record))
+    with pytest.raises(UserError, match=re.escape(f"of example 'a/0' cannot be stored ({reason}): correct the task")):
+        run(tmp_path / "runs", tasks=f"{tmp_path}/odd.py:OddLetters", limit=1)
+    assert not (tmp_path / "runs").exists() or list((tmp_path / "runs").iterdir()) == []

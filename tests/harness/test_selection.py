@@ -90,10 +90,10 @@ def run(out: Path, *named: Any, **options: Any) -> Results:
 def test_two_forms_of_a_method_on_two_forms_of_a_task_are_one_table(tmp_path: Path) -> None:
     forms = f"{COUNTER}(prior=0.5),{COUNTER}"
     results = run(tmp_path, forms, [f"{LETTERS}/short,{LETTERS}/long(tokens=3)", LETTERS])
-    assert [(one["method_config"], one["split"], one["tokens"]) for one in results.runs] == [
+    assert [(one.method_config, one.split, one.tokens) for one in results.runs] == [
         ({"prior": prior}, split, tokens) for split, tokens in (("short", None), ("long", 3)) for prior in (0.5, 1.0)
     ]
-    assert {one["method"] for one in results.runs} == {COUNTER}
+    assert {one.method for one in results.runs} == {COUNTER}
     frame = comparison(load_results(tmp_path)).to_frame()
     assert [key[0] for key in frame.index] == [f"{COUNTER}(prior=0.5)", COUNTER]
     groups = (f"{LETTERS}/short ", f"{LETTERS}/long(tokens=3) ")
@@ -102,7 +102,7 @@ def test_two_forms_of_a_method_on_two_forms_of_a_task_are_one_table(tmp_path: Pa
         (f"{COUNTER} - {COUNTER}(prior=0.5)", group.strip()) for group in groups
     }
     again = run(tmp_path, [key[0] for key in frame.index], [group.strip() for group in groups])
-    assert [one["run_id"] for one in again.runs] == [one["run_id"] for one in results.runs]
+    assert [one.run_id for one in again.runs] == [one.run_id for one in results.runs]
 
 
 def test_a_method_is_loaded_with_its_settings() -> None:

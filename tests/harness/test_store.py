@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stored_runs import json_lines, line_of, result
 
+from contextlab import seals
 from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
 from contextlab.harness import store
+from contextlab.harness.stored import ExampleLine, Manifest
 
 IDENTITY: dict[str, Any] = {
     "method": "some/where/My Method.py:Class",
@@ -24,32 +27,20 @@ IDENTITY: dict[str, Any] = {
     "history": None,
     "seed": 0,
 }
-STARTED = {"started": "2026"}
+RESULT = result(data={"examples": 1})
+STARTED = RESULT.provenance
 
 
-def line(identity: str, quality: float | None = None, **more: Any) -> dict[str, Any]:
-    return {"id": identity, "record": {}, "quality": quality, "cost": {}, "state": None, **more}
+def line(identity: str, quality: float | None = None, **more: Any) -> ExampleLine:
+    return ExampleLine.model_validate(line_of(identity, quality, **{"record": {}, **more}))
 
 
-LINES = [line(f"work/{n}", n / 3, record={"nats": n / 3, "text": "é\n\u2028"}) for n in range(4)]
-METRIC = {"value": 1.0, "low": None, "high": None, "n": 1}
-SUMMARY: dict[str, Any] = {
-    "schema": 1,
-    "run_id": "a",
-    "method": "m",
-    "method_config": {},
-    "task": "t",
-    "split": "s",
-    "context": "own",
-    "backbone": "b",
-    "metrics": {"accuracy": METRIC},
-    "cost": {"query": None},
-    "data": {"source": "sample", "sha256": "0", "examples": 1, "note": ""},
-    "provenance": {"started": "2026", "device": "cpu", "dtype": "float32", "seed": 0},
-}
+COST = {"flops": 5, "peak_bytes": None, "seconds": 1.5, "tokens": 3, "largest_bytes": 9, "joules": 0.1}
+STATE = {"bytes": 8, "floats": 2, "tokens": 3, "cached": 3, "bytes_formula": 8}
+LINES = [line(f"work/{n}", n / 3, index=n, record={"nats": n / 3, "text": "é\n\u2028"}) for n in range(4)]
 
 
-def write(out: Path, lines: list[dict[str, Any]]) -> Path:
+def write(out: Path, lines: list[ExampleLine]) -> Path:
     with store.open_run(out, IDENTITY, STARTED) as run:
         for each in lines:
             run.append(each)
@@ -89,15 +80,16 @@ def test_lines_come_back_in_order(tmp_path: Path) -> None:
     folder = write(tmp_path, LINES[2:])
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         assert list(run.lines.values()) == LINES
-    assert [json.loads(each) for each in (folder / "examples.jsonl").read_bytes().splitlines()] == LINES
+    assert store.lines(folder) == LINES
 
 
 def test_lines_in_memory_are_those_on_disk(tmp_path: Path) -> None:
+    one = line("a", 1 / 3, more=[1, 2], parts={"nats": [[1, 3, "a"]]}, cost={"query": COST}, state=STATE)
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
-        run.append(line("a", pair=(1, 2), third=1 / 3))
+        run.append(one)
         kept = dict(run.lines)
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
-        assert run.lines == kept == {"a": line("a", pair=[1, 2], third=1 / 3)}
+        assert run.lines == kept == {"a": one}
 
 
 def test_a_run_cut_at_any_byte_resumes_to_the_same_file(tmp_path: Path) -> None:
@@ -108,7 +100,7 @@ def test_a_run_cut_at_any_byte_resumes_to_the_same_file(tmp_path: Path) -> None:
         with store.open_run(tmp_path, IDENTITY, STARTED) as run:
             assert list(run.lines.values()) == LINES[: whole[:cut].count(b"\n")]
             for each in LINES:
-                if each["id"] not in run.lines:
+                if each.id not in run.lines:
                     run.append(each)
         assert path.read_bytes() == whole
 
@@ -125,8 +117,9 @@ def test_a_broken_line_is_named(tmp_path: Path, broken: bytes) -> None:
 
 def test_parts_are_read_without_holding_the_run(tmp_path: Path) -> None:
     nats = [Part(3.0, 2.0, "book")]
+    first = line("a", 1.5, parts={"nats": nats}, record={"work": "book"})
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
-        for each in (line("a", 1.5, parts={"nats": nats}, record={"work": "book"}), line("b"), line("c", 2.0)):
+        for each in (first, line("b", index=1), line("c", 2.0, index=2)):
             run.append(each)
         assert store.parts(run.folder, 2) == {"a": {"nats": nats, "quality": [Part(1.5, 1.0, "book")]}}
     assert store.parts(tmp_path / "nothing", 3) == {}
@@ -143,10 +136,11 @@ def test_parts_are_those_of_the_examples_that_a_summary_is_about(tmp_path: Path)
 
 
 def test_parts_of_runs_without_indices_are_the_first_ones(tmp_path: Path) -> None:
-    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
-        for number in (0, 1, 2, 3, 0):
-            run.append(line(str(number), float(number)))
-        assert [list(store.parts(run.folder, n)) for n in (1, 2)] == [["0"], ["0", "1"]]
+    early = [{**line_of(str(n), float(n)), "index": None} for n in (0, 1, 2, 3, 0)]
+    del early[1]["index"]
+    (tmp_path / "examples.jsonl").write_text(json_lines(*early))
+    assert [list(store.parts(tmp_path, n)) for n in (1, 2)] == [["0"], ["0", "1"]]
+    assert [each.index for each in store.lines(tmp_path)] == [0, 1, 2, 3]
 
 
 @given(st.integers(0, 500))
@@ -155,8 +149,8 @@ def test_a_last_line_that_is_not_whole_is_no_line(cut: int) -> None:
         path = write(Path(folder), LINES) / "examples.jsonl"
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) - cut])
-        parts = store.parts(path.parent, 4)
-    assert list(parts) == [each["id"] for each in LINES[: whole[: len(whole) - cut].count(b"\n")]]
+        left = store.lines(path.parent)
+    assert left == LINES[: whole[: len(whole) - cut].count(b"\n")]
 
 
 @pytest.mark.parametrize(
@@ -165,12 +159,18 @@ def test_a_last_line_that_is_not_whole_is_no_line(cut: int) -> None:
 )
 def test_a_line_with_other_fields_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
     path = write(tmp_path, LINES) / "examples.jsonl"
-    path.write_text(json.dumps({**LINES[0], **change}) + "\n")
-    with pytest.raises(UserError, match=rf"^Line 1 of {path} is broken \({next(iter(change))}"):
+    path.write_text(json_lines({**LINES[0].as_json(), **change}))
+    for reads in (lambda: write(tmp_path, []), lambda: store.parts(path.parent, 1)):
+        with pytest.raises(UserError, match=rf"^Line 1 of {path} is broken \({next(iter(change))}"):
+            reads()
+
+
+def test_a_line_that_was_changed_after_it_was_written_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, LINES) / "examples.jsonl"
+    text = path.read_text()
+    path.write_text(text.replace('"quality": 0.3333', '"quality": 0.4333'))
+    with pytest.raises(UserError, match=rf"^Line 2 of {path} is broken \(its seal is broken"):
         write(tmp_path, [])
-    if change.keys() & {"id", "quality", "index"}:
-        with pytest.raises(UserError, match=rf"^Line 1 of {path} is broken"):
-            store.parts(path.parent, 1)
 
 
 def test_a_broken_line_is_named_where_parts_are_read(tmp_path: Path) -> None:
@@ -191,17 +191,18 @@ def test_a_broken_line_is_named_where_parts_are_read(tmp_path: Path) -> None:
         {"parts": {"nats": [[1.0]]}},
         {"parts": {"nats": [[1.0, math.inf, "a", ""]]}},
         {"record": [1]},
+        {"record": {"nats": [math.nan]}},
+        {"record": {"nats": 10**400}},
     ],
 )
 def test_a_line_whose_parts_are_none_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with store.open_run(tmp_path, IDENTITY, {}) as run:
-        run.append({"id": "seventh", "quality": 1.0, "record": {}, **changes})
-        with pytest.raises(UserError, match=rf"Line 1 of .* is broken \({next(iter(changes))}"):
-            store.parts(run.folder, 1)
+    (tmp_path / "examples.jsonl").write_text(json_lines({**line_of("seventh", 1.0), **changes}))
+    with pytest.raises(UserError, match=rf"Line 1 of .* is broken \({next(iter(changes))}"):
+        store.parts(tmp_path, 1)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "summary.json"])
-@pytest.mark.parametrize("content", ["{", "[]", "{}", "null", "[" * 100_000, '{"schema": 2}'])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "null", "[" * 100_000, '{"schema": 3}'])
 def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str) -> None:
     folder = write(tmp_path, LINES)
     (folder / name).write_text(content)
@@ -209,26 +210,46 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str) -> None
         write(tmp_path, [])
 
 
+METRIC = {"value": 1.0, "low": None, "high": None, "n": 1}
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("metrics", value) for value in ({}, [], {"accuracy": {**METRIC, "value": float("nan")}})),
-        *(("data", {**SUMMARY["data"], "examples": value}) for value in (-1, True, "1", None)),
+        *(
+            ("metrics", value)
+            for value in ({}, [], {"accuracy": {**METRIC, "value": float("nan")}}, {"a": METRIC | {"n": -1}})
+        ),
+        *(("data", {**RESULT.data.as_json(), "examples": value}) for value in (-1, True, "1", None, 2**63)),
         *(("cost", value) for value in (None, {"query": {}}, {"query": 3})),
         *((name, None) for name in ("method", "task", "backbone", "provenance", "method_config")),
+        *(
+            ("provenance", {**STARTED.as_json(), name: math.inf})
+            for name in ("contextlab", "commit", "seed", "threads")
+        ),
+        *(("changed", value) for value in (-math.inf, ["N", 3])),
+        *((name, math.nan) for name in ("twin", "untrained", "max_context", "measured", "tokens", "measure")),
+        ("provenance", {**STARTED.as_json(), "seed": 10**20}),
+        ("method_config", {"N": [math.inf]}),
+        ("state", {"bytes": 1.5, "floats": 1, "tokens": 1}),
     ],
 )
 def test_a_summary_with_other_fields_is_named(tmp_path: Path, field: str, value: Any) -> None:
-    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
-    assert store.read_summary(tmp_path / "summary.json") == SUMMARY
-    (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, field: value}))
-    with pytest.raises(UserError, match=rf"summary\.json is broken \({field}.*: delete it"):
-        store.read_summary(tmp_path / "summary.json")
+    """Also under a right seal, and in a run of schema 1, which has none."""
+    path = tmp_path / "summary.json"
+    seals.write(path, RESULT.as_json())
+    assert store.read_result(tmp_path) == RESULT.placed(tmp_path)
+    changed = {**RESULT.as_json(), field: value}
+    for content in (seals.sealed(changed), json.dumps({**changed, "schema": 1})):
+        path.write_text(content)
+        with pytest.raises(UserError, match=rf"summary\.json is broken \({field}.*: delete it"):
+            store.read_result(tmp_path)
 
 
 def test_what_a_later_version_adds_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text(json.dumps({**SUMMARY, "more": [1]}))
-    assert store.read_summary(tmp_path / "summary.json")["more"] == [1]
+    later = RESULT.model_copy(update={"more": [1]})
+    seals.write(tmp_path / "summary.json", later.as_json())
+    assert store.read_result(tmp_path).as_json()["more"] == [1]
 
 
 def test_a_run_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -263,22 +284,21 @@ def test_a_summary_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path, monkeypa
 
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         run.append(LINES[0])
-        run.finish(SUMMARY)
+        run.finish(RESULT)
     with store.open_run(tmp_path, IDENTITY, STARTED) as run, monkeypatch.context() as patch:
-        assert run.summary == SUMMARY
+        assert run.summary == RESULT.placed(run.folder)
         patch.setattr("os.replace", refuse)
         with pytest.raises(UserError, match="no space left"):
-            run.finish({**SUMMARY, "split": "other"})
-    assert json.loads((run.folder / "summary.json").read_text()) == SUMMARY
+            run.finish(RESULT.model_copy(update={"split": "other"}))
+    assert store.read_result(run.folder) == RESULT.placed(run.folder)
     assert sorted(path.name for path in run.folder.iterdir()) == ["examples.jsonl", "manifest.json", "summary.json"]
 
 
 def test_a_summary_is_returned_as_it_can_be_read_back(tmp_path: Path) -> None:
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
         run.append(LINES[0])
-        returned = run.finish({"method_config": {"weights": Path("a/b"), "sizes": (1, 2)}})
-    assert returned == {"method_config": {"weights": "a/b", "sizes": [1, 2]}}
-    assert json.loads((run.folder / "summary.json").read_text()) == returned == run.summary
+        returned = run.finish(RESULT)
+    assert store.read_result(run.folder) == returned == run.summary
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
@@ -298,9 +318,8 @@ def test_a_run_that_finished_nothing_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_manifest_stays_that_of_the_first_start(tmp_path: Path) -> None:
-    with store.open_run(tmp_path, IDENTITY, {"started": "first"}) as run:
+    first, second = (STARTED.model_copy(update={"started": started}) for started in ("first", "second"))
+    with store.open_run(tmp_path, IDENTITY, first) as run:
         run.append(LINES[0])
-    with store.open_run(tmp_path, IDENTITY, {"started": "second"}) as run:
-        assert run.manifest["provenance"] == {"started": "first"}
-        assert run.manifest["identity"] == IDENTITY
-        assert run.manifest["run_id"] == run.folder.name
+    with store.open_run(tmp_path, IDENTITY, second) as run:
+        assert run.manifest == Manifest(run_id=run.folder.name, identity=IDENTITY, provenance=first)

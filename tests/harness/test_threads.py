@@ -17,6 +17,7 @@ from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.errors import UserError
 from contextlab.harness.results import Results
+from contextlab.harness.stored import Model, Result
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing.parts import texts
@@ -35,6 +36,8 @@ def _threads_change_places_often() -> Iterator[None]:
 
 def plain(value: Any) -> Any:
     """What two runs have in common: everything but what a clock says."""
+    if isinstance(value, Model):
+        return plain(value.as_json())
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items() if key not in MEASURED}
     return [plain(item) for item in value] if isinstance(value, list) else value
@@ -73,7 +76,7 @@ def test_two_benches_in_threads_have_the_numbers_of_one(tmp_path: Path) -> None:
     seed()
     barrier = threading.Barrier(len(METHODS))
 
-    def together(methods: str) -> list[dict[str, Any]]:
+    def together(methods: str) -> list[Result]:
         barrier.wait()
         return bench(methods, tmp_path / "together").runs
 
@@ -95,7 +98,7 @@ def test_the_same_bench_twice_in_threads_is_one_run_or_one_sentence(tmp_path: Pa
     alone = plain(bench("window", tmp_path / "alone").runs)
     barrier = threading.Barrier(2)
 
-    def together(_: int) -> list[dict[str, Any]] | str:
+    def together(_: int) -> list[Result] | str:
         barrier.wait()
         try:
             return bench("window", tmp_path / "together").runs

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -64,7 +65,8 @@ def bench(folder: Path, task: str, split: str, **options: Any) -> tuple[list[dic
     options = {"split": split, "backbone": "tiny-llama", "device": "cpu", "out": folder, **options}
     (run,) = contextlab.bench("full", task, **options).runs
     (file,) = folder.rglob("*.jsonl")
-    return [json.loads(line)["record"] for line in file.open()], run["metrics"]
+    metrics = {name: dataclasses.asdict(metric) for name, metric in run.metrics.items()}
+    return [json.loads(line)["record"] for line in file.open()], metrics
 
 
 def test_every_file_is_found_and_every_set_has_one() -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stored_runs import result
+from stored_runs import changed, json_lines, result, store
+from stored_runs import line_of as line
 
-
-def line(name: str, quality: float | None, **fields: Any) -> dict[str, Any]:
-    """One finished example; it is its own cluster unless its record has a work."""
-    return {"id": name, "quality": quality, "record": {"id": name}, "cost": {}, "state": None, **fields}
+from contextlab.harness.stored import Result
 
 
 def of_tokens(name: str, nats: float, by_position: Mapping[str, float]) -> dict[str, Any]:
@@ -22,15 +19,12 @@ def of_tokens(name: str, nats: float, by_position: Mapping[str, float]) -> dict[
     return line(name, nats, parts=parts, record={"id": name, "positions": positions})
 
 
-def keep(folder: Path, run: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:
+def keep(folder: Path, run: Result, lines: list[dict[str, Any]]) -> Result:
     """Store a run with its examples, and return it with its folder."""
-    here = folder / run["run_id"]
-    here.mkdir(parents=True)
-    run = run | {"data": run["data"] | {"examples": len(lines)}}
-    (here / "summary.json").write_text(json.dumps({key: one for key, one in run.items() if key != "parts"}))
-    indexed = ({**one, "index": number} for number, one in enumerate(lines))
-    (here / "examples.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in indexed))
-    return {**run, "folder": str(here)}
+    here = folder / run.run_id
+    run = changed(run, data={"examples": len(lines)}, folder=here, parts=None)
+    store(here, run, json_lines(*({**one, "index": number} for number, one in enumerate(lines))))
+    return run
 
 
 def metric(value: float, n: int = 3, half: float | None = None) -> dict[str, Any]:
@@ -39,7 +33,7 @@ def metric(value: float, n: int = 3, half: float | None = None) -> dict[str, Any
     return {"value": value, "low": low, "high": high, "n": n}
 
 
-def accurate(method: str, value: float, **changes: Any) -> dict[str, Any]:
+def accurate(method: str, value: float, **changes: Any) -> Result:
     """A run whose measure is an accuracy, higher is better."""
     measure = {"name": "accuracy", "higher_is_better": True, "bounded": True}
     return result(method, **({"measure": measure, "metrics": {"accuracy": metric(value, half=0.1)}} | changes))

@@ -6,20 +6,19 @@ import pytest
 from stored_runs import result, three
 
 from contextlab.errors import UserError
+from contextlab.harness.stored import Result
 from contextlab.reports.alike import check_alike
 from contextlab.reports.selected import selected
 
-
-def with_provenance(**changes: str) -> dict[str, Any]:
-    one = result("other")
-    return one | {"provenance": one["provenance"] | changes}
+OTHER_DATA = result("other", data={"sha256": "b" * 64})
 
 
-OTHER_DATA = result("other", data=result()["data"] | {"sha256": "b" * 64})
+def with_provenance(**changes: Any) -> Result:
+    return result("other", provenance=changes)
 
 
 def test_results_of_the_same_data_prompts_and_counting_are_alike() -> None:
-    check_alike([*three(), result("full", task="squad", data=OTHER_DATA["data"])])
+    check_alike([*three(), result("full", task="squad", data={"sha256": "b" * 64})])
     check_alike([])
 
 
@@ -34,17 +33,15 @@ def test_results_of_the_same_data_prompts_and_counting_are_alike() -> None:
         (with_provenance(contextlab="0.2"), "The table has results with different counting .*--mixed"),
     ],
 )
-def test_what_differs_is_named_in_one_sentence(other: dict[str, Any], message: str) -> None:
-    known = {"contextlab": "0.1", "prompt_sha256": "p" * 64}
-    runs = [one | {"provenance": one["provenance"] | known} for one in three()]
+def test_what_differs_is_named_in_one_sentence(other: Result, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        check_alike([*runs, other])
+        check_alike([*three(), other])
     assert str(caught.value).count("\n") == 0
 
 
 def test_controls_may_have_other_prompts() -> None:
-    own = with_provenance(prompt_sha256="c" * 64)
-    check_alike([own, with_provenance(prompt_sha256="d" * 64) | {"context": "none"}])
+    own, none = ({"prompt_sha256": letter * 64} for letter in "cd")
+    check_alike([result("other", provenance=own), result("other", provenance=none, context="none")])
 
 
 def test_the_condition_that_it_proposes_works() -> None:

@@ -3,18 +3,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stored_runs import result
+from stored_runs import changed, result
 
 from contextlab.errors import UserError
+from contextlab.harness.stored import Result
 from contextlab.reports.amortised import Line
 from contextlab.reports.break_even import line, tables
 from contextlab.reports.names import Names
 
 
-def run(method: str, context: float, query: float, **changes: Any) -> dict[str, Any]:
+def run(method: str, context: float, query: float, **changes: Any) -> Result:
     """A run that reads a context and answers, with these TFLOPs, and as many seconds."""
     phases = {
-        phase: {"flops": cost * 1e12, "peak_bytes": 1, "seconds": cost, "seconds_spread": 0.1, "tokens": 5}
+        phase: {"flops": round(cost * 1e12), "peak_bytes": 1, "seconds": cost, "seconds_spread": 0.1, "tokens": 5}
         for phase, cost in (("contextualize", context), ("query", query))
     }
     return result(method, cost={"train": None, **phases}, **changes)
@@ -28,7 +29,7 @@ def test_an_example_may_have_several_questions() -> None:
 
 def test_both_tables_are_there_for_every_task_and_machine() -> None:
     runs = [run("a", 10, 1), run("b", 0, 3), run("a", 1, 1, task="squad"), run("a", 1, 1)]
-    runs[3]["provenance"] |= {"device": "cuda (H100)"}
+    runs[3] = changed(runs[3], provenance={"device": "cuda (H100)"})
     shown = list(tables(runs, questions=[1, 5]))
     assert [len(one.rows) for one in shown] == [2, 2, 1, 1]
     first, crossings = shown[:2]
@@ -41,10 +42,9 @@ def test_both_tables_are_there_for_every_task_and_machine() -> None:
     assert "squad/S2" in shown[2].caption
 
 
-def trained(method: str, context: float, query: float, training: float) -> dict[str, Any]:
-    made = run(method, context, query)
-    made["cost"] |= {"train": {"flops": training * 1e12, "peak_bytes": None, "seconds": training, "tokens": 5}}
-    return made
+def trained(method: str, context: float, query: float, training: float) -> Result:
+    cost = {"flops": round(training * 1e12), "peak_bytes": None, "seconds": training, "tokens": 5}
+    return changed(run(method, context, query), cost={"train": cost})
 
 
 def test_training_and_names_are_shown() -> None:

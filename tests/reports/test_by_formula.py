@@ -7,14 +7,14 @@ import pytest
 from stored_runs import result
 
 from contextlab.cli.main import main
-from contextlab.harness import schema
+from contextlab.harness.stored import Result
 from contextlab.reports.by_formula import tables
 from contextlab.reports.costs import numbers, selected
 from contextlab.reports.frame import frame_of
 from contextlab.reports.names import Names
 
 
-def run(method: str, measured: float, formula: float | None, **changes: Any) -> dict[str, Any]:
+def run(method: str, measured: float, formula: float | None, **changes: Any) -> Result:
     """A run whose phases and state all cost this much, in TFLOPs and MiB."""
     cost = {"flops": round(measured * 1e12), "peak_bytes": 1, "seconds": 1.0, "seconds_spread": 0.1, "tokens": 5}
     state = {"bytes": round(measured * 2**20), "floats": 1, "tokens": 1}
@@ -77,11 +77,3 @@ def test_the_cost_command_shows_them(tmp_path: Path, capsys: pytest.CaptureFixtu
     window, longmem = (line for line in table.splitlines() if line.startswith(("| window", "| longmem")))
     assert window.count("+0.000") == 3
     assert longmem.count("|  |") == 3
-
-
-def test_sizes_and_costs_of_earlier_versions_are_read() -> None:
-    old = {"flops": 1, "peak_bytes": None, "seconds": 1.0, "tokens": 5}
-    assert schema.fault(schema.Cost, old) is None
-    assert schema.fault(schema.Cost, {**old, "flops_formula": None}) is None
-    assert schema.fault(schema.Cost, {**old, "flops_formula": -1}) is not None
-    assert schema.fault(schema.Size, {"bytes": 1, "floats": 1, "tokens": 1, "bytes_formula": 3}) is None

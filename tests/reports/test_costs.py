@@ -37,9 +37,9 @@ def test_every_single_cost_is_a_column_of_the_frame() -> None:
 def test_energy_is_a_column_where_a_gpu_counted_it() -> None:
     layout = Layout(costs=("joules",))
     assert not [column for column in comparison(three(), layout).columns if column.kind == "cost"]
-    gpu = [result(name) for name in ("full", "window")]
-    for one, joules in zip(gpu, (30.5, 20.0), strict=True):
-        one["cost"]["query"] = {"flops": 1, "peak_bytes": 1, "seconds": 1.0, "tokens": 1, "joules": joules}
+    cost = {"flops": 1, "peak_bytes": 1, "seconds": 1.0, "tokens": 1}
+    joules = {"full": 30.5, "window": 20.0}
+    gpu = [result(name, cost={"query": {**cost, "joules": one}}) for name, one in joules.items()]
     made = comparison(gpu, layout)
     (number,) = (n for n, column in enumerate(made.columns) if column.kind == "cost")
     assert (made.columns[number].name, made.columns[number].unit) == ("joules query", "J")
@@ -54,8 +54,7 @@ def test_by_default_a_table_has_few_costs() -> None:
 
 def test_what_a_processor_and_a_gpu_measured_has_columns_of_its_own() -> None:
     """FLOPs and state do not depend on the machine; seconds and peak memory do."""
-    gpu = result("full")
-    gpu["provenance"] |= {"device": "cuda (H100)"}
+    gpu = result("full", provenance={"device": "cuda (H100)"})
     made = comparison([result("full"), gpu], Layout(costs=("all",)))
     shown = {column.name: n for n, column in enumerate(made.columns)}
     assert {"seconds cpu", "seconds cuda", "peak MiB cpu", "peak MiB cuda", "TFLOPs query", "state MiB"} <= shown.keys()

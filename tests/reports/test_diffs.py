@@ -5,23 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_runs import nats_of, result
+from stored_runs import nats_of, result, store
 
+from contextlab import seals
 from contextlab.benchmarks.metrics.estimates import paired
-from contextlab.benchmarks.task import Measure
+from contextlab.benchmarks.task import Measure, Part
 from contextlab.errors import UserError
-from contextlab.harness.store import line_parts
+from contextlab.harness.stored import QUALITY, Manifest, Object, Parts, Result
 from contextlab.reports.diffs import diff, run_of
 
 ACCURACY = {"name": "accuracy", "higher_is_better": True, "bounded": True}
 
 
-def answers(values: dict[str, float]) -> dict[str, Any]:
-    lines = [{"id": name, "quality": v, "parts": {"accuracy": [[v, 1, name, ""]]}} for name, v in values.items()]
-    return {str(line["id"]): line_parts(line) for line in lines}
+def answers(values: dict[str, float]) -> dict[str, Parts]:
+    return {name: {"accuracy": [Part(value, 1.0, name)], QUALITY: []} for name, value in values.items()}
 
 
-def fields(first: dict[str, Any], second: dict[str, Any]) -> set[tuple[str, str]]:
+def fields(first: Result, second: Result) -> set[tuple[str, str]]:
     return {(field.kind, field.name) for field in diff(first, second).fields}
 
 
@@ -40,10 +40,10 @@ def test_a_run_does_not_differ_from_itself() -> None:
         ({"method": "full"}, ("settings", "method")),
         ({"context": "none"}, ("task", "context")),
         ({"backbone": "tiny-gpt2"}, ("model", "backbone")),
-        ({"data": result()["data"] | {"sha256": "b" * 64}}, ("data", "sha256")),
-        ({"provenance": result()["provenance"] | {"prompt_sha256": "c" * 64}}, ("prompts", "prompt_sha256")),
-        ({"provenance": result()["provenance"] | {"commit": "c" * 40}}, ("code", "commit")),
-        ({"provenance": result()["provenance"] | {"seed": 3}}, ("machine", "seed")),
+        ({"data": {"sha256": "b" * 64}}, ("data", "sha256")),
+        ({"provenance": {"prompt_sha256": "c" * 64}}, ("prompts", "prompt_sha256")),
+        ({"provenance": {"commit": "c" * 40}}, ("code", "commit")),
+        ({"provenance": {"seed": 3}}, ("machine", "seed")),
     ],
 )
 def test_what_differs_is_named_and_nothing_else(changes: dict[str, Any], field: tuple[str, str]) -> None:
@@ -55,13 +55,18 @@ def test_the_manifests_say_what_the_summaries_do_not(tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        identity = {"source_sha256": name * 64, "kernels": None}
-        (tmp_path / name / "manifest.json").write_text(json.dumps({"identity": identity}))
-        runs.append(result(folder=str(tmp_path / name)))
+        run = result(folder=tmp_path / name)
+        identity: Object = {"source_sha256": name * 64, "kernels": None}
+        manifest = Manifest(run_id=name, identity=identity, provenance=run.provenance)
+        seals.write(tmp_path / name / "manifest.json", manifest.as_json())
+        runs.append(run)
     (field,) = diff(*runs).fields
     assert (field.kind, field.name, field.first, field.second) == ("code", "source_sha256", "a" * 12, "b" * 12)
     (tmp_path / "a" / "manifest.json").write_text("[]")
-    assert len(diff(*runs).fields) == 1
+    with pytest.raises(UserError, match=r"manifest\.json is broken"):
+        diff(*runs)
+    (tmp_path / "a" / "manifest.json").unlink()
+    assert {field.first for field in diff(*runs).fields} == {"-"}
 
 
 def test_the_difference_is_the_paired_one_of_the_second_minus_the_first() -> None:
@@ -94,12 +99,10 @@ def test_runs_without_anything_in_common_are_not_compared(other: dict[str, Any])
 
 def test_a_run_is_named_by_its_folder_or_its_id(tmp_path: Path) -> None:
     for name in ("window-pg22-111", "full-pg22-211"):
-        (tmp_path / name).mkdir()
-        stored = {key: value for key, value in result(run_id=name).items() if key != "parts"}
-        (tmp_path / name / "summary.json").write_text(json.dumps(stored))
+        store(tmp_path / name, result(run_id=name))
     by_folder = run_of(str(tmp_path / "window-pg22-111"), Path("absent"))
-    assert by_folder["run_id"] == run_of("window-pg22-111", tmp_path)["run_id"] == "window-pg22-111"
-    assert run_of("211", tmp_path)["run_id"] == "full-pg22-211"
+    assert by_folder.run_id == run_of("window-pg22-111", tmp_path).run_id == "window-pg22-111"
+    assert run_of("211", tmp_path).run_id == "full-pg22-211"
     for name, message in (
         ("11", "names 2 runs"),
         ("nothing", "There is no run below"),

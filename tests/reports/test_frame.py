@@ -18,10 +18,6 @@ from contextlab.reports.frame import COLUMNS, frame_of
 TRAINED = {"flops": 9, "peak_bytes": None, "seconds": 2.0, "tokens": 61_440}
 
 
-def cost(run: dict[str, Any], **phases: Any) -> dict[str, Any]:
-    return run | {"cost": run["cost"] | phases}
-
-
 def one(frame: pandas.DataFrame, metric: str = "nats_per_token") -> pandas.Series[Any]:
     (_, row), *others = frame[frame.metric == metric].iterrows()
     assert not others
@@ -31,14 +27,13 @@ def one(frame: pandas.DataFrame, metric: str = "nats_per_token") -> pandas.Serie
 def test_every_metric_of_every_run_is_a_row() -> None:
     runs = three()
     frame = frame_of(runs)
-    stored = [(run["run_id"], name, metric["value"]) for run in runs for name, metric in run["metrics"].items()]
+    stored = [(run.run_id, name, metric.value) for run in runs for name, metric in run.metrics.items()]
     assert list(frame[["run", "metric", "value"]].itertuples(index=False, name=None)) == stored
     assert dict(zip(frame.method, frame.value, strict=True)).keys() == NATS.keys()
 
 
 def test_columns_are_those_that_are_described_whatever_was_stored() -> None:
-    early = {key: value for key, value in result().items() if key not in ("measure", "state", "history")}
-    for runs in ([], three(), [early], [cost(result(), train=TRAINED)]):
+    for runs in ([], three(), [result(state=None)], [result(cost={"train": TRAINED})]):
         frame = frame_of(runs)
         assert {name: str(kind) for name, kind in frame.dtypes.items()} == {
             name: str(pandas.Series(dtype=kind).dtype) for name, (kind, _) in COLUMNS.items()
@@ -50,7 +45,7 @@ def test_what_was_not_counted_is_missing_and_not_zero() -> None:
     assert row["query_flops"] == 2.5e12
     for name in ("train_seconds", "contextualize_flops", "state_bytes", "twin", "history"):
         assert pandas.isna(row[name])
-    assert one(frame_of([cost(result(), train=TRAINED)]))["train_tokens"] == 61_440
+    assert one(frame_of([result(cost={"train": TRAINED})]))["train_tokens"] == 61_440
 
 
 def test_only_the_measure_of_a_task_has_a_direction() -> None:
@@ -69,29 +64,28 @@ def test_settings_can_be_filtered_by_their_names() -> None:
 
 def test_of_a_run_stored_twice_the_latest_counts() -> None:
     again = result(run_id="same", nats=1.0)
-    first = again | {"provenance": again["provenance"] | {"started": "2020"}, "metrics": result(nats=9.0)["metrics"]}
+    first = result(run_id="same", nats=9.0, provenance={"started": "2020"})
     assert one(frame_of([again, first]))["value"] == 1.0
 
 
 @given(st.permutations(range(4)))
 def test_the_order_of_files_does_not_matter(order: list[int]) -> None:
-    runs = [result(run_id=f"r{n}", seed=n) for n in range(4)]
-    runs = [run | {"provenance": run["provenance"] | {"started": str(n)}} for n, run in enumerate(runs)]
+    runs = [result(run_id=f"r{n}", provenance={"seed": n, "started": str(n)}) for n in range(4)]
     pandas.testing.assert_frame_equal(frame_of(runs), frame_of([runs[n] for n in order]))
 
 
 def test_a_folder_gives_its_runs_with_their_folders(tmp_path: Path) -> None:
     run = result()
-    store(tmp_path / "deep" / run["run_id"], json.dumps(run))
+    store(tmp_path / "deep" / run.run_id, run)
     frame = contextlab.results(tmp_path)
-    assert set(frame.folder) == {str(tmp_path / "deep" / run["run_id"])}
+    assert set(frame.folder) == {str(tmp_path / "deep" / run.run_id)}
     with pytest.raises(UserError, match="contextlab bench"):
         contextlab.results(tmp_path / "absent")
 
 
 def test_results_of_a_command_become_the_same_frame() -> None:
     runs = three()
-    assert len(frame_of(runs)) == sum(len(run["metrics"]) for run in runs)
+    assert len(frame_of(runs)) == sum(len(run.metrics) for run in runs)
 
 
 def test_every_column_is_explained_in_the_docs() -> None:

@@ -42,7 +42,7 @@ def test_a_mistake_is_one_sentence(text: str, message: str) -> None:
 def test_only_what_costs_no_more_is_left() -> None:
     large = result("large", state={"bytes": 2**21, "floats": 1, "tokens": 1})
     runs = [*three(), large, result("stateless", state=None)]
-    assert [one["method"] for one in under(runs, [Limit.parse("state=1MiB")])] == ["window", "sliding", "full"]
+    assert [one.method for one in under(runs, [Limit.parse("state=1MiB")])] == ["window", "sliding", "full"]
     assert under(runs, []) == runs
     assert under(runs, [Limit.parse("flops=2.5TFLOP"), Limit.parse("state=3MB")]) == runs[:4]
     with pytest.raises(UserError, match="No result is under state=1kB: raise the limit"):
@@ -52,5 +52,5 @@ def test_only_what_costs_no_more_is_left() -> None:
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 def test_a_higher_limit_leaves_no_fewer(a: float, b: float) -> None:
     sizes = [result(str(n), state={"bytes": 10**n, "floats": 1, "tokens": 1}) for n in range(9)]
-    fewer, more = ({one["method"] for one in sizes if Limit("state", most, "").holds(one)} for most in sorted((a, b)))
+    fewer, more = ({one.method for one in sizes if Limit("state", most, "").holds(one)} for most in sorted((a, b)))
     assert fewer <= more

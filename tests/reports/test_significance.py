@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stored_examples import keep, line
 from stored_runs import nats_of, result
 
 from contextlab.benchmarks.metrics.estimates import holm
+from contextlab.harness.stored import Result
 from contextlab.reports import significance
 from contextlab.reports.cells import Table
 from contextlab.reports.layout import Layout
@@ -21,7 +22,7 @@ from contextlab.reports.tables import comparison
 TEXTS = [random.Random(0).gauss(3, 1) for _ in range(12)]
 
 
-def run(method: str, gain: float, noise: float = 0.01, **changes: Any) -> dict[str, Any]:
+def run(method: str, gain: float, noise: float = 0.01, **changes: Any) -> Result:
     """A run that is better than the texts' own nats by a gain."""
     draw = random.Random(method + str(changes.get("run_id", "")))
     values = {str(n): text - gain + draw.gauss(0, noise) for n, text in enumerate(TEXTS)}
@@ -35,7 +36,7 @@ def marked(made: Table, column: int = 0) -> dict[str, str]:
     }
 
 
-def table(*runs: dict[str, Any], **more: Any) -> Table:
+def table(*runs: Result, **more: Any) -> Table:
     return comparison(runs, Layout(marks=True, costs=("none",), **more))
 
 
@@ -67,7 +68,7 @@ def test_where_higher_is_better_the_highest_is_the_best() -> None:
 
 
 def test_only_what_was_run_on_the_same_examples_is_compared() -> None:
-    fewer = run("b", 0.2, data=result()["data"] | {"examples": 2})
+    fewer = run("b", 0.2, data={"examples": 2})
     assert marked(table(run("a", 0.0), fewer)) == {}
 
 
@@ -82,9 +83,8 @@ def test_one_text_is_no_test() -> None:
 
 
 def test_a_gain_that_not_all_seeds_have_is_not_marked() -> None:
-    def seeds(gains: list[float]) -> list[dict[str, Any]]:
-        base = [run("b", gain, run_id=f"b{n}") for n, gain in enumerate(gains)]
-        return [one | {"provenance": one["provenance"] | {"seed": n}} for n, one in enumerate(base)]
+    def seeds(gains: list[float]) -> list[Result]:
+        return [run("b", gain, run_id=f"b{n}", provenance={"seed": n}) for n, gain in enumerate(gains)]
 
     steady = table(run("a", 0.0), *seeds([0.2, 0.21, 0.19]), mean_seeds=True)
     assert marked(steady) == {"b": "best"}
@@ -113,27 +113,20 @@ def test_marks_follow_from_holms_correction_over_all_pairs(values: list[float], 
 
 
 def test_parts_are_read_once_and_only_when_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [run("a", 0.0), run("b", 0.2), run("c", 0.1)]
-    folders = []
-    for one in runs:
-        folder = tmp_path / one["run_id"]
-        folder.mkdir()
-        stored = one.pop("parts")
-        lines = [
-            json.dumps({"id": name, "quality": 1.0, "parts": {"nats_per_token": parts["nats_per_token"]}}) + "\n"
-            for name, parts in stored.items()
-        ]
-        (folder / "examples.jsonl").write_text("".join(lines))
-        folders.append(str(folder))
-        one |= {"folder": str(folder), "data": one["data"] | {"examples": len(lines)}}
-    read: list[str] = []
-    parts = significance.parts
-    monkeypatch.setattr(significance, "parts", lambda folder, n: read.append(str(folder)) or parts(folder, n))
+    runs = []
+    for one in (run("a", 0.0), run("b", 0.2), run("c", 0.1)):
+        of_examples = {name: {"nats_per_token": parts["nats_per_token"]} for name, parts in (one.parts or {}).items()}
+        runs.append(keep(tmp_path, one, [line(name, 1.0, parts=parts) for name, parts in of_examples.items()]))
+    folders = [one.folder for one in runs]
+    read: list[Path | None] = []
+    parts_of = significance.parts_of
+    monkeypatch.setattr(significance, "parts_of", lambda one: read.append(one.folder) or parts_of(one))
     comparison(runs)
     assert read == []
     assert marked(table(*runs)) == {"b": "best", "c": "second"}
-    assert sorted(read) == sorted(folders)
+    assert set(read) == set(folders)
+    assert len(read) == len(folders)
 
 
 def test_a_result_that_carries_no_parts_and_has_no_folder_has_none() -> None:
-    assert PartsOf()({key: value for key, value in result().items() if key != "parts"}) == {}
+    assert PartsOf()(result(parts=None)) == {}

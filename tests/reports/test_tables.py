@@ -1,25 +1,26 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
-from stored_runs import NATS, nats_of, result, store, three
+from stored_runs import NATS, changed, json_lines, line_of, nats_of, result, store, three
 
+from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
-from contextlab.harness.store import line_parts
+from contextlab.harness.stored import QUALITY, Result
 from contextlab.reports import tables
 from contextlab.reports.layout import Layout
 from contextlab.reports.stored import load_results
 
 METRIC = {"value": 20.0, "low": None, "high": None, "n": 3}
+COST = {"flops": 2_500_000_000_000, "peak_bytes": 3 * 2**20, "seconds": 1.5, "seconds_spread": 0.1, "tokens": 10}
 
 
 def comparison(
-    runs: Sequence[dict[str, Any]],
+    runs: Sequence[Result],
     rows: str = "method",
     columns: str = "task",
     baseline: str | None = None,
@@ -57,17 +58,14 @@ def test_a_baseline_is_compared_example_by_example() -> None:
     assert cell(frame, "window", "nats_per_token - window") == "+0.000"
 
 
-def test_runs_that_were_stored_without_a_measure_are_paired_in_their_qualities() -> None:
-    runs = []
-    for method, values in (("window", [1.0, 5.0, 9.0]), ("full", [0.9, 4.8, 8.85])):
-        run = result(method, parts={str(n): line_parts({"id": str(n), "quality": q}) for n, q in enumerate(values)})
-        del run["measure"]
-        runs.append(run)
+def test_examples_that_were_stored_without_parts_are_paired_in_their_qualities() -> None:
+    runs = [
+        result(method, parts={str(n): {QUALITY: [Part(q, 1.0, str(n))]} for n, q in enumerate(values)})
+        for method, values in (("window", [1.0, 5.0, 9.0]), ("full", [0.9, 4.8, 8.85]))
+    ]
     frame = comparison(runs, baseline="window")
     assert cell(frame, "full", "nats_per_token - window") == "-0.150 [-0.274, -0.026]"
     assert "share" not in frame
-    assert "earlier version" in frame.attrs["notes"]
-    assert "earlier version" not in comparison([result()]).attrs["notes"]
 
 
 @pytest.mark.parametrize("values", [{}, {"x": 1.0, "y": 2.0}])
@@ -93,9 +91,9 @@ def test_the_caption_names_intervals_and_directions() -> None:
 
 
 @pytest.mark.parametrize("runs", [three(), [result(parts={}, metrics={"word_perplexity": METRIC})]])
-def test_a_caption_is_two_sentences_and_a_legend(runs: list[dict[str, Any]]) -> None:
+def test_a_caption_is_two_sentences_and_a_legend(runs: list[Result]) -> None:
     """All other sentences are notes."""
-    noisy = [{**run, "cost": {"query": {**run["cost"]["query"], "seconds_spread": 0.3}}} for run in runs]
+    noisy = [changed(run, cost={"query": {**COST, "seconds_spread": 0.3}}) for run in runs]
     for layout in (Layout(), Layout(costs=("all",), legacy=True, baseline="window"), Layout(mean_seeds=True)):
         for results in (runs, noisy):
             made = tables.comparison(results, layout)
@@ -106,7 +104,7 @@ def test_a_caption_is_two_sentences_and_a_legend(runs: list[dict[str, Any]]) -> 
 
 def test_more_than_two_data_sets_are_counted_by_their_kind_and_described_in_the_notes() -> None:
     notes = {"S1": "real: books", "S2": "re-laid: books", "S3": "generated stories", "S4": "a mixture"}
-    runs = [result(split=split, data=result()["data"] | {"note": note}) for split, note in notes.items()]
+    runs = [result(split=split, data={"note": note}) for split, note in notes.items()]
     made = tables.comparison(runs)
     counted = "4 tasks (data: 1 real, 1 re-laid, 1 generated, 1 other, described in the notes), n = 3 examples"
     assert made.sentences[0].startswith(counted)
@@ -114,8 +112,7 @@ def test_more_than_two_data_sets_are_counted_by_their_kind_and_described_in_the_
 
 
 def test_legacy_cost_is_the_papers_product_of_lengths() -> None:
-    cost = result()["cost"]
-    cost["query"]["tokens"] = 71
+    cost = {"query": {**COST, "tokens": 71}}
     adapter = result("adapter", cost=cost, state={"bytes": 1, "floats": 1, "tokens": 2352, "cached": 0})
     prompt = result("prompt", cost=cost, state={"bytes": 1, "floats": 1, "tokens": 2352, "cached": 2352})
     frame = comparison([adapter, prompt], legacy=True)
@@ -133,7 +130,7 @@ def test_what_was_not_trained_is_marked() -> None:
 
 def test_what_weights_cost_once_has_columns_of_its_own() -> None:
     training = {"flops": 3_000_000_000_000, "peak_bytes": None, "seconds": 4000.0, "tokens": 1_200_000}
-    memory = result("memory", cost={**result()["cost"], "train": training})
+    memory = result("memory", cost={"train": training})
     frame = comparison([result("window"), memory], baseline="window")
     assert {key[0] for key in frame.index} == {"window", "memory (trained 1.2M)"}
     columns = ("TFLOPs train", "seconds train", "tokens train", "TFLOPs query", "seconds", "peak MiB")
@@ -143,9 +140,9 @@ def test_what_weights_cost_once_has_columns_of_its_own() -> None:
     assert cell(frame, "window", "tokens train") == ""
 
 
-def trained(method: str, nats: float) -> dict[str, Any]:
+def trained(method: str, nats: float) -> Result:
     training = {"flops": None, "peak_bytes": None, "seconds": 4.0, "tokens": 200_000}
-    return result(method, nats, cost={**result()["cost"], "train": training})
+    return result(method, nats, cost={"train": training})
 
 
 @pytest.mark.parametrize("baseline", ["memory", "memory (trained 200k)"])
@@ -207,7 +204,7 @@ def test_ends_that_nobody_named_are_never_trained_ones() -> None:
 
 
 def test_a_share_of_the_ends_alone_says_nothing_and_is_left_out() -> None:
-    ends = [one for one in three() if one["method"] != "sliding"]
+    ends = [one for one in three() if one.method != "sliding"]
     assert "share" not in comparison([*ends, trained("memory", 2.9)])
 
 
@@ -254,8 +251,7 @@ def test_share_is_left_out_where_full_attention_may_gain_nothing(full: list[floa
 
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e6, 1e30])
 def test_cells_stay_short(size: float) -> None:
-    one = result(nats=size)
-    one["cost"]["query"]["flops"] = size
+    one = result(nats=size, cost={"query": {**COST, "flops": round(size)}})
     assert max(map(len, comparison([one]).iloc[0])) < 30
 
 
@@ -266,7 +262,7 @@ def test_cells_stay_short(size: float) -> None:
         {"tokens": 5},
         {"context": "none"},
         {"backbone": "tiny-gpt2"},
-        {"data": {**result()["data"], "examples": 2}},
+        {"data": {"examples": 2}},
     ],
 )
 def test_share_needs_the_same_examples_and_options(other: dict[str, Any]) -> None:
@@ -290,17 +286,15 @@ def test_several_tasks_make_groups_of_columns() -> None:
     assert len(frame) == 3
 
 
-@pytest.mark.parametrize("name", ["context", "backbone"])
-def test_what_differs_beside_rows_and_columns_joins_the_rows(name: str) -> None:
-    frame = comparison([result(), result(**{name: "other"})])
+@pytest.mark.parametrize(("name", "other"), [("context", "none"), ("backbone", "other")])
+def test_what_differs_beside_rows_and_columns_joins_the_rows(name: str, other: str) -> None:
+    frame = comparison([result(), result(**{name: other})])
     assert list(frame.index.names) == ["method", name]
     assert len(frame) == 2
     assert name not in comparison([result(), result()]).index.names
 
 
-@pytest.mark.parametrize(
-    "other", [{"tokens": 9}, {"history": 9}, {"split": "S1"}, {"data": {**result()["data"], "sha256": "b" * 64}}]
-)
+@pytest.mark.parametrize("other", [{"tokens": 9}, {"history": 9}, {"split": "S1"}, {"data": {"sha256": "b" * 64}}])
 def test_different_data_never_share_a_cell(other: dict[str, Any]) -> None:
     frame = comparison([result(nats=1.0), result(nats=2.0, **other)])
     assert {value[:5] for value in frame.filter(like="nats_per_token").to_numpy().ravel()} == {"1.000", "2.000"}
@@ -342,9 +336,8 @@ def test_every_setting_that_is_not_the_default_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["commit", "torch", "weights_sha256", "contextlab"])
 def test_equal_runs_of_two_versions_have_different_names(name: str) -> None:
-    runs = [result(), result(), result("full")]
-    for one, version in zip(runs, ("1.0", "2.0", "1.0"), strict=True):
-        one["provenance"] = {**one["provenance"], name: version}
+    versions = [("window", "1.0"), ("window", "2.0"), ("full", "1.0")]
+    runs = [result(method, provenance={name: version}) for method, version in versions]
     frame = comparison(runs)
     assert [key[0] for key in frame.index] == [f"window ({name} 1.0)", f"window ({name} 2.0)", "full"]
 
@@ -355,10 +348,9 @@ def test_equal_runs_of_equal_versions_are_named_by_their_ids() -> None:
 
 
 def test_seconds_that_were_disturbed_are_marked_and_those_under_counters_left_out() -> None:
-    calm, busy, before = result(), result("full"), result("sinks")
-    cost = calm["cost"]["query"]
-    busy["cost"] = {"query": {**cost, "seconds_spread": 0.3}}
-    before["cost"] = {"query": {name: cost[name] for name in ("flops", "peak_bytes", "seconds", "tokens")}}
+    calm = result()
+    busy = result("full", cost={"query": {**COST, "seconds_spread": 0.3}})
+    before = result("sinks", cost={"query": {**COST, "timed_while_counting": True}})
     frame = comparison([calm, busy, before])
     assert [cell(frame, name, "seconds") for name in ("window", "full", "sinks")] == ["1.5", "1.5 ~", ""]
     assert "~: another program was running." in frame.attrs["caption"]
@@ -367,8 +359,7 @@ def test_seconds_that_were_disturbed_are_marked_and_those_under_counters_left_ou
 
 
 def test_what_was_not_counted_is_blank() -> None:
-    blank = result()
-    blank["cost"] = {"query": {**blank["cost"]["query"], "flops": None, "peak_bytes": None}}
+    blank = result(cost={"query": {**COST, "flops": None, "peak_bytes": None}})
     frame = comparison([blank, result("full")])
     assert [cell(frame, "window", name) for name in ("TFLOPs query", "peak MiB", "seconds")] == ["", "", "1.5"]
 
@@ -377,16 +368,17 @@ def test_a_table_takes_time_linear_in_its_results() -> None:
     """Counted in reads of methods, not in seconds."""
     looks = 0
 
-    class Counting(dict[str, Any]):
-        def __getitem__(self, key: str) -> Any:
+    class Counting(Result):
+        def __getattribute__(self, name: str) -> Any:
             nonlocal looks
-            looks += key in ("method", "data", "metrics")
-            return super().__getitem__(key)
+            looks += name in ("method", "data", "metrics")
+            return super().__getattribute__(name)
 
     def looks_at(count: int) -> int:
         nonlocal looks
+        runs = [Counting.model_validate(result(task=f"task-{n}").as_json()) for n in range(count)]
         looks = 0
-        comparison([Counting(result(task=f"task-{n}")) for n in range(count)], rows="task")
+        comparison(runs, rows="task")
         return looks
 
     few, many = looks_at(20), looks_at(200)
@@ -440,9 +432,9 @@ def test_the_caption_names_data_model_and_hardware() -> None:
 
 
 def test_the_caption_says_once_what_the_data_of_several_tasks_is() -> None:
-    other = result("window", 3.0, split="S3", data=result()["data"] | {"note": "real: 3 books"})
+    other = result("window", 3.0, split="S3", data={"note": "real: 3 books"})
     caption = comparison([*three(), result("full", 3.0, split="S1"), other]).attrs["caption"]
-    note = result()["data"]["note"]
+    note = result().data.note
     assert f"pg22/S3: real: 3 books (local); pg22/S2, pg22/S1: {note} (local), n = 3" in caption
     assert caption.count(note) == 1
 
@@ -456,10 +448,8 @@ def test_the_caption_names_the_twin_of_a_trained_method_once() -> None:
 
 def test_a_run_summarised_again_over_fewer_examples_is_compared_on_those(tmp_path: Path) -> None:
     for method, nats in (("window", [1.0, 2.0, 9.0]), ("full", [0.9, 1.8, 0.0])):
-        fewer = result(method, data=result()["data"] | {"examples": 2})
-        path = store(tmp_path / method, json.dumps(fewer))
-        lines = [json.dumps({"id": str(n), "quality": one}) for n, one in enumerate(nats)]
-        path.with_name("examples.jsonl").write_text("\n".join(lines) + "\n")
+        lines = json_lines(*(line_of(str(n), one, index=n) for n, one in enumerate(nats)))
+        store(tmp_path / method, result(method, data={"examples": 2}), lines)
     frame = comparison(load_results(tmp_path), baseline="window")
     assert cell(frame, "full", "nats_per_token - window").startswith("-0.150")
 

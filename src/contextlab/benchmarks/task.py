@@ -6,7 +6,9 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+import pydantic
 
 from contextlab import config as configs
 from contextlab.errors import unknown
@@ -54,17 +56,20 @@ class Options:
     tokens: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+_Number = Annotated[float, pydantic.Strict()]
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
 class Metric:
     """A mean over `n` observations with its 95 % interval; `low` and `high` are None for a single cluster."""
 
-    value: float
-    low: float | None
-    high: float | None
-    n: int
+    value: _Number
+    low: _Number | None
+    high: _Number | None
+    n: Annotated[int, pydantic.Field(strict=True, ge=0, lt=2**63)]
 
 
-@dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class Measure:
     """The metric that runs are compared in, by paired differences.
 
@@ -74,9 +79,9 @@ class Measure:
         bounded: whether every observation is a number between 0 and 1.
     """
 
-    name: str
-    higher_is_better: bool | None = None
-    bounded: bool = False
+    name: Annotated[str, pydantic.Strict()]
+    higher_is_better: Annotated[bool, pydantic.Strict()] | None = None
+    bounded: Annotated[bool, pydantic.Strict()] = False
 
 
 class Part(NamedTuple):

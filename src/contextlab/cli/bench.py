@@ -65,7 +65,7 @@ def bench(
         dtype=dtype,
         counting=not no_count,
         progress=False if as_json else None,
-        on_result=(lambda result: print(json.dumps(result), flush=True)) if as_json else None,
+        on_result=(lambda result: print(json.dumps(result.as_json()), flush=True)) if as_json else None,
     )
     if not as_json:
         _print(results, out)
@@ -93,11 +93,10 @@ def _print(results: Results, out: Path) -> None:
     from contextlab.reports.tables import comparison
 
     screen = console()
-    runs = [{**run, "parts": parts} for run, parts in zip(results.runs, results.parts, strict=True)]
-    tasks = [labels.of_result(run) for run in runs]
+    tasks = [labels.of_result(run) for run in results.runs]
     for task in dict.fromkeys(tasks):
         screen.print(f"\n{task}\n")
-        of_task = [run for run, other in zip(runs, tasks, strict=True) if other == task]
+        of_task = [run for run, other in zip(results.runs, tasks, strict=True) if other == task]
         methods = list(dict.fromkeys(words["method"] for words in dimensions(of_task)))
         show(comparison(of_task, Layout(baseline=methods[0] if len(methods) > 1 else None)), "text")
         for difference in results.differences:

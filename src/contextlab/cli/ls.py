@@ -246,12 +246,12 @@ def _results(folder: Path) -> Iterator[Line]:
     from contextlab.reports.stored import summaries
 
     for result in summaries(folder):
-        name, metric = next(iter(result["metrics"].items()))
+        name, metric = next(iter(result.metrics.items()))
         yield {
-            "name": result["run_id"],
-            "about": f"{name} {metric['value']:.3f}, n = {metric['n']}, context {result['context']}",
-            "from": result["data"]["note"],
-            "backbone": result["backbone"],
+            "name": result.run_id,
+            "about": f"{name} {metric.value:.3f}, n = {metric.n}, context {result.context}",
+            "from": result.data.note,
+            "backbone": result.backbone,
         }
 
 

@@ -24,7 +24,8 @@ from contextlab.backbone import Backbone
 from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.harness import code
-from contextlab.harness.store import SCHEMA, digest
+from contextlab.harness.store import digest
+from contextlab.harness.stored import SCHEMA, Provenance
 from contextlab.kernels import dispatch
 from contextlab.method import AnyMethod
 from contextlab.version import __version__
@@ -86,25 +87,25 @@ def minor(version: str) -> str:
     return ".".join(re.findall(r"\d+", version)[:2])
 
 
-def provenance(method: AnyMethod, task: Task, protocol: Protocol, seed: int) -> dict[str, Any]:
+def provenance(method: AnyMethod, task: Task, protocol: Protocol, seed: int) -> Provenance:
     """Versions, machine and time, as stored with a result."""
     backbone = method.backbone
-    return {
-        "contextlab": __version__,
-        "commit": commit(),
-        "code": code_of(method, task, protocol),
-        "counting": COUNTING,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "device": hardware(backbone.device),
-        "threads": torch.get_num_threads(),
-        "dtype": str(backbone.dtype).removeprefix("torch."),
-        "seed": seed,
-        "prompt_sha256": prompt_digest(protocol),
-        "weights_sha256": backbone.digest,
-        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "command": command(),
-    }
+    return Provenance(
+        contextlab=__version__,
+        commit=commit(),
+        code=code_of(method, task, protocol),
+        counting=COUNTING,
+        torch=str(torch.__version__),
+        transformers=transformers.__version__,
+        device=hardware(backbone.device),
+        threads=torch.get_num_threads(),
+        dtype=str(backbone.dtype).removeprefix("torch."),
+        seed=seed,
+        prompt_sha256=prompt_digest(protocol),
+        weights_sha256=backbone.digest,
+        started=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        command=command(),
+    )
 
 
 def files_of(settings: Any) -> dict[str, str]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from contextlab import grammar
-from contextlab.benchmarks.task import LENGTHS
 from contextlab.cards import short_count
 from contextlab.errors import UserError
+from contextlab.harness.stored import Result
 
 
 def of_method(name: str, settings: Mapping[str, Any], *, untrained: bool = False, trained: int | None = None) -> str:
@@ -24,16 +24,15 @@ def of_method(name: str, settings: Mapping[str, Any], *, untrained: bool = False
     return " ".join([grammar.spelled_method(name, settings), *marks])
 
 
-def of_run(result: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def of_run(result: Result, settings: Mapping[str, Any]) -> str:
     """The method of a stored result, with these settings."""
-    cost = result["cost"].get("train")
-    trained = cost["tokens"] if cost is not None else None
-    return of_method(result["method"], settings, untrained=result.get("untrained", False), trained=trained)
+    trained = None if result.cost.train is None else result.cost.train.tokens
+    return of_method(result.method, settings, untrained=result.untrained, trained=trained)
 
 
-def of_result(result: Mapping[str, Any]) -> str:
+def of_result(result: Result) -> str:
     """The task of a stored result."""
-    return of_task(result["task"], result["split"], {name: result.get(name) for name in LENGTHS})
+    return of_task(result.task, result.split, {"history": result.history, "tokens": result.tokens})
 
 
 def of_task(name: str, split: str, lengths: Mapping[str, int | None]) -> str:

@@ -1,24 +1,41 @@
-"""Results of runs: one JSON object per run, and paired differences between runs."""
+"""Results of runs, and paired differences between runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import pydantic
 
 from contextlab.benchmarks.examples import Example
 from contextlab.benchmarks.metrics.estimates import Comparison, compared
 from contextlab.benchmarks.task import Control, Dataset, Measure, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.harness import labels
-from contextlab.harness.store import QUALITY, Parts
+from contextlab.harness.stored import (
+    PHASES,
+    QUALITY,
+    CallCost,
+    Cost,
+    Costs,
+    Data,
+    ExampleLine,
+    Parameters,
+    Parts,
+    Phase,
+    Provenance,
+    Result,
+    Size,
+    plain,
+)
 from contextlab.method import AnyMethod
+from contextlab.seals import first_fault
 
 if TYPE_CHECKING:
     import pandas
 
-PHASES = ("train", "contextualize", "query")
 FEW = 4
 """The least number of examples for which a spread of seconds is reported."""
 
@@ -39,6 +56,12 @@ class Case:
     def label(self) -> str:
         """The task's label in tables."""
         return labels.of_task(self.name, self.split, {"history": self.options.history, "tokens": self.options.tokens})
+
+    @property
+    def data(self) -> Data:
+        """What is stored about its data."""
+        dataset = self.dataset
+        return Data(source=dataset.source, sha256=dataset.sha256, examples=len(self.selected), note=dataset.note)
 
     @property
     def selected(self) -> Sequence[Example]:
@@ -84,16 +107,18 @@ class Peaks:
     examples: int
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any] | None) -> Peaks:
-        """The peaks of a summary; empty without a summary, or for one of a version that did not store them."""
-        if stored is None or "measured" not in stored:
+    def of(cls, stored: Result | None) -> Peaks:
+        """The peaks of a result; empty without one."""
+        if stored is None:
             return cls({}, 0)
-        costs = {phase: cost for phase, cost in stored["cost"].items() if cost is not None}
-        return cls({phase: cost["peak_bytes"] for phase, cost in costs.items()}, stored["measured"])
+        costs = stored.cost.phases()
+        return cls(
+            {phase: cost.peak_bytes for phase, cost in costs.items() if cost.peak_bytes is not None}, stored.measured
+        )
 
     def with_measured(self, phases: Mapping[str, int], examples: int) -> Peaks:
         """The maximum of these and the measured peaks, for the first `examples` lines."""
-        both = {phase: max(self.phases.get(phase) or 0, phases.get(phase, 0)) for phase in {**self.phases, **phases}}
+        both = {phase: max(self.phases.get(phase, 0), phases.get(phase, 0)) for phase in {**self.phases, **phases}}
         return Peaks(both, examples)
 
 
@@ -126,111 +151,153 @@ class Results:
     """The results of `bench`.
 
     Attributes:
-        runs: one JSON object per run, in the order of the runs.
+        runs: the results, each with the parts of its examples, in the order of the runs.
         differences: the paired differences.
-        parts: for every run, the parts of its examples in the metrics, by their ids; used for shares.
     """
 
-    runs: list[dict[str, Any]]
+    runs: list[Result]
     differences: list[Difference]
-    parts: list[dict[str, Parts]]
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per run; nested fields have dotted names."""
         import pandas
 
-        return pandas.json_normalize(self.runs)
+        return pandas.json_normalize([run.as_json() for run in self.runs])
 
 
-def description(name: str, method: AnyMethod, case: Case) -> dict[str, Any]:
-    """The fields that describe a run: method, task, split, context, backbone and data."""
-    backbone = method.backbone
-    return {
-        "method": name,
-        "method_config": method.config.as_dict(),
-        "changed": changed_settings(method),
-        "task": case.name,
-        "split": case.split,
-        "context": case.options.context,
-        "history": case.options.history,
-        "tokens": case.options.tokens,
-        "backbone": backbone.name,
-        "data": {
-            "source": case.dataset.source,
-            "sha256": case.dataset.sha256,
-            "examples": len(case.selected),
-            "note": case.dataset.note,
-        },
-        "parameters": {
-            "backbone": sum(parameter.numel() for parameter in backbone.model.parameters()),
-            "added": method.added_parameters,
-            "trained": method.trained_parameters,
-        },
-        "max_context": method.capabilities.max_context,
-        "own_window": backbone.own_window,
-        "untrained": method.untrained,
-        "twin": method.twin if method.card is not None else None,
-    }
+def result_of(
+    run_id: str, name: str, method: AnyMethod, case: Case, lines: Sequence[ExampleLine], peaks: Peaks, about: Provenance
+) -> Result:
+    """The result of a run.
+
+    Args:
+        run_id: its id.
+        name: of the method in the command.
+        method: the method.
+        case: the task.
+        lines: the finished examples.
+        peaks: of the stored examples.
+        about: versions, machine and time.
+
+    Raises:
+        UserError: when the task gives metrics that cannot be stored.
+    """
+    try:
+        metrics = case.protocol.summarise([line.record for line in lines])
+        return Result(
+            run_id=run_id,
+            method=name,
+            method_config=plain(method.config.as_dict()),
+            changed=list(method.config.changed()),
+            method_weights=method.weights_digest,
+            task=case.name,
+            split=case.split,
+            context=case.options.context,
+            history=case.options.history,
+            tokens=case.options.tokens,
+            backbone=method.backbone.name,
+            data=case.data,
+            parameters=_parameters(method),
+            max_context=method.capabilities.max_context,
+            own_window=method.backbone.own_window,
+            untrained=method.untrained,
+            twin=method.twin if method.card is not None else None,
+            measure=case.protocol.measure or Measure(next(iter(metrics))),
+            metrics=metrics,
+            cost=costs(lines, peaks).model_copy(update={"train": training_cost(method)}),
+            measured=peaks.examples,
+            state=mean_size(lines),
+            provenance=about,
+        )
+    except pydantic.ValidationError as error:
+        raise UserError(
+            f"The result of {name} on {case.name} cannot be stored ({first_fault(error)}): correct the task or method."
+        ) from error
 
 
-def changed_settings(method: AnyMethod) -> list[str]:
-    """Names of the settings that differ from the method's defaults."""
-    return list(method.config.changed())
-
-
-def summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks) -> dict[str, Any]:
-    """Metrics, cost and state over the stored lines of finished examples."""
-    metrics = case.protocol.summarise([line["record"] for line in lines])
-    costs = {phase: [line["cost"][phase] for line in lines if phase in line["cost"]] for phase in PHASES}
-    measure = case.protocol.measure or Measure(next(iter(metrics)))
-    return {
-        "measure": dataclasses.asdict(measure),
-        "metrics": {name: dataclasses.asdict(metric) for name, metric in metrics.items()},
-        "cost": {phase: _cost(costs[phase], peaks.phases.get(phase)) for phase in PHASES},
-        "measured": peaks.examples,
-        "state": _means([line["state"] for line in lines if line["state"] is not None]),
-    }
-
-
-def training_cost(method: AnyMethod) -> dict[str, Any] | None:
+def training_cost(method: AnyMethod) -> Cost | None:
     """What the weights of a method cost once; None where it has none, or they came without a card."""
-    return None if method.card is None else method.card.cost.model_dump()
+    if method.card is None:
+        return None
+    cost = method.card.cost
+    return Cost(flops=cost.flops, peak_bytes=cost.peak_bytes, seconds=cost.seconds, tokens=cost.tokens)
 
 
-def largest_bytes(line: Mapping[str, Any], phase: str) -> int:
-    """Bytes of the largest call of an example, from its line; 0 where they are not stored."""
-    return int(line["cost"].get(phase, {}).get("largest_bytes", 0))
+def largest_bytes(line: ExampleLine, phase: Phase) -> int:
+    """Bytes of the largest call of an example; 0 where it has no such phase."""
+    return line.cost[phase].largest_bytes if phase in line.cost else 0
 
 
-def recounted(line: Mapping[str, Any], watched: Mapping[str, Any]) -> dict[str, Any]:
+def unmeasured(lines: Sequence[ExampleLine], measured: int) -> list[ExampleLine]:
+    """Lines whose calls were counted, and whose peak memory neither they nor a result have.
+
+    Args:
+        lines: the stored ones.
+        measured: number of lines, the first ones, that a result's peaks cover.
+    """
+    return [
+        line
+        for line in lines[measured:]
+        if any(cost.flops is not None and cost.peak_bytes is None for cost in line.cost.values())
+    ]
+
+
+def recounted(line: ExampleLine, watched: ExampleLine) -> ExampleLine:
     """A line with the FLOPs that were counted in a second run of its example."""
-    cost = {phase: {**cost, "flops": watched["cost"][phase]["flops"]} for phase, cost in line["cost"].items()}
-    return {**line, "cost": cost}
+    cost = {phase: cost.model_copy(update={"flops": watched.cost[phase].flops}) for phase, cost in line.cost.items()}
+    return line.model_copy(update={"cost": cost, "recounted": True})
 
 
-def _cost(costs: Sequence[dict[str, Any]], peak: int | None) -> dict[str, Any] | None:
+def costs(lines: Sequence[ExampleLine], peaks: Peaks) -> Costs:
+    """The costs of an example, over finished ones."""
+    of_phases = {phase: [line.cost[phase] for line in lines if phase in line.cost] for phase in PHASES}
+    return Costs(**{phase: _cost(every, peaks.phases.get(phase)) for phase, every in of_phases.items()})
+
+
+def mean_size(lines: Sequence[ExampleLine]) -> Size | None:
+    """Means of the sizes of states; None where no example has one."""
+    sizes = [line.state for line in lines if line.state is not None]
+    if not sizes:
+        return None
+    return Size(
+        bytes=_whole_mean([size.bytes for size in sizes]),
+        bytes_formula=_mean([size.bytes_formula for size in sizes]),
+        floats=_whole_mean([size.floats for size in sizes]),
+        tokens=_whole_mean([size.tokens for size in sizes]),
+        cached=_mean([size.cached for size in sizes]),
+    )
+
+
+def _parameters(method: AnyMethod) -> Parameters:
+    return Parameters(
+        backbone=sum(parameter.numel() for parameter in method.backbone.model.parameters()),
+        added=method.added_parameters,
+        trained=method.trained_parameters,
+    )
+
+
+def _cost(every: Sequence[CallCost], peak: int | None) -> Cost | None:
     """Means of FLOPs, tokens and energy, the highest peak, and the median and the spread of the seconds.
 
     The spread is the interquartile range of the seconds per FLOP (per token, where FLOPs were not counted) divided by
     their median. Examples differ in size, but seconds per FLOP differ only when other programs are running.
     """
-    if not costs:
+    if not every:
         return None
-    seconds = [cost["seconds"] for cost in costs]
-    counted = all(cost["flops"] is not None for cost in costs)
-    work = [cost["flops"] if counted else cost["tokens"] for cost in costs]
-    speeds = [s / w for s, w in zip(seconds, work, strict=True) if w]
-    peaks = [cost["peak_bytes"] for cost in costs if cost["peak_bytes"] is not None]
-    joules = [cost["joules"] for cost in costs if cost.get("joules") is not None]
-    return {
-        "flops": round(sum(work) / len(costs)) if counted else None,
-        "flops_formula": _mean([cost.get("flops_formula") for cost in costs]),
-        "peak_bytes": peak if peak is not None else max(peaks, default=None),
-        "seconds": statistics.median(seconds),
-        "seconds_spread": _spread(speeds) if len(speeds) >= FEW else None,
-        "tokens": round(sum(cost["tokens"] for cost in costs) / len(costs)),
-        **({"joules": statistics.fmean(joules)} if len(joules) == len(costs) else {}),
-    }
+    flops, tokens = _mean([cost.flops for cost in every]), [cost.tokens for cost in every]
+    work = tokens if flops is None else [cost.flops or 0 for cost in every]
+    speeds = [cost.seconds / done for cost, done in zip(every, work, strict=True) if done]
+    peaks = [cost.peak_bytes for cost in every if cost.peak_bytes is not None]
+    joules = [cost.joules for cost in every if cost.joules is not None]
+    return Cost(
+        flops=flops,
+        flops_formula=_mean([cost.flops_formula for cost in every]),
+        peak_bytes=peak if peak is not None else max(peaks, default=None),
+        seconds=statistics.median(cost.seconds for cost in every),
+        seconds_spread=_spread(speeds) if len(speeds) >= FEW else None,
+        tokens=_whole_mean(tokens),
+        joules=statistics.fmean(joules) if len(joules) == len(every) else None,
+    )
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -238,20 +305,14 @@ def _spread(values: Sequence[float]) -> float:
     return (high - low) / middle if middle else 0.0
 
 
-def _means(counts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Means of all counts; examples of earlier versions have no `bytes_formula`."""
-    return {key: _mean([count.get(key) for count in counts]) for key in counts[0]} if counts else None
-
-
 def _mean(counts: Sequence[int | None]) -> int | None:
     """The mean, rounded; None where a count is missing."""
     known = [count for count in counts if count is not None]
-    return round(sum(known) / len(known)) if known and len(known) == len(counts) else None
+    return _whole_mean(known) if len(known) == len(counts) else None
 
 
-def measure_of(result: Mapping[str, Any]) -> Measure:
-    """The measure of a stored result; its first metric, of unknown direction, where the result names none."""
-    return Measure(**result["measure"]) if "measure" in result else Measure(next(iter(result["metrics"])))
+def _whole_mean(counts: Sequence[int]) -> int:
+    return round(sum(counts) / len(counts))
 
 
 def difference(measure: Measure, mine: Mapping[str, Parts], other: Mapping[str, Parts]) -> Metric | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, get_args
 
+import pydantic
 import torch
 
 from contextlab import backbone as backbones
@@ -25,22 +27,21 @@ from contextlab.harness import code
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.progress import Progress
 from contextlab.harness.results import (
-    PHASES,
     Case,
     Peaks,
     Results,
-    description,
     differences,
     largest_bytes,
-    measure_of,
     recounted,
-    summary,
-    training_cost,
+    result_of,
+    unmeasured,
 )
 from contextlab.harness.selection import SelectedTask, select
-from contextlab.harness.store import SCHEMA, Parts, Run, line_parts, open_run
+from contextlab.harness.store import Run, open_run
+from contextlab.harness.stored import PHASES, ExampleLine, Parts, Result
 from contextlab.method import AnyMethod
 from contextlab.naming import NamedMethod
+from contextlab.seals import first_fault
 
 WARM_UP_TOKENS = 16
 FRESH_SEED = 67280421310721
@@ -65,7 +66,7 @@ def bench(
     dtype: str | None = None,
     counting: bool = True,
     progress: bool | None = None,
-    on_result: Callable[[dict[str, Any]], None] | None = None,
+    on_result: Callable[[Result], None] | None = None,
 ) -> Results:
     """Run methods on tasks, store every finished example, and summarise.
 
@@ -97,8 +98,8 @@ def bench(
     selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
     # Files may be edited while data and weights are loaded.
     code.modules([*(one.kind for one in selected_methods), *(type(one.task) for one in selected_tasks)])
-    runs: list[dict[str, Any]] = []
-    parts: dict[tuple[str, str, Control], dict[str, Parts]] = {}
+    runs: list[Result] = []
+    parts: dict[tuple[str, str, Control], Mapping[str, Parts]] = {}
     measures: dict[str, Measure] = {}
     with Progress(show=sys.stderr.isatty() if progress is None else progress) as bar:
         bar.loading("data")
@@ -109,13 +110,13 @@ def bench(
         bar.begin(len(cases) * len(built), len(built) * sum(len(case.selected) for case in cases))
         for case in cases:
             for one, method in built:
-                result, of_examples = _run(one.name, method, case, seed, Path(out), bar, counting)
+                result = _run(one.name, method, case, seed, Path(out), bar, counting)
                 runs.append(result)
-                parts[one.label, case.label, case.options.context] = of_examples
-                measures.setdefault(case.label, measure_of(result))
+                parts[one.label, case.label, case.options.context] = result.parts or {}
+                measures.setdefault(case.label, result.measure)
                 if on_result is not None:
                     on_result(result)
-    return Results(runs, list(differences(parts, measures)), list(parts.values()))
+    return Results(runs, list(differences(parts, measures)))
 
 
 def _built(one: NamedMethod, model: Backbone) -> AnyMethod:
@@ -165,10 +166,8 @@ def _cases(
             yield case
 
 
-def _run(
-    name: str, method: AnyMethod, case: Case, seed: int, out: Path, bar: Progress, counting: bool
-) -> tuple[dict[str, Any], dict[str, Parts]]:
-    """The result of one run, and the parts of its examples in the metrics."""
+def _run(name: str, method: AnyMethod, case: Case, seed: int, out: Path, bar: Progress, counting: bool) -> Result:
+    """The result of one run, with the parts of its examples in the metrics."""
     current = provenance(method, case.task, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
@@ -176,45 +175,19 @@ def _run(
         label = f"{name} on {case.label} ({case.options.context})"
         computed = bar.examples(missing, len(case.selected) - len(missing), label)
         peaks = Peaks.of(run.summary)
-        if missing:
+        owed = unmeasured(list(run.lines.values()), peaks.examples) if counting else []
+        if missing or owed:
             meter = _warm_meter(method, seed, counting)
-            unmeasured = list(run.lines.values())[peaks.examples :]
             for index in computed:
                 run.append(_example(meter, case, index, seed))
             if counting:
-                peaks = _measure(meter, case, run, seed, peaks, unmeasured)
+                peaks = _measure(meter, case, run, seed, peaks, owed)
         lines = [run.lines[example.id] for example in case.selected]
         result = run.summary
-        if missing or result is None or result["data"]["examples"] != len(lines):
-            started = run.manifest["provenance"]["started"]
-            result = run.finish(
-                {
-                    "schema": SCHEMA,
-                    "run_id": run.manifest["run_id"],
-                    **description(name, method, case),
-                    **_with_training(_summary(case, lines, peaks, run, resumed=len(missing) < len(lines)), method),
-                    "provenance": {**current, "started": started},
-                }
-            )
-    return result, {line["id"]: line_parts(line) for line in lines if line["quality"] is not None}
-
-
-def _summary(case: Case, lines: Sequence[dict[str, Any]], peaks: Peaks, run: Run, *, resumed: bool) -> dict[str, Any]:
-    """`summary` of lines; stored lines may not fit the task, because files can be edited."""
-    try:
-        return summary(case, lines, peaks)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        if not resumed:
-            raise
-        raise UserError(
-            f"The examples stored in {run.folder} do not fit {case.name} ({type(error).__name__}: {error}): delete the "
-            "folder and run again."
-        ) from error
-
-
-def _with_training(summary: dict[str, Any], method: AnyMethod) -> dict[str, Any]:
-    """A summary with what the method's weights cost, which is no part of any example."""
-    return {**summary, "cost": {**summary["cost"], "train": training_cost(method)}}
+        if missing or owed or result is None or result.data.examples != len(lines):
+            about = current.model_copy(update={"started": run.manifest.provenance.started})
+            result = run.finish(result_of(run.manifest.run_id, name, method, case, lines, peaks, about))
+    return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
 
 
 def _warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
@@ -235,9 +208,7 @@ def _warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
     return Meter(method, Ledger(backbone.device, counting=counting, watching=watching, resident_bytes=resident))
 
 
-def _measure(
-    meter: Meter, case: Case, run: Run, seed: int, peaks: Peaks, unmeasured: Sequence[dict[str, Any]]
-) -> Peaks:
+def _measure(meter: Meter, case: Case, run: Run, seed: int, peaks: Peaks, owed: Sequence[ExampleLine]) -> Peaks:
     """The highest peaks of all stored examples; where the products missed FLOPs, lines are counted again.
 
     Args:
@@ -246,24 +217,26 @@ def _measure(
         run: the stored run.
         seed: seed of the run.
         peaks: peaks of an earlier command.
-        unmeasured: lines of a command that ended before measuring; the largest of all lines is run again if it is one
-            of them.
+        owed: lines of a command that ended before measuring; the largest of all lines is run again if it is one of
+            them.
     """
-    index = {example.id: number for number, example in enumerate(case.selected)}
+    index = {example.id: number for number, example in enumerate(case.dataset.examples)}
+    again = {line.id for line in owed} & index.keys()
     for phase in PHASES:
         # Among equal lines the newest, whose calls can be run again.
         largest = max(reversed(run.lines.values()), key=lambda line: largest_bytes(line, phase))
-        if largest in unmeasured and largest["id"] in index:
-            _example(meter, case, index[largest["id"]], seed)
+        if phase in largest.cost and largest.id in again:
+            _example(meter, case, index[largest.id], seed)
     peaks = peaks.with_measured(meter.ledger.peaks(), len(run.lines))
-    if meter.ledger.missed:
+    # A command that ended while it counted again leaves lines of both kinds.
+    if meter.ledger.missed or any(line.recounted for line in run.lines.values()):
         watch = Meter(meter.method, meter.ledger.watching_one())
-        for number, example in enumerate(case.selected):
-            run.append(recounted(run.lines[example.id], _example(watch, case, number, seed)))
+        for line in [line for line in run.lines.values() if not line.recounted and line.id in index]:
+            run.append(recounted(line, _example(watch, case, index[line.id], seed)))
     return peaks
 
 
-def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
+def _example(meter: Meter, case: Case, index: int, seed: int) -> ExampleLine:
     example = case.dataset.examples[index]
     meter.example = example.id
     # Every example has its own seed, so that a resumed run draws the same numbers.
@@ -273,7 +246,13 @@ def _example(meter: Meter, case: Case, index: int, seed: int) -> dict[str, Any]:
     quality = None if skipped else case.protocol.quality(record)
     parts = {} if skipped else case.protocol.parts(record)
     line = {"id": example.id, "index": index, "record": record, "quality": quality, "parts": parts}
-    return {**line, **meter.take()}
+    try:
+        return ExampleLine.model_validate(json.loads(json.dumps({**line, **meter.take()})))
+    except (TypeError, ValueError) as error:
+        reason = first_fault(error) if isinstance(error, pydantic.ValidationError) else error
+        raise UserError(
+            f"What {case.name} records of example '{example.id}' cannot be stored ({reason}): correct the task."
+        ) from error
 
 
 def seeded_example(seed: int, example: str, device: str = "cpu") -> AbstractContextManager[None]:

@@ -6,22 +6,23 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from contextlab import files, locks
-from contextlab.benchmarks.task import Part
+import pydantic
+
+from contextlab import files, locks, seals
 from contextlab.errors import UserError
 from contextlab.files import Journal
-from contextlab.harness import schema
+from contextlab.harness import earlier
+from contextlab.harness.stored import ExampleLine, Manifest, Model, Parts, Provenance, Result, plain
+from contextlab.seals import Damaged
 
-SCHEMA = 1
-"""Version of what a run stores, which is part of its identity."""
-Parts = dict[str, list[Part]]
-"""The parts of one example, by metric."""
-QUALITY = "quality"
-"""The key of the parts that are made from the protocol's quality."""
+SUMMARY, MANIFEST, LINES = "summary.json", "manifest.json", "examples.jsonl"
+BROKEN = (Damaged, RecursionError, pydantic.ValidationError)
+"""Errors of reading a file that is none of ours."""
+M = TypeVar("M", bound=Model)
 
 
 def digest(value: Any) -> str:
@@ -42,41 +43,40 @@ class Run:
     Attributes:
         folder: its folder.
         manifest: identity and provenance of its first start.
-        lines: finished examples by id, in the order in which they were finished.
+        lines: finished examples by id, in the order in which they were first finished.
         journal: their file.
-        summary: summary of the last command that finished; None before.
+        summary: result of the last command that finished; None before.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
-        path = folder / "examples.jsonl"
+        path = folder / LINES
         whole = _whole(path.read_bytes() if path.exists() else b"")
-        self.lines = {line["id"]: line for line in _parsed(path, whole, schema.Line)}
+        self.lines = {line.id: line for line in _parsed(path, whole)}
         # An incomplete last line, left by a killed process, is cut off.
         self.journal = Journal(path, len(whole))
-        self.manifest = _stored(folder / "manifest.json", schema.Manifest) or manifest
-        self.summary = _stored(folder / "summary.json", schema.Summary)
-        if self.manifest is manifest:
-            files.write(folder / "manifest.json", _json(manifest))
+        stored = read_manifest(folder)
+        self.manifest = manifest if stored is None else stored
+        self.summary = _result(folder)
+        if stored is None:
+            seals.write(folder / MANIFEST, manifest.as_json())
 
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Store one finished example, which has an `id`; it is on disk when this function returns."""
-        text = json.dumps(line)
+    def append(self, line: ExampleLine) -> None:
+        """Store one finished example; it is on disk when this function returns."""
         with _writing(self.folder):
-            self.journal.append(text.encode() + b"\n")
-        self.lines[line["id"]] = json.loads(text)
+            self.journal.append(seals.sealed(line.as_json(), line=True).encode() + b"\n")
+        self.lines[line.id] = line
 
-    def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Store the summary, replacing an earlier one, and return it as stored."""
-        stored: dict[str, Any] = json.loads(json.dumps(summary, default=str))
+    def finish(self, result: Result) -> Result:
+        """Store the result, replacing an earlier one, and return it with its folder."""
         with _writing(self.folder):
-            files.write(self.folder / "summary.json", _json(stored))
-        self.summary = stored
-        return stored
+            seals.write(self.folder / SUMMARY, result.as_json())
+        self.summary = result.placed(self.folder)
+        return self.summary
 
 
 @contextlib.contextmanager
-def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, Any]) -> Iterator[Run]:
+def open_run(out: Path, identity: Mapping[str, Any], provenance: Provenance) -> Iterator[Run]:
     """Lock the run of an identity below `out`, a new or an unfinished one.
 
     Raises:
@@ -84,14 +84,14 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, An
     """
     name = run_id(identity)
     folder = out / name
-    manifest = {"schema": SCHEMA, "run_id": name, "identity": dict(identity), "provenance": dict(provenance)}
+    manifest = Manifest(run_id=name, identity=plain(identity), provenance=provenance)
     with contextlib.ExitStack() as held:
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             held.callback(_remove_empty, folder)
             refusal = f"Another process is running {folder}: wait for it, or end it."
             held.enter_context(locks.alone(folder, refusal))
-            run = Run(folder, json.loads(json.dumps(manifest, default=str)))
+            run = Run(folder, manifest)
             held.enter_context(run.journal)
         try:
             yield run
@@ -100,29 +100,35 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Mapping[str, An
                 _discard(folder)
 
 
-def lines(folder: Path, examples: int) -> list[dict[str, Any]]:
+def lines(folder: Path, examples: int | None = None) -> list[ExampleLine]:
     """The lines of the first examples of a stored run, one for each, in the order in which they were finished.
 
     Args:
         folder: folder of the run.
-        examples: number of examples in its summary; the run stores more when it was repeated with a lower limit.
+        examples: number of examples in its result; the run stores more when it was repeated with a lower limit. All
+            when None.
+
+    Returns:
+        An empty list where the run has no file of lines.
 
     Raises:
-        UserError: when a stored line is broken; an incomplete last line is ignored.
+        UserError: when a stored line is broken, or there are fewer lines than examples; an incomplete last line is
+            ignored.
     """
-    path = folder / "examples.jsonl"
+    path = folder / LINES
     try:
-        stored = _parsed(path, _whole(path.read_bytes()), schema.Score)
+        stored = _parsed(path, _whole(path.read_bytes()))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise _unreadable(path, error) from None
     # Lines are in the order in which examples were finished, which may differ from that of the data in a resumed run.
     # The last line of an example counts.
-    latest = {line["id"]: line for line in stored}
-    if all(line.get("index") is not None for line in stored):
-        return [line for line in latest.values() if line["index"] < examples]
-    return list(latest.values())[:examples]
+    latest = {line.id: line for line in stored}
+    first = [line for line in latest.values() if examples is None or line.index < examples]
+    if examples is not None and len(first) < examples:
+        raise UserError(f"{path} has {len(first)} of the {examples} examples of its run: run its benchmark again.")
+    return first
 
 
 def parts(folder: Path, examples: int) -> dict[str, Parts]:
@@ -130,39 +136,44 @@ def parts(folder: Path, examples: int) -> dict[str, Parts]:
 
     Args:
         folder: folder of the run.
-        examples: number of examples in its summary.
+        examples: number of examples in its result.
 
     Raises:
         UserError: as `lines`.
     """
-    return {line["id"]: line_parts(line) for line in lines(folder, examples) if line.get("quality") is not None}
+    return {line.id: line.compared() for line in lines(folder, examples) if line.quality is not None}
 
 
-def line_parts(line: Mapping[str, Any]) -> Parts:
-    """The parts of one stored example in the metrics that runs are compared in, and in `quality`."""
-    stored = {name: [_part(*values) for values in rows] for name, rows in (line.get("parts") or {}).items()}
-    cluster = (line.get("record") or {}).get("work", line["id"])
-    return {**stored, QUALITY: [_part(line["quality"], 1.0, cluster)]}
-
-
-def _part(numerator: float, denominator: float, cluster: str, stratum: str = "") -> Part:
-    return Part(float(numerator), float(denominator), str(cluster), str(stratum))
-
-
-def read_summary(path: Path) -> dict[str, Any]:
+def read_result(folder: Path) -> Result:
     """The stored result of a finished run.
 
     Raises:
-        UserError: when the file cannot be read, or holds no result.
+        UserError: when its file cannot be read, or holds no result.
     """
-    stored = _stored(path, schema.Summary)
-    if stored is None:
-        raise UserError(f"There is no file {path}: run its benchmark again.")
-    return stored
+    result = _result(folder)
+    if result is None:
+        raise UserError(f"There is no file {folder / SUMMARY}: run its benchmark again.")
+    return result
 
 
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=1) + "\n"
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a run; None where it has none.
+
+    Raises:
+        UserError: when its file cannot be read, or holds no manifest.
+    """
+    return _read(folder / MANIFEST, Manifest, earlier.manifest)
+
+
+def _result(folder: Path) -> Result | None:
+    def migrated(value: Any) -> Any:
+        if isinstance(value, dict) and value.get("schema") == earlier.FIRST:
+            of_run = read_manifest(folder)
+            return earlier.migrated(value, None if of_run is None else of_run.as_json())
+        return value
+
+    result = _read(folder / SUMMARY, Result, migrated)
+    return None if result is None else result.placed(folder)
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:
@@ -185,43 +196,47 @@ def _whole(content: bytes) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
-def _parsed(path: Path, whole: bytes, kind: type[schema.Part]) -> list[dict[str, Any]]:
-    lines = []
+def _parsed(path: Path, whole: bytes) -> list[ExampleLine]:
+    indices: dict[str, int] = {}
+    parsed: list[ExampleLine] = []
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
-            value = json.loads(line)
-            fault = schema.fault(kind, value)
-        except (ValueError, RecursionError):
-            fault = "no JSON"
-        if fault is not None:
+            parsed.append(ExampleLine.model_validate(earlier.line(seals.opened(_text(line)), indices)))
+        except BROKEN as error:
             raise UserError(
-                f"Line {number} of {path} is broken ({fault}): delete it and its example runs again."
+                f"Line {number} of {path} is broken ({_reason(error)}): delete it and its example runs again."
             ) from None
-        lines.append(value)
-    return lines
+    return parsed
 
 
-def _stored(path: Path, kind: type[schema.Part]) -> dict[str, Any] | None:
-    """The JSON object of a file; None when there is no such file."""
+def _read(path: Path, kind: type[M], migrated: Callable[[Any], Any]) -> M | None:
+    """The object of a file; None when there is no such file."""
     try:
-        stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        fault = schema.fault(kind, stored)
+        return kind.model_validate(migrated(seals.opened(seals.text(path))))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    except (ValueError, RecursionError):
-        fault = "no JSON"
-    if fault is not None:
+    except BROKEN as error:
         raise UserError(
-            f"{path} is broken ({fault}): delete it and run its benchmark again, finished examples are kept."
-        )
-    return stored
+            f"{path} is broken ({_reason(error)}): delete it and run its benchmark again, finished examples are kept."
+        ) from None
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        raise Damaged("no UTF-8") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, pydantic.ValidationError):
+        return seals.first_fault(error)
+    return "lists in too many lists" if isinstance(error, RecursionError) else str(error)
 
 
 def _discard(folder: Path) -> None:
     """Remove the files of a run without finished examples."""
-    for name in ("examples.jsonl", "manifest.json"):
+    for name in (LINES, MANIFEST):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from contextlab.errors import UserError
 from contextlab.harness import labels
-from contextlab.reports.dimensions import Result
+from contextlab.harness.stored import Result
 from contextlab.reports.layout import listed
 
 DIGITS = 8
@@ -28,15 +28,15 @@ def check_alike(results: Sequence[Result]) -> None:
 
 def _mixtures(results: Sequence[Result]) -> Iterator[str]:
     """One sentence for everything in which results differ that must be equal."""
-    yield from _of(results, "data", "data", lambda r: f"{r['task']}/{r['split']}", lambda r: r["data"]["sha256"])
+    yield from _of(results, "data", "data", lambda r: f"{r.task}/{r.split}", lambda r: r.data.sha256)
     yield from _of(
         results,
         "prompts",
         "prompts",
-        lambda r: f"{labels.of_result(r)} with context {r['context']}",
-        lambda r: r["provenance"].get("prompt_sha256"),
+        lambda r: f"{labels.of_result(r)} with context {r.context}",
+        lambda r: r.provenance.prompt_sha256,
     )
-    yield from _of(results, "counting", "version", lambda _: "The table", lambda r: r["provenance"].get("contextlab"))
+    yield from _of(results, "counting", "version", lambda _: "The table", lambda r: r.provenance.contextlab)
 
 
 def _of(
@@ -44,13 +44,11 @@ def _of(
     kind: str,
     column: str,
     group: Callable[[Result], str],
-    value: Callable[[Result], str | None],
+    value: Callable[[Result], str],
 ) -> Iterator[str]:
     groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
-        one = value(result)
-        if one is not None:
-            groups[group(result)][one].append(result["run_id"])
+        groups[group(result)][value(result)].append(result.run_id)
     for name, values in groups.items():
         if len(values) > 1:
             shown = listed([f"{one[:DIGITS]} in {listed(runs, 1)}" for one, runs in values.items()])

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from contextlab.errors import UserError
-from contextlab.harness.results import measure_of
+from contextlab.harness.stored import Result
 from contextlab.reports import captions, costs
 from contextlab.reports.amortised import NEVER, Line
 from contextlab.reports.cells import Cell, Column, Table
-from contextlab.reports.dimensions import DIMENSIONS, Result, latest
+from contextlab.reports.dimensions import DIMENSIONS, latest
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.names import Names
 
@@ -40,8 +40,8 @@ def line(result: Result, resource: Resource, contexts: int = 1) -> Line | None:
 
 def questions_of(result: Result) -> float:
     """Questions of an example, as its measure counts them; 1 where it has none of its own."""
-    counted = result["metrics"].get(measure_of(result).name)
-    return max(counted["n"] / result["data"]["examples"], 1.0) if counted else 1.0
+    counted = result.metrics.get(result.measure.name)
+    return max(counted.n / result.data.examples, 1.0) if counted else 1.0
 
 
 def tables(

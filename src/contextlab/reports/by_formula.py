@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from contextlab.harness.stored import Result
 from contextlab.reports import costs
 from contextlab.reports.break_even import questions_of
 from contextlab.reports.cells import Cell, Column, Table
-from contextlab.reports.dimensions import DIMENSIONS, Result, latest
+from contextlab.reports.dimensions import DIMENSIONS, latest
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.names import Names
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from contextlab.harness.results import measure_of
+from contextlab.harness.stored import Result
 from contextlab.reports.cells import Column, Table, paragraph
 from contextlab.reports.costs import MOST_SPREAD
-from contextlab.reports.dimensions import Result, named
+from contextlab.reports.dimensions import named
 from contextlab.reports.names import Names
 
 NAMED = ("context", "backbone", "dtype")
@@ -24,10 +24,6 @@ DISTURBED_NOTE = f"~ marks seconds per FLOP whose middle half over the examples 
 INTERVALS = (
     "Intervals are t intervals corrected for skewness, Wilson's for numbers between 0 and 1, over clusters (works, "
     "texts, conversations, tasks); one cluster has none"
-)
-BEFORE = (
-    "Results of an earlier version have percentile bootstrap intervals, paired differences of means over the examples, "
-    "and no share"
 )
 SHARE_NOTE = (
     "share is in nats per token, with Fieller's interval, and stands only between methods that have all learned from "
@@ -67,7 +63,7 @@ def about(shown: Shown, counts: str, differing: Collection[str], names: Names) -
     same = ", ".join(_same(shown, NAMED, differing, names))
     said = data(shown, names)
     if len(said) > MOST_DATA:
-        kinds = Counter({one["task"]: _kind(result["data"]["note"]) for result, one in shown}.values())
+        kinds = Counter({one["task"]: _kind(result.data.note) for result, one in shown}.values())
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         said = [f"{kinds.total()} tasks (data: {counted}, described in the notes)"]
     return "; ".join(filter(None, [", ".join(filter(None, ["; ".join(said), counts])), same]))
@@ -77,7 +73,7 @@ def data(shown: Shown, names: Names) -> list[str]:
     """Which data the tasks have, each said once with the tasks that have it."""
     tasks: dict[str, list[str]] = defaultdict(list)
     for result, one in shown:
-        tasks[f"{result['data']['note']} ({result['data']['source']})"].append(names.of("task", one["task"]))
+        tasks[f"{result.data.note} ({result.data.source})"].append(names.of("task", one["task"]))
     return [f"{', '.join(dict.fromkeys(of))}: {note}" for note, of in tasks.items()]
 
 
@@ -116,10 +112,10 @@ def legend(columns: Sequence[Column], ends: tuple[str, str], names: Names, *, no
 def own_windows(shown: Shown, names: Names) -> Iterable[str]:
     """Which models attend in a sliding window of their own, so that `full` is not attention to all tokens."""
     yield from dict.fromkeys(
-        f"{names.of('backbone', r['backbone'])} attends in a sliding window of its own: with every method, full too, a "
-        f"query sees at most {r['own_window']:,} tokens there"
+        f"{names.of('backbone', r.backbone)} attends in a sliding window of its own: with every method, full too, a "
+        f"query sees at most {r.own_window:,} tokens there"
         for r, _ in shown
-        if r.get("own_window")
+        if r.own_window
     )
 
 
@@ -138,17 +134,15 @@ def notes(
     if len(described := data(shown, names)) > MOST_DATA:
         yield from described
     yield from filter(None, [", ".join(_same(shown, MACHINE, differing, names))])
-    limits = dict.fromkeys((named(r), r["max_context"]) for r, _ in shown if r.get("max_context"))
+    limits = dict.fromkeys((named(r), r.max_context) for r, _ in shown if r.max_context)
     for method, tokens in limits:
         yield f"{names.of('method', method)} starts anew every {tokens:,} tokens"
     yield from dict.fromkeys(
-        f"The twin of {names.of('method', named(r))}, without memory, is {names.of('method', r['twin'])}"
+        f"The twin of {names.of('method', named(r))}, without memory, is {names.of('method', r.twin)}"
         for r, _ in shown
-        if r.get("twin")
+        if r.twin
     )
     yield INTERVALS
-    if any("measure" not in result for result, _ in shown):
-        yield BEFORE
     if any(column.kind == "share" for column in columns):
         yield SHARE_NOTE
     yield from of_costs(columns, noisy=noisy)
@@ -174,7 +168,7 @@ def of_costs(columns: Sequence[Column], *, noisy: bool, each: str = "example") -
 
 def directions(results: Iterable[Result], names: Names) -> Iterable[str]:
     """For every measure, whether higher or lower is better."""
-    measures = dict.fromkeys(measure_of(result) for result in results)
+    measures = dict.fromkeys(result.measure for result in results)
     words = {True: "higher", False: "lower"}
     better = [
         f"{names.of('metric', one.name)} {words[one.higher_is_better]}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from contextlab.accounting import legacy
 from contextlab.errors import unknown
+from contextlab.harness import stored
+from contextlab.harness.stored import Result, Size
 from contextlab.reports.cells import Cell, Column
-from contextlab.reports.dimensions import Result
 
 MOST_SPREAD = 0.25
 """Seconds per FLOP of examples that differ by more are marked: another program was running."""
@@ -90,30 +90,30 @@ def kinds_of_machine(results: Iterable[Result]) -> set[str]:
 
 def machine(result: Result) -> str:
     """The kind of the device of a result."""
-    return str(result["provenance"]["device"]).split(" ", 1)[0]
+    return result.provenance.device.split(" ", 1)[0]
 
 
 def numbers(result: Result) -> dict[str, Cell]:
     """The costs of a result by their names; those that were not counted, or timed under counters, are missing."""
-    phases = {phase: cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"}
-    timed = bool(phases) and all("seconds_spread" in cost for cost in phases.values())
+    phases = result.cost.phases()
+    timed = bool(phases) and not any(cost.timed_while_counting for cost in phases.values())
     values: dict[str, float] = {}
     for phase, cost in phases.items():
-        if cost["flops"] is not None:
-            values[f"TFLOPs {phase}"] = cost["flops"] / TERA
-        if cost.get("flops_formula") is not None:
-            values[f"TFLOPs {phase} by formula"] = cost["flops_formula"] / TERA
-        values[f"tokens {phase}"] = cost["tokens"]
-        if cost.get("joules") is not None:
-            values[f"joules {phase}"] = cost["joules"]
+        if cost.flops is not None:
+            values[f"TFLOPs {phase}"] = cost.flops / TERA
+        if cost.flops_formula is not None:
+            values[f"TFLOPs {phase} by formula"] = cost.flops_formula / TERA
+        values[f"tokens {phase}"] = cost.tokens
+        if cost.joules is not None:
+            values[f"joules {phase}"] = cost.joules
         if timed:
-            values[f"seconds {phase}"] = cost["seconds"]
+            values[f"seconds {phase}"] = cost.seconds
     if timed:
-        values["seconds"] = sum(cost["seconds"] for cost in phases.values())
-    peaks = [cost["peak_bytes"] for cost in phases.values() if cost["peak_bytes"] is not None]
+        values["seconds"] = sum(cost.seconds for cost in phases.values())
+    peaks = [cost.peak_bytes for cost in phases.values() if cost.peak_bytes is not None]
     if peaks:
         values["peak MiB"] = max(peaks) / MEBI
-    values |= _state(result.get("state")) | _training(result["cost"].get("train"))
+    values |= _state(result.state) | _training(result.cost.train)
     noisy = timed and disturbed(result)
     return {
         name: Cell(value, disturbed=noisy and name.startswith("seconds") and name != "seconds train")
@@ -123,30 +123,29 @@ def numbers(result: Result) -> dict[str, Cell]:
 
 def disturbed(result: Result) -> bool:
     """Whether the seconds per FLOP of examples differ so much that another program was running."""
-    costs = [cost for phase, cost in result["cost"].items() if cost is not None and phase != "train"]
-    return any((cost.get("seconds_spread") or 0) > MOST_SPREAD for cost in costs)
+    return any((cost.seconds_spread or 0) > MOST_SPREAD for cost in result.cost.phases().values())
 
 
 def legacy_numbers(result: Result) -> dict[str, Cell]:
     """The costs as the GenerativeAdapter paper counts them, in 10^12 multiply-accumulates."""
-    question = (result["cost"].get("query") or {}).get("tokens", 0)
-    cached = (result.get("state") or {}).get("cached", 0)
+    question = 0 if result.cost.query is None else result.cost.query.tokens
+    cached = 0 if result.state is None else result.state.cached or 0
     counts = (legacy.printed_macs(question, cached), legacy.cached_macs(question, cached))
     return {cost.name: Cell(macs / TERA) for cost, macs in zip(LEGACY, counts, strict=True)}
 
 
-def _state(state: Mapping[str, Any] | None) -> dict[str, float]:
-    if not state:
+def _state(state: Size | None) -> dict[str, float]:
+    if state is None:
         return {}
-    values = {"state MiB": state["bytes"] / MEBI, "state floats": state["floats"], "state tokens": state["tokens"]}
-    if state.get("bytes_formula") is not None:
-        values["state MiB by formula"] = state["bytes_formula"] / MEBI
-    return values | ({"cached tokens": state["cached"]} if "cached" in state else {})
+    values = {"state MiB": state.bytes / MEBI, "state floats": state.floats, "state tokens": state.tokens}
+    if state.bytes_formula is not None:
+        values["state MiB by formula"] = state.bytes_formula / MEBI
+    return values if state.cached is None else {**values, "cached tokens": state.cached}
 
 
-def _training(cost: Mapping[str, Any] | None) -> dict[str, float]:
+def _training(cost: stored.Cost | None) -> dict[str, float]:
     """The cost of training the weights, where that is known."""
     if cost is None:
         return {}
-    flops = {} if cost["flops"] is None else {"TFLOPs train": cost["flops"] / TERA}
-    return {**flops, "seconds train": cost["seconds"], "tokens train": cost["tokens"]}
+    flops = {} if cost.flops is None else {"TFLOPs train": cost.flops / TERA}
+    return {**flops, "seconds train": cost.seconds, "tokens train": cost.tokens}

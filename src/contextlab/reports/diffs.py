@@ -8,15 +8,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
+
 from contextlab.benchmarks.metrics.estimates import Comparison
 from contextlab.benchmarks.task import Measure, Part
 from contextlab.errors import UserError, short, unknown
 from contextlab.harness import labels
-from contextlab.harness.results import measure_of
-from contextlab.harness.store import QUALITY, Parts, read_summary
-from contextlab.reports.dimensions import Result, named
+from contextlab.harness.store import SUMMARY, read_manifest, read_result
+from contextlab.harness.stored import QUALITY, Parts, Result
+from contextlab.reports.dimensions import named
 from contextlab.reports.significance import PartsOf, tested
-from contextlab.reports.stored import SUMMARY, summaries
+from contextlab.reports.stored import summaries
 
 MISSING = "-"
 DIGEST = 12
@@ -24,7 +26,7 @@ DIGEST = 12
 FIELDS = {
     "task": ("task", "split", "context", "history", "tokens"),
     "model": ("backbone", "identity.backbone_config", "identity.tokenizer_sha256", "provenance.weights_sha256"),
-    "weights": ("identity.method_weights", "twin"),
+    "weights": ("method_weights", "twin"),
     "data": ("data.source", "data.sha256", "data.examples", "data.note"),
     "prompts": ("provenance.prompt_sha256",),
     "code": (
@@ -139,10 +141,10 @@ def run_of(name: str, below: Path) -> Result:
     """
     folder = Path(name)
     if (folder / SUMMARY).is_file():
-        return {**read_summary(folder / SUMMARY), "folder": str(folder)}
+        return read_result(folder)
     if folder.is_dir():
         raise UserError(f"{short(name)} is no finished run: name a folder with {SUMMARY}, or the id of a run.")
-    stored = {one["run_id"]: one for one in summaries(below)}
+    stored = {one.run_id: one for one in summaries(below)}
     fitting = [run_id for run_id in stored if run_id == name] or [run_id for run_id in stored if run_id.endswith(name)]
     if not fitting:
         raise unknown(f"run below {below}", name, stored)
@@ -159,8 +161,8 @@ def diff(first: Result, second: Result) -> Diff:
         second: from `run_of`.
     """
     parts_of = PartsOf()
-    measure = measure_of(first)
-    same = measure.name == measure_of(second).name
+    measure = first.measure
+    same = measure.name == second.measure.name
     comparison = tested(measure, [second], [first], parts_of) if same else None
     of_both = parts_of(first), parts_of(second)
     shared = [example for example in of_both[0] if example in of_both[1]] if same else []
@@ -181,14 +183,14 @@ def diff(first: Result, second: Result) -> Diff:
 
 
 def _fields(first: Result, second: Result) -> Iterator[Field]:
-    settings = {name: None for run in (first, second) for name in run["method_config"]}
-    if first["method"] != second["method"]:
-        yield Field("settings", "method", first["method"], second["method"])
+    settings = {name: None for run in (first, second) for name in run.method_config}
+    if first.method != second.method:
+        yield Field("settings", "method", first.method, second.method)
     for name in settings:
-        one, two = (_shown(run["method_config"].get(name, MISSING)) for run in (first, second))
+        one, two = (_shown(run.method_config.get(name, MISSING)) for run in (first, second))
         if one != two:
             yield Field("settings", name, one, two)
-    flat = [{**run, "identity": _identity(run)} for run in (first, second)]
+    flat = [{**run.as_json(), "identity": _identity(run)} for run in (first, second)]
     for kind, names in FIELDS.items():
         for name in names:
             one, two = (_shown(_at(run, name), digest="sha" in name or "source" in name) for run in flat)
@@ -196,24 +198,20 @@ def _fields(first: Result, second: Result) -> Iterator[Field]:
                 yield Field(kind, name.split(".")[-1], one, two)
 
 
-def _identity(result: Result) -> Mapping[str, Any]:
+def _identity(result: Result) -> dict[str, JsonValue]:
     """What the manifest of a run says about everything that its numbers depend on; empty without one."""
-    path = Path(result.get("folder", ""), "manifest.json")
-    try:
-        identity: dict[str, Any] = json.loads(path.read_text("utf-8")).get("identity", {})
-    except (OSError, ValueError, AttributeError):
-        return {}
-    return identity
+    manifest = None if result.folder is None else read_manifest(result.folder)
+    return {} if manifest is None else manifest.identity
 
 
-def _at(run: Mapping[str, Any], name: str) -> Any:
-    value: Any = run
+def _at(run: Mapping[str, JsonValue], name: str) -> JsonValue:
+    value: JsonValue = dict(run)
     for key in name.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+        value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def _shown(value: Any, *, digest: bool = False) -> str:
+def _shown(value: JsonValue, *, digest: bool = False) -> str:
     if value is None:
         return MISSING
     text = value if isinstance(value, str) else json.dumps(value)

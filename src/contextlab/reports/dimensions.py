@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from contextlab.harness import labels
+from contextlab.harness.stored import Object, Result
 
-Result = dict[str, Any]
 DIMENSIONS = ("method", "task", "context", "backbone", "device", "dtype", "seed")
 VERSIONS = ("contextlab", "commit", "torch", "transformers", "weights_sha256", "prompt_sha256")
 """Fields of the provenance that distinguish results with equal dimensions."""
@@ -25,9 +25,9 @@ def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
     (for example after a change of defaults), and otherwise their version or run.
     """
     settings = _settings(results)
-    digests = _grouped(results, lambda r: (r["task"], r["split"]), lambda r: r["data"]["sha256"])
+    digests = _grouped(results, lambda r: (r.task, r.split), lambda r: r.data.sha256)
     words = [
-        _words(result, shown, digests[result["task"], result["split"]])
+        _words(result, shown, digests[result.task, result.split])
         for result, shown in zip(results, settings, strict=True)
     ]
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -41,7 +41,7 @@ def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
 
 def started(result: Result) -> str:
     """The time at which a run was started, by which results are ordered."""
-    return str(result["provenance"]["started"])
+    return result.provenance.started
 
 
 def latest(results: Sequence[Result]) -> list[tuple[dict[str, str], Result]]:
@@ -58,27 +58,26 @@ def named(result: Result) -> str:
 
 def learned(result: Result) -> bool:
     """Whether the method of a result had learned from text before it was run, at a known cost or not."""
-    trained = result["cost"].get("train") is not None or bool(result.get("parameters", {}).get("trained"))
-    return trained and not result.get("untrained", False)
+    return (result.cost.train is not None or result.parameters.trained > 0) and not result.untrained
 
 
-def _settings(results: Sequence[Result]) -> list[dict[str, Any]]:
+def _settings(results: Sequence[Result]) -> list[Object]:
     """The settings in the name of every result's method."""
-    changed = [set(result.get("changed", ())) for result in results]
+    changed = [set(result.changed) for result in results]
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, (result, names) in enumerate(zip(results, changed, strict=True)):
-        pairs = (f"{name}={value}" for name, value in result["method_config"].items() if name in names)
-        alike[result["method"], *pairs].append(number)
+        pairs = (f"{name}={value}" for name, value in result.method_config.items() if name in names)
+        alike[result.method, *pairs].append(number)
     for numbers in alike.values():
         values: dict[str, set[str]] = defaultdict(set)
         for number in numbers:
-            for name, value in results[number]["method_config"].items():
+            for name, value in results[number].method_config.items():
                 values[name].add(str(value))
         differing = {name for name, seen in values.items() if len(seen) > 1}
         for number in numbers:
             changed[number] |= differing
     return [
-        {name: value for name, value in result["method_config"].items() if name in names}
+        {name: value for name, value in result.method_config.items() if name in names}
         for result, names in zip(results, changed, strict=True)
     ]
 
@@ -91,27 +90,27 @@ def _grouped(results: Sequence[Result], key: Any, value: Any) -> dict[Any, set[A
 
 
 def _words(result: Result, settings: Mapping[str, Any], digests: set[str]) -> dict[str, str]:
-    data = [f"data={result['data']['sha256'][:8]}"] if len(digests) > 1 else []
-    provenance = result["provenance"]
+    data = [f"data={result.data.sha256[:8]}"] if len(digests) > 1 else []
+    provenance = result.provenance
     return {
         "method": labels.of_run(result, settings),
         "task": " ".join([labels.of_result(result), *data]),
-        "context": result["context"],
-        "backbone": result["backbone"],
-        "device": provenance["device"],
-        "dtype": provenance["dtype"],
-        "seed": str(provenance["seed"]),
+        "context": result.context,
+        "backbone": result.backbone,
+        "device": provenance.device,
+        "dtype": provenance.dtype,
+        "seed": str(provenance.seed),
     }
 
 
 def _versions(results: Sequence[Result]) -> Iterator[str]:
     """Versions or run ids that distinguish results with equal dimensions; empty when all are one run."""
-    if len({result["run_id"] for result in results}) == 1:
+    if len({result.run_id for result in results}) == 1:
         yield from ("" for _ in results)
         return
-    versions = [[(name, str(r["provenance"].get(name))[:8]) for name in VERSIONS] for r in results]
+    versions = [[(name, str(getattr(r.provenance, name))[:8]) for name in VERSIONS] for r in results]
     differing = [name for n, name in enumerate(VERSIONS) if len({one[n][1] for one in versions}) > 1][:1]
     for result, one in zip(results, versions, strict=True):
         version = " ".join(f"{name} {value}" for name, value in one if name in differing)
         same = sum(other == one for other in versions) > 1
-        yield f" ({version}{', ' if version and same else ''}{'run ' + result['run_id'][-6:] if same else ''})"
+        yield f" ({version}{', ' if version and same else ''}{'run ' + result.run_id[-6:] if same else ''})"

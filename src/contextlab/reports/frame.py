@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas
 
-from contextlab.harness.results import PHASES, measure_of
+from contextlab.harness.stored import PHASES, Cost, Data, Model, Provenance, Result, Size
 from contextlab.reports import collection
-from contextlab.reports.dimensions import Result, dimensions, started
+from contextlab.reports.dimensions import dimensions, started
 from contextlab.reports.stored import summaries
 
 DIRECTIONS = {True: "higher", False: "lower", None: ""}
@@ -25,61 +24,60 @@ _METRIC = {
     "direction": ("string", "`higher` or `lower`, whichever is better; empty where the task does not say"),
     "measure": ("boolean", "whether this is the measure of its task, in which runs are compared"),
 }
-_RUN = {
-    "method": ("string", "method with the settings that distinguish it, as in tables"),
-    "name": ("string", "registered name, or path, of the method"),
-    "settings": ("object", "all settings of the method, as a dictionary"),
-    "task": ("string", "task with its split and settings, as in tables"),
-    "benchmark": ("string", "registered name, or path, of the task"),
-    "split": ("string", "its split, with the settings that differ from their defaults"),
-    "context": ("string", "`own`, `none` or `wrong`"),
-    "history": ("Int64", "tokens read before the scored ones, where that was set"),
-    "tokens": ("Int64", "most tokens read of a text, where that was set"),
-    "backbone": ("string", "language model"),
-    "device": ("string", "processor or GPU"),
-    "dtype": ("string", "of the backbone's weights"),
-    "seed": ("Int64", "of the method's random numbers"),
-    "untrained": ("boolean", "whether the method could learn and has not"),
-    "twin": ("string", "baseline without memory that learned from the same tokens; missing without one"),
-    "examples": ("Int64", "examples of the run"),
-    "data": ("string", "sha256 of the examples"),
-    "source": ("string", "where the data come from"),
-    "note": ("string", "what the data are: real, re-laid or generated"),
-    "prompts": ("string", "sha256 of the prompt templates"),
-    "weights": ("string", "sha256 of all weights of the method; missing in early versions"),
-    "version": ("string", "contextlab that ran it"),
-    "commit": ("string", "commit of the project that ran it, where that was known"),
-    "started": ("string", "time of the start, ISO 8601"),
-    "folder": ("string", "folder of the run"),
+_OTHER = {
+    "method": "method with the settings that distinguish it, as in tables",
+    "task": "task with its split and settings, as in tables",
+    "folder": "folder of the run",
 }
-_COST = {
-    "flops": ("float64", "floating-point operations, two per multiply-add; mean per example"),
-    "flops_formula": ("float64", "the same by arithmetic; missing where the method has no formula"),
-    "peak_bytes": ("float64", "highest peak memory, weights included"),
-    "seconds": ("float64", "wall-clock seconds, median over examples"),
-    "seconds_spread": ("float64", "interquartile range of seconds per FLOP, divided by their median"),
-    "tokens": ("float64", "tokens of the phase, mean per example"),
-    "joules": ("float64", "energy of the GPU, where NVML counts it; mean per example"),
+_FIELDS = {
+    "method": ("string", ""),
+    "name": ("string", "method"),
+    "settings": ("object", "method_config"),
+    "task": ("string", ""),
+    "benchmark": ("string", "task"),
+    "split": ("string", "split"),
+    "context": ("string", "context"),
+    "history": ("Int64", "history"),
+    "tokens": ("Int64", "tokens"),
+    "backbone": ("string", "backbone"),
+    "device": ("string", "provenance.device"),
+    "dtype": ("string", "provenance.dtype"),
+    "seed": ("Int64", "provenance.seed"),
+    "untrained": ("boolean", "untrained"),
+    "twin": ("string", "twin"),
+    "examples": ("Int64", "data.examples"),
+    "data": ("string", "data.sha256"),
+    "source": ("string", "data.source"),
+    "note": ("string", "data.note"),
+    "prompts": ("string", "provenance.prompt_sha256"),
+    "weights": ("string", "provenance.weights_sha256"),
+    "version": ("string", "provenance.contextlab"),
+    "commit": ("string", "provenance.commit"),
+    "started": ("string", "provenance.started"),
+    "folder": ("string", "folder"),
+    **{
+        f"{phase}_{key}": ("float64", f"cost.{phase}.{key}")
+        for phase in PHASES
+        for key in ("flops", "flops_formula", "peak_bytes", "seconds", "seconds_spread", "tokens", "joules")
+        if (phase, key) != ("train", "flops_formula")  # training has none
+    },
+    **{f"state_{key}": ("float64", f"state.{key}") for key in ("bytes", "bytes_formula", "floats", "tokens", "cached")},
 }
-_STATE = {
-    "bytes": ("float64", "size of the state behind the context, mean over examples"),
-    "bytes_formula": ("float64", "the same by arithmetic; missing where the method has no formula"),
-    "floats": ("float64", "numbers in it"),
-    "tokens": ("float64", "tokens that it has read"),
-    "cached": ("float64", "tokens whose keys and values it holds"),
-}
+"""Type of every column about a run, and the field of the stored result that it has, with the field's description."""
+_MODELS: dict[str, type[Model]] = {"": Result, "provenance": Provenance, "data": Data, "cost": Cost, "state": Size}
 _ONCE = {"train": "the training of the weights, once", "contextualize": "reading the context", "query": "a question"}
+
+
+def _about(path: str) -> str:
+    """The description of a field of the stored result."""
+    *parts, name = path.split(".")
+    about = _MODELS[parts[0] if parts else ""].model_fields[name].description or ""
+    return f"{_ONCE[parts[1]]}: {about}" if len(parts) > 1 else about
+
 
 COLUMNS: dict[str, tuple[str, str]] = {
     **_METRIC,
-    **_RUN,
-    **{
-        f"{phase}_{key}": (kind, f"{_ONCE[phase]}: {text}")
-        for phase in PHASES
-        for key, (kind, text) in _COST.items()
-        if (phase, key) != ("train", "flops_formula")  # training has none
-    },
-    **{f"state_{key}": about for key, about in _STATE.items()},
+    **{name: (kind, _OTHER.get(name) or _about(path)) for name, (kind, path) in _FIELDS.items()},
 }
 """Type and meaning of every column of the frame, in their order."""
 
@@ -101,9 +99,9 @@ def frame_of(stored: Sequence[Result]) -> pandas.DataFrame:
     """The frame of results that have been read.
 
     Args:
-        stored: one JSON object per run, of `reports.stored.summaries` or `Results.runs`.
+        stored: of `reports.stored.summaries` or `Results.runs`.
     """
-    latest = {result["run_id"]: result for result in sorted(stored, key=started)}
+    latest = {result.run_id: result for result in sorted(stored, key=started)}
     ordered = sorted(latest.values(), key=started)
     runs = pandas.DataFrame([_of_run(*pair) for pair in zip(ordered, dimensions(ordered), strict=True)])
     metrics = pandas.DataFrame([row for number, result in enumerate(ordered) for row in _of_metrics(number, result)])
@@ -111,40 +109,26 @@ def frame_of(stored: Sequence[Result]) -> pandas.DataFrame:
     return whole.reindex(columns=list(COLUMNS)).astype({name: kind for name, (kind, _) in COLUMNS.items()})
 
 
-def _of_metrics(number: int, result: Result) -> Iterator[dict[str, Any]]:
-    measure = measure_of(result)
-    for name, metric in result["metrics"].items():
+def _of_metrics(number: int, result: Result) -> Iterator[dict[str, object]]:
+    measure = result.measure
+    for name, metric in result.metrics.items():
         is_measure = name == measure.name
         direction = DIRECTIONS[measure.higher_is_better] if is_measure else ""
-        about = {"number": number, "run": result["run_id"], "metric": name}
-        yield {**about, **metric, "direction": direction, "measure": is_measure}
+        about = {"number": number, "run": result.run_id, "metric": name}
+        values = {"value": metric.value, "low": metric.low, "high": metric.high, "n": metric.n}
+        yield {**about, **values, "direction": direction, "measure": is_measure}
 
 
-def _of_run(result: Result, words: Mapping[str, str]) -> dict[str, Any]:
+def _of_run(result: Result, words: Mapping[str, str]) -> dict[str, object]:
     """The columns that belong to a run."""
-    provenance, data = result["provenance"], result["data"]
-    phases = {phase: result["cost"].get(phase) or {} for phase in PHASES}
-    state = result.get("state") or {}
-    copied = {name: result.get(name) for name in ("split", "context", "history", "tokens", "backbone", "twin")}
-    copied |= {name: provenance[name] for name in ("device", "dtype", "seed", "started")}
-    costs = {f"{phase}_{key}": cost.get(key) for phase, cost in phases.items() for key in _COST}
-    return {
-        **copied,
-        **costs,
-        **{f"state_{key}": state.get(key) for key in _STATE},
-        "method": words["method"],
-        "name": result["method"],
-        "settings": result["method_config"],
-        "task": words["task"],
-        "benchmark": result["task"],
-        "untrained": result.get("untrained", False),
-        "examples": data["examples"],
-        "data": data["sha256"],
-        "source": data["source"],
-        "note": data["note"],
-        "prompts": provenance.get("prompt_sha256"),
-        "weights": provenance.get("weights_sha256"),
-        "version": provenance.get("contextlab"),
-        "commit": provenance.get("commit"),
-        "folder": result.get("folder"),
-    }
+    fields = {name: _at(result, path) for name, (_, path) in _FIELDS.items() if path}
+    folder = None if result.folder is None else str(result.folder)
+    return {**fields, "folder": folder, "method": words["method"], "task": words["task"]}
+
+
+def _at(result: Result, path: str) -> object:
+    """A field of a result by its dotted name; None where a part before it is None."""
+    value: object = result
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from contextlab.errors import UserError, short, unknown
+from contextlab.harness.stored import Result
 from contextlab.reports.costs import MEBI, TERA, numbers
-from contextlab.reports.dimensions import Result
 
 FORM = re.compile(r"\s*(\w+)\s*(?:=|<=|<)\s*([\d.]+(?:e[+-]?\d+)?)\s*([A-Za-z]*)\s*")
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}

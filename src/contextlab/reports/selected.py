@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pandas
 
-from contextlab.reports.dimensions import Result, started
+from contextlab.harness.stored import Result
+from contextlab.reports.dimensions import started
 from contextlab.reports.frame import frame_of
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.limits import Limit, under
@@ -44,7 +45,7 @@ def chosen(folders: Sequence[Path | str], conditions: Sequence[str] = (), limits
     Raises:
         UserError: when a folder has no results or a broken one, for a wrong condition, or when no run is left.
     """
-    copies = list({one["folder"]: one for folder in folders for one in summaries(folder)}.values())
+    copies = list({one.folder: one for folder in folders for one in summaries(folder)}.values())
     begun = list(dict.fromkeys(path for folder in folders for path in unfinished(folder)))
     results = _once(copies)
     left_out = LeftOut(len(copies) + len(begun)).also(len(begun), "unfinished")
@@ -76,12 +77,12 @@ def _of_frame(results: Sequence[Result], frame: pandas.DataFrame) -> list[Result
     """The results in a frame, with those of their metrics that are in it."""
     metrics = frame.groupby("run", sort=False)["metric"].agg(set).to_dict()
     return [
-        {**one, "metrics": {name: m for name, m in one["metrics"].items() if name in metrics[one["run_id"]]}}
+        one.model_copy(update={"metrics": {name: m for name, m in one.metrics.items() if name in metrics[one.run_id]}})
         for one in results
-        if one["run_id"] in metrics
+        if one.run_id in metrics
     ]
 
 
 def _once(results: Sequence[Result]) -> list[Result]:
     """Every run once, its latest copy."""
-    return list({one["run_id"]: one for one in sorted(results, key=started)}.values())
+    return list({one.run_id: one for one in sorted(results, key=started)}.values())

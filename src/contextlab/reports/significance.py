@@ -8,11 +8,11 @@ from pathlib import Path
 
 from contextlab.benchmarks.metrics.estimates import Comparison, holm, share_of_full
 from contextlab.benchmarks.task import Measure, Metric, Part
-from contextlab.harness.results import compare, measure_of
-from contextlab.harness.store import Parts, parts
+from contextlab.harness.results import compare
+from contextlab.harness.stored import Parts, Result
 from contextlab.reports.captions import ALPHA
 from contextlab.reports.cells import Mark
-from contextlab.reports.dimensions import Result
+from contextlab.reports.stored import parts_of
 
 NATS = "nats_per_token"
 Runs = Sequence[Result]
@@ -23,33 +23,28 @@ class PartsOf:
     """Reads the parts of a result's examples when they are needed, once."""
 
     def __init__(self) -> None:
-        self._read: dict[str, Mapping[str, Parts]] = {}
+        self._read: dict[Path, Mapping[str, Parts]] = {}
 
     def __call__(self, result: Result) -> Mapping[str, Parts]:
-        """The parts that a result carries, or else those in its folder; empty without both."""
-        if "parts" in result:
-            carried: Mapping[str, Parts] = result["parts"]
-            return carried
-        folder = result.get("folder")
-        if folder is None:
-            return {}
-        if folder not in self._read:
-            self._read[folder] = parts(Path(folder), result["data"]["examples"])
-        return self._read[folder]
+        """As `stored.parts_of`."""
+        if result.parts is not None or result.folder is None:
+            return parts_of(result)
+        if result.folder not in self._read:
+            self._read[result.folder] = parts_of(result)
+        return self._read[result.folder]
 
 
 def tested_as(result: Result, metric: str) -> Measure | None:
     """How a metric is compared between runs: as the task's measure, or as nats; None where it cannot be."""
-    measure = measure_of(result)
-    if metric == measure.name:
-        return measure
+    if metric == result.measure.name:
+        return result.measure
     return Measure(NATS, higher_is_better=False) if metric == NATS else None
 
 
 def tested(measure: Measure, mine: Runs, other: Runs, parts_of: PartsOf) -> Comparison | None:
     """The paired difference of two methods with its test; None without common examples, or without their parts."""
     both = [[parts_of(run) for run in runs] for runs in (mine, other)]
-    if measure.name != measure_of(mine[0]).name and not all(
+    if measure.name != mine[0].measure.name and not all(
         measure.name in example for runs in both for run in runs for example in run.values()
     ):
         return None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from contextlab.errors import UserError
-from contextlab.harness.store import parts, read_summary
+from contextlab.harness.store import MANIFEST, SUMMARY, parts, read_result
+from contextlab.harness.stored import Parts, Result
 from contextlab.reports import collection
-from contextlab.reports.dimensions import Result
-
-SUMMARY = "summary.json"
 
 
 @collection.paused()
 def summaries(folder: Path | str) -> list[Result]:
-    """The results of all finished runs below a folder, at any depth, each with its `folder`.
+    """The results of all finished runs below a folder, at any depth, each with its folder.
 
     Raises:
         UserError: when there are none, or a summary is broken.
@@ -28,22 +27,33 @@ def summaries(folder: Path | str) -> list[Result]:
         raise UserError(f"No run below {folder} is finished ({begun[0].name}): run its command again to resume it.")
     if not paths:
         raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")
-    return [{**read_summary(path), "folder": str(path.parent)} for path in paths]
+    return [read_result(path.parent) for path in paths]
 
 
 @collection.paused()
 def load_results(folder: Path | str) -> list[Result]:
-    """The results below a folder, each with the `parts` of its examples, from which paired differences are made.
+    """The results below a folder, each with the parts of its examples, from which paired differences are made.
 
     Raises:
         UserError: as `summaries`, or when a stored line is broken.
     """
-    return [{**one, "parts": parts(Path(one["folder"]), one["data"]["examples"])} for one in summaries(folder)]
+    return [one.placed(one.folder, parts_of(one)) for one in summaries(folder)]
+
+
+def parts_of(result: Result) -> Mapping[str, Parts]:
+    """The parts of the examples of a result: those that it carries, or else those in its folder; empty without both.
+
+    Raises:
+        UserError: when a stored line is broken.
+    """
+    if result.parts is not None:
+        return result.parts
+    return {} if result.folder is None else parts(result.folder, result.data.examples)
 
 
 def unfinished(folder: Path | str) -> list[Path]:
     """Folders of runs below a folder that have begun and not ended, so that they have no summary yet."""
-    return [path.parent for path in _paths(folder, "manifest.json") if not path.with_name(SUMMARY).exists()]
+    return [path.parent for path in _paths(folder, MANIFEST) if not path.with_name(SUMMARY).exists()]
 
 
 def _paths(folder: Path | str, name: str) -> list[Path]:

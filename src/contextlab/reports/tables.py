@@ -12,10 +12,10 @@ from typing import Any
 
 from contextlab.errors import UserError
 from contextlab.grammar import MARK
-from contextlab.harness.results import measure_of
+from contextlab.harness.stored import Result
 from contextlab.reports import captions, collection, costs
 from contextlab.reports.cells import Cell, Column, Table
-from contextlab.reports.dimensions import DIMENSIONS, Result, latest, learned
+from contextlab.reports.dimensions import DIMENSIONS, latest, learned
 from contextlab.reports.layout import ENDS, SHARE, Layout, check
 from contextlab.reports.shapes import sorted_by, with_mean_over_tasks
 from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
@@ -44,7 +44,7 @@ class Entry:
     def examples(self) -> tuple[Any, ...]:
         """Equal for entries on the same examples, whatever the method and the device."""
         rest = tuple(word for name, word in self.words.items() if name not in ("method", "device"))
-        return *rest, self.first["data"]["examples"]
+        return *rest, self.first.data.examples
 
 
 @collection.paused()
@@ -72,11 +72,11 @@ class _Builder:
     """Makes a table: entries, then columns, then cells."""
 
     def __init__(self, results: Sequence[Result], layout: Layout) -> None:
-        layout.check({name for result in results for name in result["metrics"]})
+        layout.check({name for result in results for name in result.metrics})
         self.layout, self.names = layout, layout.names
         self.entries = _entries(results, mean_seeds=layout.mean_seeds)
         marked = {entry.words["method"] for entry in self.entries}
-        known = marked | set(map(_unmarked, marked)) | {entry.first["method"] for entry in self.entries}
+        known = marked | set(map(_unmarked, marked)) | {entry.first.method for entry in self.entries}
         check("method in these results", [layout.baseline] if layout.baseline else [], known)
         check("method in these results", layout.twins if layout.twins != ENDS else [], known)
         self.peers = _peers(self.entries)
@@ -142,7 +142,7 @@ class _Builder:
     def _cells(self, entry: Entry) -> Iterator[tuple[Column, Cell]]:
         group = self._group(entry)
         if not self._equal_n:
-            yield Column(group, "n", "count", "n"), Cell(entry.first["data"]["examples"])
+            yield Column(group, "n", "count", "n"), Cell(entry.first.data.examples)
         yield from self._qualities(entry, group)
         values = [costs.numbers(run) for run in entry.runs]
         for cost in self.costs:
@@ -155,11 +155,11 @@ class _Builder:
 
     def _qualities(self, entry: Entry, group: str) -> Iterator[tuple[Column, Cell]]:
         baseline = self.peers[entry.examples].get(self.layout.baseline or "")
-        for name in self.layout.chosen([measure_of(entry.first).name], entry.first["metrics"]):
+        for name in self.layout.chosen([entry.first.measure.name], entry.first.metrics):
             measure = tested_as(entry.first, name)
             compared = measure is not None and measure.higher_is_better is not None
             column = Column(group, name, "metric", self.names.metric(name), "", compared)
-            if baseline is None or name not in baseline.first["metrics"]:
+            if baseline is None or name not in baseline.first.metrics:
                 yield column, _metric(entry, name)
                 continue
             label = self.names.of("method", self.layout.baseline or "")
@@ -231,7 +231,7 @@ class _Builder:
 
     @functools.cached_property
     def _counts(self) -> dict[tuple[str, int], None]:
-        return dict.fromkeys((entry.words["task"], entry.first["data"]["examples"]) for entry in self.entries)
+        return dict.fromkeys((entry.words["task"], entry.first.data.examples) for entry in self.entries)
 
     def _in_order(self, group: str, columns: Iterable[Column]) -> list[Column]:
         """The columns of a group: n, metrics in the order of the layout, the share, costs as in the catalogue."""
@@ -289,8 +289,8 @@ def _peers(entries: Iterable[Entry]) -> dict[tuple[Any, ...], dict[str, Entry]]:
 
 
 def _with_plain_names(entries: dict[str, Entry]) -> dict[str, Entry]:
-    counts = Counter(entry.first["method"] for entry in entries.values())
-    plain = {entry.first["method"]: entry for entry in entries.values() if counts[entry.first["method"]] == 1}
+    counts = Counter(entry.first.method for entry in entries.values())
+    plain = {entry.first.method: entry for entry in entries.values() if counts[entry.first.method] == 1}
     return plain | {_unmarked(name): entry for name, entry in entries.items()} | entries
 
 
@@ -304,8 +304,8 @@ def _seed(entry: Entry, number: int) -> Result:
 
 
 def _metric(entry: Entry, name: str) -> Cell:
-    metrics = [run["metrics"][name] for run in entry.runs]
-    return _mean([Cell(one["value"], one["low"], one["high"]) for one in metrics])
+    metrics = [run.metrics[name] for run in entry.runs]
+    return _mean([Cell(one.value, one.low, one.high) for one in metrics])
 
 
 def _mean(cells: Sequence[Cell]) -> Cell:

@@ -19,6 +19,7 @@ from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks import icl
 from contextlab.benchmarks.tasks.icl import template
 from contextlab.errors import UserError
+from contextlab.harness.stored import Result
 from contextlab.method import Ahead, Capabilities
 
 TRAIN = tuple(Labelled(f"train/{n}", f"film {n} is {'good' if n % 2 else 'bad'}", n % 2) for n in range(30))
@@ -246,7 +247,7 @@ def test_texts_without_common_demonstrations_are_clusters_of_their_own(demonstra
 def test_every_method_and_every_resumed_run_gets_the_same_demonstrations(tmp_path: Path) -> None:
     task = f"{icl.__file__}:ICL"
 
-    def run(folder: str, methods: str, limit: int, seed: int = 0) -> list[dict[str, Any]]:
+    def run(folder: str, methods: str, limit: int, seed: int = 0) -> list[Result]:
         options: dict[str, Any] = {"split": "sst2(k=2,n=3,template=hso)", "backbone": "tiny-llama", "device": "cpu"}
         return contextlab.bench(methods, task, limit=limit, seed=seed, out=tmp_path / folder, **options).runs
 
@@ -255,9 +256,10 @@ def test_every_method_and_every_resumed_run_gets_the_same_demonstrations(tmp_pat
         return [[json.loads(line)["record"][field] for line in file.open()] for file in files]
 
     result = run("once", "window,sliding", 2)[0]
-    assert (result["metrics"]["accuracy"]["n"], result["split"]) == (6, "sst2(k=2,n=3,template=hso)")
+    assert (result.metrics["accuracy"].n, result.split) == (6, "sst2(k=2,n=3,template=hso)")
     # The demonstrations are counted once for three texts.
-    assert result["cost"]["contextualize"]["tokens"] == round(sum(drawn("once", "context_tokens")[0]) / 2)
+    assert result.cost.contextualize is not None
+    assert result.cost.contextualize.tokens == round(sum(drawn("once", "context_tokens")[0]) / 2)
     run("resumed", "window", 1)
     run("resumed", "window", 2)
     run("seeded", "window", 2, seed=1)

@@ -206,8 +206,8 @@ def test_every_method_and_every_resumed_run_gets_the_same_prompts(tmp_path: Path
         options: dict[str, Any] = {"split": "n2", "backbone": "tiny-llama", "device": "cpu"}
         results = contextlab.bench(methods, task, limit=limit, seed=seed, out=tmp_path / folder, **options)
         for result in results.runs:
-            assert list(result["metrics"]) == ["accuracy", "macro_f1", "nats_per_label"]
-            assert result["data"]["note"] == "generated sample, not sst2"
+            assert list(result.metrics) == ["accuracy", "macro_f1", "nats_per_label"]
+            assert result.data.note == "generated sample, not sst2"
 
     def prompts(folder: str) -> list[list[list[str]]]:
         files = sorted((tmp_path / folder).rglob("*.jsonl"))

@@ -194,8 +194,9 @@ def test_cards_open(opened: Opened) -> None:
 
 def test_foreign_text_is_text(browser: Any, tmp_path: Path) -> None:
     metrics = {"accuracy": metric(0.5), NASTY: metric(1.0)}
-    run = accurate(NASTY, 0.5, run_id="nasty", task=NASTY, split="x", backbone=NASTY, metrics=metrics)
-    run["data"]["note"] = NASTY
+    run = accurate(
+        NASTY, 0.5, run_id="nasty", task=NASTY, split="x", backbone=NASTY, metrics=metrics, data={"note": NASTY}
+    )
     record = {"id": NASTY, "prediction": NASTY, "answer": 0, "nats": [NASTY, 1.0], NASTY: NASTY}
     keep(tmp_path, run, [line(NASTY, 1.0, record=record)])
     (tmp_path / "page.html").write_text(page_of([tmp_path], title=NASTY), "utf-8")

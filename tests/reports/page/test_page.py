@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from stored_examples import accurate, keep, line, metric
-from stored_runs import result
+from stored_runs import changed, result
 
 from contextlab.benchmarks.examples import Block, Choice, Document, Labelled, Question, Reading
 from contextlab.errors import UserError
@@ -94,8 +94,7 @@ def test_the_same_results_are_the_same_page(folder: Path, capsys: pytest.Capture
 
 
 def test_runs_on_other_data_are_another_group(folder: Path) -> None:
-    other = accurate("sinks", 0.5)
-    keep(folder, other | {"data": other["data"] | {"sha256": "b" * 64}}, [choice("a", 0)])
+    keep(folder, accurate("sinks", 0.5, data={"sha256": "b" * 64}), [choice("a", 0)])
     assert [run["group"] for run in overview(page([folder]))["runs"]] == [0, 0, 1]
     assert len(overview(page([folder], where=["method=sinks"]))["groups"]) == 1
 
@@ -119,11 +118,17 @@ def test_a_page_asks_for_nothing_and_runs_only_its_own_script(folder: Path) -> N
 
 def test_text_of_results_cannot_become_markup(tmp_path: Path) -> None:
     run = accurate(
-        NASTY, 0.5, task=NASTY, split="x", backbone=NASTY, metrics={"accuracy": metric(0.5), NASTY: metric(1.0)}
+        NASTY,
+        0.5,
+        task=NASTY,
+        split="x",
+        backbone=NASTY,
+        metrics={"accuracy": metric(0.5), NASTY: metric(1.0)},
+        data={"note": NASTY},
+        run_id="nasty",
     )
-    run["data"]["note"] = NASTY
     record = {"id": NASTY, "prediction": NASTY, "answer": 0, NASTY: NASTY}
-    keep(tmp_path, run | {"run_id": "nasty"}, [line(NASTY, 1.0, record=record)])
+    keep(tmp_path, run, [line(NASTY, 1.0, record=record)])
     keep(tmp_path, accurate("window", 0.5), [choice("a", 0)])
     plain, nasty = page([tmp_path], where=["method=window"]), page([tmp_path], title=NASTY)
     # One block more and nothing else: whatever is in the results, the elements are the same.
@@ -139,7 +144,8 @@ def test_an_early_run_without_index_or_parts_has_its_examples(tmp_path: Path) ->
     run = keep(
         tmp_path, result(), [line("a", 2.0, record={"id": "a", "tokens": 3}), line("b", None, record={"skipped": "x"})]
     )
-    path = Path(run["folder"]) / "examples.jsonl"
+    assert run.folder is not None
+    path = run.folder / "examples.jsonl"
     lines = [json.loads(one) for one in path.read_text().splitlines()]
     path.write_text("".join(json.dumps({k: v for k, v in one.items() if k != "index"}) + "\n" for one in lines))
     assert block(page([tmp_path]), "run-0")["qualities"] == [2.0, None]
@@ -158,7 +164,7 @@ def test_texts_are_shown_only_where_they_are_those_that_were_measured(tmp_path: 
     (example,) = block(text, "texts-0").values()
     assert loaded.examples[0].context.endswith(example["end"].removeprefix("... "))
     assert set(example["questions"]) == {one.id for one in loaded.examples[0].questions}
-    keep(tmp_path / "two", run | {"data": measured | {"sha256": "0" * 64}}, [line(loaded.examples[0].id, 1.0)])
+    keep(tmp_path / "two", changed(run, data={"sha256": "0" * 64}), [line(loaded.examples[0].id, 1.0)])
     text = page([tmp_path / "two"], data=tmp_path, on_missing=missing.append)
     assert "others than those that were measured" in missing[0]
     assert "texts-0" not in Parsed(text).scripts

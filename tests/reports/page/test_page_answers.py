@@ -5,6 +5,7 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from contextlab.reports.page.answers import answers
 
@@ -19,7 +20,7 @@ names = st.sampled_from(
 
 
 def test_a_choice_is_one_item_with_the_nats_of_its_candidates() -> None:
-    record = {
+    record: dict[str, JsonValue] = {
         "id": "a",
         "work": "w",
         "prediction": 1,
@@ -34,7 +35,7 @@ def test_a_choice_is_one_item_with_the_nats_of_its_candidates() -> None:
 
 
 def test_questions_about_one_context_are_items() -> None:
-    questions = [
+    questions: list[JsonValue] = [
         {"id": "q1", "prediction": "Paris", "f1": 0.5, "exact_match": 0.0},
         {"id": "q2", "prediction": "", "f1": 0.0},
     ]

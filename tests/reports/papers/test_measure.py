@@ -1,15 +1,17 @@
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
+from stored_runs import changed
 from toy_paper import RUN, paper
 
+from contextlab import seals
 from contextlab.errors import UserError
+from contextlab.harness.store import read_result
+from contextlab.harness.stored import Result
 from contextlab.reports.papers import measure
 from contextlab.reports.papers.schema import Run
 
@@ -24,12 +26,16 @@ def _generated_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def stored(runs: list[Run], folder: Path) -> list[measure.Measured]:
-    """What a folder holds, without the folders of the runs, which results in memory do not have."""
-    kept = []
-    for one in measure.stored(runs, folder, "tiny-llama"):
-        result = one.result and {name: value for name, value in one.result.items() if name != "folder"}
-        kept.append(dataclasses.replace(one, result=result))
-    return kept
+    """What a folder holds."""
+    return list(measure.stored(runs, folder, "tiny-llama"))
+
+
+def edit(folder: Path, **changes: Any) -> Result:
+    """Change the only stored result below a folder."""
+    (path,) = folder.rglob("summary.json")
+    result = read_result(path.parent)
+    seals.write(path, changed(result, **changes).as_json())
+    return result
 
 
 def run(**changes: Any) -> Run:
@@ -43,7 +49,7 @@ def test_what_is_measured_is_found_in_the_store(tmp_path: Path) -> None:
         ("plain", "window", "pg22/S1(tokens=48)"),
         ("new", "closed-book", "pg22/S1(tokens=48)"),
     ]
-    assert [one.result and one.result["data"]["examples"] for one in made] == [2, 2]
+    assert [one.result and one.result.data.examples for one in made] == [2, 2]
     assert stored([run()], out) == made
 
 
@@ -56,7 +62,7 @@ def test_the_same_runs_again_run_nothing(tmp_path: Path) -> None:
 
 def test_a_limit_replaces_that_of_the_recipe(tmp_path: Path) -> None:
     made = list(measure.measured([run()], out=tmp_path, limit=1, **OPTIONS))
-    assert [one.result and one.result["data"]["examples"] for one in made] == [1, 1]
+    assert [one.result and one.result.data.examples for one in made] == [1, 1]
     assert stored([run()], tmp_path) == made
 
 
@@ -71,11 +77,9 @@ def test_settings_tell_stored_runs_apart(tmp_path: Path) -> None:
 
 def test_a_result_without_a_newer_setting_has_its_default(tmp_path: Path) -> None:
     list(measure.measured([run(methods=["window(N=16)"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
-    (path,) = tmp_path.rglob("summary.json")
-    summary = json.loads(path.read_text())
+    config = edit(tmp_path).method_config
     for absent, expected in (("rank", True), ("N", False)):
-        settings = {name: value for name, value in summary["method_config"].items() if name != absent}
-        path.write_text(json.dumps({**summary, "method_config": settings}))
+        edit(tmp_path, method_config={name: value for name, value in config.items() if name != absent})
         wanted = run(methods=["window(N=16)"], rows=["a"])
         assert [one.result is not None for one in measure.stored([wanted], tmp_path, "tiny-llama")] == [expected]
 
@@ -87,22 +91,19 @@ def test_methods_are_found_on_the_same_examples(tmp_path: Path) -> None:
     assert stored([run()], tmp_path) == whole
     (alone,) = measure.stored([run(methods=["window"], rows=["plain"])], tmp_path, "tiny-llama")
     assert alone.result is not None
-    assert alone.result["data"]["examples"] == 1
+    assert alone.result.data.examples == 1
 
 
 def test_weights_that_were_none_are_those_that_nothing_fits(tmp_path: Path) -> None:
     list(measure.measured([run(methods=["window"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
-    (path,) = tmp_path.rglob("summary.json")
-    summary = json.loads(path.read_text())
-    path.write_text(json.dumps({**summary, "method_config": {**summary["method_config"], "weights": None}}))
+    edit(tmp_path, method_config={**edit(tmp_path).method_config, "weights": None})
     (found,) = measure.stored([run(methods=["window"], rows=["a"])], tmp_path, "tiny-llama")
     assert found.result is not None
 
 
 def test_a_control_is_no_result_of_the_method(tmp_path: Path) -> None:
     list(measure.measured([run(methods=["window"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
-    (path,) = tmp_path.rglob("summary.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "context": "none"}))
+    edit(tmp_path, context="none")
     wanted = run(methods=["window"], rows=["a"])
     assert [one.result for one in measure.stored([wanted], tmp_path, "tiny-llama")] == [None]
 

@@ -6,13 +6,14 @@ from typing import Any
 
 from toy_paper import RUN, paper, result
 
+from contextlab.harness.stored import Result
 from contextlab.reports.papers import library
 from contextlab.reports.papers.measure import Measured
 from contextlab.reports.papers.page import comparison, published
 from contextlab.reports.papers.schema import Run
 
 
-def measured(row: str, method: str, stored: dict[str, Any] | None, **changes: Any) -> Measured:
+def measured(row: str, method: str, stored: Result | None, **changes: Any) -> Measured:
     run = Run.model_validate({**RUN, "methods": [method], "rows": [row], **changes})
     return Measured(run, row, method, "pg22/S1(tokens=48)", stored)
 
@@ -48,8 +49,8 @@ def test_what_differs_stands_above_the_numbers() -> None:
 
 
 def test_training_is_named_for_every_method() -> None:
-    trained = result(1.0, "retrieval")
-    trained["cost"]["train"] = {"tokens": 100_352}
+    training = {"flops": None, "seconds": 1.0, "tokens": 100_352}
+    trained = result(1.0, "retrieval", cost={"train": training})
     found = [measured("new", "retrieval", trained), measured("new", "longmem", result(1.0, "longmem", untrained=True))]
     assert rows_of(found)["training"][1] == "retrieval: 100k tokens; longmem: untrained"
 
@@ -67,7 +68,7 @@ def test_several_methods_may_stand_for_one_row() -> None:
 
 def test_other_examples_give_no_difference() -> None:
     for other in ({"examples": 4}, {"sha256": "1"}):
-        new = result(9.0, "hso", data={"note": "generated", "examples": 3, "sha256": "0", **other})
+        new = result(9.0, "hso", data=other)
         found = [measured("plain", "window", result(18.0)), measured("new", "hso", new)]
         assert rows_of(found)["new: books (perplexity)"][1] == "hso: 9 [8, 11]"
 

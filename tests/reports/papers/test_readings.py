@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 import pytest
 from toy_paper import result
 
 from contextlab.benchmarks.task import Part
+from contextlab.harness.stored import Result
 from contextlab.reports.papers import library
 from contextlab.reports.papers.readings import COSTS, Reading, change, gained, printed_change, reading
 
@@ -46,8 +46,7 @@ def test_costs_are_sums_over_phases_in_the_papers_units() -> None:
 
 
 def test_the_cost_of_training_is_no_cost_of_an_example() -> None:
-    trained = result()
-    trained["cost"]["train"] = {"flops": 10**20, "seconds": 1e6, "tokens": 10**6, "peak_bytes": None}
+    trained = result(cost={"train": {"flops": 10**20, "seconds": 1e6, "tokens": 10**6, "peak_bytes": None}})
     assert COSTS["flops"](trained) == 4e12
     assert COSTS["peak MB"](trained) == 4.0
 
@@ -77,7 +76,7 @@ def test_a_change_of_printed_numbers_leaves_out_what_is_no_number() -> None:
     assert printed_change("68.3", None, "accuracy %") == ""
 
 
-def with_parts(value: float, *losses: float) -> dict[str, Any]:
+def with_parts(value: float, *losses: float) -> Result:
     """A result whose documents have these nats per token."""
     parts = {str(n): {"nats_per_token": [Part(loss, 1.0, str(n))]} for n, loss in enumerate(losses)}
     return result(value, parts=parts)
@@ -102,11 +101,11 @@ def test_a_gain_in_cost_or_without_parts_has_no_interval() -> None:
 
 
 def test_a_gain_of_a_share_is_in_points() -> None:
-    def of(*scores: float) -> dict[str, Any]:
+    def of(*scores: float) -> Result:
         parts = {str(n): {"accuracy": [Part(score, 1.0, str(n))]} for n, score in enumerate(scores)}
-        one = result(parts=parts, measure={"name": "accuracy", "higher_is_better": True, "bounded": True})
-        one["metrics"]["accuracy"]["value"] = sum(scores) / len(scores)
-        return one
+        metrics = {"accuracy": {"value": sum(scores) / len(scores), "low": None, "high": None, "n": len(scores)}}
+        measure = {"name": "accuracy", "higher_is_better": True, "bounded": True}
+        return result(parts=parts, measure=measure, metrics=metrics)
 
     text = gained(of(1, 1, 0, 1), of(0, 1, 0, 0), "accuracy", "accuracy %")
     assert re.fullmatch(r"\+50\.0 \[-?\+?\d+\.\d, \+\d+\.\d\]", text), text
@@ -114,7 +113,7 @@ def test_a_gain_of_a_share_is_in_points() -> None:
 
 def test_other_examples_give_no_gain() -> None:
     for changed in ({"sha256": "1"}, {"examples": 4}):
-        other = result(20.0, data={"note": "", "sha256": "0", "examples": 3, **changed})
+        other = result(20.0, data=changed)
         assert gained(result(18.0), other, "token_perplexity", "perplexity") == ""
     assert gained(result(18.0), result(20.0), "f1", "F1 %") == ""
 

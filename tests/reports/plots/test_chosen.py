@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from stored_runs import result
 
 from contextlab.errors import UserError
+from contextlab.harness.stored import Result
 from contextlab.reports.frame import frame_of
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.names import Names
@@ -20,12 +19,11 @@ from contextlab.reports.plots.chosen import (
 )
 
 
-def sized(method: str, examples: int, data: str = "a", task: str = "pg22") -> dict[str, Any]:
-    run = result(method, task=task)
-    return run | {"data": run["data"] | {"examples": examples, "sha256": data * 64}}
+def sized(method: str, examples: int, data: str = "a", task: str = "pg22") -> Result:
+    return result(method, task=task, data={"examples": examples, "sha256": data * 64})
 
 
-def kept(runs: list[dict[str, Any]]) -> tuple[list[str], str]:
+def kept(runs: list[Result]) -> tuple[list[str], str]:
     rows, left_out = equal_examples(frame_of(runs), LeftOut(len(runs)))
     return sorted(set(rows["method"])), left_out.sentence
 
@@ -53,8 +51,7 @@ def test_the_usual_baseline_is_the_window_or_the_first(methods: list[str], basel
 
 
 def test_a_window_without_settings_is_the_usual_baseline() -> None:
-    runs = [result("window", method_config={"N": n}, changed=["N"] if n == 256 else []) for n in (256, 1024)]
-    runs = [run | {"method_config": {} if run["changed"] == [] else run["method_config"]} for run in runs]
+    runs = [result("window", method_config={"N": 256}, changed=["N"]), result("window", method_config={})]
     assert usual_baseline(frame_of(runs)) == "window"
 
 

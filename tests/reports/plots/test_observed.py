@@ -9,6 +9,7 @@ from stored_examples import keep, line, metric, of_tokens
 from stored_runs import result
 
 from contextlab.errors import UserError
+from contextlab.harness.stored import Result
 from contextlab.reports.frame import frame_of
 from contextlab.reports.plots.observed import (
     Observation,
@@ -22,7 +23,7 @@ from contextlab.reports.plots.observed import (
 BOOKS = {"a": 3.0, "b": 2.0, "c": 4.0}
 
 
-def perplexity(folder: Path, method: str, shift: float, books: dict[str, float] | None = None) -> dict[str, Any]:
+def perplexity(folder: Path, method: str, shift: float, books: dict[str, float] | None = None) -> Result:
     books = BOOKS if books is None else books
     lines = [of_tokens(name, nats + shift, {"0k": nats, "1k": nats + 2 * shift}) for name, nats in books.items()]
     metrics = {
@@ -84,9 +85,7 @@ def test_a_baseline_is_one_method(frame: pandas.DataFrame, tmp_path: Path) -> No
     rows = measure_rows(frame, None)
     with pytest.raises(UserError, match="There is no method in these results 'windows': did you mean 'window'"):
         baselines_of(rows, "windows")
-    forms = [
-        result("window", method_config={"N": n}, changed=["N"], run_id=f"w{n}", folder=str(tmp_path)) for n in (1, 2)
-    ]
+    forms = [result("window", method_config={"N": n}, changed=["N"], run_id=f"w{n}", folder=tmp_path) for n in (1, 2)]
     with pytest.raises(UserError, match="several results of window for pg22/S2"):
         baselines_of(measure_rows(frame_of(forms), None), "window")
 

@@ -9,6 +9,7 @@ from stored_examples import accurate, keep, line, of_tokens
 from stored_runs import result
 
 from contextlab.errors import UserError
+from contextlab.harness.stored import Result
 from contextlab.reports.frame import frame_of
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.plots.chosen import Options
@@ -16,19 +17,19 @@ from contextlab.reports.plots.pairs import controls, scatter
 from contextlab.reports.plots.picture import Picture
 
 
-def draw(kind: Callable[..., Picture], runs: Sequence[dict[str, Any]], baseline: str | None = None) -> Picture:
+def draw(kind: Callable[..., Picture], runs: Sequence[Result], baseline: str | None = None) -> Picture:
     return kind(frame_of(runs), Options(baseline=baseline), LeftOut(len(runs)))
 
 
 MINUS = "\N{MINUS SIGN}"
 
 
-def right(folder: Path, method: str, values: dict[str, float]) -> dict[str, Any]:
+def right(folder: Path, method: str, values: dict[str, float]) -> Result:
     lines = [line(name, value, parts={"accuracy": [[value, 1, name]]}) for name, value in values.items()]
     return keep(folder, accurate(method, 0.5), lines)
 
 
-def nats(folder: Path, method: str, values: dict[str, float], **changes: Any) -> dict[str, Any]:
+def nats(folder: Path, method: str, values: dict[str, float], **changes: Any) -> Result:
     return keep(folder, result(method, **changes), [of_tokens(name, value, {}) for name, value in values.items()])
 
 

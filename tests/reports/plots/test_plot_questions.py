@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stored_examples import accurate, metric
-from stored_runs import three
+from stored_runs import changed, three
 
 from contextlab.errors import UserError
+from contextlab.harness.stored import Result
 from contextlab.reports.amortised import Line
 from contextlab.reports.frame import frame_of
 from contextlab.reports.left_out import LeftOut
@@ -18,19 +19,19 @@ from contextlab.reports.plots.picture import Picture
 from contextlab.reports.plots.questions import break_even, crossings
 
 
-def draw(runs: Sequence[dict[str, Any]], x: str = "flops", contexts: int = 1) -> Picture:
+def draw(runs: Sequence[Result], x: str = "flops", contexts: int = 1) -> Picture:
     return break_even(frame_of(runs), Options(x=x, contexts=contexts), LeftOut(len(runs)))
 
 
 positive = st.floats(0.01, 100)
 
 
-def asked(method: str, context: float, query: float, questions: int = 1) -> dict[str, Any]:
+def asked(method: str, context: float, query: float, questions: int = 1) -> Result:
     def cost(teraflops: float) -> dict[str, Any]:
         return {"flops": round(teraflops * 1e12), "peak_bytes": 1, "seconds": teraflops, "tokens": 10}
 
-    run = accurate(method, 0.5, metrics={"accuracy": metric(0.5, n=3 * questions)})
-    return run | {"cost": {"train": None, "contextualize": cost(context), "query": cost(query)}}
+    costs = {"contextualize": cost(context), "query": cost(query)}
+    return accurate(method, 0.5, metrics={"accuracy": metric(0.5, n=3 * questions)}, cost=costs)
 
 
 def test_the_context_is_shared_by_all_its_questions() -> None:
@@ -60,8 +61,8 @@ def test_a_break_even_point_is_marked_and_said() -> None:
 
 
 def test_training_is_counted_once_for_all_contexts() -> None:
-    trained = asked("evalm", 8.0, 4.0)
-    trained["cost"] |= {"train": {"flops": 100 * 10**12, "peak_bytes": None, "seconds": 50.0, "tokens": 5}}
+    training = {"flops": 100 * 10**12, "peak_bytes": None, "seconds": 50.0, "tokens": 5}
+    trained = changed(asked("evalm", 8.0, 4.0), cost={"train": training})
     alone, shared = (draw([trained], contexts=count) for count in (1, 10))
     assert alone.panels[0].series[0].y[0] == pytest.approx(112.0)
     assert shared.panels[0].series[0].y[0] == pytest.approx(22.0)
@@ -71,8 +72,8 @@ def test_training_is_counted_once_for_all_contexts() -> None:
 
 
 def test_a_method_that_pays_off_late_is_drawn_until_then() -> None:
-    trained = asked("evalm", 8.0, 1.0)
-    trained["cost"] |= {"train": {"flops": 10**18, "peak_bytes": None, "seconds": 1.0, "tokens": 5}}
+    training = {"flops": 10**18, "peak_bytes": None, "seconds": 1.0, "tokens": 5}
+    trained = changed(asked("evalm", 8.0, 1.0), cost={"train": training})
     picture = draw([trained, asked("full", 8.0, 2.0)])
     assert "For more than 1,000,000 questions evalm (trained 5) is cheaper than full" in picture.caption.replace(
         "evalm, trained", "evalm (trained 5)"

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from stored_examples import accurate, keep, line, metric
-from stored_runs import result, three
+from stored_runs import changed, result, three
 
 from contextlab.errors import UserError
+from contextlab.harness.stored import Result
 from contextlab.reports.frame import frame_of
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.plots.chosen import NONE, Options
@@ -19,16 +20,16 @@ TO = "\N{EN DASH}"
 Draw = Callable[..., Picture]
 
 
-def draw(kind: Draw, runs: Sequence[dict[str, Any]], baseline: str | None = NONE, **options: Any) -> Picture:
+def draw(kind: Draw, runs: Sequence[Result], baseline: str | None = NONE, **options: Any) -> Picture:
     return kind(frame_of(runs), Options(baseline=baseline, **options), LeftOut(len(runs)))
 
 
-def panel(kind: Draw, runs: Sequence[dict[str, Any]], baseline: str | None = NONE, **options: Any) -> Panel:
+def panel(kind: Draw, runs: Sequence[Result], baseline: str | None = NONE, **options: Any) -> Panel:
     (one,) = draw(kind, runs, baseline, **options).panels
     return one
 
 
-def costing(method: str, nats: float, context: int | None, query: int, state: int = 2**20) -> dict[str, Any]:
+def costing(method: str, nats: float, context: int | None, query: int, state: int = 2**20) -> Result:
     phases = {"contextualize": context, "query": query}
     costs = {
         phase: None if flops is None else {"flops": flops, "peak_bytes": 1, "seconds": flops / 1e12, "tokens": 10}
@@ -38,7 +39,7 @@ def costing(method: str, nats: float, context: int | None, query: int, state: in
     return result(method, nats, cost={"train": None, **costs}, state=sizes)
 
 
-def stored(folder: Path, method: str, values: dict[str, float], **changes: Any) -> dict[str, Any]:
+def stored(folder: Path, method: str, values: dict[str, float], **changes: Any) -> Result:
     """A run with its examples, of which all others have the same data."""
     lines = [line(name, value, parts={"accuracy": [[value, 1, name]]}) for name, value in values.items()]
     return keep(folder, accurate(method, 0.5, **changes), lines)
@@ -73,8 +74,8 @@ def test_without_a_known_direction_there_is_no_front() -> None:
 
 
 def test_a_run_whose_cost_was_not_counted_is_no_point() -> None:
-    uncounted = result("sinks")
-    uncounted["cost"]["query"]["flops"] = None
+    cost = {"flops": None, "peak_bytes": 1, "seconds": 1.5, "tokens": 10}
+    uncounted = result("sinks", cost={"query": cost})
     assert [one.label for one in panel(pareto, [*RUNS, uncounted]).series] == [
         "window",
         "full",
@@ -92,7 +93,7 @@ def test_costs_of_several_powers_of_ten_are_on_a_logarithmic_axis() -> None:
 
 def test_seconds_of_two_machines_are_no_picture_but_flops_are() -> None:
     runs = three()
-    runs[0]["provenance"]["device"] = "cuda"
+    runs[0] = changed(runs[0], provenance={"device": "cuda"})
     assert draw(pareto, runs, x="flops")
     with pytest.raises(UserError, match="one device"):
         draw(pareto, runs, x="seconds")
@@ -105,10 +106,9 @@ def test_what_differs_otherwise_is_refused(changes: dict[str, str]) -> None:
         draw(pareto, runs, x="flops")
 
 
-def sized(method: str, split: str, tokens: int, value: float) -> dict[str, Any]:
-    run = accurate(method, value, task="squad", split=split)
+def sized(method: str, split: str, tokens: int, value: float) -> Result:
     cost = {"flops": 1, "peak_bytes": 1, "seconds": 1.0, "tokens": tokens}
-    return run | {"cost": {"train": None, "contextualize": cost, "query": cost}}
+    return accurate(method, value, task="squad", split=split, cost={"contextualize": cost, "query": cost})
 
 
 def test_lengths_of_one_benchmark_are_a_line_for_every_method() -> None:
@@ -123,7 +123,7 @@ def test_lengths_of_one_benchmark_are_a_line_for_every_method() -> None:
         draw(length, [*runs, result("full")])
 
 
-def by(metrics: dict[str, float], **changes: Any) -> dict[str, Any]:
+def by(metrics: dict[str, float], **changes: Any) -> Result:
     return result("full", metrics={name: metric(value, half=0.5) for name, value in metrics.items()}, **changes)
 
 
@@ -167,7 +167,7 @@ def test_differences_to_the_window_are_drawn_where_nothing_is_asked_for(tmp_path
 
 
 def test_a_line_of_the_baseline_is_the_zero_alone(tmp_path: Path) -> None:
-    sizes = [{"cost": sized("full", "1k", 1000, 0.5)["cost"]}]
+    sizes = [{"cost": sized("full", "1k", 1000, 0.5).as_json()["cost"]}]
     runs = [stored(tmp_path, m, {"a": v}, **sizes[0]) for m, v in (("window", 0.0), ("full", 1.0))]
     assert [one.label for one in panel(length, runs, baseline=None).series] == ["full"]
 

@@ -7,14 +7,14 @@ import pytest
 from stored_examples import keep, line, metric
 from stored_runs import result
 
+from contextlab.harness.stored import Result
 from contextlab.reports.frame import frame_of
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.plots.words import bars_of, caption, count_of, data_of, grey_of, notes
 
 
-def run(examples: int, n: int, **changes: Any) -> dict[str, Any]:
-    made = result(metrics={"nats_per_token": metric(3.0, n=n)}, **changes)
-    return made | {"data": made["data"] | {"examples": examples}}
+def run(examples: int, n: int, **changes: Any) -> Result:
+    return result(metrics={"nats_per_token": metric(3.0, n=n)}, data={"examples": examples}, **changes)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_tasks_with_the_same_data_are_said_together() -> None:
 
 
 def test_bars_say_what_they_are_over(tmp_path: Path) -> None:
-    def stored(works: dict[str, str]) -> dict[str, Any]:
+    def stored(works: dict[str, str]) -> Result:
         lines = [
             line(name, 1.0, record={"id": name, "work": work}, parts={"nats_per_token": [[1.0, 1, work]]})
             for name, work in works.items()

@@ -74,11 +74,11 @@ def page(
 
 def _examples(folder: Any, examples: Any) -> dict[str, Any]:
     """Ids, qualities and answers of the examples of a run, in their order in the data."""
-    stored = sorted(lines(Path(folder), examples), key=lambda line: line.get("index") or 0)
+    stored = sorted(lines(Path(folder), examples), key=lambda line: line.index)
     return {
-        "ids": [line["id"] for line in stored],
-        "qualities": [None if line.get("quality") is None else round(line["quality"], 6) for line in stored],
-        "answers": [answers(line["record"]) for line in stored],
+        "ids": [line.id for line in stored],
+        "qualities": [None if line.quality is None else round(line.quality, 6) for line in stored],
+        "answers": [answers(line.record) for line in stored],
     }
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import JsonValue
+
 LISTS = ("questions", "answers")
 """Fields of a record that hold several questions about one context."""
 SAID = ("prediction", "written")
@@ -14,7 +16,7 @@ KNOWN = {"id", "work", "answer", "nats", "lengths", "segments", "positions", *LI
 DIGITS = 4
 
 
-def answers(record: Mapping[str, Any]) -> dict[str, Any]:
+def answers(record: Mapping[str, JsonValue]) -> dict[str, Any]:
     """What a page shows of a record.
 
     Returns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.harness import labels, runner
 from contextlab.harness.selection import SelectedTask, select
+from contextlab.harness.stored import Result
 from contextlab.naming import NamedMethod
 from contextlab.reports.dimensions import started
 from contextlab.reports.papers.schema import Entry, Paper, Run
 from contextlab.reports.stored import load_results
-
-Result = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +43,8 @@ def measured(runs: Iterable[Run], **options: Any) -> Iterator[Measured]:
     for run in runs:
         limit = options.get("limit") or run.limit
         results = runner.bench(run.methods, run.task, **{**options, "limit": limit})
-        # A stored result holds the parts of its examples.
-        with_parts = [{**one, "parts": parts} for one, parts in zip(results.runs, results.parts, strict=True)]
         methods, (task,) = select(run.methods, run.task)
-        for row, method, result in zip(run.rows, methods, with_parts, strict=True):
+        for row, method, result in zip(run.rows, methods, results.runs, strict=True):
             yield Measured(run, row, method.label, _label(task), result)
 
 
@@ -60,7 +57,7 @@ def stored(runs: Iterable[Run], folder: Path, backbone: str = EMBEDDED) -> Itera
         UserError: when there are no results below the folder, or one is broken.
     """
     newest = sorted(load_results(folder), key=started, reverse=True)
-    own = [one for one in newest if one["context"] == "own" and one["backbone"] == backbone]
+    own = [one for one in newest if one.context == "own" and one.backbone == backbone]
     for run in runs:
         methods, (task,) = select(run.methods, run.task)
         label = _label(task)
@@ -110,15 +107,15 @@ def _label(one: SelectedTask) -> str:
 
 def _examples(result: Result) -> tuple[str, int]:
     """Equal for results of one task on the same examples."""
-    return result["data"]["sha256"], result["data"]["examples"]
+    return result.data.sha256, result.data.examples
 
 
 def _is_of(result: Result, method: NamedMethod) -> bool:
     """Whether a stored result is of a method; settings that are newer than the result must have their defaults."""
     settings = json.loads(json.dumps(method.config.as_dict(), default=str))
-    before = {**settings, **result["method_config"]}
+    before = {**settings, **result.method_config}
     if settings.get("weights") == "auto" and before["weights"] is None:
         # Before weights were looked for, they were none.
         before["weights"] = "auto"
-    newer = set(method.config.changed()) - set(result["method_config"])
-    return result["method"] == method.name and not newer and all(before[name] == settings[name] for name in settings)
+    newer = set(method.config.changed()) - set(result.method_config)
+    return result.method == method.name and not newer and all(before[name] == settings[name] for name in settings)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from contextlab.cards import short_count
 from contextlab.harness import labels
+from contextlab.harness.stored import Result
 from contextlab.reports.papers.measure import Measured
 from contextlab.reports.papers.readings import gained, printed_change, reading
 from contextlab.reports.papers.schema import ABSENT, Column, Entry, Paper
@@ -24,11 +24,11 @@ def comparison(paper: Paper, entry: Entry, found: Sequence[Measured]) -> Page:
     tasks = dict.fromkeys(one.task for one in found)
     absent = [task for task in tasks if all(one.result is None for one in found if one.task == task)]
     facts = [
-        ("model", paper.model.about, _listed(result["backbone"] for result in results)),
-        ("data", entry.data, _listed(f"{_task(result)}: {result['data']['note']}" for result in results)),
-        ("size", entry.size, _listed(f"{_task(result)}: {_examples(result)}" for result in results)),
+        ("model", paper.model.about, _listed(result.backbone for result in results)),
+        ("data", entry.data, _listed(f"{labels.of_result(result)}: {result.data.note}" for result in results)),
+        ("size", entry.size, _listed(f"{labels.of_result(result)}: {_examples(result)}" for result in results)),
         ("training", paper.model.trained, _listed(map(_training, results))),
-        ("machine", "", _listed(result["provenance"]["device"] for result in results)),
+        ("machine", "", _listed(result.provenance.device for result in results)),
     ]
     numbers = list(_numbers(entry, [one for one in found if one.task not in absent]))
     notes = [entry.about, *(entry.embedded.differs if entry.embedded else []), *_remarks(entry)]
@@ -108,21 +108,16 @@ def _bracketed(text: str, gain: str) -> str:
     return f"{text} ({gain})" if gain and text != ABSENT else text
 
 
-def _task(result: Any) -> str:
-    return labels.of_result(result)
-
-
-def _examples(result: Any) -> str:
-    count = result["data"]["examples"]
+def _examples(result: Result) -> str:
+    count = result.data.examples
     return f"{count} example{'s' if count > 1 else ''}"
 
 
-def _training(result: Any) -> str:
+def _training(result: Result) -> str:
     """What the method of a result has learned."""
-    cost = result["cost"].get("train")
-    if cost is not None:
-        return f"{result['method']}: {short_count(cost['tokens'])} tokens"
-    return f"{result['method']}: {'untrained' if result.get('untrained') else 'nothing to learn'}"
+    if result.cost.train is not None:
+        return f"{result.method}: {short_count(result.cost.train.tokens)} tokens"
+    return f"{result.method}: {'untrained' if result.untrained else 'nothing to learn'}"
 
 
 def _listed(texts: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from contextlab import naming
+from contextlab.harness.stored import Result
 from contextlab.reports.papers.schema import Entry, Model, Paper, Run
 
 SPEED = 200e9
@@ -98,15 +99,15 @@ def steps(runs: Iterable[Run], size: Shape, speed: float, total: int | None = No
     return [_step(run, size, speed, total, options) for run in runs]
 
 
-def speed_of(results: Iterable[Mapping[str, Any]]) -> float | None:
+def speed_of(results: Iterable[Result]) -> float | None:
     """FLOPs per second of plain long texts, from stored results of the embedded model; None without any."""
     speeds = []
     for result in results:
-        costs = [cost for name, cost in result["cost"].items() if cost is not None and name != "train"]
-        seconds, tokens = (sum(cost[field] for cost in costs) for field in ("seconds", "tokens"))
-        flops = [cost["flops"] for cost in costs]
-        if seconds and tokens and None not in flops:
-            effort = EFFORTS.get(result["method"], Effort())
+        costs = result.cost.phases().values()
+        seconds, tokens = sum(cost.seconds for cost in costs), sum(cost.tokens for cost in costs)
+        flops = [cost.flops for cost in costs if cost.flops is not None]
+        if seconds and tokens and len(flops) == len(costs):
+            effort = EFFORTS.get(result.method, Effort())
             speeds.append(sum(flops) / seconds / effort.speed / _part(tokens))
     return statistics.median(speeds) if speeds else None
 

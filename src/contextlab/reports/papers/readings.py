@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from contextlab.harness.results import difference, measure_of
+from contextlab.harness.results import difference
+from contextlab.harness.stored import Cost, Phase, Result
 from contextlab.reports.papers.schema import ABSENT, number
 
-Result = Mapping[str, Any]
 MEBI = 2**20
 PERCENT = "%"
 POINTS = "points"
 MANIFOLD = 10.0
 """From here on a ratio says more than percent."""
-SAME = ("sha256", "examples")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +44,12 @@ def reading(result: Result, name: str, unit: str) -> Reading | None:
     if name in COSTS:
         value = COSTS[name](result)
         return None if value is None else Reading(value)
-    metric = result["metrics"].get(name)
+    metric = result.metrics.get(name)
     if metric is None:
         return None
     scale = 100.0 if PERCENT in unit else 1.0
-    bounds = (None if metric[end] is None else scale * metric[end] for end in ("low", "high"))
-    return Reading(scale * metric["value"], *bounds)
+    bounds = (None if end is None else scale * end for end in (metric.low, metric.high))
+    return Reading(scale * metric.value, *bounds)
 
 
 def change(value: float, baseline: float | None, unit: str) -> str:
@@ -76,7 +74,7 @@ def gained(result: Result, baseline: Result, name: str, unit: str) -> str:
     It is empty when the two were not measured on the same examples.
     """
     mine, other = reading(result, name, unit), reading(baseline, name, unit)
-    if mine is None or other is None or any(result["data"][key] != baseline["data"][key] for key in SAME):
+    if mine is None or other is None or _data(result) != _data(baseline):
         return ""
     text = change(mine.value, other.value, unit)
     interval = None if name in COSTS else _paired(result, baseline, name)
@@ -85,8 +83,8 @@ def gained(result: Result, baseline: Result, name: str, unit: str) -> str:
 
 def _paired(result: Result, baseline: Result, name: str) -> tuple[float, float] | None:
     """The interval of the difference in percent or points, for a task's measure and for its perplexity."""
-    measure = measure_of(result)
-    paired = difference(measure, result.get("parts", {}), baseline.get("parts", {}))
+    measure = result.measure
+    paired = difference(measure, result.parts or {}, baseline.parts or {})
     if paired is None or paired.low is None or paired.high is None:
         return None
     if measure.name == name:
@@ -102,17 +100,18 @@ def _short(value: float, unit: str) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
-def _phases(result: Result, *names: str) -> list[Mapping[str, Any]]:
-    costs = result["cost"]
-    return [costs[name] for name in names or ("contextualize", "query") if costs.get(name) is not None]
+def _data(result: Result) -> tuple[str, int]:
+    return result.data.sha256, result.data.examples
 
 
-def _total(field: str, *phases: str) -> Callable[[Result], float | None]:
+def _total(number: Callable[[Cost], float | None], *phases: Phase) -> Callable[[Result], float | None]:
     """The sum over phases; None where one was not counted, or there is none."""
 
     def read(result: Result) -> float | None:
-        values = [cost[field] for cost in _phases(result, *phases)]
-        return float(sum(values)) if values and None not in values else None
+        costs = result.cost.phases()
+        values = [number(cost) for phase, cost in costs.items() if not phases or phase in phases]
+        known = [value for value in values if value is not None]
+        return float(sum(known)) if known and len(known) == len(values) else None
 
     return read
 
@@ -125,34 +124,35 @@ def _scaled(read: Callable[[Result], float | None], scale: float) -> Callable[[R
     return scaled
 
 
+def _seconds(cost: Cost) -> float:
+    return cost.seconds
+
+
+def _flops(cost: Cost) -> int | None:
+    return cost.flops
+
+
 def _speed(result: Result) -> float | None:
-    tokens, seconds = _total("tokens")(result), _total("seconds")(result)
+    tokens, seconds = _total(lambda cost: cost.tokens)(result), _total(_seconds)(result)
     return tokens / seconds if tokens and seconds else None
 
 
 def _peak(result: Result) -> float | None:
-    peaks = [cost["peak_bytes"] for cost in _phases(result)]
-    return max(peaks) / MEBI if peaks and None not in peaks else None
-
-
-def _state(field: str) -> Callable[[Result], float | None]:
-    def read(result: Result) -> float | None:
-        state = result.get("state")
-        return None if state is None else state[field] / MEBI
-
-    return read
+    peaks = [cost.peak_bytes for cost in result.cost.phases().values()]
+    known = [peak for peak in peaks if peak is not None]
+    return max(known) / MEBI if known and len(known) == len(peaks) else None
 
 
 COSTS: dict[str, Callable[[Result], float | None]] = {
     "tokens per second": _speed,
-    "seconds": _total("seconds"),
-    "context seconds": _total("seconds", "contextualize"),
-    "query seconds": _total("seconds", "query"),
-    "flops": _total("flops"),
-    "context TFLOPs": _scaled(_total("flops", "contextualize"), 1e12),
-    "query TFLOPs": _scaled(_total("flops", "query"), 1e12),
+    "seconds": _total(_seconds),
+    "context seconds": _total(_seconds, "contextualize"),
+    "query seconds": _total(_seconds, "query"),
+    "flops": _total(_flops),
+    "context TFLOPs": _scaled(_total(_flops, "contextualize"), 1e12),
+    "query TFLOPs": _scaled(_total(_flops, "query"), 1e12),
     "peak MB": _peak,
-    "state MB": _state("bytes"),
-    "state M floats": _state("floats"),
+    "state MB": lambda result: None if result.state is None else result.state.bytes / MEBI,
+    "state M floats": lambda result: None if result.state is None else result.state.floats / MEBI,
 }
 """Costs per example by name; MB are 2^20 bytes, M floats 2^20 floats, as in the papers."""

@@ -7,16 +7,20 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas
+import pydantic
+from pydantic import Field, JsonValue
 
 from contextlab.benchmarks.metrics.estimates import paired
 from contextlab.benchmarks.task import Measure, Metric, Part
 from contextlab.errors import UserError, unknown
-from contextlab.harness.store import QUALITY, line_parts, lines
+from contextlab.harness.store import lines
+from contextlab.harness.stored import ExampleLine, Model, Number
 from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.where import matching
+from contextlab.seals import first_fault
 
 POSITION = re.compile(r"(?P<base>.+)_at_(?P<tokens>\d+)k")
 REACH = re.compile(r"(?P<base>.+)_(?P<reach>\d+k?)")
@@ -147,7 +151,7 @@ def clusters_of(row: Any) -> tuple[int, str]:
     clusters = {part.cluster for one in parts.values() for part in one}
     if clusters == set(parts):
         return len(clusters), "examples"
-    of_works = any("work" in line["record"] for line in lines(Path(row.folder), row.examples))
+    of_works = any("work" in line.record for line in lines(Path(row.folder), row.examples))
     return len(clusters), "works" if of_works else "clusters"
 
 
@@ -157,21 +161,52 @@ def _interval(low: float | None, high: float | None) -> tuple[float, float] | No
 
 @functools.lru_cache(maxsize=4096)
 def _parts_of(folder: str, examples: int, metric: str) -> Mapping[str, list[Part]]:
-    named = {line["id"]: _parts(line, metric) for line in lines(Path(folder), examples)}
+    named = {line.id: _parts(line, metric) for line in lines(Path(folder), examples)}
     return {name: parts for name, parts in named.items() if parts}
 
 
-def _parts(line: Mapping[str, Any], metric: str) -> list[Part]:
+class _Span(Model):
+    """What a record says of the tokens around one position."""
+
+    nats: Number
+    tokens: Annotated[int, Field(gt=0, lt=2**63)]
+
+
+class _Details(Model):
+    """What a record says of positions, and of questions."""
+
+    work: str | None = None
+    positions: dict[str, _Span] = Field(default={})
+    questions: list[dict[str, JsonValue]] = Field(default=[])
+
+
+def _parts(line: ExampleLine, metric: str) -> list[Part]:
     """The parts of an example in a metric; metrics by position and by reach are made from its record."""
-    if line.get("quality") is None:
+    if line.quality is None:
         return []
-    stored, record = line_parts(line), line["record"]
+    stored = line.compared()
     if metric in stored:
         return stored[metric]
-    cluster = str(record.get("work", line["id"]))
-    if (at := POSITION.fullmatch(metric)) and (count := record.get("positions", {}).get(f"{at['tokens']}k")):
-        return [Part(count["nats"], count["tokens"], cluster)]
-    if (far := REACH.fullmatch(metric)) and "questions" in record:
-        questions = [one for one in record["questions"] if str(one.get("reach")) == far["reach"]]
-        return [Part(one[far["base"]], 1.0, str(one.get("cluster", cluster))) for one in questions]
-    return stored[QUALITY] if metric == QUALITY else []
+    at, far = POSITION.fullmatch(metric), REACH.fullmatch(metric)
+    if at is None and far is None:
+        return []
+    try:
+        details = _Details.model_validate(line.record)
+    except pydantic.ValidationError as error:
+        raise UserError(
+            f"Example '{line.id}' has no {metric} ({first_fault(error)}): run its benchmark again."
+        ) from None
+    cluster = details.work or line.id
+    if at and (span := details.positions.get(f"{at['tokens']}k")):
+        return [Part(span.nats, span.tokens, cluster)]
+    if far:
+        questions = [one for one in details.questions if str(one.get("reach")) == far["reach"]]
+        return [_question(one, far["base"], cluster) for one in questions]
+    return []
+
+
+def _question(question: Mapping[str, JsonValue], metric: str, cluster: str) -> Part:
+    value = question.get(metric)
+    if not isinstance(value, int | float):
+        raise UserError(f"A question has no {metric}: run its benchmark again.")
+    return Part(value, 1.0, str(question.get("cluster", cluster)))
