@@ -140,9 +140,32 @@ def test_long_names_are_broken_and_stay_on_the_page() -> None:
     assert all(len(line) < 70 for text in made.legends[0].get_texts() for line in text.get_text().splitlines())
 
 
+LONG = "longmem(reduction=1,memory_layers=10-29,softmax=joint,local=sliding,init=difference,rank={}), trained"
+
+
+def test_long_names_at_ends_and_ticks_do_not_overlap() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    series = tuple(Series(LONG.format(n), "longmem", (1.0, 2.0), (1.0, n / 100), line=True) for n in range(8))
+    ends = draw.figure(several(series=series, labels="ends"))
+    ticks = tuple((float(-n), LONG.format(n)) for n in range(8))
+    gains = Series("own - wrong", "own - wrong", (0.1,) * 8, tuple(float(-n) for n in range(8)), along="x")
+    rows = draw.figure(
+        several(series=(gains,), x=Axis("gain in nats per token beyond a wrong one"), y=Axis("", ticks=ticks))
+    )
+    for made, texts in ((ends, ends.texts), (rows, rows.axes[0].get_yticklabels())):
+        canvas = FigureCanvasAgg(made)
+        canvas.draw()
+        boxes = [text.get_window_extent(canvas.get_renderer()) for text in (*texts, made.axes[0].xaxis.label)]
+        assert len(boxes) == 9
+        assert not [(a, b) for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
+        assert all(box.x0 >= -1 and box.x1 <= made.bbox.x1 + 1 and box.y0 >= -1 for box in boxes)
+        assert all(box.y1 <= made.bbox.y1 + 1 for box in boxes)
+
+
 def test_a_long_axis_is_broken_and_a_short_one_is_not() -> None:
-    assert panels.broken("accuracy (higher is better)") == "accuracy (higher is better)"
-    long = panels.broken("nats per token - window, rank 16, all of the books (lower is better)")
+    assert panels.axis_label("accuracy (higher is better)") == "accuracy (higher is better)"
+    long = panels.axis_label("nats per token - window, rank 16, all of the books (lower is better)")
     assert long.splitlines()[-1] == "(lower is better)"
     assert max(map(len, long.splitlines())) <= panels.LETTERS
 

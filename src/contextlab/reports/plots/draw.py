@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from contextlab import files
 from contextlab.errors import UserError
 from contextlab.reports.plots import naming, style
-from contextlab.reports.plots.panels import draw_panel, has_diagonal
+from contextlab.reports.plots.breaking import lines_of, width_for
+from contextlab.reports.plots.panels import TICK, draw_panel, has_diagonal
 from contextlab.reports.plots.picture import Panel, Picture
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ SETTINGS: dict[str, Any] = {
 }
 HEIGHT, LOW_HEIGHT = 4.2, 2.4
 """Inches of a panel: alone, and with another one below."""
-ROW, FOOT = 0.24, 0.9
-"""Inches of a row of labels, and of an axis below them."""
+LINE, ROW, FOOT = 0.19, 0.23, 0.9
+"""Inches of a line of a label, of one with space around it, and of an axis below them."""
 
 
 def figure(picture: Picture) -> Figure:
@@ -128,7 +129,15 @@ def _height(panel: Panel, count: int) -> float:
     """Inches of a panel: with room for its labels one below the other, and square where it has a diagonal."""
     if has_diagonal(panel):
         return style.INCHES - 0.5
-    labels: Sequence[str] = [one.label for one in panel.series if not one.quiet]
     if panel.y.ticks:
-        return FOOT + ROW * 1.9 * len(panel.y.ticks)
-    return max(HEIGHT if count == 1 else LOW_HEIGHT, ROW * len(labels) + 0.3 * (count == 1))
+        # Ticks stand at equal distances, so that the longest decides.
+        return FOOT + ROW * max(2, *_counts([text for _, text in panel.y.ticks], TICK)) * len(panel.y.ticks)
+    labels = [one.label for one in panel.series if not one.quiet and panel.labels == "ends"]
+    column = sum(LINE * lines + naming.BETWEEN for lines in _counts(labels, naming.BROAD))
+    return max(HEIGHT if count == 1 else LOW_HEIGHT, column + 0.3 * (count == 1))
+
+
+def _counts(texts: Sequence[str], widths: Sequence[int]) -> list[int]:
+    """How many lines every text has."""
+    width = width_for(texts, widths)
+    return [len(lines_of(text, width)) for text in texts]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from contextlab.reports.plots import style
+from contextlab.reports.plots.breaking import broken, width_for
 from contextlab.reports.plots.panels import marker_of
 from contextlab.reports.plots.picture import Panel
 from contextlab.reports.plots.placing import Box, beside, spread, within
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-BROAD, WIDE = 20, 56
-"""Letters of a line of a label beside what it names, and of a legend."""
+BROAD, WIDE = (20, 26), 56
+"""Letters of a line of a label beside what it names, more where it is long, and of a legend."""
 GAP, MARK = 0.1, 0.3
 """Inches between lines and the column of labels, and of the marker before a label."""
 BETWEEN = 0.04
@@ -51,7 +51,9 @@ def name(made: Figure, axes: Sequence[Axes], panels: Sequence[Panel], looks: Map
 
 def _texts(panel: Panel) -> dict[str, str]:
     """The labels of a panel's series, in several lines where they are long."""
-    return {one.label: textwrap.fill(one.label, BROAD) for one in panel.series if not one.quiet}
+    labels = [one.label for one in panel.series if not one.quiet]
+    width = width_for(labels, BROAD)
+    return {label: broken(label, width) for label in labels}
 
 
 def _at_ends(made: Figure, axis: Axes, texts: Mapping[str, str], looks: Mapping[str, style.Look]) -> None:
@@ -91,7 +93,7 @@ def _legend(made: Figure, axes: Sequence[Axes]) -> None:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if len(entries) > 1:
-        labels = [textwrap.fill(label, WIDE) for label in entries]
+        labels = [broken(label, WIDE) for label in entries]
         columns = max(1, min(WIDE // (max(map(len, entries)) + 5), 3))
         made.legend(
             entries.values(), labels, loc="outside lower center", ncols=columns, frameon=False, borderpad=0.1,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from contextlab.reports.plots import style
+from contextlab.reports.plots.breaking import broken, width_for
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Series, Ticks
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ OCTAVES = 0.3
 """The same on a logarithmic axis, as a share of these."""
 MARKERS = 10
 """Of a line, about, when it has more points."""
-LETTERS = 34
-"""Of a label along an axis, which is broken when it is longer."""
-TICK, MANY = 22, 4
-"""Letters of a line of a tick's text, and ticks along an axis with texts in one line."""
+LETTERS, FEW = 34, 24
+"""Of a label along an axis, which is broken when it is longer; the second along one beside long names."""
+TICK, MANY = (22, 28, 34), 3
+"""Letters of a line of a tick's text, more where it is long, and ticks along an axis with texts in one line."""
 MARGIN = 0.12
 """Free of points at the ends of an axis, as a share of it, where labels stand beside points."""
 
@@ -39,8 +39,8 @@ def draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, style.Look]) -> Non
             _quiet(axes, one)
     for number, one in enumerate(shown):
         _series(axes, one, looks[one.label], panel, shift(number, len(shown)) if panel.dodge else 0.0)
-    axes.set_xlabel(panel.x.label)
-    axes.set_ylabel(broken(panel.y.label))
+    axes.set_xlabel(axis_label(panel.x.label, FEW if panel.y.ticks else LETTERS))
+    axes.set_ylabel(axis_label(panel.y.label))
     if panel.labels == "points":
         axes.margins(MARGIN)
     if has_diagonal(panel):
@@ -63,17 +63,21 @@ def thousands(value: float) -> str:
     return f"{value / 1024:g}k" if value >= 1024 else f"{value:g}"
 
 
-def broken(label: str) -> str:
+def axis_label(label: str, width: int = LETTERS) -> str:
     """A label in several lines when it is longer than the axis, the last one in brackets."""
-    if len(label) <= LETTERS:
+    if len(label) <= width:
         return label
     words, mark, bracket = label.rpartition(" (")
-    return "\n".join([textwrap.fill(words or label, LETTERS), *([f"({bracket}"] if mark and words else [])])
+    # The brackets of a name are no direction.
+    if not mark or not bracket.endswith("better)"):
+        return broken(label, width)
+    return "\n".join([broken(words, width), f"({bracket}"])
 
 
 def _ticks(ticks: Ticks, along: bool) -> tuple[list[float], list[str]]:
     """Places and texts of ticks; where there are many along the picture, a range stands in two lines."""
-    texts = [textwrap.fill(text, TICK) for _, text in ticks]
+    width = width_for((text for _, text in ticks), TICK)
+    texts = [broken(text, width) for _, text in ticks]
     if along and len(ticks) > MANY:
         texts = [text.replace("\N{EN DASH}", "\N{EN DASH}\n").replace(" on", "\non") for text in texts]
     return [at for at, _ in ticks], texts
