@@ -20,6 +20,10 @@ def page(
         list[str] | None, typer.Option(help="A condition on results, as task=pg22 or 'n>3'; may be repeated.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of data sets, whose texts the page then shows.")] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Method to which differences are shown; by default window, or else the first one."),
+    ] = None,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Results",
     names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
 ) -> None:
@@ -38,6 +42,7 @@ def page(
         data=data,
         title=title,
         names=chosen,
+        baseline=baseline,
         on_missing=missing.append,
         progress=shown,
     )

@@ -95,10 +95,10 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
 def test_runs_are_sorted_by_any_column_in_both_directions(opened: Opened) -> None:
     head = opened.view.locator("#runs-table th", has_text="value")
     head.locator("button").click()
-    assert opened.column("runs-table", 7) == ["2.000", "0.667", "0.333", "0.000"]
+    assert opened.column("runs-table", 2) == ["2.000", "0.667", "0.333", "0.000"]
     assert head.get_attribute("aria-sort") == "descending"
     head.locator("button").click()
-    assert opened.column("runs-table", 7) == ["0.000", "0.333", "0.667", "2.000"]
+    assert opened.column("runs-table", 2) == ["0.000", "0.333", "0.667", "2.000"]
     opened.view.locator("#runs-table th", has_text="method").locator("button").click()
     assert opened.column("runs-table", 1) == ["full", "hso", "sinks", "window"]
 
@@ -110,7 +110,23 @@ def test_runs_are_filtered_by_words_and_metrics_chosen(opened: Opened) -> None:
     assert opened.column("runs-table", 1) == ["sinks"]
     opened.view.locator("#runs-filter").fill("")
     opened.view.locator("#runs-metric").select_option("word_perplexity")
-    assert opened.column("runs-table", 7).count("") == 3
+    assert opened.column("runs-table", 2).count("") == 3
+    assert set(opened.column("runs-table", 3)) == {""}
+
+
+def test_the_first_columns_are_method_value_difference_and_cost(opened: Opened) -> None:
+    heads = opened.view.locator("#runs-table th").all_inner_texts()
+    assert heads[:6] == ["method", "value", "difference", "TFLOPs per example", "state in MiB", "seconds per example"]
+    rows = dict(zip(opened.column("runs-table", 1), opened.column("runs-table", 3), strict=True))
+    assert re.fullmatch(r"\+0\.333 \[-\d\.\d+, \d\.\d+\]", rows["full"])
+    assert rows["window"] == ""
+
+
+def test_nothing_is_wider_than_a_phone(browser: Any, opened: Opened) -> None:
+    opened.view.set_viewport_size({"width": 390, "height": 800})
+    assert opened.view.evaluate("document.documentElement.scrollWidth") <= 390
+    box = opened.view.locator("#runs-table tbody tr").nth(1).locator("td").nth(2).bounding_box()
+    assert box["x"] + box["width"] <= 390
 
 
 def test_examples_of_a_run_are_opened_beside_another_run(opened: Opened) -> None:
@@ -171,12 +187,15 @@ def test_everything_works_with_the_keyboard(opened: Opened) -> None:
 def test_points_of_the_picture_say_what_they_are_and_open_examples(opened: Opened) -> None:
     points = opened.view.locator("#picture-drawing .point")
     assert points.count() == 3
-    points.nth(1).hover()
+    points.nth(1).locator("path").last.hover()
     hover = opened.view.locator(".hover")
     assert hover.is_visible()
     assert hover.inner_text() == points.nth(1).get_attribute("aria-label")
-    assert "accuracy 0.667" in hover.inner_text()
+    assert "accuracy difference +0.333 [" in hover.inner_text()
     assert opened.view.locator("#picture-drawing path.front").count() == 0
+    opened.view.locator("#picture-height").select_option("value")
+    points.nth(1).locator("path").last.hover()
+    assert "accuracy 0.667" in hover.inner_text()
     points.nth(1).focus()
     opened.view.keyboard.press("Enter")
     assert opened.view.locator("#run-a option:checked").inner_text().startswith("full")

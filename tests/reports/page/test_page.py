@@ -88,6 +88,38 @@ def test_a_page_holds_every_run_with_its_examples(folder: Path) -> None:
     assert examples["answers"][0]["items"][0]["nats"] == [1.0, 2.0]
 
 
+def test_runs_have_paired_differences_to_the_window_or_a_named_method(folder: Path) -> None:
+    keep(folder, accurate("sinks", 0.0, context="none"), [choice("a", 1), choice("b", 1)])
+    window, full, alone = overview(page([folder]))["runs"]
+    assert window["difference"] is None
+    assert [full["difference"][0], full["difference"][3]] == [0.5, 2]
+    assert [one["against"] for one in (window, full, alone)] == ["window", "window", "sinks"]
+    assert alone["difference"] is None
+    window, full, alone = overview(page([folder], baseline="full"))["runs"]
+    assert window["difference"][0] == -0.5
+    assert [one["against"] for one in (window, full, alone)] == ["full", "full", None]
+    with pytest.raises(UserError, match="There is no method in these results 'ful': did you mean 'full'"):
+        page([folder], baseline="ful")
+
+
+def test_runs_on_fewer_of_the_same_examples_are_another_group(folder: Path) -> None:
+    keep(folder, accurate("sinks", 0.5), [choice("a", 0)])
+    made = overview(page([folder]))
+    assert [run["group"] for run in made["runs"]] == [0, 0, 1]
+    assert [group["examples"] for group in made["groups"]] == [2, 1]
+
+
+def test_a_page_says_which_runs_it_leaves_out(folder: Path) -> None:
+    assert overview(page([folder]))["left_out"] == ""
+    assert overview(page([folder], where=["method!=full"]))["left_out"] == "Left out: 1 of 2 runs by method!=full"
+
+
+def test_names_that_only_look_alike_differ_on_the_page(tmp_path: Path) -> None:
+    keep(tmp_path, accurate("win\u200bdow", 0.5), [choice("a", 0)])
+    (run,) = overview(page([tmp_path]))["runs"]
+    assert run["short"] == run["method"] == r"win\u200bdow"
+
+
 def test_the_same_results_are_the_same_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert page([folder]) == page([folder], progress=True)
     assert capsys.readouterr().out == ""
@@ -136,7 +168,7 @@ def test_text_of_results_cannot_become_markup(tmp_path: Path) -> None:
     assert tags == [tag for tag, _ in Parsed(plain).tags] + ["script"] or len(tags) == len(Parsed(plain).tags) + 1
     assert html.escape(NASTY) in nasty
     assert NASTY not in nasty
-    assert {run["backbone"] for run in overview(nasty)["runs"]} == {NASTY, "tiny-llama"}
+    assert {run["backbone"] for run in overview(nasty)["runs"]} == {NASTY.replace("\u2028", r"\u2028"), "tiny-llama"}
     assert block(nasty, "run-0")["answers"][0]["items"][0]["said"] == NASTY
 
 

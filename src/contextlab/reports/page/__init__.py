@@ -16,6 +16,7 @@ import pandas
 from rich.console import Console
 from rich.progress import track
 
+from contextlab import harmless
 from contextlab.errors import UserError
 from contextlab.harness.store import lines
 from contextlab.reports import collection
@@ -26,8 +27,7 @@ from contextlab.reports.page.answers import answers
 from contextlab.reports.page.overview import overview
 from contextlab.reports.page.texts import texts
 from contextlab.reports.plots.observed import runs_of
-from contextlab.reports.stored import summaries
-from contextlab.reports.where import select
+from contextlab.reports.selected import chosen
 from contextlab.version import __version__
 
 SCRIPTS = ("elements.js", "runs.js", "picture.js", "examples.js", "main.js")
@@ -41,6 +41,7 @@ def page(
     data: Path | None = None,
     title: str = "Results",
     names: Names = PLAIN,
+    baseline: str | None = None,
     on_missing: Callable[[str], None] = lambda _: None,
     progress: bool = False,
 ) -> str:
@@ -54,21 +55,23 @@ def page(
         data: folder of data sets, whose texts are shown; None shows none.
         title: of the page.
         names: display names of methods.
+        baseline: method to which paired differences are shown; `window`, or else the first one, when None.
         on_missing: called with the reason for every data set whose texts cannot be shown.
         progress: whether to show progress on standard error.
 
     Raises:
         UserError: when there are no results, or a stored one is broken.
     """
-    frame = select(frame_of([one for folder in folders for one in summaries(folder)]), where)
-    about = overview(frame, names)
+    selection = chosen(folders, where)
+    frame = frame_of(selection.results)
+    about = overview(frame, names, baseline)
     first = frame.drop_duplicates("run")
     rows = track(runs_of(first), "runs", console=Console(stderr=True), transient=True, disable=not progress)
     blocks = {f"run-{n}": _examples(row.folder, row.examples) for n, row in enumerate(rows)}
     if data is not None:
         _add_texts(blocks, about, first, data, on_missing)
     about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
-    about["version"] = __version__
+    about |= {"version": __version__, "left_out": harmless.line(selection.left_out.sentence)}
     return _assembled(title, about, blocks)
 
 

@@ -2,58 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
 import pandas
 
+from contextlab import harmless
 from contextlab.reports.names import PLAIN, Names
+from contextlab.reports.page.differences import against, baselines
 from contextlab.reports.plots.observed import higher_is_better, runs_of
 from contextlab.reports.plots.quality import COSTS, Cost, cost_of
 from contextlab.reports.plots.style import POLYGONS, looks
 from contextlab.reports.short_names import titles
 
 COLUMNS = ("run", "method", "name", "task", "benchmark", "context", "backbone", "device", "dtype", "seed", "examples")
-PARAGRAPHS = ("note", "source")
+ABOUT = ("task", "examples", "note", "source")
+"""What is said of a group of runs on the same examples."""
 
 
-def overview(frame: pandas.DataFrame, names: Names = PLAIN) -> dict[str, Any]:
+def overview(frame: pandas.DataFrame, names: Names = PLAIN, baseline: str | None = None) -> dict[str, Any]:
     """Runs in the order of the frame, and the groups of those that were measured on the same examples.
 
+    Args:
+        frame: of results.
+        names: display names of methods.
+        baseline: method to which differences are shown, as `differences.baselines` chooses it.
+
     Returns:
-        `runs`: one object each, with `metrics` as [value, low, high, n], `measure`, `higher`, `costs`, `group` and
-        `look`; `groups`: with the task and what its data are; `costs`: the words of the costs.
+        `runs`: one object each, with `metrics` and `difference` as [value, low, high, n], `against` whom that is,
+        `measure`, `higher`, `costs`, `group` and `look`; `groups`: with the task and what its data are; `costs`: the
+        words of the costs.
+
+    Raises:
+        UserError: when there is no such baseline.
     """
     directions = {name: higher_is_better(frame, name) for name in frame["metric"].unique()}
     short = titles(frame["method"], names)
-    keys = list(dict.fromkeys(zip(frame["task"], frame["data"], strict=True)))
-    groups = [frame[(frame["task"] == task) & (frame["data"] == data)].iloc[0] for task, data in keys]
-    runs = []
-    for _, rows in frame.groupby("run", sort=False):
-        measure = rows[rows["measure"].astype(bool)].iloc[0]
-        row = runs_of(rows)[0]
-        runs.append(
-            {name: _plain(measure[name]) for name in COLUMNS}
-            | {
-                "short": short[row.method],
-                "group": keys.index((row.task, row.data)),
-                "measure": measure["metric"],
-                "higher": directions[measure["metric"]],
-                "metrics": {
-                    one.metric: [_plain(v) for v in (one.value, one.low, one.high, one.n)] for one in runs_of(rows)
-                },
-                "costs": {cost: cost_of(row, cost) for cost in COSTS},
-                "trained": _plain(row.train_tokens),
-            }
-        )
+    groups = {_group(row): row for row in reversed(runs_of(frame))}
+    keys = list(dict.fromkeys(map(_group, runs_of(frame))))
+    measures = runs_of(frame[frame["measure"].astype(bool)].drop_duplicates("run"))
+    by_run = {run: runs_of(rows) for run, rows in frame.groupby("run", sort=False)}
+    runs = [
+        _run(measure, by_run[measure.run], short)
+        | {"group": keys.index(_group(measure)), "higher": directions[measure.metric]}
+        | _difference(measure, other, short)
+        for measure, other in zip(measures, baselines(measures, baseline), strict=True)
+    ]
     for run, look in zip(runs, _looks(runs), strict=True):
         run["look"] = look
     return {
         "runs": runs,
-        "groups": [{"task": one["task"], **{name: one[name] for name in PARAGRAPHS}} for one in groups],
+        "groups": [{name: _plain(getattr(groups[key], name)) for name in ABOUT} for key in keys],
         "costs": dict[Cost, str](COSTS),
     }
+
+
+def _run(measure: Any, metrics: Sequence[Any], short: Mapping[str, str]) -> dict[str, Any]:
+    """One run, from the row of its measure and those of all its metrics."""
+    return {name: _plain(getattr(measure, name)) for name in COLUMNS} | {
+        "short": harmless.line(short[measure.method]),
+        "measure": measure.metric,
+        "metrics": {one.metric: [_plain(v) for v in (one.value, one.low, one.high, one.n)] for one in metrics},
+        "costs": {cost: cost_of(measure, cost) for cost in COSTS},
+        "trained": _plain(measure.train_tokens),
+    }
+
+
+def _difference(measure: Any, other: Any | None, short: Mapping[str, str]) -> dict[str, Any]:
+    """The paired difference of a run, and to whom it is."""
+    change = against(measure, other)
+    return {
+        "difference": None if change is None else [change.value, change.low, change.high, change.n],
+        "against": None if other is None else harmless.line(short[other.method]),
+    }
+
+
+def _group(row: Any) -> tuple[Any, ...]:
+    """Equal for runs on the same examples."""
+    return row.task, row.data, row.examples
 
 
 def _looks(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -73,7 +100,9 @@ def _path(corners: Sequence[tuple[float, float]]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has: no missing ones of pandas, and numbers of Python."""
+    """A value that JSON has: no missing ones of pandas, and numbers of Python; texts without unseen characters."""
     if pandas.isna(value):
         return None
+    if isinstance(value, str):
+        return harmless.line(value)
     return value.item() if isinstance(value, numpy.generic) else value

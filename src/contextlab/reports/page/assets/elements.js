@@ -5,7 +5,8 @@
  * @typedef {[number|null, number|null, number|null, number|null]} Metric value, low, high, n
  * @typedef {{run: string, method: string, short: string, name: string, task: string, benchmark: string,
  *   context: string, backbone: string, device: string, dtype: string, seed: number, examples: number, group: number,
- *   measure: string, higher: boolean|null, metrics: Object<string, Metric>, costs: Object<string, number|null>,
+ *   measure: string, higher: boolean|null, metrics: Object<string, Metric>, difference: Metric|null, against: string|null,
+ *   costs: Object<string, number|null>,
  *   trained: number|null, look: {colour: string, marker: string, fill: string}}} Run
  * @typedef {{id?: string, said?: string|number, right?: number, score?: number, nats?: number[]}} Item
  * @typedef {{items?: Item[], segments?: number[], facts?: Object<string, string|number>}} Answers
@@ -128,7 +129,8 @@ class SortedTable {
     const body = rows.slice(0, this.most).map((row) =>
       el("tr", { class: this.chosen(row) ? "chosen" : null }, ...this.columns.map((column) =>
         el("td", { class: column.number ? "number" : null }, column.cell(row)))));
-    const table = el("table", {}, el("caption", {}, this.caption(rows.length)), el("thead", {}, el("tr", {}, ...head)),
+    const first = rows.length > this.most ? ` Only the first ${this.most} rows are here; the button below shows more.` : "";
+    const table = el("table", {}, el("caption", {}, el("span", {}, this.caption(rows.length) + first)), el("thead", {}, el("tr", {}, ...head)),
       el("tbody", {}, ...body));
     const more = rows.length > this.most
       ? el("button", { type: "button", class: "more", onclick: () => { this.most *= 4; this.draw(); } },

@@ -13,7 +13,8 @@ function start() {
   const overview = JSON.parse(byId("overview").textContent);
   byId("title").textContent = document.title;
   const { runs, groups } = overview;
-  byId("summary").textContent = `${runs.length} runs on ${groups.length} sets of examples, made by contextlab ${overview.version}.`;
+  byId("summary").textContent = `${runs.length} runs on ${groups.length} sets of examples, made by contextlab ${overview.version}.`
+    + (overview.left_out ? ` ${overview.left_out}.` : "");
   const examples = new ExampleTable(overview);
   const open = (run) => examples.show(run);
   new Runs(overview, open);

@@ -16,9 +16,12 @@ class Pareto {
     Object.assign(this, { overview, open, cost: Object.keys(overview.costs)[0] });
     const counts = overview.groups.map((_, number) => overview.runs.filter((run) => run.group === number).length);
     this.group = counts.indexOf(Math.max(...counts));
-    const tasks = overview.groups.map((group, number) => [number, group.task]);
+    const tasks = overview.groups.map((group, number) => [number, `${group.task}, n = ${group.examples}`]);
+    this.paired = true;
     byId("picture-controls").append(
       choice("Task", "picture-task", tasks, (value) => { this.group = Number(value); this.draw(); }),
+      choice("Height", "picture-height", [["paired", "paired difference"], ["value", "value"]],
+        (value) => { this.paired = value === "paired"; this.draw(); }),
       choice("Cost", "picture-cost", Object.entries(overview.costs), (value) => { this.cost = value; this.draw(); }));
     byId("picture-task").value = this.group;
     this.draw();
@@ -26,7 +29,13 @@ class Pareto {
 
   points() {
     const own = this.overview.runs.filter((run) => run.group === this.group && run.context === "own" && run.costs[this.cost] > 0);
-    return own.map((run) => ({ run, x: run.costs[this.cost], metric: run.metrics[run.measure] }));
+    return own.map((run) => ({ run, x: run.costs[this.cost], metric: this.metric(run) })).filter((point) => point.metric !== null);
+  }
+
+  /** The height of a run with its bounds: its difference, which is nothing for the method to which differences are. */
+  metric(run) {
+    if (!this.paired) return run.metrics[run.measure];
+    return run.difference ?? (run.against === run.short ? [0, null, null, run.examples] : null);
   }
 
   draw() {
@@ -39,7 +48,7 @@ class Pareto {
     const x = scale(points.map((point) => point.x), LEFT, WIDTH - RIGHT, true);
     const y = scale(ends, HEIGHT - BOTTOM, TOP, false);
     const svg = el("svg:svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group", "aria-label": "Quality against cost" });
-    svg.append(...axes(x, y, this.overview.costs[this.cost], label(points[0].run)));
+    svg.append(...axes(x, y, this.overview.costs[this.cost], this.label(points)));
     const front = this.front(points);
     if (front.length > 1) {
       const path = front.map((point, n) => n ? `H${x.at(point.x)}V${y.at(point.metric[0])}` : `M${x.at(point.x)} ${y.at(point.metric[0])}`);
@@ -47,9 +56,22 @@ class Pareto {
     }
     const hover = el("div", { class: "hover", hidden: true });
     svg.append(...points.map((point) => this.point(point, x, y, hover)));
-    place.replaceChildren(svg, hover, legend(points), el("p", { class: "quiet" },
-      `${this.overview.groups[this.group].note} (${this.overview.groups[this.group].source}). Bars are 95 % intervals; `
-      + "no method beats those on the dashed line in both."));
+    place.replaceChildren(svg, hover, legend(points), el("p", { class: "quiet" }, this.caption(points)));
+  }
+
+  /** What the picture shows, and how many runs of the task it does not. */
+  caption(points) {
+    const group = this.overview.groups[this.group];
+    const all = this.overview.runs.filter((run) => run.group === this.group).length, rest = all - points.length;
+    const bars = this.paired ? "Differences are paired over the same examples; bars are" : "Bars are";
+    return `${group.note} (${group.source}), n = ${group.examples} examples. ${bars} 95 % intervals; no method beats those on the `
+      + `dashed line in both.${rest ? ` Left out: ${rest} of ${all} runs without this cost, with another context, or without a pair.` : ""}`;
+  }
+
+  label(points) {
+    const others = [...new Set(points.map(({ run }) => run.against))];
+    const to = this.paired && others.length === 1 ? ` \u2212 ${others[0]}` : this.paired ? ", difference" : "";
+    return measured(points[0].run, to);
   }
 
   /** The points that no other beats, by cost; none where the better direction is unknown. */
@@ -62,7 +84,7 @@ class Pareto {
   }
 
   point({ run, x: cost, metric }, x, y, hover) {
-    const words = `${run.method}: ${run.measure} ${dec(metric[0])} ${interval(metric)}, ${dec(cost)} ${this.overview.costs[this.cost]}`;
+    const words = `${run.method}: ${run.measure} ${this.paired ? `difference ${signed(metric[0])}` : dec(metric[0])} ${interval(metric)}, ${dec(cost)} ${this.overview.costs[this.cost]}`;
     const show = () => {
       hover.textContent = words;
       hover.hidden = false;
@@ -74,14 +96,14 @@ class Pareto {
     const made = el("svg:g", { class: "point", tabindex: 0, role: "button", "aria-label": words, onmouseenter: show,
       onmouseleave: hide, onfocus: show, onblur: hide, onclick: open, onkeydown: open });
     if (metric[1] !== null && metric[2] !== null) {
-      made.append(el("svg:path", { stroke: run.look.colour, d: `M${x.at(cost)} ${y.at(metric[1])}V${y.at(metric[2])}` }));
+      made.append(el("svg:path", { stroke: run.look.colour, "pointer-events": "none", d: `M${x.at(cost)} ${y.at(metric[1])}V${y.at(metric[2])}` }));
     }
     made.append(marker(run.look, `translate(${x.at(cost)} ${y.at(metric[0])})`));
     return made;
   }
 }
 
-const label = (run) => run.measure.replaceAll("_", " ") + (run.higher === null ? "" : run.higher ? " (higher is better)" : " (lower is better)");
+const measured = (run, to) => run.measure.replaceAll("_", " ") + to + (run.higher === null ? "" : run.higher ? " (higher is better)" : " (lower is better)");
 
 function marker(look, transform) {
   const fill = look.fill === "none" ? "#fff" : look.colour;
