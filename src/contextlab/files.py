@@ -164,16 +164,20 @@ class Journal:
     def append(self, content: bytes) -> None:
         """Add bytes, which are on the disk when this returns."""
         self.write(content)
-        os.fsync(self._file.fileno())
-        self._synced = self.length
+        self.sync()
+
+    def sync(self) -> None:
+        """Have all that was added on the disk."""
+        if self._synced < self.length:
+            os.fsync(self._file.fileno())
+            self._synced = self.length
 
     def close(self) -> None:
         """Nothing is added after this."""
         if self._file.closed:
             return
         with self._file:
-            if self._synced < self.length:
-                os.fsync(self._file.fileno())
+            self.sync()
 
     def __enter__(self) -> Self:
         return self

@@ -133,15 +133,18 @@ class Curve:
         return 0 if self._journal is None else self._journal.length
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Write one line."""
+        """Write one line, which the next checkpoint has on the disk."""
         if self._journal is not None:
             with writing(self._journal.path.parent):
-                self._journal.append(seals.sealed(line, line=True).encode() + b"\n")
+                self._journal.write(seals.sealed(line, line=True).encode() + b"\n")
 
-    @property
     def sha256(self) -> str | None:
-        """Of the file; None where there is none."""
-        return None if self.path is None else files.sha256(self.path)
+        """Have the file on the disk, and return its sha256; None where there is none."""
+        if self._journal is None:
+            return None
+        with writing(self._journal.path.parent):
+            self._journal.sync()
+        return files.sha256(self._journal.path)
 
     def lines(self) -> list[dict[str, Any]]:
         """All lines so far."""

@@ -209,7 +209,7 @@ class _Room:
         extra = Extra(
             course=records.course(self._about()),
             curve=curve.length,
-            curve_sha256=curve.sha256,
+            curve_sha256=curve.sha256(),
             validations=self.validations,
         )
         checkpoint.save(self.out, self.trainer, extra)
