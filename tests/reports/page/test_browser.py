@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections.abc import Iterator
@@ -201,6 +202,23 @@ def test_points_of_the_picture_say_what_they_are_and_open_examples(opened: Opene
     assert opened.view.locator("#run-a option:checked").inner_text().startswith("full")
     opened.view.locator("#picture-cost").select_option("state")
     assert points.count() == 3
+
+
+def test_at_most_eight_points_have_a_name_and_no_two_names_overlap(browser: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    for n in range(12):
+        keep(folder, accurate("window" if n == 0 else f"mine-{n}", 0.5, run_id=f"r{n}"), choices("full"))
+    (tmp_path / "many.html").write_text(page_of([folder]))
+    view = Opened(browser, tmp_path / "many.html").view
+    names = view.locator("#picture-drawing text.name")
+    assert names.count() == 8
+    assert any("window" in (one.text_content() or "") for one in names.all())
+    boxes = [one.bounding_box() for one in names.all()]
+    tops = sorted(box["y"] for box in boxes if box is not None)
+    assert all(below - above > 10 for above, below in itertools.pairwise(tops))
+    assert view.locator("#picture-drawing .point").count() == 12
+    assert view.locator("#picture-drawing .grey").count() == 4
+    assert "Grey: 4 further runs" in view.locator("#picture-drawing").inner_text()
 
 
 def test_cards_open(opened: Opened) -> None:

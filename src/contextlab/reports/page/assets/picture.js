@@ -1,5 +1,6 @@
 /** Quality against a cost, with the Pareto front. */
-const WIDTH = 720, HEIGHT = 380, LEFT = 70, RIGHT = 20, TOP = 12, BOTTOM = 48;
+const WIDTH = 720, HEIGHT = 380, LEFT = 70, RIGHT = 200, TOP = 12, BOTTOM = 48;
+const MOST = 8, ROW = 17, LETTERS = 26;
 const SHAPES = {
   o: "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0Z", s: "M-4.5-4.5h9v9h-9Z", "^": "M0-5.5L5.5 4.5H-5.5Z",
   v: "M0 5.5L5.5-4.5H-5.5Z", D: "M0-6L6 0L0 6L-6 0Z", d: "M0-6.5L4 0L0 6.5L-4 0Z", "<": "M-5.5 0L4.5-5.5V5.5Z",
@@ -55,17 +56,20 @@ class Pareto {
       svg.append(el("svg:path", { class: "front", d: path.join("") }));
     }
     const hover = el("div", { class: "hover", hidden: true });
-    svg.append(...points.map((point) => this.point(point, x, y, hover)));
-    place.replaceChildren(svg, hover, legend(points), el("p", { class: "quiet" }, this.caption(points)));
+    const named = this.named(points, front);
+    // Grey points are behind those with a name, whose names stand on the right.
+    const grey = points.filter((point) => !named.includes(point));
+    svg.append(...names(named, x, y), ...[...grey, ...named].map((point) => this.point(point, x, y, hover, named.includes(point))));
+    place.replaceChildren(svg, hover, el("p", { class: "quiet" }, this.caption(points, grey.length)));
   }
 
   /** What the picture shows, and how many runs of the task it does not. */
-  caption(points) {
+  caption(points, grey) {
     const group = this.overview.groups[this.group];
     const all = this.overview.runs.filter((run) => run.group === this.group).length, rest = all - points.length;
     const bars = this.paired ? "Differences are paired over the same examples; bars are" : "Bars are";
     return `${group.note} (${group.source}), n = ${group.examples} examples. ${bars} 95 % intervals; no method beats those on the `
-      + `dashed line in both.${rest ? ` Left out: ${rest} of ${all} runs without this cost, with another context, or without a pair.` : ""}`;
+      + `dashed line in both.${grey ? ` Grey: ${grey} further runs.` : ""}${rest ? ` Left out: ${rest} of ${all} runs without this cost, with another context, or without a pair.` : ""}`;
   }
 
   label(points) {
@@ -83,7 +87,16 @@ class Pareto {
     return ranked.filter((point, n) => ranked.slice(0, n).every((before) => better(point.metric[0], before.metric[0])));
   }
 
-  point({ run, x: cost, metric }, x, y, hover) {
+  /** The points with a name: that to which differences are, the front, the best of every method, and then the best. */
+  named(points, front) {
+    const sign = points[0].run.higher ? -1 : 1;
+    const ranked = points[0].run.higher === null ? points : [...points].sort((a, b) => sign * (a.metric[0] - b.metric[0]));
+    const best = ranked.filter(({ run }, n) => ranked.findIndex((other) => other.run.name === run.name) === n);
+    const zero = points.filter(({ run }) => run.against === run.short);
+    return [...new Set([...zero, ...[...front].reverse(), ...best, ...ranked])].slice(0, MOST);
+  }
+
+  point({ run, x: cost, metric }, x, y, hover, named) {
     const words = `${run.method}: ${run.measure} ${this.paired ? `difference ${signed(metric[0])}` : dec(metric[0])} ${interval(metric)}, ${dec(cost)} ${this.overview.costs[this.cost]}`;
     const show = () => {
       hover.textContent = words;
@@ -95,10 +108,11 @@ class Pareto {
     const open = (event) => { if (event.type === "click" || event.key === "Enter") this.open(run); };
     const made = el("svg:g", { class: "point", tabindex: 0, role: "button", "aria-label": words, onmouseenter: show,
       onmouseleave: hide, onfocus: show, onblur: hide, onclick: open, onkeydown: open });
-    if (metric[1] !== null && metric[2] !== null) {
+    if (named && metric[1] !== null && metric[2] !== null) {
       made.append(el("svg:path", { stroke: run.look.colour, "pointer-events": "none", d: `M${x.at(cost)} ${y.at(metric[1])}V${y.at(metric[2])}` }));
     }
-    made.append(marker(run.look, `translate(${x.at(cost)} ${y.at(metric[0])})`));
+    const at = `translate(${x.at(cost)} ${y.at(metric[0])})`;
+    made.append(named ? marker(run.look, at) : el("svg:path", { class: "grey", d: SHAPES.o, transform: `${at} scale(.7)` }));
     return made;
   }
 }
@@ -110,10 +124,18 @@ function marker(look, transform) {
   return el("svg:path", { d: look.path || SHAPES[look.marker], transform, fill, stroke: look.colour, "stroke-width": 1.4 });
 }
 
-function legend(points) {
-  const unique = new Map(points.map(({ run }) => [run.method, run]));
-  return el("ul", { class: "legend" }, ...[...unique.values()].map((run) => el("li", { title: run.method },
-    el("svg:svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, marker(run.look, "")), run.short)));
+/** Names in a column on the right, in the order of their points, each with a line to it. */
+function names(points, x, y) {
+  const sorted = [...points].sort((a, b) => y.at(a.metric[0]) - y.at(b.metric[0]));
+  const heights = [];
+  for (const { metric } of sorted) heights.push(Math.max(y.at(metric[0]), (heights.at(-1) ?? TOP - ROW) + ROW));
+  for (let n = heights.length - 1, last = HEIGHT - BOTTOM; n >= 0; n--, last = heights[n + 1] - ROW) heights[n] = Math.min(heights[n], last);
+  const left = WIDTH - RIGHT + 14;
+  return sorted.flatMap(({ run, x: cost, metric }, n) => [
+    el("svg:path", { class: "lead", d: `M${x.at(cost)} ${y.at(metric[0])}L${left - 7} ${heights[n]}` }),
+    marker(run.look, `translate(${left} ${heights[n]})`),
+    el("svg:text", { class: "name", x: left + 10, y: heights[n] + 4, "aria-hidden": "true" }, el("svg:title", {}, run.method),
+      run.short.length > LETTERS ? `${run.short.slice(0, LETTERS - 1)}\u2026` : run.short)]);
 }
 
 /** Positions on an axis and its ticks; logarithmic where costs differ a lot. */
