@@ -24,7 +24,7 @@ def test_two_runs_are_shown_side_by_side(capsys: pytest.CaptureFixture[str]) -> 
     assert "settings, method: window | full" in out
     assert "nats_per_token, second - first: -0.137 [" in out
     assert "(paired, n = 3, lower is better)" in out
-    assert "Examples that moved most (3 of 3 moved):" in out
+    assert "Examples that moved most (3 of 3 moved; the first 2):" in out
     assert out.count(" | ") > 2
     assert max(line.count("pg6") for line in out.splitlines()) == 1
 

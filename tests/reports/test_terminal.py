@@ -12,6 +12,7 @@ from stored_runs import three
 
 from contextlab.reports import terminal
 from contextlab.reports.cells import Cell, Column, Table
+from contextlab.reports.layout import Layout
 from contextlab.reports.tables import comparison
 
 WIDE = Cell(3.453, 1.713, 4.612)
@@ -32,6 +33,14 @@ def test_nothing_is_cut_off_at_80_columns() -> None:
     assert max(map(len, out.splitlines())) <= 80
     assert out.count("nats/token") == 1
     assert all(word in out for word in ("3.200 [2.700, 3.700]", "0.75 [", "TFLOP", "MiB", "sliding"))
+
+
+def test_a_phone_wide_terminal_shows_every_number() -> None:
+    made = comparison(three(), Layout(baseline="window"))
+    out = printed(made, 40)
+    assert max(map(len, out.splitlines())) <= 40
+    for row in range(len(made.rows)):
+        assert all(made.text(row, column) in out for column in range(len(made.columns)))
 
 
 names = st.text("abcdefgh-", min_size=1, max_size=40)

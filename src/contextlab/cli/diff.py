@@ -53,7 +53,8 @@ def lines(report: Diff, most: int) -> Iterator[str]:
     if lost or gained:
         yield f"Right only in the first run: {len(lost)}; only in the second run: {len(gained)}."
     if report.examples and most:
-        yield f"Examples that moved most ({len(report.examples)} of {report.shared} moved):"
+        first = f"; the first {most}" if most < len(report.examples) else ""
+        yield f"Examples that moved most ({len(report.examples)} of {report.shared} moved{first}):"
     for example in report.examples[:most]:
         yield f"  {example.id}: {example.first:.3f} | {example.second:.3f} ({example.change:+.3f})"
 
