@@ -81,6 +81,11 @@ def gains(root: Path, *more: str) -> Callable[[Path], str]:
     return trained
 
 
+def table(root: Path) -> str:
+    code, out, errors = command("table", root / "runs", "--format", "csv")
+    return out if code == 0 else errors
+
+
 def loaded(root: Path) -> str:
     one = workshop.method()
     try:
@@ -99,6 +104,7 @@ CONSUMERS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "weights": ("weights/*", lambda root: bench(root, root / "new", METHOD[:-1] + f",weights={root / 'weights'})")),
     "training": ("training/*.json*", gains(Path("training"), "--tokens", "300")),
     "checkpoint": ("training/checkpoint-*/*", gains(Path("training"), "--tokens", "300")),
+    "run": ("runs/*/*", table),
     "corpus": ("cache/corpora/*/*", gains(Path("fresh"))),
     "teacher": ("cache/teachers/*/*", gains(Path("fresh"))),
     "backbone": ("cache/backbones/*/*", lambda root: bench(root, root / "new", "window", "smollm2-135m")),

@@ -43,13 +43,18 @@ def sealed(value: Mapping[str, Any], *, salt: str = "", line: bool = False) -> s
     return _sealed(json.dumps(plain, indent=None if line else 1, default=str), salt)
 
 
-def write(path: Path, value: Mapping[str, Any]) -> None:
+def write(path: Path, value: Mapping[str, Any], *, salt: str = "") -> None:
     """Write a sealed JSON object in place of an earlier file.
+
+    Args:
+        path: of the file.
+        value: the object.
+        salt: as for `sealed`.
 
     Raises:
         OSError: when it cannot be written.
     """
-    files.write(path, sealed(value) + "\n")
+    files.write(path, sealed(value, salt=salt) + "\n")
 
 
 def opened(text: str, *, salt: str = "", required: bool = False) -> dict[str, Any]:

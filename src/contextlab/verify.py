@@ -107,20 +107,12 @@ def _run(folder: Path) -> None:
         raise UserError(f"{folder / 'manifest.json'} is missing: put it back, or delete the folder and run again.")
     manifest = store.read_manifest(folder)
     result = store.read_result(folder) if (folder / "summary.json").exists() else None
-    for name, about in (("manifest.json", manifest), ("summary.json", result)):
-        if about is not None and about.run_id != folder.name:
-            raise UserError(f"{folder / name} is that of another run: put the intact file back.")
+    if manifest is not None and result is not None and manifest.run_id != result.run_id:
+        raise UserError(f"{folder / 'summary.json'} is that of another run: put the intact file back.")
     examples = 0 if result is None else result.data.examples
     if len(store.lines(folder, examples)) < examples:
         raise UserError(f"{folder / 'examples.jsonl'} is missing: put it back, or run its benchmark again.")
     _once(folder / "examples.jsonl")
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        return seals.opened(seals.text(path))
-    except seals.Damaged as damaged:
-        raise UserError(f"{path} is not what was written ({damaged}): put the intact file back.") from None
 
 
 def _once(path: Path) -> None:

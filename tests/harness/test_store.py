@@ -323,3 +323,20 @@ def test_the_manifest_stays_that_of_the_first_start(tmp_path: Path) -> None:
         run.append(LINES[0])
     with store.open_run(tmp_path, IDENTITY, second) as run:
         assert run.manifest == Manifest(run_id=run.folder.name, identity=IDENTITY, provenance=first)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "examples.jsonl"])
+def test_a_file_of_another_run_is_refused(name: str, tmp_path: Path) -> None:
+    folders = []
+    for seed in (0, 1):
+        with store.open_run(tmp_path, {**IDENTITY, "seed": seed}, STARTED) as run:
+            run.append(LINES[0])
+            run.finish(RESULT)
+        folders.append(run.folder)
+    (folders[0] / name).write_bytes((folders[1] / name).read_bytes())
+    with pytest.raises(UserError, match="its seal is broken"):
+        store.read_result(folders[0]) and store.lines(folders[0])
+    store.read_result(folders[1])
+    folders[1].rename(tmp_path / "renamed")
+    assert store.read_result(tmp_path / "renamed").run_id == RESULT.run_id
+    assert store.lines(tmp_path / "renamed") == [LINES[0]]

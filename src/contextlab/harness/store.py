@@ -52,11 +52,11 @@ class Run:
         self.folder = folder
         path = folder / LINES
         whole = _whole(path.read_bytes() if path.exists() else b"")
-        self.lines = {line.id: line for line in _parsed(path, whole)}
-        # An incomplete last line, left by a killed process, is cut off.
-        self.journal = Journal(path, len(whole))
         stored = read_manifest(folder)
         self.manifest = manifest if stored is None else stored
+        self.lines = {line.id: line for line in _parsed(path, whole, self.manifest.run_id)}
+        # An incomplete last line, left by a killed process, is cut off.
+        self.journal = Journal(path, len(whole))
         self.summary = _result(folder)
         if stored is None:
             seals.write(folder / MANIFEST, manifest.as_json())
@@ -64,13 +64,14 @@ class Run:
     def append(self, line: ExampleLine) -> None:
         """Store one finished example; it is on disk when this function returns."""
         with _writing(self.folder):
-            self.journal.append(seals.sealed(line.as_json(), line=True).encode() + b"\n")
+            text = seals.sealed(line.as_json(), salt=self.manifest.run_id, line=True)
+            self.journal.append(text.encode() + b"\n")
         self.lines[line.id] = line
 
     def finish(self, result: Result) -> Result:
         """Store the result, replacing an earlier one, and return it with its folder."""
         with _writing(self.folder):
-            seals.write(self.folder / SUMMARY, result.as_json())
+            seals.write(self.folder / SUMMARY, result.as_json(), salt=self.manifest.run_id)
         self.summary = result.placed(self.folder)
         return self.summary
 
@@ -117,7 +118,7 @@ def lines(folder: Path, examples: int | None = None) -> list[ExampleLine]:
     """
     path = folder / LINES
     try:
-        stored = _parsed(path, _whole(path.read_bytes()))
+        stored = _parsed(path, _whole(path.read_bytes()), _run_id(folder))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -165,6 +166,14 @@ def read_manifest(folder: Path) -> Manifest | None:
     return _read(folder / MANIFEST, Manifest, earlier.manifest)
 
 
+def _run_id(folder: Path) -> str:
+    """The id that the seals of a run's result and lines name, by its manifest or else by its folder."""
+    try:
+        return str(seals.opened(seals.text(folder / MANIFEST))["run_id"])
+    except (FileNotFoundError, KeyError, *BROKEN):
+        return folder.name
+
+
 def _result(folder: Path) -> Result | None:
     def migrated(value: Any) -> Any:
         if isinstance(value, dict) and value.get("schema") == earlier.FIRST:
@@ -172,7 +181,7 @@ def _result(folder: Path) -> Result | None:
             return earlier.migrated(value, None if of_run is None else of_run.as_json())
         return value
 
-    result = _read(folder / SUMMARY, Result, migrated)
+    result = _read(folder / SUMMARY, Result, migrated, _run_id(folder))
     return None if result is None else result.placed(folder)
 
 
@@ -196,12 +205,15 @@ def _whole(content: bytes) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
-def _parsed(path: Path, whole: bytes) -> list[ExampleLine]:
+def _parsed(path: Path, whole: bytes, run_id: str) -> list[ExampleLine]:
+    """The lines of a run; where one of them is sealed, all must be."""
     indices: dict[str, int] = {}
     parsed: list[ExampleLine] = []
+    sealed = b'"seal": "' in whole
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
-            parsed.append(ExampleLine.model_validate(earlier.line(seals.opened(_text(line)), indices)))
+            opened = _opened(_text(line), run_id, sealed)
+            parsed.append(ExampleLine.model_validate(earlier.line(opened, indices)))
         except BROKEN as error:
             raise UserError(
                 f"Line {number} of {path} is broken ({_reason(error)}): delete it and its example runs again."
@@ -209,10 +221,18 @@ def _parsed(path: Path, whole: bytes) -> list[ExampleLine]:
     return parsed
 
 
-def _read(path: Path, kind: type[M], migrated: Callable[[Any], Any]) -> M | None:
+def _opened(text: str, run_id: str, sealed: bool = False) -> dict[str, Any]:
+    """A result or line, whose seal names its run, or no run where it was copied; that of another run is refused."""
+    try:
+        return seals.opened(text, salt=run_id, required=sealed)
+    except Damaged:
+        return seals.opened(text, required=sealed)
+
+
+def _read(path: Path, kind: type[M], migrated: Callable[[Any], Any], run_id: str = "") -> M | None:
     """The object of a file; None when there is no such file."""
     try:
-        return kind.model_validate(migrated(seals.opened(seals.text(path))))
+        return kind.model_validate(migrated(_opened(seals.text(path), run_id)))
     except FileNotFoundError:
         return None
     except BROKEN as error:
