@@ -19,9 +19,11 @@ import torch
 import workshop
 from workshop import TOY, command, train
 
+import contextlab
 from contextlab import backbone as backbones
 from contextlab import files, verify
 from contextlab.backbone import embedded
+from contextlab.harness import store
 from contextlab.training import records
 
 KILLS = int(os.environ.get("CONTEXTLAB_KILLS", "15"))
@@ -117,6 +119,42 @@ def killed(work: Callable[[], object], place: Path, check: Callable[[], None], s
 def undamaged(folder: Path) -> None:
     for kind in verify.below([folder]) if any(folder.iterdir()) else ():
         assert kind.wrong is None, kind
+
+
+def without_time(value: Any) -> Any:
+    """A JSON value without what a clock says."""
+    if isinstance(value, dict):
+        timed = ("seconds", "seconds_spread", "started", "command")
+        return {key: without_time(item) for key, item in value.items() if key not in timed}
+    return [without_time(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("method", ["window(N=16)", f"{TOY}:HiddenLate"])
+def test_a_run(method: str, tmp_path: Path) -> None:
+    """Killed at every step: before and after the manifest, in a line and between lines, before the peaks are measured,
+    while FLOPs are counted again (`HiddenLate`), and before and in the summary."""
+    place, made = tmp_path / "runs", list[Any]()
+
+    def work() -> Any:
+        options: dict[str, Any] = {"split": "n2", "limit": 3, "backbone": "tiny-llama", "device": "cpu"}
+        (run,) = contextlab.bench(method, "sst2", out=place, **options).runs
+        return run
+
+    def check() -> None:
+        for checked in verify._walk(place):
+            assert checked.wrong is None, checked
+        folder = work().folder
+        made.append(
+            without_time([store.read_result(folder).as_json(), *(one.as_json() for one in store.lines(folder))])
+        )
+        assert made[-1] == made[0]
+        assert len({one["id"] for one in made[0][1:]}) == len(made[0][1:]) == 3
+        assert made[0][0]["cost"]["query"]["peak_bytes"] > 0
+        assert all(one["recounted"] == ("Hidden" in method) for one in made[0][1:])
+        assert [path.name for path in place.iterdir()] == [folder.name]
+
+    count = killed(work, place, check, 100.0, None)
+    print(f"{count} kills of a run")
 
 
 def test_a_training(tmp_path: Path) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "bench", "load", "results", "train"]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     # All bring torch with them, and importing the package must stay cheap.
     if name == "bench":

@@ -94,6 +94,28 @@ def test_a_result_is_the_contracts_object(tmp_path: Path) -> None:
     assert read_result(tmp_path / result.run_id).placed(result.folder, result.parts) == result
 
 
+def test_results_are_short_in_words_and_long_as_frames(tmp_path: Path) -> None:
+    results = run(tmp_path, f"{COUNTER}(prior=0.5),{OTHER}", limit=2)
+    assert repr(results).splitlines() == [
+        "2 runs",
+        f"{COUNTER}(prior=0.5) on {LETTERS}/short (own): accuracy 1.000, n = 2",
+        f"{OTHER} on {LETTERS}/short (own): accuracy 1.000, n = 2",
+    ]
+    assert results._repr_html_().count("<tr") == 3
+    assert list(results.to_pandas()["label"]) == [f"{COUNTER}(prior=0.5)", OTHER]
+    examples = results.examples
+    assert list(examples["id"]) == [*IDS[:2], *IDS[:2]]
+    assert list(examples["quality"]) == [1.0] * 4
+    assert list(examples["run"].unique()) == [one.run_id for one in results.runs]
+
+
+def test_a_model_in_memory_is_no_backbone_of_a_bench(tmp_path: Path) -> None:
+    model = backbone.load("tiny-llama", device="cpu").model
+    with pytest.raises(UserError, match=r"not a LlamaForCausalLM: save .* backbone=FOLDER, or .*contextlab.load"):
+        bench(COUNTER, LETTERS, backbone=model, out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_without_context_that_phase_has_no_cost(tmp_path: Path) -> None:
     (result,) = run(tmp_path, limit=2, context="none").runs
     assert result.cost.contextualize is None
@@ -396,6 +418,7 @@ def test_the_package_offers_load_and_bench(tmp_path: Path) -> None:
     again = contextlab.load(COUNTER, backbone=method.backbone.model, tokenizer=method.backbone.tokenizer)
     assert again.backbone.encode("ab") == method.backbone.encode("ab")
     assert contextlab.bench is bench
+    assert {"bench", "load", "results", "train", "__version__"} <= set(dir(contextlab))
     with pytest.raises(AttributeError, match="benhc"):
         _ = contextlab.benhc
 

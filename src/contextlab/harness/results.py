@@ -11,7 +11,7 @@ import pydantic
 
 from contextlab.benchmarks.examples import Example
 from contextlab.benchmarks.metrics.estimates import Comparison, compared
-from contextlab.benchmarks.task import Control, Dataset, Measure, Metric, Options, Protocol, Task
+from contextlab.benchmarks.task import Control, Dataset, Measure, Metric, Options, Part, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.harness import labels
 from contextlab.harness.stored import (
@@ -146,7 +146,7 @@ class Difference:
         return self.label.endswith((", own - none", ", own - wrong"))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Results:
     """The results of `bench`.
 
@@ -158,11 +158,56 @@ class Results:
     runs: list[Result]
     differences: list[Difference]
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row per run; nested fields have dotted names."""
+    def __repr__(self) -> str:
+        lines = [f"{name}: {measure} {value:.3f}, n = {n}" for name, measure, value, n in map(_short, self.runs)]
+        return "\n".join([f"{len(self.runs)} runs", *lines])
+
+    def _repr_html_(self) -> str:
         import pandas
 
-        return pandas.json_normalize([run.as_json() for run in self.runs])
+        columns = ("run", "measure", "value", "n")
+        return str(pandas.DataFrame(map(_short, self.runs), columns=columns).to_html(index=False))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per run, its `label` first; nested fields have dotted names."""
+        import pandas
+
+        frame = pandas.json_normalize([run.as_json() for run in self.runs])
+        frame.insert(0, "label", [_label(run) for run in self.runs])
+        return frame
+
+    @property
+    def examples(self) -> pandas.DataFrame:
+        """One row per example of every run, with the metrics that runs are compared in; skipped ones have none."""
+        import pandas
+
+        rows = [
+            {"run": run.run_id, "label": _label(run), "task": labels.of_result(run), "context": run.context, "id": id_}
+            | {name: mean_of(parts) for name, parts in of_example.items()}
+            for run in self.runs
+            for id_, of_example in (run.parts or {}).items()
+        ]
+        return pandas.DataFrame(rows, columns=None if rows else ["run", "label", "task", "context", "id", QUALITY])
+
+
+def _label(run: Result) -> str:
+    """The method with the settings that differ from its defaults."""
+    return labels.of_run(run, {name: value for name, value in run.method_config.items() if name in run.changed})
+
+
+def _short(run: Result) -> tuple[str, str, float, int]:
+    """What a run is, and its measure."""
+    metric = run.metrics[run.measure.name]
+    return f"{_label(run)} on {labels.of_result(run)} ({run.context})", run.measure.name, metric.value, metric.n
+
+
+def mean_of(parts: Sequence[Part]) -> float:
+    """The metric of one example; where it has several parts, the mean over their strata."""
+    strata: dict[str, list[Part]] = {}
+    for part in parts:
+        strata.setdefault(part.stratum, []).append(part)
+    ratios = [sum(p.numerator for p in of_one) / sum(p.denominator for p in of_one) for of_one in strata.values()]
+    return sum(ratios) / len(ratios)
 
 
 def result_of(

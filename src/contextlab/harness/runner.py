@@ -76,7 +76,8 @@ def bench(
         methods: names or `path.py:Class`, with settings as in `longmem(K=32)`, as a list or separated by commas.
         tasks: the same form, with splits as in `pg22/S1(tokens=8192)`.
         split: split of every task; each task's default when None.
-        backbone: name, hub id, folder or GGUF file.
+        backbone: name, hub id, folder or GGUF file, so that the same command finds it again; a model in memory is for
+            `load`.
         context: controls: `own`, `none`, `wrong`; with `own` and others, paired differences are computed.
         history: tokens read before the scored ones, in every task that has this setting.
         limit: the most examples of each task, the first ones.
@@ -94,6 +95,7 @@ def bench(
     Raises:
         UserError: for a wrong name, option, data set or folder.
     """
+    _check_backbone(backbone)
     _check_out(out)
     selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
     # Files may be edited while data and weights are loaded.
@@ -123,6 +125,15 @@ def _built(one: NamedMethod, model: Backbone) -> AnyMethod:
     """The method; what it has not learned is random and the same, whichever methods are beside it."""
     with process.seeded(FRESH_SEED, str(model.device)):
         return one.build(model)
+
+
+def _check_backbone(backbone: object) -> None:
+    """Refuse a model in memory, which no later command could find again."""
+    if not isinstance(backbone, str):
+        raise UserError(
+            f"bench takes the name of a backbone, not a {type(backbone).__name__}: save model and tokenizer with "
+            "save_pretrained(FOLDER) and give backbone=FOLDER, or use the model with contextlab.load(method, model)."
+        )
 
 
 def _check_out(out: Path | str) -> None:

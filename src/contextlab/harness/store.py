@@ -55,11 +55,12 @@ class Run:
         stored = read_manifest(folder)
         self.manifest = manifest if stored is None else stored
         self.lines = {line.id: line for line in _parsed(path, whole, self.manifest.run_id)}
-        # An incomplete last line, left by a killed process, is cut off.
-        self.journal = Journal(path, len(whole))
         self.summary = _result(folder)
+        # Examples without the manifest of their run, as a killed process could leave them, would belong to nothing.
         if stored is None:
             seals.write(folder / MANIFEST, manifest.as_json())
+        # An incomplete last line, left by a killed process, is cut off.
+        self.journal = Journal(path, len(whole))
 
     def append(self, line: ExampleLine) -> None:
         """Store one finished example; it is on disk when this function returns."""

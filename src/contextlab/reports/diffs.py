@@ -11,9 +11,10 @@ from typing import Any
 from pydantic import JsonValue
 
 from contextlab.benchmarks.metrics.estimates import Comparison
-from contextlab.benchmarks.task import Measure, Part
+from contextlab.benchmarks.task import Measure
 from contextlab.errors import UserError, short, unknown
 from contextlab.harness import labels
+from contextlab.harness.results import mean_of
 from contextlab.harness.store import SUMMARY, read_manifest, read_result
 from contextlab.harness.stored import QUALITY, Parts, Result
 from contextlab.reports.dimensions import named
@@ -220,8 +221,4 @@ def _shown(value: JsonValue, *, digest: bool = False) -> str:
 
 def _value(measure: Measure, stored: Parts) -> float:
     """The measure of one example; where it has several parts, the mean over its strata."""
-    strata: dict[str, list[Part]] = {}
-    for part in stored.get(measure.name, stored[QUALITY]):
-        strata.setdefault(part.stratum, []).append(part)
-    ratios = [sum(p.numerator for p in parts) / sum(p.denominator for p in parts) for parts in strata.values()]
-    return sum(ratios) / len(ratios)
+    return mean_of(stored.get(measure.name, stored[QUALITY]))
