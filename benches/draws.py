@@ -3,7 +3,8 @@
 A run with `memory` is compared with the cold window on the same task without it (`gain`), whose texts and
 demonstrations in context are the same, and on its own task with the sliding window (`over_sliding`) and with its twin
 (`over_twin`), which was trained on the same tokens. These are means over the draws that both runs have, with their
-number and Student's 95 % interval; fewer than three draws have no interval.
+number and Student's 95 % interval; fewer than three draws have no interval. A draw is compared with that of the
+same seed.
 
     python benches/draws.py results/icl-many-shots > results/benches/icl_draws.json
 """
@@ -28,8 +29,8 @@ PLAIN, NEAR = "window", "sliding"
 DIGITS = 9
 LEAST = 3
 """The least number of draws that have an interval: the spread of two says nothing of that of others."""
-Draws = dict[str, float]
-"""The measure of every draw, by its id."""
+Draws = dict[tuple[int, str], float]
+"""The measure of every draw, by the seed of its run and its id."""
 
 
 def label(run: Result) -> str:
@@ -61,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="of results, as `contextlab bench` stores them")
     options = parser.parse_args()
-    results = list(summaries(options.folder))
+    results = [run for run in summaries(options.folder) if run.context == "own"]
     devices, dtypes = ({getattr(run.provenance, key) for run in results} for key in ("device", "dtype"))
     provenance = {"device": sorted(devices), "dtype": sorted(dtypes)}
     runs: dict[tuple[str, str], Draws] = {}
@@ -69,7 +70,8 @@ def main() -> None:
     for run in results:
         key = labels.of_result(run), label(run)
         stored = [] if run.folder is None else lines(run.folder, run.data.examples)
-        runs[key] = {line.id: line.quality for line in stored if line.quality is not None}
+        of_run = {(run.provenance.seed, line.id): line.quality for line in stored if line.quality is not None}
+        runs[key] = runs.get(key, {}) | of_run
         twins[key] = run.twin
     rows = []
     for (task, method), draws in sorted(runs.items()):

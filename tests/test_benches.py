@@ -261,11 +261,13 @@ def test_draws(bench, tmp_path):
         ("retrieval", "mr(memory=9,n=4)", "window(rank=8)"): [1.0, 0.75],
         ("window", "mr(memory=9,n=4)", None): [0.0, 0.25],
     }
-    for number, ((method, split, twin), measures) in enumerate(values.items()):
+    runs = [*((*key, 0, measures) for key, measures in values.items()), ("window", "mr(memory=9,n=4)", None, 1, [1.0])]
+    for number, (method, split, twin, seed, measures) in enumerate(runs):
         settings = {"rank": 8} if twin else {}
         about = {"method_config": settings, "changed": list(settings), "task": "icl", "split": split, "twin": twin}
         lines = [stored_runs.line_of(str(index), one, index=index) for index, one in enumerate(measures)]
-        result = stored_runs.result(method, **about, data={"examples": len(measures)})
+        of_seed = {"provenance": {"seed": seed}, "data": {"examples": len(measures)}}
+        result = stored_runs.result(method, **about, **of_seed)
         stored_runs.store(tmp_path / str(number), result, stored_runs.json_lines(*lines))
     report = bench("draws", str(tmp_path))
     assert (report["backbone"], report["device"]) == ([result.backbone], [result.provenance.device])
@@ -280,7 +282,8 @@ def test_draws(bench, tmp_path):
     assert learned["over_sliding"] == {"value": 0.125, "draws": 2}
     assert "over_twin" not in learned
     assert "over_sliding" not in rows["sliding"]
-    assert rows["window"]["over_sliding"]["value"] == -0.625
+    assert rows["window"]["draws"] == 3
+    assert rows["window"]["over_sliding"] == {"value": -0.625, "draws": 2}  # of the seed that both have
 
 
 def test_decode(bench):

@@ -43,7 +43,7 @@ def test_rows_costs_order_and_names_are_chosen(capsys: pytest.CaptureFixture[str
 
 def test_shares_are_taken_between_named_twins(capsys: pytest.CaptureFixture[str]) -> None:
     twins = [f"{name}(rank=16,weights={name}-shuffled/weights.safetensors)" for name in ("window", "full")]
-    out = table(capsys, str(RESULTS / "pg22-s2"), "--twins", *twins, "--cost", "none")
+    out = table(capsys, str(RESULTS / "pg22-s2"), "--mixed", "--twins", *twins, "--cost", "none")
     values = {line.split(" | ")[0]: line.split(" | ")[-1].split(" ")[0] for line in out.splitlines()[2:-2]}
     assert [values[f"| {twin} (trained 246k)"] for twin in twins] == ["0.00", "1.00"]
     assert f"share = ({twins[0]} - method) / ({twins[0]} - {twins[1]})" in out
@@ -51,10 +51,20 @@ def test_shares_are_taken_between_named_twins(capsys: pytest.CaptureFixture[str]
     assert "There is no method in these results 'lost'" in capsys.readouterr().err
 
 
+def test_a_mixture_of_code_is_refused_or_named(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(RESULTS / "chapterbreak-ctx-4k")
+    assert main(["table", folder]) == 2
+    error = capsys.readouterr().err
+    assert "3 states of the code (a0577e2 in " in error
+    condition = error.split("--where '")[1].split("'")[0]
+    assert "states of the code" not in table(capsys, folder, "--where", condition)
+    assert "Runs come from 3 states of the code: a0577e2 (window, " in table(capsys, folder, "--mixed")
+
+
 def test_several_dimensions_may_be_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    out = table(capsys, str(RESULTS / "nine-tasks"), "--columns", "task,context", "--cost", "none")
+    out = table(capsys, str(RESULTS / "nine-tasks"), "--mixed", "--columns", "task,context", "--cost", "none")
     assert "| method | metaicl/k16 accuracy |" in out
-    out = table(capsys, str(RESULTS / "nine-tasks"), "--rows", "method,task", "--cost", "none")
+    out = table(capsys, str(RESULTS / "nine-tasks"), "--mixed", "--rows", "method,task", "--cost", "none")
     assert "| method | task | accuracy |" in out
 
 
@@ -62,7 +72,7 @@ def test_a_wide_table_is_readable_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("contextlab.cli.WIDTH_OF_FILES", 80)
-    out = table(capsys, str(RESULTS / "nine-tasks"), "--format", "text", "--metric", "all", "--cost", "all")
+    out = table(capsys, str(RESULTS / "nine-tasks"), "--mixed", "--format", "text", "--metric", "all", "--cost", "all")
     assert "…" not in out
     assert max(map(len, out.splitlines())) <= 80
     assert "0.570 [0.349, 0.767]" in out
@@ -88,7 +98,7 @@ def test_other_data_are_refused_unless_asked_for(capsys: pytest.CaptureFixture[s
     )
     assert main(["table", str(tmp_path / "runs")]) == 2
     err = capsys.readouterr().err
-    assert "pg22/S2 has results with different data" in err
+    assert "Runs come from 2 sets of data of pg22/S2" in err
     assert err.count("\n") == 1
     assert "data=ffffffff" in table(capsys, str(tmp_path / "runs"), "--mixed")
     assert "hso" in table(capsys, str(tmp_path / "runs"), "--where", "data=ffffffff*")

@@ -71,11 +71,6 @@ def test_provenance_holds_time_machine_code_and_command(monkeypatch: pytest.Monk
     assert {f"contextlab.{name}" for name in names} <= (provenance.code or {}).keys()
 
 
-@pytest.mark.parametrize("version", ["2.9.1+cpu", "2.9", "2.9.0a0+git1", "2.9rc1"])
-def test_of_a_version_two_numbers_count(version: str) -> None:
-    assert identities.minor(version) == "2.9"
-
-
 def test_the_hardware_is_described_in_words() -> None:
     words = identities.hardware(torch.device("cpu"))
     assert words.startswith("cpu (")

@@ -26,7 +26,7 @@ from contextlab.harness import runner
 from contextlab.harness.results import Case
 from contextlab.harness.runner import Results, bench
 from contextlab.harness.store import read_result
-from contextlab.harness.stored import Model
+from contextlab.harness.stored import Model, minor
 from contextlab.reports.layout import Layout
 from contextlab.reports.stored import load_results
 from contextlab.reports.tables import comparison
@@ -349,7 +349,7 @@ def test_the_identity_changes_with_all_that_could_change_a_result(monkeypatch: p
     # Other code of the same numbers is the same run.
     monkeypatch.setattr(identities, "commit", lambda: "0")
     monkeypatch.setattr(identities, "__version__", "0")
-    monkeypatch.setattr(torch, "__version__", f"{identities.minor(torch.__version__)}.99+other")
+    monkeypatch.setattr(torch, "__version__", f"{minor(torch.__version__)}.99+other")
     longer = identities.identity(**{**base, "dataset": dataclasses.replace(dataset, note="other", source="hub")})
     assert longer == identities.identity(**base)
 

@@ -69,6 +69,12 @@ def test_the_manifests_say_what_the_summaries_do_not(tmp_path: Path) -> None:
     assert {field.first for field in diff(*runs).fields} == {"-"}
 
 
+def test_modules_that_both_have_are_compared() -> None:
+    codes = ({"method": "1", "hso": "1", "cache": "1"}, {"method": "1", "trime": "2", "cache": "2"})
+    (field,) = diff(*(result(provenance={"code": code}) for code in codes)).fields
+    assert (field.kind, field.name, field.first, field.second) == ("code", "cache", "1", "2")
+
+
 def test_the_difference_is_the_paired_one_of_the_second_minus_the_first() -> None:
     first, second = ({"a": 1.0, "b": 5.0, "c": 9.0}, {"a": 0.9, "b": 4.8, "c": 8.85, "d": 1.0})
     report = diff(result(parts=nats_of(first)), result(parts=nats_of(second)))

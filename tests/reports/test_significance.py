@@ -86,11 +86,12 @@ def test_a_gain_that_not_all_seeds_have_is_not_marked() -> None:
     def seeds(gains: list[float]) -> list[Result]:
         return [run("b", gain, run_id=f"b{n}", provenance={"seed": n}) for n, gain in enumerate(gains)]
 
-    steady = table(run("a", 0.0), *seeds([0.2, 0.21, 0.19]), mean_seeds=True)
+    zeros = [run("a", 0.0, run_id=f"a{n}", provenance={"seed": n}) for n in range(3)]
+    steady = table(*zeros, *seeds([0.2, 0.21, 0.19]), mean_seeds=True)
     assert marked(steady) == {"b": "best"}
-    assert "Mean ± standard deviation over seeds (a 1, b 3), in brackets" in steady.caption
+    assert "Mean ± standard deviation over seeds 0, 1, 2" in steady.caption
     assert "± 0.0" in steady.text(1, 0)
-    assert marked(table(run("a", 0.0), *seeds([0.5, 0.3, -0.2]), mean_seeds=True)) == {}
+    assert marked(table(*zeros, *seeds([0.5, 0.3, -0.2]), mean_seeds=True)) == {}
 
 
 probability = st.floats(0, 0.2)

@@ -20,14 +20,16 @@ def cost(
     where: Annotated[list[str] | None, typer.Option(metavar="CONDITION", help="As in `contextlab table`.")] = None,
     under: Annotated[list[str] | None, typer.Option(metavar="LIMIT", help="Such as state=32MB; repeat it.")] = None,
     names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
+    mixed: Annotated[bool, typer.Option("--mixed", help="As in `contextlab table`.")] = False,
     style: Annotated[str | None, typer.Option("--format", help=", ".join(FORMATS))] = None,
     notes: Annotated[bool, typer.Option("--notes", help="Also how the numbers were made.")] = False,
 ) -> None:
     """Show what a context and its questions cost, and from how many questions on which method is cheaper."""
     from contextlab.cli.table import format_of, show
     from contextlab.reports import by_formula
-    from contextlab.reports.alike import check_alike
+    from contextlab.reports.alike import check_alike, mixtures, with_mixtures
     from contextlab.reports.break_even import tables
+    from contextlab.reports.dimensions import DIMENSIONS
     from contextlab.reports.layout import check
     from contextlab.reports.limits import Limit
     from contextlab.reports.names import Names
@@ -38,13 +40,15 @@ def cost(
     counts = _counts(questions)
     shown_as = Names() if names is None else Names.read(names)
     selection = chosen([folder], where or [], [Limit.parse(text) for text in under or []])
-    check_alike(selection.results)
+    if not mixed:
+        check_alike(selection.results, DIMENSIONS)
+    named = mixtures(selection.results, DIMENSIONS)
     results, left_out = selection.results, selection.left_out
     amortised = tables(results, "seconds" if resource == "seconds" else "flops", counts, shown_as, left_out, contexts)
     for number, table in enumerate((*amortised, *by_formula.tables(results, shown_as, left_out))):
         if number and style != "text":
             print()
-        show(table, style, notes=notes)
+        show(with_mixtures(table, named), style, notes=notes)
 
 
 def _counts(text: str) -> list[int]:

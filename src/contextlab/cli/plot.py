@@ -36,6 +36,7 @@ def plot(
         int, typer.Option(min=1, help="Contexts over which the cost of training is spread in break-even.")
     ] = 1,
     names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
+    mixed: Annotated[bool, typer.Option("--mixed", help="As in `contextlab table`.")] = False,
     notes: Annotated[bool, typer.Option("--notes", help="Also print the circumstances and what is grey.")] = False,
 ) -> None:
     """Draw stored results as a picture for a paper's column or a page, and print its caption."""
@@ -47,7 +48,7 @@ def plot(
     draw.check_format(out)
     chosen = PLAIN if names is None else Names.read(names)
     options = Options(x, metric, baseline, tuple(label or ()), chosen, contexts)
-    made = plots.picture(kind, folders, options, where=where or ())
+    made = plots.picture(kind, folders, options, where=where or (), mixed=mixed)
     draw.save(made, out)
     say(made.caption)
     if notes and made.notes:

@@ -58,7 +58,7 @@ def table(
     ] = None,
     notes: Annotated[bool, typer.Option("--notes", help="Also how the numbers were made, below the caption.")] = False,
     mixed: Annotated[
-        bool, typer.Option("--mixed", help="Also results of different data, prompts or counting.")
+        bool, typer.Option("--mixed", help="Also results of different code, data, prompts or weights.")
     ] = False,
     legacy: Annotated[
         bool, typer.Option("--legacy", help="Add the cost as GenerativeAdapter's Table 1 counts it.")
@@ -66,6 +66,7 @@ def table(
 ) -> None:
     """Print a comparison table of stored results, with a caption about its data."""
     from contextlab.reports.alike import check_alike
+    from contextlab.reports.dimensions import DIMENSIONS
     from contextlab.reports.layout import ENDS, Layout, check, words
     from contextlab.reports.limits import Limit
     from contextlab.reports.names import Names
@@ -100,7 +101,7 @@ def table(
             print(harmless.line(f"contextlab: {selection.left_out.sentence}."), file=sys.stderr)
         return
     if not mixed:
-        check_alike(selection.results)
+        check_alike(selection.results, DIMENSIONS)
     made = comparison(selection.results, layout)
     show(dataclasses.replace(made, left_out=selection.left_out.sentence), style, notes=notes)
 

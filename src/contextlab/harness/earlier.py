@@ -1,7 +1,8 @@
 """Results of schema 1 as those of schema 2.
 
 Schema 1 did not always store the measure, the settings that were changed, or the indices of examples, and its earliest
-runs timed the calls that they counted. What a method has learned stood in the manifest alone.
+runs timed the calls that they counted. What a method has learned, and the digest of the code, stood in the manifest
+alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ def migrated(value: Any, manifest: Any) -> Any:
     if not isinstance(value, dict) or value.get("schema") != FIRST:
         return value
     cost, metrics = value.get("cost"), value.get("metrics")
+    provenance = value.get("provenance")
+    source = {"source_sha256": _at(manifest, "identity", "source_sha256")}
     measure = {"name": next(iter(metrics))} if isinstance(metrics, dict) and metrics else None
     return {
         **dict.fromkeys(("history", "tokens", "max_context", "twin", "state")),
@@ -32,6 +35,7 @@ def migrated(value: Any, manifest: Any) -> Any:
         "method_weights": _at(manifest, "identity", "method_weights"),
         **value,
         "schema": 2,
+        "provenance": {**source, **provenance} if isinstance(provenance, dict) else provenance,
         "cost": {name: _cost(name, one) for name, one in cost.items()} if isinstance(cost, dict) else cost,
     }
 

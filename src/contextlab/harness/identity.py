@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from contextlab.benchmarks.task import Dataset, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.harness import code
 from contextlab.harness.store import digest
-from contextlab.harness.stored import SCHEMA, Provenance
+from contextlab.harness.stored import SCHEMA, Provenance, minor
 from contextlab.kernels import dispatch
 from contextlab.method import AnyMethod
 from contextlab.version import __version__
@@ -80,11 +79,6 @@ def identity(
 def code_of(method: AnyMethod, task: Task, protocol: Protocol) -> dict[str, str]:
     """Digests of the code that computes a run, by module."""
     return code.modules(map(type, (method, task, protocol, method.backbone)))
-
-
-def minor(version: str) -> str:
-    """The first two numbers of a version, as `2.9` of `2.9.1+cpu`."""
-    return ".".join(re.findall(r"\d+", version)[:2])
 
 
 def provenance(method: AnyMethod, task: Task, protocol: Protocol, seed: int) -> Provenance:

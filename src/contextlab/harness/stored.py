@@ -6,6 +6,7 @@ Fields that a later version adds are kept. Whatever is read has been validated, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -176,6 +177,9 @@ class Provenance(Model):
         default=None, description="digest of the code of every module that computes, without comments"
     )
     counting: Count | None = Field(default=None, description="version of the counting of costs")
+    source_sha256: str | None = Field(
+        default=None, description="sha256 of all code of the package, where digests by module are not stored"
+    )
 
 
 class Manifest(Model):
@@ -265,6 +269,11 @@ class Result(Model):
         copy = self.model_copy()
         copy._folder, copy._parts = folder, parts
         return copy
+
+
+def minor(version: str) -> str:
+    """The first two numbers of a version, as `2.9` of `2.9.1+cpu`."""
+    return ".".join(re.findall(r"\d+", version)[:2])
 
 
 def plain(value: Mapping[str, Any]) -> dict[str, JsonValue]:

@@ -1,59 +1,236 @@
-"""Which results must not stand in one table: the same task with other data, other prompts or other counting."""
+"""What results of one table must have in common, and what is said of results that do not."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from contextlab.errors import UserError
 from contextlab.harness import labels
-from contextlab.harness.stored import Result
+from contextlab.harness.stored import Result, minor
+from contextlab.reports.cells import Table
+from contextlab.reports.dimensions import kind_of_device, named, started
 from contextlab.reports.layout import listed
 
 DIGITS = 8
+COMMIT = 7
+"""Digits of a commit that are shown."""
+FEW = 3
+"""The most values whose methods a caption names; of more it says how many runs have the most frequent one."""
 
 
-def check_alike(results: Sequence[Result]) -> None:
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Something in which results differ that must be equal.
+
+    Attributes:
+        what: the values are, as `states of the code`.
+        values: names of the values with their results, in the order of their starts.
+        conditions: for each value a condition that leaves results of it alone.
+    """
+
+    what: str
+    values: tuple[tuple[str, tuple[Result, ...]], ...]
+    conditions: tuple[str, ...]
+
+    @property
+    def refusal(self) -> str:
+        """One sentence for an error."""
+        shown = "; ".join(f"{name} in {listed([one.run_id for one in runs], 1)}" for name, runs in self.values[:FEW])
+        more = f"; {len(self.values) - FEW} more" if len(self.values) > FEW else ""
+        return (
+            f"Runs come from {len(self.values)} {self.what} ({shown}{more}): choose one with "
+            f"--where '{self.conditions[0]}', or show all with --mixed."
+        )
+
+    @property
+    def sentence(self) -> str:
+        """A short sentence for a caption, without its full stop."""
+        if len(self.values) <= FEW:
+            return f"Runs come from {len(self.values)} {self.what}: {self._with_methods}"
+        name, most = max(self.values, key=lambda value: len(value[1]))
+        total = sum(len(runs) for _, runs in self.values)
+        return f"Runs come from {len(self.values)} {self.what}, {len(most)} of {total} from {name}"
+
+    @property
+    def detail(self) -> str:
+        """All values with their methods for notes, where the short sentence does not name them; otherwise empty."""
+        return f"The {self.what}: {self._with_methods}" if len(self.values) > FEW else ""
+
+    @property
+    def _with_methods(self) -> str:
+        return ", ".join(f"{name} ({', '.join(dict.fromkeys(map(named, runs)))})" for name, runs in self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """Something that must be equal in the results of a group.
+
+    Attributes:
+        what: the values are; the name of the group follows.
+        column: of the frame that holds the values.
+        value: of a result; None where it is not known.
+        group: name of the group of a result.
+        pattern: that fits a value in the frame.
+    """
+
+    what: str
+    column: str
+    value: Callable[[Result], str | None]
+    group: Callable[[Result], str] = lambda _: ""
+    pattern: str = "{}"
+
+
+def _method(result: Result) -> str:
+    settings = {name: result.method_config[name] for name in result.changed if name in result.method_config}
+    return f"{labels.of_run(result, settings)} in {result.provenance.dtype}"
+
+
+KINDS = (
+    _Kind("sets of data of", "data", lambda r: r.data.sha256, lambda r: f"{r.task}/{r.split}", "{}*"),
+    _Kind(
+        "prompts of",
+        "prompts",
+        lambda r: r.provenance.prompt_sha256,
+        lambda r: f"{labels.of_result(r)} with context {r.context}",
+        "{}*",
+    ),
+    _Kind(
+        "sets of weights of",
+        "weights",
+        lambda r: r.provenance.weights_sha256,
+        lambda r: f"{r.backbone} in {r.provenance.dtype}",
+        "{}*",
+    ),
+    _Kind(
+        "sets of learned weights of",
+        "learned",
+        lambda r: r.method_weights,
+        lambda r: f"{_method(r)} on {r.backbone}",
+        "{}*",
+    ),
+    _Kind(
+        "versions of counting",
+        "counting",
+        lambda r: None if r.provenance.counting is None else str(r.provenance.counting),
+    ),
+    _Kind("versions of torch", "torch", lambda r: minor(r.provenance.torch), pattern="{0}|{0}.*"),
+    _Kind("versions of transformers", "transformers", lambda r: minor(r.provenance.transformers), pattern="{0}|{0}.*"),
+    _Kind("dtypes", "dtype", lambda r: r.provenance.dtype),
+    _Kind("kinds of device", "device", kind_of_device, pattern="{}*"),
+)
+"""All that is compared beside the code."""
+
+
+def check_alike(results: Sequence[Result], shown: Collection[str] = ()) -> None:
     """Refuse results whose numbers cannot be compared.
 
-    Results of one task and split need the same data, those with the same context also the same prompts, and all of a
-    table the same version of the package, which decides how costs are counted.
+    Args:
+        results: of one table, picture or test.
+        shown: dimensions in which results may differ, because the table shows them.
 
     Raises:
-        UserError: which names the task and the runs that differ.
+        UserError: which names what differs, and the runs.
     """
-    for mixture in _mixtures(results):
-        raise UserError(mixture)
+    for mixture in mixtures(results, shown):
+        raise UserError(mixture.refusal)
 
 
-def _mixtures(results: Sequence[Result]) -> Iterator[str]:
-    """One sentence for everything in which results differ that must be equal."""
-    yield from _of(results, "data", "data", lambda r: f"{r.task}/{r.split}", lambda r: r.data.sha256)
-    yield from _of(
-        results,
-        "prompts",
-        "prompts",
-        lambda r: f"{labels.of_result(r)} with context {r.context}",
-        lambda r: r.provenance.prompt_sha256,
-    )
-    yield from _of(results, "counting", "version", lambda _: "The table", lambda r: r.provenance.contextlab)
+def mixtures(results: Sequence[Result], shown: Collection[str] = ()) -> list[Mixture]:
+    """Everything in which results differ that must be equal.
+
+    Results of one task and split need the same data, those with the same context also the same prompts. Those of one
+    backbone need the same weights, and those of one method the same learned ones. All need the same code in the modules
+    that they have in common, the same counting, the same torch and transformers by two numbers of the version, and,
+    unless the table shows them, the same dtype and kind of device. The version of the package does not matter.
+
+    Args:
+        results: of one table, picture or test.
+        shown: dimensions in which results may differ, because the table shows them.
+    """
+    ordered = sorted(results, key=started)
+    kinds = [kind for kind in KINDS if kind.column not in shown]
+    before, after = ([one for kind in part for one in _differing(ordered, kind)] for part in (kinds[:4], kinds[4:]))
+    return [*before, *_of_code(ordered), *after]
 
 
-def _of(
-    results: Sequence[Result],
-    kind: str,
-    column: str,
-    group: Callable[[Result], str],
-    value: Callable[[Result], str],
-) -> Iterator[str]:
-    groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+def with_mixtures(table: Table, mixed: Sequence[Mixture]) -> Table:
+    """A table whose caption names mixtures, and whose notes name all their methods."""
+    legend = tuple(mixture.sentence for mixture in mixed)
+    notes = tuple(mixture.detail for mixture in mixed if mixture.detail)
+    return dataclasses.replace(table, legend=(*table.legend, *legend), notes=(*table.notes, *notes))
+
+
+def _differing(results: Sequence[Result], kind: _Kind) -> Iterator[Mixture]:
+    """A mixture for each group of results with several values; results without a value are left out."""
+    groups: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
-        groups[group(result)][value(result)].append(result.run_id)
+        value = kind.value(result)
+        if value is not None:
+            groups[kind.group(result)][value].append(result)
     for name, values in groups.items():
         if len(values) > 1:
-            shown = listed([f"{one[:DIGITS]} in {listed(runs, 1)}" for one, runs in values.items()])
-            first = next(iter(values))
-            yield (
-                f"{name} has results with different {kind} ({shown}): choose one with "
-                f"--where '{column}={first[:DIGITS]}*', or show all with --mixed."
-            )
+            shown = tuple((value[:DIGITS], tuple(runs)) for value, runs in values.items())
+            conditions = tuple(f"{kind.column}={kind.pattern.format(value[:DIGITS])}" for value in values)
+            yield Mixture(f"{kind.what} {name}".strip(), shown, conditions)
+
+
+@dataclasses.dataclass
+class _State:
+    """One state of the code.
+
+    Attributes:
+        early: what is known of the code of runs that did not store its digests; None for others.
+        modules: digests of all modules of its runs.
+        runs: its results.
+    """
+
+    early: str | None
+    modules: dict[str, str]
+    runs: list[Result]
+
+    def fits(self, early: str | None, modules: Mapping[str, str]) -> bool:
+        """Whether a run may be of this state: no module that both have differs."""
+        if early is not None or self.early is not None:
+            return early == self.early
+        return all(self.modules.get(name, digest) == digest for name, digest in modules.items())
+
+
+def _of_code(results: Sequence[Result]) -> Iterator[Mixture]:
+    states: list[_State] = []
+    for result in results:
+        provenance = result.provenance
+        modules = provenance.code or {}
+        early = None if provenance.code is not None else provenance.source_sha256 or provenance.commit or "unknown"
+        state = next((state for state in states if state.fits(early, modules)), None)
+        if state is None:
+            state = _State(early, {}, [])
+            states.append(state)
+        state.modules |= modules
+        state.runs.append(result)
+    if len(states) > 1:
+        commits = [_commit(state) for state in states]
+        conditions = tuple(
+            f"commit={commit}*" if commit and commits.count(commit) == 1 else f"run={state.runs[0].run_id}"
+            for commit, state in zip(commits, states, strict=True)
+        )
+        values = tuple((_name(state, states), tuple(state.runs)) for state in states)
+        yield Mixture("states of the code", values, conditions)
+
+
+def _name(state: _State, states: Sequence[_State]) -> str:
+    """The commit of a state; where others have the same one, also the first module that differs from theirs."""
+    name = _commit(state) or "an unknown commit"
+    alike = [other for other in states if other is not state and _commit(other) == _commit(state)]
+    differing = [
+        module
+        for module, digest in sorted(state.modules.items())
+        if any(other.modules.get(module, digest) != digest for other in alike)
+    ]
+    return f"{name} with {differing[0]} {state.modules[differing[0]][:DIGITS]}" if differing else name
+
+
+def _commit(state: _State) -> str:
+    """The first digits of the commit of a state's first run; empty where it is not known."""
+    return (state.runs[0].provenance.commit or "")[:COMMIT]

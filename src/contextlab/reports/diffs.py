@@ -36,11 +36,12 @@ FIELDS = {
         "identity.source_sha256",
         "identity.method_source",
         "identity.task_source",
+        "provenance.counting",
         "provenance.torch",
         "provenance.transformers",
         "identity.kernels",
     ),
-    "machine": ("provenance.device", "provenance.dtype", "provenance.seed"),
+    "machine": ("provenance.device", "provenance.threads", "provenance.dtype", "provenance.seed"),
 }
 """What is compared beside the method and its settings, by its kind."""
 
@@ -197,6 +198,12 @@ def _fields(first: Result, second: Result) -> Iterator[Field]:
             one, two = (_shown(_at(run, name), digest="sha" in name or "source" in name) for run in flat)
             if one != two:
                 yield Field(kind, name.split(".")[-1], one, two)
+    # Two methods have modules of their own; what both have must be equal.
+    of_both = [run.provenance.code or {} for run in (first, second)]
+    for module in sorted(of_both[0].keys() & of_both[1].keys()):
+        one, two = (code[module] for code in of_both)
+        if one != two:
+            yield Field("code", module, one, two)
 
 
 def _identity(result: Result) -> dict[str, JsonValue]:

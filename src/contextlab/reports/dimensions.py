@@ -51,6 +51,11 @@ def latest(results: Sequence[Result]) -> list[tuple[dict[str, str], Result]]:
     return [(dict(words), result) for words, result in by_name.items()]
 
 
+def kind_of_device(result: Result) -> str:
+    """The kind of device that a result was computed on, as `cpu` or `cuda`."""
+    return result.provenance.device.partition(" ")[0]
+
+
 def named(result: Result) -> str:
     """The method of a result, marked as untrained or trained where it can learn."""
     return labels.of_run(result, {})

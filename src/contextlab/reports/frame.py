@@ -51,8 +51,13 @@ _FIELDS = {
     "note": ("string", "data.note"),
     "prompts": ("string", "provenance.prompt_sha256"),
     "weights": ("string", "provenance.weights_sha256"),
+    "learned": ("string", "method_weights"),
     "version": ("string", "provenance.contextlab"),
     "commit": ("string", "provenance.commit"),
+    "counting": ("Int64", "provenance.counting"),
+    "torch": ("string", "provenance.torch"),
+    "transformers": ("string", "provenance.transformers"),
+    "threads": ("Int64", "provenance.threads"),
     "started": ("string", "provenance.started"),
     "folder": ("string", "folder"),
     **{

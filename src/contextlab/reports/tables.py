@@ -4,47 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from contextlab.errors import UserError
-from contextlab.grammar import MARK
 from contextlab.harness.stored import Result
 from contextlab.reports import captions, collection, costs
+from contextlab.reports.alike import mixtures, with_mixtures
 from contextlab.reports.cells import Cell, Column, Table
-from contextlab.reports.dimensions import DIMENSIONS, latest, learned
+from contextlab.reports.dimensions import DIMENSIONS, learned
+from contextlab.reports.entries import Entry, entries, missing_seeds, of_common_seeds, peers, unmarked, usual_seeds
 from contextlab.reports.layout import ENDS, SHARE, Layout, check
 from contextlab.reports.shapes import sorted_by, with_mean_over_tasks
 from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
-
-EVERY_SEED = "mean"
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One row of numbers: a method on a task, with one result for every seed.
-
-    Attributes:
-        words: its name in every dimension.
-        runs: the results.
-    """
-
-    words: Mapping[str, str]
-    runs: tuple[Result, ...]
-
-    @property
-    def first(self) -> Result:
-        """The result that stands for what all seeds have in common."""
-        return self.runs[0]
-
-    @property
-    def examples(self) -> tuple[Any, ...]:
-        """Equal for entries on the same examples, whatever the method and the device."""
-        rest = tuple(word for name, word in self.words.items() if name not in ("method", "device"))
-        return *rest, self.first.data.examples
 
 
 @collection.paused()
@@ -53,7 +27,8 @@ def comparison(results: Sequence[Result], layout: Layout | None = None) -> Table
 
     When a run is stored several times, the latest result is used. Differences to a baseline are paired, over the same
     examples and with an interval, for the task's measure and for nats per token, whose values then have none; of other
-    metrics they are the difference of the values.
+    metrics they are the difference of the values. Of several seeds, differences and shares are over those that both
+    methods have. The caption names what the results do not have in common (`alike.mixtures`).
     `share` is (window - method) / (window - full) in nats per token, where both, or the layout's twins in their place,
     were run on the same examples, the interval of window - full is above 0, and all three have learned from text or
     none has. It is left out where only the two ends have it.
@@ -74,12 +49,12 @@ class _Builder:
     def __init__(self, results: Sequence[Result], layout: Layout) -> None:
         layout.check({name for result in results for name in result.metrics})
         self.layout, self.names = layout, layout.names
-        self.entries = _entries(results, mean_seeds=layout.mean_seeds)
+        self.entries = entries(results, mean_seeds=layout.mean_seeds)
         marked = {entry.words["method"] for entry in self.entries}
-        known = marked | set(map(_unmarked, marked)) | {entry.first.method for entry in self.entries}
+        known = marked | set(map(unmarked, marked)) | {entry.first.method for entry in self.entries}
         check("method in these results", [layout.baseline] if layout.baseline else [], known)
         check("method in these results", layout.twins if layout.twins != ENDS else [], known)
-        self.peers = _peers(self.entries)
+        self.peers = peers(self.entries)
         self._check_twins()
         self.parts_of = PartsOf()
         self.costs = costs.selected(layout.costs)
@@ -123,14 +98,15 @@ class _Builder:
             tuple(self._legend(order, noisy=noisy)),
             notes=tuple(captions.notes(self._shown, order, self.differing, self.names, noisy=noisy)),
         )
+        table = with_mixtures(table, mixtures([run for run, _ in self._shown], DIMENSIONS))
         if self.layout.mean_tasks:
             table = with_mean_over_tasks(table, self.layout.columns)
         return sorted_by(table, self.layout.sort)
 
     def _check_twins(self) -> None:
         """Refuse ends of the share of which one has learned from text and the other has not."""
-        for peers in self.peers.values():
-            ends = [peers[name] for name in self.layout.twins if name in peers]
+        for group in self.peers.values():
+            ends = [group[name] for name in self.layout.twins if name in group]
             if self.layout.twins != ENDS and len({learned(end.first) for end in ends}) > 1:
                 named = " and ".join(self.layout.twins)
                 raise UserError(f"Only one of the twins {named} has learned: name two that were trained alike.")
@@ -155,16 +131,17 @@ class _Builder:
 
     def _qualities(self, entry: Entry, group: str) -> Iterator[tuple[Column, Cell]]:
         baseline = self.peers[entry.examples].get(self.layout.baseline or "")
-        for name in self.layout.chosen([entry.first.measure.name], entry.first.metrics):
+        available = [name for name in entry.first.metrics if all(name in run.metrics for run in entry.runs)]
+        for name in self.layout.chosen([entry.first.measure.name], available):
             measure = tested_as(entry.first, name)
             compared = measure is not None and measure.higher_is_better is not None
             column = Column(group, name, "metric", self.names.metric(name), "", compared)
-            if baseline is None or name not in baseline.first.metrics:
+            difference = None if baseline is None else self._difference(entry, baseline, name)
+            if difference is None:
                 yield column, _metric(entry, name)
                 continue
             label = self.names.of("method", self.layout.baseline or "")
             title = f"{self.names.metric(name)} - {label}"
-            difference = self._difference(entry, baseline, name)
             # The interval that matters is that of the paired difference; that of the value is much wider.
             value = _metric(entry, name)
             paired = difference.low is not None or entry is baseline
@@ -173,44 +150,47 @@ class _Builder:
         if self.layout.shows_share and entry.examples in self._shared and (cell := self._share(entry)) is not None:
             yield Column(group, SHARE, "share", SHARE), cell
 
-    def _difference(self, entry: Entry, baseline: Entry, name: str) -> Cell:
+    def _difference(self, entry: Entry, baseline: Entry, name: str) -> Cell | None:
+        """The difference over the seeds that both have; None without any, or where the baseline lacks the metric."""
+        mine, other = ([runs[n] for runs in of_common_seeds(entry, baseline)] for n in range(2))
+        if not mine or not all(name in run.metrics for run in other):
+            return None
         measure = tested_as(entry.first, name)
         if measure is not None and entry is not baseline:
-            both = tested(measure, entry.runs, baseline.runs, self.parts_of)
+            both = tested(measure, mine, other, self.parts_of)
             if both is not None:
                 return Cell(both.metric.value, both.metric.low, both.metric.high)
-        return Cell(_metric(entry, name).value - _metric(baseline, name).value)
+        one, two = (statistics.fmean(run.metrics[name].value for run in runs) for runs in (mine, other))
+        return Cell(one - two)
 
     def _share(self, entry: Entry) -> Cell | None:
-        peers = self.peers[entry.examples]
-        window, full = (self._end(peers, name) for name in self.layout.twins)
+        """The share over the seeds that all three have; None where one of them has none."""
+        of_examples = self.peers[entry.examples]
+        window, full = (self._end(of_examples, name) for name in self.layout.twins)
         if window is None or full is None or learned(entry.first) != learned(window.first):
             return None
-        shares = [
-            share(_seed(window, number), run, _seed(full, number), self.parts_of)
-            for number, run in enumerate(entry.runs)
-        ]
+        shares = [share(low, own, high, self.parts_of) for low, own, high in of_common_seeds(window, entry, full)]
         known = [one for one in shares if one is not None]
-        if len(known) < len(shares):
+        if not known or len(known) < len(shares):
             return None
         return _mean([Cell(one.value, one.low, one.high) for one in known])
 
-    def _end(self, peers: Mapping[str, Entry], name: str) -> Entry | None:
+    def _end(self, of_examples: Mapping[str, Entry], name: str) -> Entry | None:
         """The method whose share is 0 or 1; the ends that nobody named have learned nothing."""
-        end = peers.get(name)
+        end = of_examples.get(name)
         return None if end is not None and self.layout.twins == ENDS and learned(end.first) else end
 
     def _marked(self, column: Column, of_column: Mapping[int, tuple[Cell, Entry]]) -> dict[int, Cell]:
-        """The best and second best cells of a column with their marks, where all are of the same examples."""
-        entries = [entry for _, entry in of_column.values()]
-        if not column.compared or len({entry.examples for entry in entries}) != 1:
+        """The best and second best cells of a column with their marks, where all are of the same examples and seeds."""
+        of = [entry for _, entry in of_column.values()]
+        if not column.compared or len({(entry.examples, entry.seeds) for entry in of}) != 1:
             return {}
-        measure = tested_as(entries[0].first, column.name)
+        measure = tested_as(of[0].first, column.name)
         if measure is None or measure.higher_is_better is None:
             return {}
 
         def pvalue(one: int, other: int) -> float | None:
-            both = tested(measure, entries[one].runs, entries[other].runs, self.parts_of)
+            both = tested(measure, of[one].runs, of[other].runs, self.parts_of)
             return both.pvalue if both is not None else None
 
         values = [cell.value for cell, _ in of_column.values()]
@@ -252,7 +232,7 @@ class _Builder:
         """What the data and the numbers are."""
         counts = _examples(self._counts, self.names) if self._equal_n else ""
         baseline = self.names.of("method", self.layout.baseline or "")
-        seeds = _seeds(self.entries) if self.layout.mean_seeds else ""
+        seeds = usual_seeds(self.entries) if self.layout.mean_seeds else ""
         bounded = any(cell.low is not None for cell in cells)
         numbers = captions.numbers(baseline, seeds, intervals=bounded)
         first = captions.about(self._shown, counts, self.differing, self.names)
@@ -263,44 +243,14 @@ class _Builder:
         if self.layout.baseline:
             yield from captions.directions([entry.first for entry in self.entries], self.names)
         yield from captions.own_windows(self._shown, self.names)
+        if self.layout.mean_seeds:
+            paired = any(column.kind in ("difference", "share") for column in columns)
+            yield from missing_seeds(self.entries, self.names, paired=paired)
         yield from captions.legend(columns, self.layout.twins, self.names, noisy=noisy)
 
     @property
     def _shown(self) -> list[tuple[Result, dict[str, str]]]:
         return [(run, dict(entry.words)) for entry in self.entries for run in entry.runs]
-
-
-def _entries(results: Sequence[Result], *, mean_seeds: bool) -> list[Entry]:
-    """The latest result of every run, with its names; of all seeds together where their mean is shown."""
-    if not mean_seeds:
-        return [Entry(words, (result,)) for words, result in latest(results)]
-    together: dict[tuple[tuple[str, str], ...], list[Result]] = defaultdict(list)
-    for words, result in latest(results):
-        together[tuple((words | {"seed": EVERY_SEED}).items())].append(result)
-    return [Entry(dict(words), tuple(runs)) for words, runs in together.items()]
-
-
-def _peers(entries: Iterable[Entry]) -> dict[tuple[Any, ...], dict[str, Entry]]:
-    """For every set of examples the entries by name: with and without mark, and by the method where it is unique."""
-    groups: dict[tuple[Any, ...], dict[str, Entry]] = defaultdict(dict)
-    for entry in entries:
-        groups[entry.examples][entry.words["method"]] = entry
-    return {examples: _with_plain_names(group) for examples, group in groups.items()}
-
-
-def _with_plain_names(entries: dict[str, Entry]) -> dict[str, Entry]:
-    counts = Counter(entry.first.method for entry in entries.values())
-    plain = {entry.first.method: entry for entry in entries.values() if counts[entry.first.method] == 1}
-    return plain | {_unmarked(name): entry for name, entry in entries.items()} | entries
-
-
-def _unmarked(name: str) -> str:
-    return re.sub(f" {MARK.pattern}$", "", name)
-
-
-def _seed(entry: Entry, number: int) -> Result:
-    """The run of a baseline that belongs to the run of a seed: the same seed's, or the only one."""
-    return entry.runs[number] if number < len(entry.runs) else entry.first
 
 
 def _metric(entry: Entry, name: str) -> Cell:
@@ -334,12 +284,3 @@ def _examples(counts: Iterable[tuple[str, int]], names: Any) -> str:
     most = max(by_count, key=lambda count: len(by_count[count]))
     rest = [f"{task} {count}" for count, tasks in by_count.items() if count != most for task in tasks]
     return f"n = {most} examples ({', '.join(rest)})"
-
-
-def _seeds(entries: Sequence[Entry]) -> str:
-    """How many seeds the means are over."""
-    counts = dict.fromkeys(len(entry.runs) for entry in entries)
-    if len(counts) == 1:
-        return f"mean ± standard deviation over {next(iter(counts))} seeds"
-    one = dict.fromkeys(f"{entry.words['method']} {len(entry.runs)}" for entry in entries)
-    return f"mean ± standard deviation over seeds ({', '.join(one)})"

@@ -20,6 +20,8 @@ from contextlab import harmless
 from contextlab.errors import UserError
 from contextlab.harness.store import lines
 from contextlab.reports import collection
+from contextlab.reports.alike import mixtures
+from contextlab.reports.dimensions import DIMENSIONS
 from contextlab.reports.frame import frame_of
 from contextlab.reports.names import PLAIN, Names
 from contextlab.reports.page.about import cards
@@ -71,7 +73,9 @@ def page(
     if data is not None:
         _add_texts(blocks, about, first, data, on_missing)
     about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
-    about |= {"version": __version__, "left_out": harmless.line(selection.left_out.sentence)}
+    mixed = [one.sentence for one in mixtures(selection.results, DIMENSIONS)]
+    said = ". ".join(filter(None, [selection.left_out.sentence, *mixed]))
+    about |= {"version": __version__, "left_out": harmless.line(said)}
     return _assembled(title, about, blocks)
 
 

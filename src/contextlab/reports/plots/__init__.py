@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas
 
 from contextlab.errors import UserError, unknown
+from contextlab.reports.alike import check_alike, mixtures
 from contextlab.reports.frame import frame_of
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.plots.chosen import Options
@@ -43,7 +45,12 @@ WITHOUT = {"break-even": ("baseline", "metric"), "controls": ("baseline",), "tra
 
 
 def picture(
-    kind: str, folders: Sequence[Path], options: Options | None = None, *, where: Sequence[str] = ()
+    kind: str,
+    folders: Sequence[Path],
+    options: Options | None = None,
+    *,
+    where: Sequence[str] = (),
+    mixed: bool = False,
 ) -> Picture:
     """A picture of the results, or trainings, below folders.
 
@@ -52,9 +59,10 @@ def picture(
         folders: of results; of trainings for the kind `training`.
         options: what is drawn of them.
         where: conditions of `reports.where.select`.
+        mixed: whether results that are not alike are drawn, which the caption then names.
 
     Raises:
-        UserError: for an unknown name, or results that do not make such a picture.
+        UserError: for an unknown name, or results that do not make such a picture, or are not alike.
     """
     options = options or Options()
     if kind not in KINDS:
@@ -65,7 +73,13 @@ def picture(
     if kind == "training":
         return training(folders, options)
     selection = chosen(folders, where)
-    return DRAWERS[kind](frame_of(selection.results), options, selection.left_out)
+    if not mixed:
+        check_alike(selection.results)
+    made = DRAWERS[kind](frame_of(selection.results), options, selection.left_out)
+    named = mixtures(selection.results)
+    caption = " ".join([made.caption, *(f"{one.sentence}." for one in named)])
+    notes = " ".join(filter(None, [made.notes, *(f"{one.detail}." for one in named if one.detail)]))
+    return dataclasses.replace(made, caption=caption, notes=notes)
 
 
 def _refuse(kind: str, options: Mapping[str, object]) -> None:
