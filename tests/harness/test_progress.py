@@ -42,6 +42,16 @@ def test_without_a_terminal_nothing_is_shown(screen: io.StringIO) -> None:
     assert screen.getvalue() == ""
 
 
+def test_a_pipe_gets_one_line_a_minute(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = itertools.count(0.0, 25.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with Progress(show=False, lines=True) as bar:
+        bar.begin(1, 6)
+        list(bar.examples(range(6), 0, "window on pg22\x1b (own)"))
+    said = capsys.readouterr().err.splitlines()
+    assert said == [rf"contextlab: run 1 of 1: window on pg22\x1b (own), {number} of 6 examples" for number in (3, 6)]
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=5))
 def test_stored_examples_do_not_count(runs: list[tuple[int, int]]) -> None:
     """At the end all examples that had to be computed are done, whatever was stored."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,15 +15,22 @@ from rich.markup import escape
 from contextlab import harmless
 
 T = TypeVar("T")
+EVERY = 60.0
+"""Seconds between two lines where there is no terminal."""
 
 
 class Progress:
-    """One bar over the examples of all runs, which disappears at the end.
+    """One bar over the examples of all runs, which disappears at the end; or one line a minute, for a pipe or a log.
 
     Time left is that of all runs, from the speed of the latest examples. Stored examples take no time and do not count.
+
+    Args:
+        show: whether to show the bar.
+        lines: whether to print the lines, where there is no bar.
     """
 
-    def __init__(self, *, show: bool) -> None:
+    def __init__(self, *, show: bool, lines: bool = False) -> None:
+        self._lines, self._said = lines and not show, time.monotonic()
         self._bar = bars.Progress(
             bars.TextColumn("{task.description}"),
             bars.BarColumn(bar_width=None),
@@ -62,9 +71,16 @@ class Progress:
         """
         self._run += 1
         total = self._bar.tasks[0].total
-        description = f"run {self._run} of {self._runs}: {escape(harmless.line(label))}"
+        description = f"run {self._run} of {self._runs}: {harmless.line(label)}"
         left = None if total is None else total - stored
-        self._bar.update(self._task, description=description, total=left, refresh=True)
-        for example in missing:
+        self._bar.update(self._task, description=escape(description), total=left, refresh=True)
+        for number, example in enumerate(missing, start=1):
             yield example
             self._bar.advance(self._task)
+            self._say(f"{description}, {number} of {len(missing)} examples")
+
+    def _say(self, line: str) -> None:
+        """Print a line on standard error, where lines are wanted and the last one is a minute old."""
+        if self._lines and time.monotonic() - self._said >= EVERY:
+            self._said = time.monotonic()
+            print(f"contextlab: {line}", file=sys.stderr, flush=True)

@@ -89,7 +89,7 @@ def bench(
         device: torch device; the GPU, where there is one, when None.
         dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
         counting: whether to count FLOPs and peak memory; a run without them is a little faster.
-        progress: whether to show progress on standard error; only on a terminal when None.
+        progress: whether to show progress on standard error; when None as a bar on a terminal, else as a line a minute.
         on_result: called with the result of every run when it is finished.
 
     Raises:
@@ -103,7 +103,8 @@ def bench(
     runs: list[Result] = []
     parts: dict[tuple[str, str, Control], Mapping[str, Parts]] = {}
     measures: dict[str, Measure] = {}
-    with Progress(show=sys.stderr.isatty() if progress is None else progress) as bar:
+    terminal = sys.stderr.isatty()
+    with Progress(show=terminal if progress is None else progress, lines=progress is None) as bar:
         bar.loading("data")
         cases = list(_cases(selected_tasks, _controls(context), limit, Path(data) if data is not None else None))
         bar.loading(backbone)
