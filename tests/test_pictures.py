@@ -77,7 +77,7 @@ def test_there_are_pictures_and_each_is_small_and_shown() -> None:
 
 
 def test_a_page_shows_the_picture_of_its_command(tmp_path: Path) -> None:
-    command = f"contextlab plot reach results/needle -o {tmp_path}/pictures/reach.svg"
+    command = f"contextlab plot reach results/needle --mixed -o {tmp_path}/pictures/reach.svg"
     (tmp_path / "page.md").write_text(f"before\n<!-- run: {command} -->\nold\n<!-- end -->\nafter\n")
     for _ in range(2):
         subprocess.run([sys.executable, ROOT / "benches/fill.py", tmp_path / "page.md"], check=True)
