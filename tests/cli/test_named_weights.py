@@ -16,7 +16,7 @@ from contextlab.testing import laws
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(trained.FOLDERS, str(tmp_path))
-    write(tmp_path / "one", moved(method(N=32, weights="none"), 0.01), recommended=True)
+    write(tmp_path / "one", moved(method(N=32, reduction=1, weights="none"), 0.01), recommended=True)
     return tmp_path
 
 
@@ -77,3 +77,38 @@ def test_training_begins_with_weights_that_are_named(folder: Path, capsys: pytes
         assert (card["method"], "weights" in card["label"]) == ("longmem", False)
         assert card["free"] == sorted(card["free"]) != []
     assert begun == {"one": True, "longmem(N=32)": False, "longmem": False}
+
+
+def bench(folder: Path, method: str, *options: str) -> int:
+    common = ["--task", "needle", "--backbone", "tiny-gpt2", "--limit", "2", "--device", "cpu", "--no-count"]
+    return main(["bench", "--method", method, *common, "--out", str(folder / "runs"), *options])
+
+
+def test_a_line_above_the_table_says_what_a_name_alone_stands_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(folder, "window,longmem") == 0
+    printed = capsys.readouterr()
+    sentence = "longmem stands for one, trained on 5 tokens: write longmem(form=paper) for the paper's form."
+    assert printed.out.lstrip().startswith(sentence)
+    assert "one: longmem(N=32,reduction=1), trained on 5 tokens." in " ".join(printed.out.split())
+    assert sentence not in printed.err
+    assert bench(folder, "longmem", "--json") == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["weights_name"] == "one"
+    assert sentence in printed.err
+    assert bench(folder, "longmem(form=paper)") == 0
+    printed = capsys.readouterr()
+    assert "stands for" not in printed.out
+    assert "form=paper; untrained" in printed.out
+
+
+def test_weights_that_were_found_and_trained_otherwise_are_said_on_standard_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(folder, "longmem(N=32,reduction=1,K=8)", "--json") == 0
+    printed = capsys.readouterr()
+    assert "one(K=8) has weights that were trained with K=64: write weights=none to leave them out." in printed.err
+    assert json.loads(printed.out)["trained_with"] == {"K": 64}
+    assert bench(folder, "longmem(N=32,reduction=1)", "--json") == 0
+    assert "trained with" not in capsys.readouterr().err

@@ -26,7 +26,8 @@ def tasks(text: Any, **options: Any) -> list[tuple[str, str, dict[str, Any]]]:
 
 def test_one_method_in_two_forms_is_two_and_the_same_twice_is_one() -> None:
     assert methods("longmem(K=32),longmem") == ["longmem(K=32)", "longmem"]
-    assert methods("longmem, longmem(K=64),longmem()") == ["longmem"]
+    assert methods("longmem, longmem(), longmem") == ["longmem"]
+    assert methods("longmem(K=64), longmem(form=paper)") == ["longmem"]
     assert methods(["window(N=512),full", "window", "full"]) == ["window(N=512)", "full", "window"]
 
 
@@ -85,6 +86,11 @@ def test_what_is_not_one_choice_is_refused(named: tuple[str, str], options: dict
 
 def run(out: Path, *named: Any, **options: Any) -> Results:
     return contextlab.bench(*named, backbone="tiny-llama", device="cpu", out=out, limit=2, **options)
+
+
+def test_a_name_alone_and_its_defaults_are_one_where_nothing_is_recommended(tmp_path: Path) -> None:
+    results = run(tmp_path, "window,window(N=null),window(form=paper)", "needle")
+    assert [result.method for result in results.runs] == ["window"]
 
 
 def test_two_forms_of_a_method_on_two_forms_of_a_task_are_one_table(tmp_path: Path) -> None:

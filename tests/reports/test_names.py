@@ -34,6 +34,7 @@ def names(tmp_path: Path) -> Names:
         ("longmem(K=32)", "LongMem, small"),
         ("longmem(K=32) (untrained)", "LongMem, small (untrained)"),
         ("longmemory", "longmemory"),
+        ("longmem-difference", "longmem-difference"),
         ("window", "window"),
     ],
 )

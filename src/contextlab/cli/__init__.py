@@ -33,6 +33,11 @@ def say(text: str) -> None:
     print(harmless.text(text))
 
 
+def warn(text: str) -> None:
+    """Print a sentence on standard error that belongs to no result, without control characters."""
+    print(harmless.line(text), file=sys.stderr, flush=True)
+
+
 def announce() -> None:
     """Say on a terminal what takes the first seconds, before it begins."""
     if sys.stderr.isatty():

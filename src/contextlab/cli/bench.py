@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contextlab import grammar
-from contextlab.cli import announce, console
+from contextlab.cli import announce, console, warn
 from contextlab.errors import UserError, short
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def bench(
-    method: Annotated[str, typer.Option(help="Such as 'longmem(K=32),longmem,path.py:Class(setting=value)'.")],
+    method: Annotated[str, typer.Option(help="Such as 'longmem,window,evalm-c4,longmem(K=32),path.py:Class'.")],
     task: Annotated[str, typer.Option(help="Such as 'pg22/S1(tokens=8192),needle'; see `contextlab ls tasks NAME`.")],
     split: Annotated[str | None, typer.Option(help="Split of all tasks that are named without one.")] = None,
     backbone: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
@@ -66,8 +66,12 @@ def bench(
         counting=not no_count,
         progress=False if as_json else None,
         on_result=(lambda result: print(json.dumps(result.as_json()), flush=True)) if as_json else None,
+        on_note=warn,
     )
-    if not as_json:
+    if as_json:
+        for note in results.notes:
+            warn(note)
+    else:
         _print(results, out)
 
 
@@ -93,6 +97,8 @@ def _print(results: Results, out: Path) -> None:
     from contextlab.reports.tables import comparison
 
     screen = console()
+    for note in results.notes:
+        screen.print(f"\n{note}")
     tasks = [labels.of_result(run) for run in results.runs]
     for task in dict.fromkeys(tasks):
         screen.print(f"\n{task}\n")

@@ -52,8 +52,8 @@ def identity(
         "counting": COUNTING,
         "code": digest(code_of(method[1], task[1], protocol)),
         "method": registry.without_folder(method[0]),
-        "method_config": method[1].config.as_dict(),
-        "method_files": files_of(method[1].config.as_dict()),
+        "method_config": _settings(method[1]),
+        "method_files": files_of(_settings(method[1])),
         "method_weights": method[1].weights_digest,
         "backbone": backbone.name,
         "backbone_config": digest(_architecture(backbone)),
@@ -74,6 +74,12 @@ def identity(
         "torch": minor(torch.__version__),
         "transformers": minor(transformers.__version__),
     }
+
+
+def _settings(method: AnyMethod) -> dict[str, Any]:
+    """The settings that count: how learned weights were named does not, because their digest stands beside them."""
+    settings = method.config.as_dict()
+    return {name: value for name, value in settings.items() if name != "weights" or method.learned is None}
 
 
 def code_of(method: AnyMethod, task: Task, protocol: Protocol) -> dict[str, str]:

@@ -9,6 +9,8 @@ from contextlab import grammar
 from contextlab.cards import short_count
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
+from contextlab.naming import FORM, PAPER
+from contextlab.trained import Trained, recommendations
 
 
 def of_method(name: str, settings: Mapping[str, Any], *, untrained: bool = False, trained: int | None = None) -> str:
@@ -25,9 +27,65 @@ def of_method(name: str, settings: Mapping[str, Any], *, untrained: bool = False
 
 
 def of_run(result: Result, settings: Mapping[str, Any]) -> str:
-    """The method of a stored result, with these settings."""
+    """The method of a stored result, with these settings: by the name of its weights, which need no mark."""
+    if result.weights_name is not None:
+        return grammar.spelled_method(result.weights_name, settings)
     trained = None if result.cost.train is None else result.cost.train.tokens
     return of_method(result.method, settings, untrained=result.untrained, trained=trained)
+
+
+def by_settings(result: Result) -> str:
+    """The method of a stored result with the settings that differ from its defaults, also where its weights name it."""
+    changed = {key: result.method_config.get(key) for key in result.changed if key != "weights"}
+    return grammar.spelled_method(result.method, changed)
+
+
+def whole(result: Result) -> str:
+    """The method of a single stored result, with the settings that distinguish it."""
+    settings = {name: value for name, value in result.method_config.items() if name in base(result)[1]}
+    if result.weights_name is None:
+        backbone = result.provenance.weights_sha256
+        return of_run(result, with_form(result.method, settings, backbone, recommendations()))
+    return of_run(result, settings)
+
+
+def base(result: Result) -> tuple[str, list[str]]:
+    """What the label of a result begins with, and the names of the settings behind it."""
+    if result.weights_name is not None:
+        return result.weights_name, result.weights_changed
+    return result.method, result.changed
+
+
+def with_form(
+    method: str, settings: Mapping[str, Any], backbone: str, recommended: Mapping[tuple[str, str], Trained]
+) -> Mapping[str, Any]:
+    """The settings in a label, among them `form=paper` where the method alone stands for other weights.
+
+    Args:
+        method: its name.
+        settings: that differ from its defaults.
+        backbone: digest of it.
+        recommended: of `trained.recommendations`.
+    """
+    return {FORM: PAPER} if not settings and (method, backbone) in recommended else settings
+
+
+def legend(label: str, result: Result) -> str:
+    """What stands behind a label that is the name of trained weights; empty where a label says all itself.
+
+    It is a part of a caption, without full stop: `longmem-difference: longmem(reduction=1,rank=16), trained with M=8192
+    on 61,440 tokens`.
+
+    Args:
+        label: of the row.
+        result: of the row.
+    """
+    if result.weights_name is None:
+        return ""
+    pairs = (f"{key}={grammar.spelled_value(value)}" for key, value in result.trained_with.items())
+    training = ["trained", *(["with", ", ".join(pairs)] if result.trained_with else [])]
+    training += [] if result.cost.train is None else [f"on {result.cost.train.tokens:,} tokens"]
+    return f"{label}: {by_settings(result)}, {' '.join(training)}"
 
 
 def of_result(result: Result) -> str:

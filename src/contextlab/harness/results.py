@@ -36,6 +36,8 @@ from contextlab.seals import first_fault
 if TYPE_CHECKING:
     import pandas
 
+    from contextlab.harness.built import BuiltMethod
+
 FEW = 4
 """The least number of examples for which a spread of seconds is reported."""
 
@@ -153,10 +155,12 @@ class Results:
     Attributes:
         runs: the results, each with the parts of its examples, in the order of the runs.
         differences: the paired differences.
+        notes: a sentence on every method that stands for the weights that are recommended for it.
     """
 
     runs: list[Result]
     differences: list[Difference]
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     def __repr__(self) -> str:
         lines = [f"{name}: {measure} {value:.3f}, n = {n}" for name, measure, value, n in map(_short, self.runs)]
@@ -211,14 +215,13 @@ def mean_of(parts: Sequence[Part]) -> float:
 
 
 def result_of(
-    run_id: str, name: str, method: AnyMethod, case: Case, lines: Sequence[ExampleLine], peaks: Peaks, about: Provenance
+    run_id: str, one: BuiltMethod, case: Case, lines: Sequence[ExampleLine], peaks: Peaks, about: Provenance
 ) -> Result:
     """The result of a run.
 
     Args:
         run_id: its id.
-        name: of the method in the command.
-        method: the method.
+        one: the method.
         case: the task.
         lines: the finished examples.
         peaks: of the stored examples.
@@ -227,14 +230,17 @@ def result_of(
     Raises:
         UserError: when the task gives metrics that cannot be stored.
     """
+    method, weights = one.method, one.weights
+    what = f"{one.label} on {case.name}"
     try:
         metrics = case.protocol.summarise([line.record for line in lines])
         return Result(
             run_id=run_id,
-            method=name,
+            method=one.name,
             method_config=plain(method.config.as_dict()),
             changed=list(method.config.changed()),
             method_weights=method.weights_digest,
+            **({} if weights is None else weights.fields()),
             task=case.name,
             split=case.split,
             context=case.options.context,
@@ -256,7 +262,7 @@ def result_of(
         )
     except pydantic.ValidationError as error:
         raise UserError(
-            f"The result of {name} on {case.name} cannot be stored ({first_fault(error)}): correct the task or method."
+            f"The result of {what} cannot be stored ({first_fault(error)}): correct the task or method."
         ) from error
 
 

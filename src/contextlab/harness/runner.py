@@ -19,11 +19,11 @@ from contextlab.accounting.flops import count
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
-from contextlab.backbone import Backbone
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.benchmarks.task import Control, Measure
 from contextlab.errors import UserError, unknown
 from contextlab.harness import code
+from contextlab.harness.built import BuiltMethod, built
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.progress import Progress
 from contextlab.harness.results import (
@@ -40,12 +40,9 @@ from contextlab.harness.selection import SelectedTask, select
 from contextlab.harness.store import Run, open_run
 from contextlab.harness.stored import PHASES, ExampleLine, Parts, Result
 from contextlab.method import AnyMethod
-from contextlab.naming import NamedMethod
 from contextlab.seals import first_fault
 
 WARM_UP_TOKENS = 16
-FRESH_SEED = 67280421310721
-"""The seed with which torch starts in a new process."""
 
 
 def bench(
@@ -67,13 +64,15 @@ def bench(
     counting: bool = True,
     progress: bool | None = None,
     on_result: Callable[[Result], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> Results:
     """Run methods on tasks, store every finished example, and summarise.
 
     Stored examples are not run again: an interrupted call resumes when it is repeated.
 
     Args:
-        methods: names or `path.py:Class`, with settings as in `longmem(K=32)`, as a list or separated by commas.
+        methods: names of methods or of trained weights, or `path.py:Class`, with settings as in `longmem(K=32)`, as a
+            list or separated by commas. A method without settings stands for the weights that are recommended for it.
         tasks: the same form, with splits as in `pg22/S1(tokens=8192)`.
         split: split of every task; each task's default when None.
         backbone: name, hub id, folder or GGUF file, so that the same command finds it again; a model in memory is for
@@ -91,6 +90,7 @@ def bench(
         counting: whether to count FLOPs and peak memory; a run without them is a little faster.
         progress: whether to show progress on standard error; when None as a bar on a terminal, else as a line a minute.
         on_result: called with the result of every run when it is finished.
+        on_note: called before the runs with a sentence on every method whose weights were trained with other settings.
 
     Raises:
         UserError: for a wrong name, option, data set or folder.
@@ -109,23 +109,22 @@ def bench(
         cases = list(_cases(selected_tasks, _controls(context), limit, Path(data) if data is not None else None))
         bar.loading(backbone)
         model = backbones.load(backbone, device=device, dtype=dtype)
-        built = [(one, _built(one, model)) for one in selected_methods]
-        bar.begin(len(cases) * len(built), len(built) * sum(len(case.selected) for case in cases))
+        meant = [one.on(model) for one in selected_methods]
+        of_model = built(meant, model)
+        for one in of_model:
+            if one.note and on_note is not None:
+                on_note(one.note)
+        bar.begin(len(cases) * len(of_model), len(of_model) * sum(len(case.selected) for case in cases))
         for case in cases:
-            for one, method in built:
-                result = _run(one.name, method, case, seed, Path(out), bar, counting)
+            for one in of_model:
+                result = _run(one, case, seed, Path(out), bar, counting)
                 runs.append(result)
                 parts[one.label, case.label, case.options.context] = result.parts or {}
                 measures.setdefault(case.label, result.measure)
                 if on_result is not None:
                     on_result(result)
-    return Results(runs, list(differences(parts, measures)))
-
-
-def _built(one: NamedMethod, model: Backbone) -> AnyMethod:
-    """The method; what it has not learned is random and the same, whichever methods are beside it."""
-    with process.seeded(FRESH_SEED, str(model.device)):
-        return one.build(model)
+    explained = [one.explained for one, named in zip(meant, selected_methods, strict=True) if named.bare]
+    return Results(runs, list(differences(parts, measures)), list(filter(None, explained)))
 
 
 def _check_backbone(backbone: object) -> None:
@@ -178,13 +177,14 @@ def _cases(
             yield case
 
 
-def _run(name: str, method: AnyMethod, case: Case, seed: int, out: Path, bar: Progress, counting: bool) -> Result:
+def _run(one: BuiltMethod, case: Case, seed: int, out: Path, bar: Progress, counting: bool) -> Result:
     """The result of one run, with the parts of its examples in the metrics."""
+    name, method = one.name, one.method
     current = provenance(method, case.task, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
         missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
-        label = f"{name} on {case.label} ({case.options.context})"
+        label = f"{one.label} on {case.label} ({case.options.context})"
         computed = bar.examples(missing, len(case.selected) - len(missing), label)
         peaks = Peaks.of(run.summary)
         owed = unmeasured(list(run.lines.values()), peaks.examples) if counting else []
@@ -198,7 +198,7 @@ def _run(name: str, method: AnyMethod, case: Case, seed: int, out: Path, bar: Pr
         result = run.summary
         if missing or owed or result is None or result.data.examples != len(lines):
             about = current.model_copy(update={"started": run.manifest.provenance.started})
-            result = run.finish(result_of(run.manifest.run_id, name, method, case, lines, peaks, about))
+            result = run.finish(result_of(run.manifest.run_id, one, case, lines, peaks, about))
     return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
 
 

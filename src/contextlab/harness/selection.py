@@ -53,12 +53,12 @@ def select(
 
 
 def _methods(named: Sequence[tuple[Item, Meant]], settings: Sequence[Mapping[str, Any]]) -> Iterator[NamedMethod]:
-    seen: list[tuple[str, Config]] = []
+    seen: list[NamedMethod] = []
     for (_, meant), own in zip(named, settings, strict=True):
         method = meant.given(own)
         # A configuration may not be hashable.
-        if (method.name, method.config) not in seen:
-            seen.append((method.name, method.config))
+        if method not in seen:
+            seen.append(method)
             yield method
 
 

@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from contextlab import trained
 from contextlab.harness import labels
-from contextlab.harness.stored import Object, Result
+from contextlab.harness.stored import Result
+from contextlab.trained import Trained
 
 DIMENSIONS = ("method", "task", "context", "backbone", "device", "dtype", "seed")
 VERSIONS = ("contextlab", "commit", "torch", "transformers", "weights_sha256", "prompt_sha256")
@@ -66,25 +68,33 @@ def learned(result: Result) -> bool:
     return (result.cost.train is not None or result.parameters.trained > 0) and not result.untrained
 
 
-def _settings(results: Sequence[Result]) -> list[Object]:
+def _settings(results: Sequence[Result]) -> list[Mapping[str, Any]]:
     """The settings in the name of every result's method."""
-    changed = [set(result.changed) for result in results]
+    bases = [labels.base(result) for result in results]
+    changed = [set(names) for _, names in bases]
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, (result, names) in enumerate(zip(results, changed, strict=True)):
         pairs = (f"{name}={value}" for name, value in result.method_config.items() if name in names)
-        alike[result.method, *pairs].append(number)
+        alike[bases[number][0], *pairs].append(number)
     for numbers in alike.values():
         values: dict[str, set[str]] = defaultdict(set)
         for number in numbers:
             for name, value in results[number].method_config.items():
                 values[name].add(str(value))
-        differing = {name for name, seen in values.items() if len(seen) > 1}
+        # How weights that have a name were found makes no difference.
+        found = "weights" if results[numbers[0]].weights_name is not None else ""
+        differing = {name for name, seen in values.items() if len(seen) > 1 and name != found}
         for number in numbers:
             changed[number] |= differing
-    return [
-        {name: value for name, value in result.method_config.items() if name in names}
-        for result, names in zip(results, changed, strict=True)
-    ]
+    recommended = trained.recommendations()
+    return [_shown(result, names, recommended) for result, names in zip(results, changed, strict=True)]
+
+
+def _shown(result: Result, names: set[str], recommended: Mapping[tuple[str, str], Trained]) -> Mapping[str, Any]:
+    settings = {name: value for name, value in result.method_config.items() if name in names}
+    if result.weights_name is not None:
+        return settings
+    return labels.with_form(result.method, settings, result.provenance.weights_sha256, recommended)
 
 
 def _grouped(results: Sequence[Result], key: Any, value: Any) -> dict[Any, set[Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from contextlab.errors import UserError
 from contextlab.grammar import MARK
+from contextlab.harness import labels
 from contextlab.harness.stored import Result
 from contextlab.reports.dimensions import kind_of_device, latest
 from contextlab.reports.names import Names
@@ -77,6 +78,11 @@ def peers(of: Iterable[Entry]) -> dict[tuple[Any, ...], dict[str, Entry]]:
     return {examples: _with_plain_names(group) for examples, group in groups.items()}
 
 
+def other_names(entry: Entry) -> tuple[str, str]:
+    """The method's name, and its settings where it has the name of its weights."""
+    return entry.first.method, labels.by_settings(entry.first)
+
+
 def unmarked(name: str) -> str:
     """The name of a method without the mark that says whether it was trained."""
     return re.sub(f" {MARK.pattern}$", "", name)
@@ -134,4 +140,5 @@ def _spelled(seeds: Sequence[int]) -> str:
 def _with_plain_names(of: dict[str, Entry]) -> dict[str, Entry]:
     counts = Counter(entry.first.method for entry in of.values())
     plain = {entry.first.method: entry for entry in of.values() if counts[entry.first.method] == 1}
-    return plain | {unmarked(name): entry for name, entry in of.items()} | of
+    by_settings = {labels.by_settings(entry.first): entry for entry in of.values()}
+    return plain | by_settings | {unmarked(name): entry for name, entry in of.items()} | of

@@ -10,7 +10,7 @@ from pathlib import Path
 from contextlab.errors import UserError, unknown
 
 KINDS = ("method", "task", "metric", "cost", "context", "backbone", "device", "dtype", "seed")
-BOUNDARIES = frozenset("(/ =-,")
+BOUNDARIES = frozenset("(/ =,")
 """What may follow a part of a label that is replaced."""
 
 

@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from contextlab import trained
 from contextlab.errors import UserError
+from contextlab.harness.built import with_name
 from contextlab.harness.store import MANIFEST, SUMMARY, parts, read_result
 from contextlab.harness.stored import Parts, Result
 from contextlab.reports import collection
@@ -27,7 +29,8 @@ def summaries(folder: Path | str) -> list[Result]:
         raise UserError(f"No run below {folder} is finished ({begun[0].name}): run its command again to resume it.")
     if not paths:
         raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")
-    return [read_result(path.parent) for path in paths]
+    listed = trained.by_digest()
+    return [with_name(read_result(path.parent), listed) for path in paths]
 
 
 @collection.paused()

@@ -10,12 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from contextlab.errors import UserError
+from contextlab.harness import labels
 from contextlab.harness.stored import Result
 from contextlab.reports import captions, collection, costs
 from contextlab.reports.alike import mixtures, with_mixtures
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS, learned
-from contextlab.reports.entries import Entry, entries, missing_seeds, of_common_seeds, peers, unmarked, usual_seeds
+from contextlab.reports.entries import (
+    Entry,
+    entries,
+    missing_seeds,
+    of_common_seeds,
+    other_names,
+    peers,
+    unmarked,
+    usual_seeds,
+)
 from contextlab.reports.layout import ENDS, SHARE, Layout, check
 from contextlab.reports.shapes import sorted_by, with_mean_over_tasks
 from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
@@ -51,7 +61,7 @@ class _Builder:
         self.layout, self.names = layout, layout.names
         self.entries = entries(results, mean_seeds=layout.mean_seeds)
         marked = {entry.words["method"] for entry in self.entries}
-        known = marked | set(map(unmarked, marked)) | {entry.first.method for entry in self.entries}
+        known = marked | set(map(unmarked, marked)) | {name for entry in self.entries for name in other_names(entry)}
         check("method in these results", [layout.baseline] if layout.baseline else [], known)
         check("method in these results", layout.twins if layout.twins != ENDS else [], known)
         self.peers = peers(self.entries)
@@ -247,6 +257,8 @@ class _Builder:
             paired = any(column.kind in ("difference", "share") for column in columns)
             yield from missing_seeds(self.entries, self.names, paired=paired)
         yield from captions.legend(columns, self.layout.twins, self.names, noisy=noisy)
+        methods = ((self.names.of("method", entry.words["method"]), entry.first) for entry in self.entries)
+        yield from dict.fromkeys(line for label, result in methods if (line := labels.legend(label, result)))
 
     @property
     def _shown(self) -> list[tuple[Result, dict[str, str]]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from contextlab import trained
 from contextlab.accounting import legacy
 from contextlab.errors import UserError
 from contextlab.harness.selection import select
@@ -266,3 +267,17 @@ def test_files_hold_nothing_that_is_not_read() -> None:
         assert set(tomllib.loads(path.read_text("utf-8"))) == {
             *("name", "title", "authors", "venue", "arxiv", "model", "entry")
         }
+
+
+def test_recipes_name_the_papers_form_where_a_name_alone_stands_for_weights() -> None:
+    recommended = {method for method, _ in trained.recommendations()} | {"generative-adapter", "ultragist"}
+    for paper in library.papers().values():
+        runs = [run for entry in paper.entry for run in (entry.embedded.runs if entry.embedded else [])]
+        for method in [one for run in runs for one in run.methods]:
+            assert method not in recommended, f"{paper.name}: {method}"
+
+
+def test_no_sentence_of_a_paper_says_what_was_trained_here() -> None:
+    for paper in library.papers().values():
+        sentences = [text for entry in paper.entry if entry.embedded for text in entry.embedded.differs]
+        assert not any("trained here" in text for text in sentences)

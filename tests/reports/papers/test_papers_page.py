@@ -6,7 +6,7 @@ from typing import Any
 
 from toy_paper import RUN, paper, result
 
-from contextlab.harness.stored import Result
+from contextlab.harness.stored import Cost, Result
 from contextlab.reports.papers import library
 from contextlab.reports.papers.measure import Measured
 from contextlab.reports.papers.page import comparison, published
@@ -137,3 +137,30 @@ def test_json_names_the_columns() -> None:
     page = comparison(toy, toy.entry[0], [])
     assert page.as_dict()["rows"][0] == {"what": "model", "paper": "Toy 1B", "here": "-"}
     assert dataclasses.replace(page, notes=[]).as_dict()["notes"] == []
+
+
+def with_tokens(one: Result, tokens: int) -> Result:
+    cost = one.cost.model_copy(update={"train": Cost(flops=None, seconds=1.0, tokens=tokens)})
+    return one.model_copy(update={"cost": cost})
+
+
+def test_a_method_that_has_learned_stands_beside_its_twin_too() -> None:
+    toy = paper()
+    new = measured("new", "longmem", with_tokens(result(9.0, "longmem"), 61_440))
+    new = dataclasses.replace(new, twin=with_tokens(result(10.0, "sliding"), 61_440))
+    page = comparison(toy, toy.entry[0], [measured("plain", "window", result(18.0)), new])
+    here = {row[0]: row[2] for row in page.rows}["new: books (perplexity)"]
+    assert here == "longmem: 9 (-50.0 %; -10.0 % on its twin)"
+    (note,) = [note for note in page.notes if "twin" in note]
+    assert note.endswith("longmem (61.4k tokens) has the twin sliding (61.4k tokens).")
+
+
+def test_a_page_says_from_the_results_what_has_learned_nothing() -> None:
+    toy = paper()
+    found = [
+        measured("plain", "window", result(18.0)),
+        measured("new", "memtrm", result(9.0, "memtrm", untrained=True)),
+    ]
+    assert "memtrm: measured without any training." in comparison(toy, toy.entry[0], found).notes
+    learned = [found[0], measured("new", "memtrm", with_tokens(result(9.0, "memtrm"), 40_960))]
+    assert not any("without any training" in note for note in comparison(toy, toy.entry[0], learned).notes)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from contextlab import naming
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.harness import labels, runner
 from contextlab.harness.selection import SelectedTask, select
-from contextlab.harness.stored import Result
+from contextlab.harness.stored import Result, plain
 from contextlab.naming import NamedMethod
 from contextlab.reports.dimensions import started
 from contextlab.reports.papers.schema import Entry, Paper, Run
@@ -21,13 +21,23 @@ from contextlab.reports.stored import load_results
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One method of a run, and its result; None where nothing is stored."""
+    """One method of a run.
+
+    Attributes:
+        run: of the recipe.
+        row: of the paper's table.
+        method: its label.
+        task: its label.
+        result: None where nothing is stored.
+        twin: of a method that has learned, the result of its twin on the same examples; None where it was not measured.
+    """
 
     run: Run
     row: str
     method: str
     task: str
     result: Result | None
+    twin: Result | None = None
 
 
 def measured(runs: Iterable[Run], **options: Any) -> Iterator[Measured]:
@@ -45,7 +55,7 @@ def measured(runs: Iterable[Run], **options: Any) -> Iterator[Measured]:
         results = runner.bench(run.methods, run.task, **{**options, "limit": limit})
         methods, (task,) = select(run.methods, run.task)
         for row, method, result in zip(run.rows, methods, results.runs, strict=True):
-            yield Measured(run, row, method.label, _label(task), result)
+            yield _measured(run, row, method, _label(task), result, results.runs)
 
 
 def stored(runs: Iterable[Run], folder: Path, backbone: str = EMBEDDED) -> Iterator[Measured]:
@@ -67,7 +77,26 @@ def stored(runs: Iterable[Run], folder: Path, backbone: str = EMBEDDED) -> Itera
         # The first of equal ones, which is the newest.
         chosen = max(groups, key=lambda group: sum(group in results for results in fitting), default=("", 0))
         for row, method, results in zip(run.rows, methods, fitting, strict=True):
-            yield Measured(run, row, method.label, label, results.get(chosen))
+            yield _measured(run, row, method, label, results.get(chosen), on_task)
+
+
+def _measured(
+    run: Run, row: str, method: NamedMethod, task: str, result: Result | None, others: Sequence[Result]
+) -> Measured:
+    if result is None:
+        return Measured(run, row, method.label, task, None)
+    named = result.model_copy(update={"changed": list(method.config.changed())})
+    return Measured(run, row, labels.whole(named), task, result, _twin(result, others))
+
+
+def _twin(result: Result, others: Iterable[Result]) -> Result | None:
+    """The result of a method's twin on the same examples."""
+    try:
+        twin = None if result.twin is None else naming.single(result.twin)
+    except UserError:  # stored by a version with other settings, or of a method that is not installed
+        return None
+    same = (one for one in others if _examples(one) == _examples(result))
+    return None if twin is None else next((one for one in same if _is_of(one, twin)), None)
 
 
 def missing(paper: Paper, entry: Entry, data: Path | None) -> list[str]:
@@ -112,10 +141,16 @@ def _examples(result: Result) -> tuple[str, int]:
 
 def _is_of(result: Result, method: NamedMethod) -> bool:
     """Whether a stored result is of a method; settings that are newer than the result must have their defaults."""
-    settings = json.loads(json.dumps(method.config.as_dict(), default=str))
+    settings = plain(method.config.as_dict())
     before = {**settings, **result.method_config}
-    if settings.get("weights") == "auto" and before["weights"] is None:
-        # Before weights were looked for, they were none.
-        before["weights"] = "auto"
-    newer = set(method.config.changed()) - set(result.method_config)
+    if method.weights is not None or (settings.get("weights") == "auto" and _has_found(result)):
+        before["weights"] = settings["weights"]
+    if method.weights is not None and result.weights_name != method.weights.name:
+        return False
+    newer = set(method.config.changed()) - set(result.method_config) - {"weights"}
     return result.method == method.name and not newer and all(before[name] == settings[name] for name in settings)
+
+
+def _has_found(result: Result) -> bool:
+    """Whether the weights of a result are those that `auto` finds: listed ones, or none before they were looked for."""
+    return result.weights_name is not None or result.method_config.get("weights") is None

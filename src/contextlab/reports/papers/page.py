@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
+from contextlab import grammar
 from contextlab.cards import short_count
 from contextlab.harness import labels
 from contextlab.harness.stored import Result
@@ -27,11 +28,11 @@ def comparison(paper: Paper, entry: Entry, found: Sequence[Measured]) -> Page:
         ("model", paper.model.about, _listed(result.backbone for result in results)),
         ("data", entry.data, _listed(f"{labels.of_result(result)}: {result.data.note}" for result in results)),
         ("size", entry.size, _listed(f"{labels.of_result(result)}: {_examples(result)}" for result in results)),
-        ("training", paper.model.trained, _listed(map(_training, results))),
+        ("training", paper.model.trained, _listed(filter(None, map(_training, found)))),
         ("machine", "", _listed(result.provenance.device for result in results)),
     ]
     numbers = list(_numbers(entry, [one for one in found if one.task not in absent]))
-    notes = [entry.about, *(entry.embedded.differs if entry.embedded else []), *_remarks(entry)]
+    notes = [entry.about, *(entry.embedded.differs if entry.embedded else []), *_learned(found), *_remarks(entry)]
     notes += [f"Not measured: {', '.join(absent)}."] if absent else []
     return Page(title(paper, entry), [HEAD, *facts, *numbers], notes)
 
@@ -80,9 +81,12 @@ def _here(one: Measured, baseline: Measured | None, name: str, unit: str) -> str
     value = None if one.result is None else reading(one.result, one.run.read[name], unit)
     if one.result is None or value is None:
         return NOT_MEASURED
-    gain = ""
+    metric, gains = one.run.read[name], list[str]()
     if baseline is not None and baseline.result is not None:
-        gain = gained(one.result, baseline.result, one.run.read[name], unit)
+        gains.append(gained(one.result, baseline.result, metric, unit))
+        if one.twin is not None:
+            gains.append(f"{gained(one.result, one.twin, metric, unit)} on its twin")
+    gain = "; ".join(filter(None, gains))
     # The interval of a difference says more than that of a number whose examples differ much.
     shown = dataclasses.replace(value, low=None) if gain else value
     return f"{one.method}: {_bracketed(shown.text(unit), gain)}"
@@ -113,11 +117,41 @@ def _examples(result: Result) -> str:
     return f"{count} example{'s' if count > 1 else ''}"
 
 
-def _training(result: Result) -> str:
-    """What the method of a result has learned."""
-    if result.cost.train is not None:
-        return f"{result.method}: {short_count(result.cost.train.tokens)} tokens"
-    return f"{result.method}: {'untrained' if result.untrained else 'nothing to learn'}"
+def _training(one: Measured) -> str:
+    """What the method of a run has learned; empty where nothing is stored."""
+    if one.result is None:
+        return ""
+    if one.result.cost.train is not None:
+        return f"{_unmarked(one.method)}: {short_count(one.result.cost.train.tokens)} tokens"
+    if one.result.untrained:
+        return f"{_unmarked(one.method)}: untrained"
+    return f"{one.result.method}: nothing to learn"
+
+
+def _learned(found: Sequence[Measured]) -> Iterator[str]:
+    """What the results say of training: which methods have learned nothing, and what the twins of the others are."""
+    untrained = dict.fromkeys(_unmarked(one.method) for one in found if one.result and one.result.untrained)
+    if untrained:
+        yield f"{', '.join(untrained)}: measured without any training."
+    twins = dict.fromkeys(
+        f"{_with_tokens(one.method, one.result)} has the twin {_with_tokens(labels.whole(one.twin), one.twin)}"
+        for one in found
+        if one.twin is not None
+    )
+    if twins:
+        yield (
+            "A twin has an update of the same size and no memory. As far as both have learned from as many tokens, "
+            f"what is gained on it is the memory's: {'; '.join(twins)}."
+        )
+
+
+def _with_tokens(label: str, result: Result | None) -> str:
+    cost = None if result is None else result.cost.train
+    return _unmarked(label) if cost is None else f"{_unmarked(label)} ({short_count(cost.tokens)} tokens)"
+
+
+def _unmarked(label: str) -> str:
+    return grammar.MARK.sub("", label).strip()
 
 
 def _listed(texts: Iterable[str]) -> str:
