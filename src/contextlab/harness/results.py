@@ -177,7 +177,7 @@ class Results:
         import pandas
 
         frame = pandas.json_normalize([run.as_json() for run in self.runs])
-        frame.insert(0, "label", [_label(run) for run in self.runs])
+        frame.insert(0, "label", [labels.whole(run) for run in self.runs])
         return frame
 
     @property
@@ -186,7 +186,13 @@ class Results:
         import pandas
 
         rows = [
-            {"run": run.run_id, "label": _label(run), "task": labels.of_result(run), "context": run.context, "id": id_}
+            {
+                "run": run.run_id,
+                "label": labels.whole(run),
+                "task": labels.of_result(run),
+                "context": run.context,
+                "id": id_,
+            }
             | {name: mean_of(parts) for name, parts in of_example.items()}
             for run in self.runs
             for id_, of_example in (run.parts or {}).items()
@@ -194,15 +200,10 @@ class Results:
         return pandas.DataFrame(rows, columns=None if rows else ["run", "label", "task", "context", "id", QUALITY])
 
 
-def _label(run: Result) -> str:
-    """The method with the settings that differ from its defaults."""
-    return labels.of_run(run, {name: value for name, value in run.method_config.items() if name in run.changed})
-
-
 def _short(run: Result) -> tuple[str, str, float, int]:
     """What a run is, and its measure."""
     metric = run.metrics[run.measure.name]
-    return f"{_label(run)} on {labels.of_result(run)} ({run.context})", run.measure.name, metric.value, metric.n
+    return f"{labels.whole(run)} on {labels.of_result(run)} ({run.context})", run.measure.name, metric.value, metric.n
 
 
 def mean_of(parts: Sequence[Part]) -> float:
