@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pydantic
@@ -127,7 +128,7 @@ def test_configuration_is_parsed_from_text_and_validated():
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 6), max_size=5), min_size=1, max_size=4))
 def test_default_score_equals_reading_each_candidate(candidates):
-    method = Counting(SimpleNamespace(vocab_size=7))
+    method = Counting(SimpleNamespace(vocab_size=7, exclusive=nullcontext))
     start, _ = method.read(method.start(2), torch.tensor([[1, 2], [5, 5]]))
     scores = method.score(start, candidates)
     assert scores.shape == (2, len(candidates), max(len(c) for c in candidates))
@@ -140,7 +141,7 @@ def test_default_score_equals_reading_each_candidate(candidates):
 
 
 def test_generate_continues_each_row_and_stops():
-    method = Counting(SimpleNamespace(vocab_size=7))
+    method = Counting(SimpleNamespace(vocab_size=7, exclusive=nullcontext))
     start = method.start(3)
     written = method.generate(start, [[1], [3, 4], []], max_new_tokens=4, stop=[6])
     assert written == [[2, 3, 4, 5], [5], [1, 2, 3, 4]]
@@ -148,7 +149,7 @@ def test_generate_continues_each_row_and_stops():
 
 
 def test_sampling_is_seeded():
-    method = Counting(SimpleNamespace(vocab_size=7))
+    method = Counting(SimpleNamespace(vocab_size=7, exclusive=nullcontext))
     options = {"max_new_tokens": 20, "temperature": 2.0}
     first, again, other = (method.generate(method.start(), [[0]], seed=seed, **options) for seed in (1, 1, 2))
     assert first == again != other

@@ -132,7 +132,10 @@ class NamedMethod:
         """The text that names it, with the settings that the name does not stand for."""
         settings, defaults = self.config.as_dict(), self.kind.Config.defaults()
         if self.weights is None:
-            return grammar.spelled_method(self.name, self.config.changed())
+            own = self.config.changed()
+            # The name alone may stand for other settings.
+            shown = own if own or self.bare or not takes_form(self.kind.Config) else {FORM: PAPER}
+            return grammar.spelled_method(self.name, shown)
         changed = {key: settings[key] for key in self.weights.changed(settings, defaults)}
         return grammar.spelled_method(self.weights.name, changed)
 
@@ -184,6 +187,17 @@ def single(text: str, settings: Mapping[str, Any] | None = None) -> NamedMethod:
         if key in item.settings:
             raise UserError(f"{item.name} is given {key} twice, in brackets and beside them: keep one of the two.")
     return meant(item.name).given({**item.settings, **(settings or {})})
+
+
+def method_of(text: str) -> str:
+    """The name of the only method of a text, also where it names trained weights, without importing its class.
+
+    Raises:
+        UserError: when the text names none or several, or as `trained.find`.
+    """
+    name = grammar.single(text, "method").name
+    weights = None if name in registry.methods() else trained.find(name)
+    return name if weights is None else weights.card.method
 
 
 def takes_form(kind: type[MethodConfig]) -> bool:

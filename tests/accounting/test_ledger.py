@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,11 @@ class Bigram(ContextMethod):
         generator = torch.Generator().manual_seed(0)
         self.rows_VC = torch.randn(V, C, generator=generator)
         self.head_CV = torch.randn(C, V, generator=generator)
-        backbone: Any = SimpleNamespace(vocab_size=V, logprobs_of_all=lambda h: (h @ self.head_CV).log_softmax(-1))
+        backbone: Any = SimpleNamespace(
+            vocab_size=V,
+            logprobs_of_all=lambda h: (h @ self.head_CV).log_softmax(-1),
+            exclusive=nullcontext,
+        )
         super().__init__(backbone)
 
     @property

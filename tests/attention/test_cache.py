@@ -184,7 +184,7 @@ def test_running_layer_by_layer_equals_running_the_model():
             hidden = parts.embed(tokens, position)
             reader = backbone.reader(1, Layout(position))
             for layer in parts.layers:
-                hidden = attention.run_layer(layer, hidden, reader)
+                hidden = attention.run_layer(layer, hidden, reader, backbone.rotary_scale)
             whole = backbone.forward(tokens, position, backbone.reader(1, Layout(position)))
         torch.testing.assert_close(parts.norm(hidden), whole)
 

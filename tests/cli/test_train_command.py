@@ -48,7 +48,7 @@ def test_it_says_what_was_gained_and_how_to_use_it(tmp_path: Path, capsys: pytes
     assert result["cost"]["train"]["tokens"] == stored["cost"]["tokens"]
     assert main(["table", str(tmp_path / "runs"), "--cost", "train"]) == 0
     table = capsys.readouterr().out
-    assert f"(trained {stored['cost']['tokens']})" in table
+    assert f"trained on {stored['cost']['tokens']} tokens" in table
     assert "TFLOPs train" in table
     assert "tokens train" in table
 

@@ -196,7 +196,7 @@ def test_a_method_does_not_depend_on_other_methods_or_tasks() -> None:
 RUN_ID = """
 import contextlab
 results = contextlab.bench("window", "sst2/n2", limit=1, backbone="tiny-llama", device="cpu")
-print(contextlab.__file__, results.runs[0]["run_id"])
+print(contextlab.__file__, results.runs[0].run_id)
 """
 
 

@@ -27,7 +27,7 @@ def tasks(text: Any, **options: Any) -> list[tuple[str, str, dict[str, Any]]]:
 def test_one_method_in_two_forms_is_two_and_the_same_twice_is_one() -> None:
     assert methods("longmem(K=32),longmem") == ["longmem(K=32)", "longmem"]
     assert methods("longmem, longmem(), longmem") == ["longmem"]
-    assert methods("longmem(K=64), longmem(form=paper)") == ["longmem"]
+    assert methods("longmem(K=64), longmem(form=paper)") == ["longmem(form=paper)"]
     assert methods(["window(N=512),full", "window", "full"]) == ["window(N=512)", "full", "window"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from contextlab.methods import blocks
 from contextlab.methods.blocks import BlockMethod
 
 BACKBONE: Any = SimpleNamespace(
-    vocab_size=100, logprobs=lambda before, tokens: -(1000 * before[..., 0] + tokens).float()
+    vocab_size=100, exclusive=nullcontext, logprobs=lambda before, tokens: -(1000 * before[..., 0] + tokens).float()
 )
 
 

@@ -27,8 +27,10 @@ def check(
         announce()
 
     from contextlab import naming
+    from contextlab.kernels import dispatch
     from contextlab.testing import laws
 
+    dispatch.forced_form()  # refuses one that does not exist
     named = naming.single(method).as_initialised()
     make = (lambda backbone: named.kind(backbone, named.config)) if named.config.changed() else named.kind
     _check_size(method, make)

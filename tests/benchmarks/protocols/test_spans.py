@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,7 @@ class Unigram(ContextMethod):
         backbone = SimpleNamespace(
             name="toy",
             vocab_size=VOCABULARY,
+            exclusive=nullcontext,
             encode=lambda text: [int(word) for word in text.split()],
             decode=lambda tokens: " ".join(map(str, tokens)),
         )

@@ -136,7 +136,7 @@ def command(run: Run, **options: Any) -> str:
 def _step(run: Run, size: Shape, speed: float, total: int | None, options: Mapping[str, Any]) -> Step:
     limit = options.get("limit") or run.limit
     examples = limit or max(1, round((total or run.tokens) / run.tokens))
-    efforts = [EFFORTS.get(naming.single(method).name, Effort()) for method in run.methods]
+    efforts = [EFFORTS.get(naming.method_of(method), Effort()) for method in run.methods]
     flops = [effort.flops * examples * size.flops(run.tokens, _view(effort, run.tokens)) for effort in efforts]
     seconds = [one / (speed * effort.speed * _part(run.tokens)) for one, effort in zip(flops, efforts, strict=True)]
     memory = max(size.memory(effort.kept * run.tokens) for effort in efforts)
