@@ -301,8 +301,7 @@ def test_stored_runs_again(bench, tmp_path):
     path = next(tmp_path.glob("window*/examples.jsonl"))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[0]["record"]["nats"] *= 1.001
-    del lines[0]["seal"]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("".join(seals.sealed(line, line=True) + "\n" for line in lines))
     changed = {run["method"]: run for run in bench("rerun", str(tmp_path), "--limit", "2", "--every")["runs"]}
     assert changed["sliding"]["equal"] == 2
     assert changed["window"]["equal"] == 1
