@@ -146,8 +146,18 @@ def _training(folder: Path) -> None:
             raise UserError(f"{kept} belongs to another run than {room.RUN}: move it away.")
         records.check_curve(folder / room.CURVE, extra.curve, extra.curve_sha256)
     card = records.read(folder / cards.CARD)
+    if card is not None:
+        cards.read(folder / cards.CARD)
     if card is not None and _trained(card) != _trained(about):
         raise UserError(f"{folder / cards.CARD} is the card of another run: put the intact file back, or train again.")
+    if card is not None and _at_end(folder, card) and not records.ended(folder / room.CURVE, card):
+        raise UserError(f"{folder / room.CURVE} lacks its last line: put it back, or run the same training again.")
+
+
+def _at_end(folder: Path, card: Mapping[str, Any]) -> bool:
+    """Whether the last checkpoint is that of the card: a run that goes on has cut its curve there."""
+    kept = checkpoint.stored(folder)
+    return bool(kept) and int(kept[0].name.rpartition("-")[2]) == records.last_tokens(card)
 
 
 def _trained(about: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

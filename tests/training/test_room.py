@@ -14,7 +14,7 @@ import pytest
 from toy_corpus import folder
 
 import contextlab
-from contextlab import cards, naming, seals, trained
+from contextlab import cards, naming, seals, trained, verify
 from contextlab.errors import UserError
 from contextlab.training import checkpoint, records, room
 from contextlab.training.loop import Trainer
@@ -127,6 +127,14 @@ def test_weights_that_changed_are_written_again_from_the_checkpoint(texts: Path,
     path.unlink()
     run(texts, tmp_path)
     assert path.read_bytes() == whole
+    curve, lines = tmp_path / room.CURVE, records.curve(tmp_path / room.CURVE)
+    for left in (curve.read_bytes()[:-40], b"".join(curve.read_bytes().splitlines(keepends=True)[:-1])):
+        curve.write_bytes(left)
+        assert [one.wrong is None for one in verify.below([tmp_path]) if one.kind == "training"] == [False]
+        run(texts, tmp_path)
+        kept = records.curve(curve)
+        assert [line["tokens"] for line in kept] == [line["tokens"] for line in lines]
+        assert all(one.wrong is None for one in verify.below([tmp_path]))
 
 
 @pytest.mark.parametrize("training", [0, None, [], "x"])

@@ -74,6 +74,24 @@ def curve(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} cannot be read ({error}): put the intact file back, or train again.") from None
 
 
+def ended(path: Path, card: Mapping[str, Any]) -> bool:
+    """Whether a curve has the last validation of a card, which is its last line when a run has ended.
+
+    Raises:
+        UserError: as `curve`.
+    """
+    last = last_tokens(card)
+    return path.exists() and any("validation" in line and line["tokens"] == last for line in curve(path))
+
+
+def last_tokens(card: Mapping[str, Any]) -> int | None:
+    """Tokens before the last validation of a card; None where it has none."""
+    try:
+        return int(card["curve"][-1]["tokens"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
 def check_curve(path: Path, length: int, sha256: str | None) -> None:
     """Refuse a curve that is not what a checkpoint knows; one that is not there is begun anew.
 

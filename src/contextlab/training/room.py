@@ -152,7 +152,7 @@ class _Room:
             self.curve.close()
 
     def _finished(self) -> dict[str, Any] | None:
-        """The card of a run that has had all its tokens and whose weights are whole; else they are made again."""
+        """The card of a run that has had all its tokens with whole weights and curve; else these are made again."""
         written = records.read(self.out / cards.CARD)
         if written is None:
             return None
@@ -160,7 +160,7 @@ class _Room:
         training = written.get("training")
         enough = isinstance(training, dict) and training.get("tokens", 0) >= self.settings.tokens
         whole = weights.is_file() and files.sha256(weights) == known.weights.sha256
-        return written if enough and whole else None
+        return written if enough and whole and records.ended(self.out / CURVE, written) else None
 
     def _train(self, stop: threading.Event) -> None:
         """Steps, validations and checkpoints until all tokens are learned from, or the user stops it."""
