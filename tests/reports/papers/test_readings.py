@@ -45,6 +45,17 @@ def test_costs_are_sums_over_phases_in_the_papers_units() -> None:
     }
 
 
+def test_seconds_beside_another_program_are_not_measured() -> None:
+    phase = {"flops": 10, "peak_bytes": 2**20, "seconds": 2.0, "tokens": 8}
+    quiet, disturbed = (
+        result(cost={"train": None, "contextualize": None, "query": {**phase, "seconds_spread": spread}})
+        for spread in (0.1, 0.4)
+    )
+    assert (COSTS["seconds"](quiet), COSTS["tokens per second"](quiet)) == (2, 4)
+    assert (COSTS["seconds"](disturbed), COSTS["tokens per second"](disturbed)) == (None, None)
+    assert COSTS["flops"](disturbed) == 10
+
+
 def test_the_cost_of_training_is_no_cost_of_an_example() -> None:
     trained = result(cost={"train": {"flops": 10**20, "seconds": 1e6, "tokens": 10**6, "peak_bytes": None}})
     assert COSTS["flops"](trained) == 4e12

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from contextlab.harness.results import difference
 from contextlab.harness.stored import Cost, Phase, Result
+from contextlab.reports.costs import MOST_SPREAD
 from contextlab.reports.papers.schema import ABSENT, number
 
 MEBI = 2**20
@@ -124,8 +125,9 @@ def _scaled(read: Callable[[Result], float | None], scale: float) -> Callable[[R
     return scaled
 
 
-def _seconds(cost: Cost) -> float:
-    return cost.seconds
+def _seconds(cost: Cost) -> float | None:
+    """Seconds; None where they differ so much over the examples that another program was running."""
+    return None if (cost.seconds_spread or 0) > MOST_SPREAD else cost.seconds
 
 
 def _flops(cost: Cost) -> int | None:
