@@ -20,7 +20,7 @@ from contextlab.harness import store
 from contextlab.paths import cache_dir
 from contextlab.training import checkpoint, corpus, records, room, teacher
 
-RUN_FILES = ("manifest.json", "summary.json", "examples.jsonl")
+RUN_FILES = (store.MANIFEST, store.SUMMARY, store.LINES)
 TENSORS = ".safetensors"
 HEX = set("0123456789abcdef")
 
@@ -103,16 +103,16 @@ def _checked(kind: str, path: Path, check: Callable[[Path], None]) -> Checked:
 
 def _run(folder: Path) -> None:
     """Manifest, result and lines, which must be those of one run."""
-    if not (folder / "manifest.json").exists():
-        raise UserError(f"{folder / 'manifest.json'} is missing: put it back, or delete the folder and run again.")
+    if not (folder / store.MANIFEST).exists():
+        raise UserError(f"{folder / store.MANIFEST} is missing: put it back, or delete the folder and run again.")
     manifest = store.read_manifest(folder)
-    result = store.read_result(folder) if (folder / "summary.json").exists() else None
+    result = store.read_result(folder) if (folder / store.SUMMARY).exists() else None
     if manifest is not None and result is not None and manifest.run_id != result.run_id:
-        raise UserError(f"{folder / 'summary.json'} is that of another run: put the intact file back.")
+        raise UserError(f"{folder / store.SUMMARY} is that of another run: put the intact file back.")
     examples = 0 if result is None else result.data.examples
     if len(store.lines(folder, examples)) < examples:
-        raise UserError(f"{folder / 'examples.jsonl'} is missing: put it back, or run its benchmark again.")
-    _once(folder / "examples.jsonl")
+        raise UserError(f"{folder / store.LINES} is missing: put it back, or run its benchmark again.")
+    _once(folder / store.LINES)
 
 
 def _once(path: Path) -> None:

@@ -187,8 +187,7 @@ def _result(folder: Path) -> Result | None:
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:
-    reason = (error.strerror or str(error)).lower()
-    return UserError(f"{path} cannot be read ({reason}): delete it and run its benchmark again.")
+    return UserError(f"{path} cannot be read ({files.reason(error)}): delete it and run its benchmark again.")
 
 
 @contextlib.contextmanager
