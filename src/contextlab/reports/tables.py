@@ -157,7 +157,7 @@ class _Builder:
             paired = difference.low is not None or entry is baseline
             yield column, dataclasses.replace(value, low=None, high=None) if paired else value
             yield Column(group, f"{name} - {label}", "difference", title), difference
-        if self.layout.shows_share and entry.examples in self._shared and (cell := self._share(entry)) is not None:
+        if self.layout.shows_share and entry.examples in self._shared and (cell := self._shares[id(entry)]) is not None:
             yield Column(group, SHARE, "share", SHARE), cell
 
     def _difference(self, entry: Entry, baseline: Entry, name: str) -> Cell | None:
@@ -212,7 +212,14 @@ class _Builder:
     def _shared(self) -> set[tuple[Any, ...]]:
         """The examples on which another method than the two ends has a share."""
         ends = {id(self.peers[entry.examples].get(name)) for entry in self.entries for name in self.layout.twins}
-        return {entry.examples for entry in self.entries if id(entry) not in ends and self._share(entry) is not None}
+        return {
+            entry.examples for entry in self.entries if id(entry) not in ends and self._shares[id(entry)] is not None
+        }
+
+    @functools.cached_property
+    def _shares(self) -> dict[int, Cell | None]:
+        """The share of every entry, by its identity."""
+        return {id(entry): self._share(entry) for entry in self.entries}
 
     @functools.cached_property
     def _equal_n(self) -> bool:
