@@ -40,20 +40,22 @@ def alone(folder: Path, held: str) -> Iterator[None]:
         OSError: when it cannot be written.
     """
     lock, mine = FileLock(folder / NAME), None
-    while mine is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Another one may remove it again before it is locked.
-        with contextlib.suppress(FileNotFoundError):
-            mine = _acquired(lock, f"{folder} is on a file system without locks: choose another folder with --out.")
-    if not mine:
-        raise UserError(held)
     try:
-        yield
+        while mine is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Another one may remove it again before it is locked.
+            with contextlib.suppress(FileNotFoundError):
+                mine = _acquired(lock, f"{folder} is on a file system without locks: choose another folder with --out.")
+        if not mine:
+            raise UserError(held)
+        try:
+            yield
+        finally:
+            # Who has opened the file and waits for it sees that it is gone, and makes a new one.
+            with contextlib.suppress(OSError):
+                (folder / NAME).unlink()
+            lock.release()
     finally:
-        # Who has opened the file and waits for it sees that it is gone, and makes a new one.
-        with contextlib.suppress(OSError):
-            (folder / NAME).unlink()
-        lock.release()
         with contextlib.suppress(OSError):
             folder.rmdir()
 

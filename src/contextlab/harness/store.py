@@ -89,8 +89,6 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Provenance) -> 
     manifest = Manifest(run_id=name, identity=plain(identity), provenance=provenance)
     with contextlib.ExitStack() as held:
         with _writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            held.callback(_remove_empty, folder)
             refusal = f"Another process is running {folder}: wait for it, or end it."
             held.enter_context(locks.alone(folder, refusal))
             run = Run(folder, manifest)
@@ -258,9 +256,3 @@ def _discard(folder: Path) -> None:
     """Remove the files of a run without finished examples."""
     for name in (LINES, MANIFEST):
         (folder / name).unlink(missing_ok=True)
-
-
-def _remove_empty(folder: Path) -> None:
-    """Remove an empty folder, so that a refused command leaves none."""
-    with contextlib.suppress(OSError):
-        folder.rmdir()
