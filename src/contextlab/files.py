@@ -203,6 +203,19 @@ def unwritable(path: Path | str, error: OSError, otherwise: str) -> UserError:
     return UserError(f"{path} cannot be written ({reason(error)}): {'make room there or ' if full else ''}{otherwise}.")
 
 
+@contextlib.contextmanager
+def writing(path: Path | str, otherwise: str) -> Iterator[None]:
+    """Put what the operating system refuses inside of a block into the sentence of `unwritable`.
+
+    Raises:
+        UserError: when something cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error, otherwise) from error
+
+
 def _sync(path: Path) -> None:
     """Have the content of a file, or the names in a folder, on the disk; not every system can do it for folders."""
     folder = path.is_dir()

@@ -71,15 +71,13 @@ def held(what: str) -> Iterator[None]:
         UserError: when the cache folder cannot be written, or its file system has no locks.
     """
     folder = cache_dir() / "locks"
-    try:
+    with files.writing(folder, "set CONTEXTLAB_CACHE"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / hashlib.sha256(what.encode()).hexdigest()[:16])
         if not _acquired(lock, f"{folder} is on a file system without locks: set CONTEXTLAB_CACHE."):
             if sys.stderr.isatty():
                 print("Waiting for another process that fetches the same ...", file=sys.stderr)
             lock.acquire()
-    except OSError as error:
-        raise files.unwritable(folder, error, "set CONTEXTLAB_CACHE") from error
     try:
         yield
     finally:

@@ -76,10 +76,8 @@ def write(path: Path | str, tensors: Mapping[str, Tensor], about: Mapping[str, s
         UserError: when it cannot be written.
     """
     target = Path(path).expanduser()
-    try:
+    with files.writing(target, "name another file"):
         store(target, tensors, about)
-    except OSError as error:
-        raise files.unwritable(target, error, "name another file") from error
 
 
 def store(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:

@@ -74,12 +74,10 @@ def embedded_folder() -> Path:
     target = cache_dir() / "backbones" / f"{EMBEDDED}-{GGUF_SHA256[:12]}-2"
     if target.is_dir():
         return target
-    try:
+    with files.writing(target.parent, "set CONTEXTLAB_CACHE"):
         target.parent.mkdir(parents=True, exist_ok=True)
         with locks.held(f"backbone {target.name}"):
             return target if target.is_dir() else _fetched(target)
-    except OSError as error:
-        raise files.unwritable(target.parent, error, "set CONTEXTLAB_CACHE") from error
 
 
 def _fetched(target: Path) -> Path:

@@ -46,11 +46,9 @@ def page(
         on_missing=missing.append,
         progress=shown,
     )
-    try:
+    with files.writing(out, "choose another file with -o"):
         out.parent.mkdir(parents=True, exist_ok=True)
         files.write(out, text)
-    except OSError as error:
-        raise files.unwritable(out, error, "choose another file with -o") from None
     for sentence in missing:
         typer.echo(f"contextlab: {harmless.line(sentence)}", err=True)
     say(f"{out}: {len(text.encode()) / 2**20:.1f} MiB")

@@ -188,14 +188,9 @@ def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(f"{path} cannot be read ({files.reason(error)}): delete it and run its benchmark again.")
 
 
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _writing(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Turn errors of the operating system into a UserError."""
-    try:
-        yield
-    except OSError as error:
-        otherwise = "choose another folder with --out, then run the same command again to resume"
-        raise files.unwritable(folder, error, otherwise) from error
+    return files.writing(folder, "choose another folder with --out, then run the same command again to resume")
 
 
 def _whole(content: bytes) -> bytes:

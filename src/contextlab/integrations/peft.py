@@ -39,12 +39,9 @@ def export(adapter: Adapter, folder: Path | str) -> Path:
     for layer, pair in zip(adapter.generator.targets, adapter.pairs(), strict=True):
         weights[f"{PREFIX}{layer.name}.lora_A.weight"] = pair.down[0].float().contiguous()
         weights[f"{PREFIX}{layer.name}.lora_B.weight"] = pair.up[0].float().contiguous()
-    try:
-        with files.new_folder(target) as fresh:
-            tensors.store(fresh / "adapter_model.safetensors", weights, {"format": "pt"})
-            files.write(fresh / "adapter_config.json", json.dumps(_lora_config(adapter), indent=2) + "\n")
-    except OSError as error:
-        raise files.unwritable(target, error, "name another folder") from error
+    with files.writing(target, "name another folder"), files.new_folder(target) as fresh:
+        tensors.store(fresh / "adapter_model.safetensors", weights, {"format": "pt"})
+        files.write(fresh / "adapter_config.json", json.dumps(_lora_config(adapter), indent=2) + "\n")
     return target
 
 

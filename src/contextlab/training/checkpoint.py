@@ -19,6 +19,7 @@ from torch import Tensor
 
 from contextlab import files, seals, tensors
 from contextlab.errors import UserError
+from contextlab.training import records
 from contextlab.training.loop import Progress, Trainer
 
 Count = Annotated[int, Field(ge=0, le=2**62)]
@@ -70,7 +71,7 @@ def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
     processes.wait()
     if whole.is_dir():
         return whole
-    try:
+    with records.writing(out):
         if processes.first:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
@@ -84,9 +85,6 @@ def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
                 if older != whole:
                     shutil.rmtree(older, ignore_errors=True)
         processes.wait()
-    except OSError as error:
-        otherwise = "choose another --out, then run the same command again to resume"
-        raise files.unwritable(out, error, otherwise) from error
     return whole
 
 

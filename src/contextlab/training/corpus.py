@@ -166,13 +166,11 @@ def prepare(path: str | Path, backbone: Backbone) -> Corpus:
     key = _key(source, backbone)
     folder = cache_dir() / "corpora" / key[:20]
     corpus = _cached(folder, source, key)
-    try:
-        if corpus is None:
+    if corpus is None:
+        with files.writing(folder.parent, "set CONTEXTLAB_CACHE"):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with locks.held("corpora"):
                 corpus = _cached(folder, source, key) or _build(source, backbone, folder, key)
-    except OSError as error:
-        raise files.unwritable(folder.parent, error, "set CONTEXTLAB_CACHE") from error
     _check_ids(corpus.most, backbone)
     return corpus
 

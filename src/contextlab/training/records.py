@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,9 @@ def read(path: Path) -> dict[str, Any] | None:
         raise UserError(f"{path} cannot be read ({damaged}): delete it, or choose another --out.") from None
 
 
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> AbstractContextManager[None]:
     """Put what the operating system refuses into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        otherwise = "choose another --out, then run the same command again to resume"
-        raise files.unwritable(folder, error, otherwise) from error
+    return files.writing(folder, "choose another --out, then run the same command again to resume")
 
 
 @contextlib.contextmanager

@@ -124,10 +124,8 @@ class Teacher(Objective):
             state = dataclasses.replace(state, pending_BC=before_C[None])
         state, predicted = self.full.predict(state, tokens_BT)
         ids_Nk, logprobs_Nk = best(self.method.backbone, _hidden(predicted, self.full)[0], self.k)
-        try:
+        with files.writing(path.parent, "set CONTEXTLAB_CACHE"):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise files.unwritable(path.parent, error, "set CONTEXTLAB_CACHE") from error
         kept = {"ids": ids_Nk.int().cpu(), "logprobs": logprobs_Nk.half().cpu(), "pending": state.pending_BC[0].cpu()}
         tensors.write(path, kept, _about(path))
 

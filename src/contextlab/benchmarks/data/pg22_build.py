@@ -74,11 +74,9 @@ def build(
         UserError: when a source is missing or broken, the folder holds a build from other sources or that of another
             process, or cannot be written.
     """
-    try:
-        with locks.alone(folder, f"Another process builds {folder}: wait for it, or give another --out."):
-            return _build(folder, mirror, metadata, tokenizer, limit, catalogue, progress)
-    except OSError as error:
-        raise files.unwritable(folder, error, "give another --out") from error
+    refusal = f"Another process builds {folder}: wait for it, or give another --out."
+    with files.writing(folder, "give another --out"), locks.alone(folder, refusal):
+        return _build(folder, mirror, metadata, tokenizer, limit, catalogue, progress)
 
 
 def _build(

@@ -88,12 +88,10 @@ def save(picture: Picture, path: Path) -> None:
         ".png": {"Software": program, "Description": picture.digest},
         ".svg": {"Creator": program, "Date": None, "Description": picture.digest},
     }
-    try:
+    with files.writing(path, "choose another file with -o"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS}), files.replacing(path) as fresh:
             made.savefig(fresh, format=kind.removeprefix("."), metadata=metadata[kind])
-    except OSError as error:
-        raise files.unwritable(path, error, "choose another file with -o") from None
 
 
 def check_format(path: Path) -> None:
