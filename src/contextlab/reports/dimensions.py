@@ -6,7 +6,7 @@ All functions take linear time in the number of results.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from contextlab import trained
@@ -44,6 +44,12 @@ def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
 def started(result: Result) -> str:
     """The time at which a run was started, by which results are ordered."""
     return result.provenance.started
+
+
+def once(results: Iterable[Result]) -> list[Result]:
+    """Every run once, its latest copy, in the order of their starts."""
+    copies = {result.run_id: result for result in sorted(results, key=started)}
+    return sorted(copies.values(), key=started)
 
 
 def latest(results: Sequence[Result]) -> list[tuple[dict[str, str], Result]]:

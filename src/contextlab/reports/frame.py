@@ -9,7 +9,7 @@ import pandas
 
 from contextlab.harness.stored import PHASES, Cost, Data, Model, Provenance, Result, Size
 from contextlab.reports import collection
-from contextlab.reports.dimensions import dimensions, started
+from contextlab.reports.dimensions import dimensions, once
 from contextlab.reports.stored import summaries
 
 DIRECTIONS = {True: "higher", False: "lower", None: ""}
@@ -106,8 +106,7 @@ def frame_of(stored: Sequence[Result]) -> pandas.DataFrame:
     Args:
         stored: of `reports.stored.summaries` or `Results.runs`.
     """
-    latest = {result.run_id: result for result in sorted(stored, key=started)}
-    ordered = sorted(latest.values(), key=started)
+    ordered = once(stored)
     runs = pandas.DataFrame([_of_run(*pair) for pair in zip(ordered, dimensions(ordered), strict=True)])
     metrics = pandas.DataFrame([row for number, result in enumerate(ordered) for row in _of_metrics(number, result)])
     whole = metrics.merge(runs, left_on="number", right_index=True) if ordered else pandas.DataFrame()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 
 from contextlab.harness.stored import Result
-from contextlab.reports.dimensions import started
+from contextlab.reports.dimensions import once
 from contextlab.reports.frame import frame_of
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.limits import Limit, under
@@ -47,7 +47,7 @@ def chosen(folders: Sequence[Path | str], conditions: Sequence[str] = (), limits
     """
     copies = list({one.folder: one for folder in folders for one in summaries(folder)}.values())
     begun = list(dict.fromkeys(path for folder in folders for path in unfinished(folder)))
-    results = _once(copies)
+    results = once(copies)
     left_out = LeftOut(len(copies) + len(begun)).also(len(begun), "unfinished")
     left_out = left_out.also(len(copies) - len(results), "stored again later")
     # The frame is made once: what a condition calls a method does not depend on the conditions before it.
@@ -81,8 +81,3 @@ def _of_frame(results: Sequence[Result], frame: pandas.DataFrame) -> list[Result
         for one in results
         if one.run_id in metrics
     ]
-
-
-def _once(results: Sequence[Result]) -> list[Result]:
-    """Every run once, its latest copy."""
-    return list({one.run_id: one for one in sorted(results, key=started)}.values())
