@@ -7,12 +7,12 @@ from typing import Any
 
 from contextlab.benchmarks.task import Metric
 from contextlab.errors import unknown
+from contextlab.reports.plots.chosen import USUAL
 from contextlab.reports.plots.observed import difference
 from contextlab.reports.where import matching
 
 SAME = ("task", "data", "context", "backbone", "dtype", "seed", "examples")
 """What runs have in common that are compared: everything but the method and the machine."""
-USUAL = "window"
 
 
 def baselines(rows: Sequence[Any], baseline: str | None) -> list[Any]:

@@ -47,8 +47,7 @@ def pareto(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pict
         UserError: when results have several tasks or contexts, for seconds several devices, or no such cost.
     """
     x: Cost = options.x
-    columns = ("task", *SAME, *(["device"] if x == "seconds" else []))
-    check_one(frame, columns, "Quality against cost is drawn for")
+    check_costs_alike(frame, x, "Quality against cost is drawn for")
     rows, left_out = measured(frame, options.metric, left_out)
     name = _one_metric(rows)
     known = shown(rows, options, left_out)
@@ -199,6 +198,15 @@ def _ranked_lines(lines: Mapping[str, Sequence[Observation]], higher: bool | Non
     """Methods by the mean of their values."""
     means = {label: (own[0].run.name, sum(one.value for one in own) / len(own)) for label, own in lines.items()}
     return ranked(means, higher)
+
+
+def check_costs_alike(frame: pandas.DataFrame, cost: Cost, why: str) -> None:
+    """Refuse results of several tasks or circumstances, which seconds also have with the device.
+
+    Raises:
+        UserError: as `check_one`.
+    """
+    check_one(frame, ("task", *SAME, *(["device"] if cost == "seconds" else [])), why)
 
 
 def _one_metric(rows: pandas.DataFrame) -> str:

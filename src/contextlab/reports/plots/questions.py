@@ -14,9 +14,9 @@ from contextlab.reports.amortised import Line
 from contextlab.reports.left_out import LeftOut
 from contextlab.reports.plots import words
 from contextlab.reports.plots.chosen import Options, equal_examples, named, unique_titles
-from contextlab.reports.plots.observed import check_one, measure_rows, runs_of
+from contextlab.reports.plots.observed import measure_rows, runs_of
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
-from contextlab.reports.plots.quality import COSTS, SAME, Cost
+from contextlab.reports.plots.quality import COSTS, Cost, check_costs_alike
 
 LEAST, MOST = 10, 30
 """Questions are drawn up to 2 to one of these powers, as far as methods cross."""
@@ -38,8 +38,7 @@ def break_even(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> 
     x: Cost = options.x
     if x == "state":
         raise UserError("A state has no cost per question: choose flops or seconds with --x.")
-    columns = ("task", *SAME, *(["device"] if x == "seconds" else []))
-    check_one(frame, columns, "Cost per question is drawn for")
+    check_costs_alike(frame, x, "Cost per question is drawn for")
     rows, left_out = equal_examples(measure_rows(frame, None), left_out)
     lines = {row.method: (row, amortised(row, x, options.contexts)) for row in runs_of(rows)}
     known = {method: (row, cost) for method, (row, cost) in lines.items() if cost is not None}
