@@ -13,15 +13,13 @@ from typing import Any
 FIRST = 1
 
 
-def migrated(value: Any, manifest: Any) -> Any:
-    """The JSON value of a result, with what schema 1 left out; unchanged where it has another schema or is no object.
+def migrated(value: Mapping[str, Any], manifest: Any) -> dict[str, Any]:
+    """The JSON object of a result of schema 1, with what that schema left out.
 
     Args:
         value: from `summary.json`.
         manifest: from `manifest.json`; None where there is none.
     """
-    if not isinstance(value, dict) or value.get("schema") != FIRST:
-        return value
     cost, metrics = value.get("cost"), value.get("metrics")
     provenance = value.get("provenance")
     source = {"source_sha256": _at(manifest, "identity", "source_sha256")}
@@ -40,20 +38,19 @@ def migrated(value: Any, manifest: Any) -> Any:
     }
 
 
-def manifest(value: Any) -> Any:
-    """The JSON value of a manifest of schema 1, which has the same fields."""
-    first = isinstance(value, dict) and value.get("schema") == FIRST
-    return {**value, "schema": 2} if first else value
+def manifest(value: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object of a manifest, one of schema 1 as schema 2, which has the same fields."""
+    return {**value, "schema": 2} if value.get("schema") == FIRST else value
 
 
-def line(value: Any, indices: dict[str, int]) -> Any:
-    """The JSON value of a line; one without an index has that of its example's order in the file.
+def line(value: dict[str, Any], indices: dict[str, int]) -> dict[str, Any]:
+    """The JSON object of a line; one without an index has that of its example's order in the file.
 
     Args:
         value: the line.
         indices: of the examples of the lines before it, to which its own is added.
     """
-    if not isinstance(value, dict) or not isinstance(name := value.get("id"), str):
+    if not isinstance(name := value.get("id"), str):
         return value
     index = indices.setdefault(name, len(indices))
     return {"parts": {}, **value, "index": index} if value.get("index") is None else value

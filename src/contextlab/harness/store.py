@@ -174,8 +174,8 @@ def _run_id(folder: Path) -> str:
 
 
 def _result(folder: Path) -> Result | None:
-    def migrated(value: Any) -> Any:
-        if isinstance(value, dict) and value.get("schema") == earlier.FIRST:
+    def migrated(value: dict[str, Any]) -> dict[str, Any]:
+        if value.get("schema") == earlier.FIRST:
             of_run = read_manifest(folder)
             return earlier.migrated(value, None if of_run is None else of_run.as_json())
         return value
@@ -222,7 +222,9 @@ def _opened(text: str, run_id: str, sealed: bool = False) -> dict[str, Any]:
         return seals.opened(text, required=sealed)
 
 
-def _read(path: Path, kind: type[M], migrated: Callable[[Any], Any], run_id: str = "") -> M | None:
+def _read(
+    path: Path, kind: type[M], migrated: Callable[[dict[str, Any]], dict[str, Any]], run_id: str = ""
+) -> M | None:
     """The object of a file; None when there is no such file."""
     try:
         return kind.model_validate(migrated(_opened(seals.text(path), run_id)))
