@@ -8,6 +8,8 @@ from stored_runs import result, three
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports.alike import check_alike, mixtures
+from contextlab.reports.layout import Layout
+from contextlab.reports.names import Names
 from contextlab.reports.selected import selected
 from contextlab.reports.tables import comparison
 
@@ -72,6 +74,15 @@ def test_only_modules_that_two_runs_have_in_common_must_be_equal() -> None:
     (mixture,) = mixtures([*alike, of_code("trime", "c" * 40, seam="2", trime="1")])
     assert mixture.sentence == "Runs come from 2 states of the code: aaaaaaa (full, hso), ccccccc (trime)"
     assert (mixture.detail, mixture.conditions) == ("", ("commit=aaaaaaa*", "commit=ccccccc*"))
+
+
+def test_a_caption_names_methods_as_the_table_shows_them() -> None:
+    names = Names({"method": {"full": "Full attention"}, "task": {"pg22": "PG-22"}})
+    runs = [of_code("full", "a" * 40, cache="1"), of_code("hso", "b" * 40, cache="2")]
+    table = comparison(runs, Layout(names=names))
+    assert "Runs come from 2 states of the code: aaaaaaa (Full attention), bbbbbbb (hso)" in table.legend
+    (mixture,) = mixtures([with_provenance(prompt_sha256=letter * 64) for letter in "ab"], names=names)
+    assert mixture.what.startswith("prompts of PG-22/")
 
 
 def test_states_of_one_commit_are_named_by_a_module_that_differs() -> None:

@@ -42,7 +42,7 @@ def cost(
     selection = chosen([folder], where or [], [Limit.parse(text) for text in under or []])
     if not mixed:
         check_alike(selection.results, DIMENSIONS)
-    named = mixtures(selection.results, DIMENSIONS)
+    named = mixtures(selection.results, DIMENSIONS, shown_as)
     results, left_out = selection.results, selection.left_out
     amortised = tables(results, "seconds" if resource == "seconds" else "flops", counts, shown_as, left_out, contexts)
     for number, table in enumerate((*amortised, *by_formula.tables(results, shown_as, left_out))):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 from contextlab.errors import UserError
 from contextlab.harness import labels
@@ -12,6 +14,7 @@ from contextlab.harness.stored import Result, minor
 from contextlab.reports.cells import Table
 from contextlab.reports.dimensions import kind_of_device, named, started
 from contextlab.reports.layout import listed
+from contextlab.reports.names import PLAIN, Names
 
 DIGITS = 8
 COMMIT = 7
@@ -28,11 +31,13 @@ class Mixture:
         what: the values are, as `states of the code`.
         values: names of the values with their results, in the order of their starts.
         conditions: for each value a condition that leaves results of it alone.
+        names: display names of methods.
     """
 
     what: str
     values: tuple[tuple[str, tuple[Result, ...]], ...]
     conditions: tuple[str, ...]
+    names: Names = PLAIN
 
     @property
     def refusal(self) -> str:
@@ -60,7 +65,10 @@ class Mixture:
 
     @property
     def _with_methods(self) -> str:
-        return ", ".join(f"{name} ({', '.join(dict.fromkeys(map(named, runs)))})" for name, runs in self.values)
+        return ", ".join(f"{name} ({', '.join(dict.fromkeys(map(self._method, runs)))})" for name, runs in self.values)
+
+    def _method(self, result: Result) -> str:
+        return self.names.of("method", named(result))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,43 +79,50 @@ class _Kind:
         what: the values are; the name of the group follows.
         column: of the frame that holds the values.
         value: of a result; None where it is not known.
-        group: name of the group of a result.
+        group: name of the group of a result, with display names.
         pattern: that fits a value in the frame.
     """
 
     what: str
     column: str
     value: Callable[[Result], str | None]
-    group: Callable[[Result], str] = lambda _: ""
+    group: Callable[[Result, Names], str] = lambda *_: ""
     pattern: str = "{}"
 
 
-def _method(result: Result) -> str:
+def _learned_by(result: Result, names: Names) -> str:
     settings = {name: result.method_config[name] for name in result.changed if name in result.method_config}
-    return f"{labels.of_run(result, settings)} in {result.provenance.dtype}"
+    method, backbone = names.of("method", labels.of_run(result, settings)), names.of("backbone", result.backbone)
+    return f"{method} in {result.provenance.dtype} on {backbone}"
 
 
 KINDS = (
-    _Kind("sets of data of", "data", lambda r: r.data.sha256, lambda r: f"{r.task}/{r.split}", "{}*"),
+    _Kind(
+        "sets of data of",
+        "data",
+        lambda r: r.data.sha256,
+        lambda r, names: names.of("task", f"{r.task}/{r.split}"),
+        "{}*",
+    ),
     _Kind(
         "prompts of",
         "prompts",
         lambda r: r.provenance.prompt_sha256,
-        lambda r: f"{labels.of_result(r)} with context {r.context}",
+        lambda r, names: f"{names.of('task', labels.of_result(r))} with context {names.of('context', r.context)}",
         "{}*",
     ),
     _Kind(
         "sets of weights of",
         "weights",
         lambda r: r.provenance.weights_sha256,
-        lambda r: f"{r.backbone} in {r.provenance.dtype}",
+        lambda r, names: f"{names.of('backbone', r.backbone)} in {r.provenance.dtype}",
         "{}*",
     ),
     _Kind(
         "sets of learned weights of",
         "learned",
         lambda r: r.method_weights,
-        lambda r: f"{_method(r)} on {r.backbone}",
+        _learned_by,
         "{}*",
     ),
     _Kind(
@@ -137,7 +152,7 @@ def check_alike(results: Sequence[Result], shown: Collection[str] = ()) -> None:
         raise UserError(mixture.refusal)
 
 
-def mixtures(results: Sequence[Result], shown: Collection[str] = ()) -> list[Mixture]:
+def mixtures(results: Sequence[Result], shown: Collection[str] = (), names: Names = PLAIN) -> list[Mixture]:
     """Everything in which results differ that must be equal.
 
     Results of one task and split need the same data, those with the same context also the same prompts. Those of one
@@ -148,11 +163,13 @@ def mixtures(results: Sequence[Result], shown: Collection[str] = ()) -> list[Mix
     Args:
         results: of one table, picture or test.
         shown: dimensions in which results may differ, because the table shows them.
+        names: display names, with which captions speak of them.
     """
     ordered = sorted(results, key=started)
     kinds = [kind for kind in KINDS if kind.column not in shown]
-    before, after = ([one for kind in part for one in _differing(ordered, kind)] for part in (kinds[:4], kinds[4:]))
-    return [*before, *_of_code(ordered), *after]
+    before, after = kinds[:4], kinds[4:]
+    differing = functools.partial(_differing, ordered, names)
+    return [*chain(*map(differing, before)), *_of_code(ordered, names), *chain(*map(differing, after))]
 
 
 def with_mixtures(table: Table, mixed: Sequence[Mixture]) -> Table:
@@ -162,18 +179,19 @@ def with_mixtures(table: Table, mixed: Sequence[Mixture]) -> Table:
     return dataclasses.replace(table, legend=(*table.legend, *legend), notes=(*table.notes, *notes))
 
 
-def _differing(results: Sequence[Result], kind: _Kind) -> Iterator[Mixture]:
+def _differing(results: Sequence[Result], names: Names, kind: _Kind) -> Iterator[Mixture]:
     """A mixture for each group of results with several values; results without a value are left out."""
     groups: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         value = kind.value(result)
         if value is not None:
-            groups[kind.group(result)][value].append(result)
-    for name, values in groups.items():
+            groups[kind.group(result, PLAIN)][value].append(result)
+    for values in groups.values():
         if len(values) > 1:
+            group = kind.group(next(iter(values.values()))[0], names)
             shown = tuple((value[:DIGITS], tuple(runs)) for value, runs in values.items())
             conditions = tuple(f"{kind.column}={kind.pattern.format(value[:DIGITS])}" for value in values)
-            yield Mixture(f"{kind.what} {name}".strip(), shown, conditions)
+            yield Mixture(f"{kind.what} {group}".strip(), shown, conditions, names)
 
 
 @dataclasses.dataclass
@@ -197,7 +215,7 @@ class _State:
         return all(self.modules.get(name, digest) == digest for name, digest in modules.items())
 
 
-def _of_code(results: Sequence[Result]) -> Iterator[Mixture]:
+def _of_code(results: Sequence[Result], names: Names) -> Iterator[Mixture]:
     states: list[_State] = []
     for result in results:
         provenance = result.provenance
@@ -216,7 +234,7 @@ def _of_code(results: Sequence[Result]) -> Iterator[Mixture]:
             for commit, state in zip(commits, states, strict=True)
         )
         values = tuple((_name(state, states), tuple(state.runs)) for state in states)
-        yield Mixture("states of the code", values, conditions)
+        yield Mixture("states of the code", values, conditions, names)
 
 
 def _name(state: _State, states: Sequence[_State]) -> str:

@@ -108,7 +108,7 @@ class _Builder:
             tuple(self._legend(order, noisy=noisy)),
             notes=tuple(captions.notes(self._shown, order, self.differing, self.names, noisy=noisy)),
         )
-        table = with_mixtures(table, mixtures([run for run, _ in self._shown], DIMENSIONS))
+        table = with_mixtures(table, mixtures([run for run, _ in self._shown], DIMENSIONS, self.names))
         if self.layout.mean_tasks:
             table = with_mean_over_tasks(table, self.layout.columns)
         return sorted_by(table, self.layout.sort)

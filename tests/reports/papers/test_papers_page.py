@@ -48,6 +48,21 @@ def test_what_differs_stands_above_the_numbers() -> None:
     ]
 
 
+def test_a_page_names_what_its_results_do_not_have_in_common() -> None:
+    states = [of_code(result(18.0), "a"), of_code(result(9.0, "hso"), "b")]
+    found = [measured("plain", "window", states[0]), measured("new", "hso", states[1])]
+    sentence = "Runs come from 2 states of the code: aaaaaaa (window), bbbbbbb (hso)."
+    assert comparison(paper(), paper().entry[0], found).notes[-1] == sentence
+    twin = dataclasses.replace(found[0], twin=states[1])
+    assert comparison(paper(), paper().entry[0], [twin]).notes[-1] == sentence
+    assert not any("come from" in note for note in comparison(paper(), paper().entry[0], found[:1]).notes)
+
+
+def of_code(stored: Result, commit: str) -> Result:
+    provenance = stored.provenance.model_copy(update={"commit": commit * 40, "code": {"contextlab.cache": commit}})
+    return stored.model_copy(update={"provenance": provenance, "run_id": commit})
+
+
 def test_training_is_named_for_every_method() -> None:
     training = {"flops": None, "seconds": 1.0, "tokens": 100_352}
     trained = result(1.0, "retrieval", cost={"train": training})

@@ -73,7 +73,7 @@ def page(
     if data is not None:
         _add_texts(blocks, about, first, data, on_missing)
     about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
-    mixed = [one.sentence for one in mixtures(selection.results, DIMENSIONS)]
+    mixed = [one.sentence for one in mixtures(selection.results, DIMENSIONS, names)]
     said = ". ".join(filter(None, [selection.left_out.sentence, *mixed]))
     about |= {"version": __version__, "left_out": harmless.line(said)}
     return _assembled(title, about, blocks)

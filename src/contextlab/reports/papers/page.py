@@ -9,6 +9,8 @@ from contextlab import grammar
 from contextlab.cards import short_count
 from contextlab.harness import labels
 from contextlab.harness.stored import Result
+from contextlab.reports.alike import mixtures
+from contextlab.reports.dimensions import once
 from contextlab.reports.papers.measure import Measured
 from contextlab.reports.papers.readings import gained, printed_change, reading
 from contextlab.reports.papers.schema import ABSENT, Column, Entry, Paper
@@ -34,6 +36,7 @@ def comparison(paper: Paper, entry: Entry, found: Sequence[Measured]) -> Page:
     numbers = list(_numbers(entry, [one for one in found if one.task not in absent]))
     notes = [entry.about, *(entry.embedded.differs if entry.embedded else []), *_learned(found), *_remarks(entry)]
     notes += [f"Not measured: {', '.join(absent)}."] if absent else []
+    notes += _mixtures(found)
     return Page(title(paper, entry), [HEAD, *facts, *numbers], notes)
 
 
@@ -143,6 +146,14 @@ def _learned(found: Sequence[Measured]) -> Iterator[str]:
             "A twin has an update of the same size and no memory. As far as both have learned from as many tokens, "
             f"what is gained on it is the memory's: {'; '.join(twins)}."
         )
+
+
+def _mixtures(found: Sequence[Measured]) -> Iterator[str]:
+    """What the results of the column `here` and of its twins do not have in common; the device has its own row."""
+    for mixture in mixtures(once(r for one in found for r in (one.result, one.twin) if r is not None), {"device"}):
+        yield f"{mixture.sentence}."
+        if mixture.detail:
+            yield f"{mixture.detail}."
 
 
 def _with_tokens(label: str, result: Result | None) -> str:
