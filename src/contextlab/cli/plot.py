@@ -22,6 +22,9 @@ def plot(
     where: Annotated[
         list[str] | None, typer.Option(help="A condition on results, as task=pg22 or 'n>3'; may be repeated.")
     ] = None,
+    under: Annotated[
+        list[str] | None, typer.Option(metavar="LIMIT", help="Only what costs no more, as state=32MB; repeat it.")
+    ] = None,
     x: Annotated[str, typer.Option("--x", help="The cost: flops, state or seconds.")] = "flops",
     metric: Annotated[str | None, typer.Option(help="Metric; by default the measure of the task.")] = None,
     baseline: Annotated[
@@ -41,6 +44,7 @@ def plot(
 ) -> None:
     """Draw stored results as a picture for a paper's column or a page, and print its caption."""
     from contextlab.reports import plots
+    from contextlab.reports.limits import Limit
     from contextlab.reports.names import PLAIN, Names
     from contextlab.reports.plots import draw
     from contextlab.reports.plots.chosen import Options
@@ -48,7 +52,8 @@ def plot(
     draw.check_format(out)
     chosen = PLAIN if names is None else Names.read(names)
     options = Options(x, metric, baseline, tuple(label or ()), chosen, contexts)
-    made = plots.picture(kind, folders, options, where=where or (), mixed=mixed)
+    limits = [Limit.parse(text) for text in under or []]
+    made = plots.picture(kind, folders, options, where=where or (), under=limits, mixed=mixed)
     draw.save(made, out)
     say(made.caption)
     if notes and made.notes:

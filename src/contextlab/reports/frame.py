@@ -52,6 +52,7 @@ _FIELDS = {
     "prompts": ("string", "provenance.prompt_sha256"),
     "weights": ("string", "provenance.weights_sha256"),
     "learned": ("string", "method_weights"),
+    "weights_name": ("string", "weights_name"),
     "version": ("string", "provenance.contextlab"),
     "commit": ("string", "provenance.commit"),
     "counting": ("Int64", "provenance.counting"),

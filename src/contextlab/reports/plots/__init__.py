@@ -12,6 +12,7 @@ from contextlab.errors import UserError, unknown
 from contextlab.reports.alike import check_alike, mixtures
 from contextlab.reports.frame import frame_of
 from contextlab.reports.left_out import LeftOut
+from contextlab.reports.limits import Limit
 from contextlab.reports.plots.chosen import Options
 from contextlab.reports.plots.curves import training
 from contextlab.reports.plots.pairs import controls, scatter
@@ -40,7 +41,11 @@ DRAWERS: Mapping[str, Callable[[pandas.DataFrame, Options, LeftOut], Picture]] =
     "scatter": scatter,
     "controls": controls,
 }
-WITHOUT = {"break-even": ("baseline", "metric"), "controls": ("baseline",), "training": ("baseline", "metric", "where")}
+WITHOUT = {
+    "break-even": ("baseline", "metric"),
+    "controls": ("baseline",),
+    "training": ("baseline", "metric", "where", "under"),
+}
 """Options that a kind of picture does not have."""
 
 
@@ -50,6 +55,7 @@ def picture(
     options: Options | None = None,
     *,
     where: Sequence[str] = (),
+    under: Sequence[Limit] = (),
     mixed: bool = False,
 ) -> Picture:
     """A picture of the results, or trainings, below folders.
@@ -59,6 +65,7 @@ def picture(
         folders: of results; of trainings for the kind `training`.
         options: what is drawn of them.
         where: conditions of `reports.where.select`.
+        under: limits of costs.
         mixed: whether results that are not alike are drawn, which the caption then names.
 
     Raises:
@@ -69,14 +76,14 @@ def picture(
         raise unknown("kind of picture", kind, KINDS)
     if options.x not in COSTS:
         raise unknown("cost", options.x, COSTS)
-    _refuse(kind, {"baseline": options.baseline, "metric": options.metric, "where": where})
+    _refuse(kind, {"baseline": options.baseline, "metric": options.metric, "where": where, "under": under})
     if kind == "training":
         return training(folders, options)
-    selection = chosen(folders, where)
+    selection = chosen(folders, where, under)
     if not mixed:
         check_alike(selection.results)
     made = DRAWERS[kind](frame_of(selection.results), options, selection.left_out)
-    named = mixtures(selection.results)
+    named = mixtures(selection.results, names=options.names)
     caption = " ".join([made.caption, *(f"{one.sentence}." for one in named)])
     notes = " ".join(filter(None, [made.notes, *(f"{one.detail}." for one in named if one.detail)]))
     return dataclasses.replace(made, caption=caption, notes=notes)
