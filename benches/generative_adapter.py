@@ -16,7 +16,7 @@ from contextlab.accounting.flops import count
 from contextlab.attention import Layout
 from contextlab.backbone import Backbone, load
 from contextlab.benchmarks.data.sample import documents
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 
@@ -57,7 +57,7 @@ def cost(backbone: Backbone, tokens: int, repeats: int, config: GenerativeAdapte
     tokens_1T = torch.tensor([text[:tokens]], device=backbone.device)
     question = [text[tokens : tokens + QUESTION]]
     method, closed = GenerativeAdapter(backbone, config), ClosedBook(backbone)
-    ahead = Ahead(tokens, QUESTION)
+    ahead = Lengths(tokens, QUESTION)
     chunk = int(method.start(ahead=ahead).left_B)
 
     def contextualize() -> Any:

@@ -30,7 +30,7 @@ from contextlab.accounting.memory import PeakMemory, resident_bytes
 from contextlab.backbone import PAPER_SHAPES, PAPER_VOCABULARY, Backbone
 from contextlab.cli.kernels import measured
 from contextlab.harness.identity import hardware
-from contextlab.method import Ahead, AnyMethod
+from contextlab.method import AnyMethod, Lengths
 from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
@@ -156,7 +156,7 @@ def generative_adapter(toy: bool) -> dict[str, Any]:
             "generative_adapter": GenerativeAdapter(backbone, config),
         }
         for name, method in methods.items():
-            start = method.start(ahead=Ahead(length, QUESTION))
+            start = method.start(ahead=Lengths(length, QUESTION))
             read = functools.partial(method.read, start, tokens_1T, logprobs=False)
             state, _ = read()
             phases: dict[str, Callable[[], object]] = {

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextlab.errors import UserError
-from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State, Writer, pad
+from contextlab.method import Capabilities, ContextMethod, Lengths, MethodConfig, State, Writer, pad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ def test_pad_keeps_tokens_and_lengths(sequences):
 
 @given(st.integers(0, 500), st.integers(0, 100), st.integers(1, 70))
 def test_what_is_ahead_ends_with_a_segment(context, question, segment):
-    first = Ahead(context, question).first_segment(segment)
+    first = Lengths(context, question).first_segment(segment)
     assert 1 <= first <= segment
     assert (context + question - first) % segment == 0
 

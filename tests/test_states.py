@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.errors import UserError
-from contextlab.method import Ahead, ContextMethod
+from contextlab.method import ContextMethod, Lengths
 
 FAMILIES = ("tiny-llama", "tiny-gpt2")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ def made(name: str, backbone: backbones.Backbone) -> ContextMethod:
     return kind(backbone, kind.Config.parse(SETTINGS[name]))
 
 
-def read(method: ContextMethod, lengths: list[int], ahead: Ahead | None = None) -> Any:
+def read(method: ContextMethod, lengths: list[int], ahead: Lengths | None = None) -> Any:
     tokens = torch.randint(0, 257, (len(lengths), max(lengths)))
     return method.read(method.start(len(lengths), ahead=ahead), tokens, torch.tensor(lengths))[0]
 
@@ -74,7 +74,7 @@ def test_what_readings_leave_behind_is_loaded(name: str, family: str, models: An
     """For any lengths, in forks and single rows too: the checks at loading refuse no valid state."""
     method = made(name, models[family])
     for lengths, ahead in (([0], None), ([1], None), ([60, 20], None), ([24, 0, 63], None), ([120, 137], None),
-                           ([97], Ahead(97, 8)), ([50], Ahead(120, 13))):  # fmt: skip
+                           ([97], Lengths(97, 8)), ([50], Lengths(120, 13))):  # fmt: skip
         state = read(method, lengths, ahead)
         for one in (state, state.index([len(lengths) - 1]), state.fork(2)):
             one.save(tmp_path / "state")

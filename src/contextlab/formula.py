@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
 
 class Formula(ABC):
-    """The arithmetic of a method for texts that were announced in one way (`Ahead`).
+    """The arithmetic of a method for texts that were announced in one way (`Lengths`).
 
     FLOPs are model FLOPs as they are measured: a multiply-add counts 2. Rows of a call are padded to the longest.
 

@@ -53,8 +53,8 @@ class Capabilities:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ahead:
-    """What is going to be read, so that a method can place its boundaries: lengths only.
+class Lengths:
+    """Lengths of the context and the question that will be read, from which a method places its boundaries.
 
     Attributes:
         context: tokens that will be read before the question.
@@ -156,7 +156,7 @@ class ContextMethod(ABC, Generic[C, S]):
     def capabilities(self) -> Capabilities:
         """What this method can do, with this backbone and configuration."""
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """What its calls cost by arithmetic, from lengths and settings alone; None where it declares none.
 
         Args:
@@ -165,7 +165,7 @@ class ContextMethod(ABC, Generic[C, S]):
         return None
 
     @abstractmethod
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> S:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> S:
         """An empty state.
 
         Args:
@@ -233,7 +233,7 @@ class ContextMethod(ABC, Generic[C, S]):
             "teacher or contrast."
         )
 
-    def restart(self, state: S, rows_B: Tensor, *, ahead: Ahead | None = None) -> S:
+    def restart(self, state: S, rows_B: Tensor, *, ahead: Lengths | None = None) -> S:
         """The state with an empty one in the rows where `rows_B` (bool) is true; the other rows stay as they are.
 
         For streams of documents side by side, of which one ends.

@@ -19,7 +19,7 @@ from contextlab.accounting.memory import PeakMemory
 from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.dispatch import forced
-from contextlab.method import Ahead, Capabilities, ContextMethod, State
+from contextlab.method import Capabilities, ContextMethod, Lengths, State
 
 V, C = 11, 8
 
@@ -42,7 +42,7 @@ class Bigram(ContextMethod):
     def capabilities(self) -> Capabilities:
         return Capabilities(max_context=99)
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> State:
         return State(torch.zeros(batch_size, dtype=torch.int64), self.rows_VC[:1].repeat(batch_size, 1))
 
     def read(

@@ -7,7 +7,7 @@ import torch
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.texts import Text, Texts
 from contextlab.backbone import load
-from contextlab.method import Ahead, AnyMethod
+from contextlab.method import AnyMethod, Lengths
 from contextlab.methods.finetune import Finetune, FinetuneConfig
 from contextlab.methods.full import Full
 from contextlab.methods.window import Window, WindowConfig
@@ -21,7 +21,7 @@ def meter(kind: type[AnyMethod] = Window, config: object = WindowConfig(N=16)) -
 
 def test_a_meter_puts_the_formula_beside_every_count() -> None:
     metered = meter()
-    state, _ = metered.read("contextualize", metered.start(ahead=Ahead(40, 5)), TOKENS, logprobs=False)
+    state, _ = metered.read("contextualize", metered.start(ahead=Lengths(40, 5)), TOKENS, logprobs=False)
     metered.keep(state)
     metered.score("query", state, [[1, 2, 3], [4]])
     metered.generate("query", state, [[1, 2]], max_new_tokens=3)

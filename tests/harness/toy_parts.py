@@ -18,7 +18,7 @@ from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Control, Dataset, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
-from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State
+from contextlab.method import Capabilities, ContextMethod, Lengths, MethodConfig, State
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.window import Window
 
@@ -53,7 +53,7 @@ class Counter(ContextMethod):
     def capabilities(self) -> Capabilities:
         return Capabilities()
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Counts:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> Counts:
         counts_BV = torch.zeros(batch_size, self.backbone.vocab_size)
         return Counts(torch.zeros(batch_size, dtype=torch.int64), torch.zeros(batch_size, 1), counts_BV)
 

@@ -8,7 +8,7 @@ import torch
 from contextlab import backbone as backbones
 from contextlab.errors import UserError
 from contextlab.integrations.peft import export
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.targets import adapted
 
@@ -20,7 +20,7 @@ def adapter_of(name, **settings):
     for i in range(len(method.generator.targets)):
         torch.nn.init.normal_(method.generator.layer(i).A1, std=2.0)
     text = torch.randint(0, 257, (1, 64))
-    return method.adapter(method.read(method.start(ahead=Ahead(64)), text, logprobs=False)[0])
+    return method.adapter(method.read(method.start(ahead=Lengths(64)), text, logprobs=False)[0])
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import torch
 from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import load
 from contextlab.errors import UserError
-from contextlab.method import Ahead, ContextMethod
+from contextlab.method import ContextMethod, Lengths
 from contextlab.methods import branches
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.full import Full
@@ -68,7 +68,7 @@ def test_the_first_token_of_a_window_is_predicted_from_the_window_before(backbon
 def test_what_is_ahead_places_the_boundaries(backbone):
     tokens = text(60)
     method = Window(backbone, WindowConfig(N=32))
-    _, logprobs = method.read(method.start(ahead=Ahead(10)), tokens)
+    _, logprobs = method.read(method.start(ahead=Lengths(10)), tokens)
     assert logprobs is not None
     torch.testing.assert_close(logprobs[:, 11:42], plain(backbone, tokens[:, 10:42]), atol=1e-5, rtol=1e-5)
 
@@ -174,7 +174,7 @@ def test_how_many_lie_side_by_side_does_not_matter(backbone, monkeypatch, most):
 def test_the_last_token_written_needs_no_room(monkeypatch):
     """A window that was placed for a question and an answer holds both side by side with others."""
     method, prompts = Window(load("tiny-llama"), WindowConfig(N=32)), [[1, 2, 3, 4], [5]]
-    state, _ = method.read(method.start(ahead=Ahead(20, 6)), text(20))
+    state, _ = method.read(method.start(ahead=Lengths(20, 6)), text(20))
     expected = [method.generate(state, [prompt], max_new_tokens=3)[0] for prompt in prompts]
     monkeypatch.delattr(ContextMethod, "generate")
     assert method.generate(state, prompts, max_new_tokens=3) == expected

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contextlab.method import Ahead, Capabilities, ContextMethod, State
+from contextlab.method import Capabilities, ContextMethod, Lengths, State
 from contextlab.methods import blocks
 from contextlab.methods.blocks import BlockMethod
 
@@ -46,7 +46,7 @@ class Sum(BlockMethod):
     def capabilities(self) -> Capabilities:
         return Capabilities()
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> SumState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> SumState:
         zeros_B = torch.zeros(batch_size, dtype=torch.int64)
         return SumState(zeros_B, torch.zeros(batch_size, 1), zeros_B.float(), self.segment_B[:batch_size])
 

@@ -15,7 +15,7 @@ from contextlab import states
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone, load
-from contextlab.method import Ahead, AnyMethod, ContextMethod
+from contextlab.method import AnyMethod, ContextMethod, Lengths
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
@@ -126,7 +126,7 @@ def test_segments_of_which_nothing_stays_are_skimmed():
 
 def test_the_first_boundary_is_placed_for_what_is_ahead(llama):
     local = LocalCache(32)
-    assert local.empty(llama, 2, Ahead(50, 21)).left_B.tolist() == [7, 7]
+    assert local.empty(llama, 2, Lengths(50, 21)).left_B.tolist() == [7, 7]
     assert local.empty(llama, 1).left_B.tolist() == [32]
 
 

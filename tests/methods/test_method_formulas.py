@@ -11,7 +11,7 @@ import torch
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import load
 from contextlab.formula import Row
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.evalm import EVALM, EVALMConfig
@@ -33,7 +33,7 @@ from contextlab.methods.window import Window, WindowConfig
 FAMILIES = ("tiny-llama", "tiny-gpt2")
 TEXT = torch.randint(0, 256, (1, 300), generator=torch.Generator().manual_seed(0))
 CUTS = ((17, 15, 1, 31), (150, 90))
-AHEAD = Ahead(140, 7)
+AHEAD = Lengths(140, 7)
 CANDIDATES = ([5], [6, 7, 8, 9, 10, 11, 12], [13, 14, 15])
 LONG = ([5] * 40, [6, 7], [8] * 11)
 PROMPTS = ([3, 4, 5], [], [6, 7, 8, 9])

@@ -18,7 +18,7 @@ from contextlab.accounting.products import ProductCounter
 from contextlab.accounting.texts import Text, Texts
 from contextlab.errors import UserError
 from contextlab.formula import total
-from contextlab.method import Ahead, AnyMethod, Capabilities, State
+from contextlab.method import AnyMethod, Capabilities, Lengths, State
 
 if TYPE_CHECKING:
     from contextlab.backbone import Backbone
@@ -256,7 +256,7 @@ class Meter:
         """The method's capabilities."""
         return self.method.capabilities
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> State:
         """An empty state; costs nothing."""
         state: State = self.method.start(batch_size, ahead=ahead)
         self._texts.put(state, Text(self.method.formula(ahead)))

@@ -27,7 +27,7 @@ from rich.progress import track
 from contextlab import files
 from contextlab.backbone import load_tokenizer
 from contextlab.errors import UserError
-from contextlab.method import Ahead, State, pad
+from contextlab.method import Lengths, State, pad
 from contextlab.naming import load
 from contextlab.paths import cache_dir
 from contextlab.version import __version__
@@ -202,7 +202,7 @@ class ContextLM(TemplateLM):
     def _read(self, context: list[int], question: int | None) -> Any:
         if context == [self.prefix_token_id] and not self._keep_bos:
             context = []
-        state = self.method.start(ahead=None if question is None else Ahead(len(context), question))
+        state = self.method.start(ahead=None if question is None else Lengths(len(context), question))
         if context:
             state, _ = self.method.read(state, pad([context], self._device)[0], logprobs=False)
         return state

@@ -12,7 +12,7 @@ from torch import Tensor
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.backbone import Backbone
 from contextlab.formula import Formula, Row
-from contextlab.method import Ahead, Capabilities, ContextMethod, MethodConfig, State
+from contextlab.method import Capabilities, ContextMethod, Lengths, MethodConfig, State
 from contextlab.methods.full import Full
 
 
@@ -56,12 +56,12 @@ class ClosedBook(ContextMethod[MethodConfig, State]):
         """Every call starts from an empty context, so a text read in two calls is two texts."""
         return Capabilities(exact_streaming=False, uses_context=False)
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """That of full attention without a context."""
         model, full = Model.of(self.backbone), self.full.formula()
         return None if model is None or full is None else ClosedBookFormula(model, full)
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> State:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> State:
         """A state that only counts."""
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
         return State(zeros_B, self.backbone.bos_hidden_C.expand(batch_size, -1))

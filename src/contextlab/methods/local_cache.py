@@ -18,7 +18,7 @@ from torch import Tensor
 from contextlab import states
 from contextlab.attention import KV, CacheReader, Layout, Positions
 from contextlab.backbone import Backbone
-from contextlab.method import Ahead, State
+from contextlab.method import Lengths, State
 from contextlab.methods.branches import Branches
 
 
@@ -77,11 +77,11 @@ class LocalCache:
     keep_last: int = 0
     band: int | None = None
 
-    def first_segment(self, ahead: Ahead | None) -> int:
+    def first_segment(self, ahead: Lengths | None) -> int:
         """Tokens of the first segment, whose end is placed for what is ahead."""
         return ahead.first_segment(self.segment) if ahead else self.segment
 
-    def empty(self, backbone: Backbone, batch_size: int, ahead: Ahead | None = None) -> LocalState:
+    def empty(self, backbone: Backbone, batch_size: int, ahead: Lengths | None = None) -> LocalState:
         """An empty cache.
 
         Args:

@@ -18,7 +18,7 @@ from contextlab.backbone import Backbone, Linear, OwnBackbone, UpdatedBackbone, 
 from contextlab.config import MethodConfig, Weights
 from contextlab.errors import UserError
 from contextlab.formula import Formula
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 from contextlab.methods.formulas import ForgettingFormula
 from contextlab.methods.segments import SegmentMethod
 from contextlab.trained import CHOICES
@@ -90,7 +90,7 @@ class LowRankMethod(SegmentMethod[C]):
         elif self.config.weights not in CHOICES:
             raise UserError(f"weights={self.config.weights} holds an update of some rank: give it, as in rank=16.")
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Forward passes over what the cache holds."""
         model = Model.of(self.backbone)
         if model is None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from contextlab.attention import CacheReader, Layout
-from contextlab.method import Ahead, C
+from contextlab.method import C, Lengths
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.local_cache import LocalCache, LocalState
@@ -21,7 +21,7 @@ class SegmentMethod(BlockMethod[C, LocalState]):
 
     local: LocalCache
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LocalState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> LocalState:
         """An empty cache."""
         return self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
 

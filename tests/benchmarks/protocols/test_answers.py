@@ -20,7 +20,7 @@ from contextlab.benchmarks.protocols.answers import AnswerProtocol, RankProtocol
 from contextlab.benchmarks.protocols.spans import contextualize
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
-from contextlab.method import Ahead, Capabilities
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.full import Full
 from contextlab.methods.window import Window, WindowConfig
@@ -53,13 +53,13 @@ class FakeMeter:
         )
         self.capabilities = Capabilities(**capabilities)
         self.method = self
-        self.ahead: Ahead | None = None
+        self.ahead: Lengths | None = None
         self.read_texts: list[str] = []
         self.prompts: list[list[str]] = []
         self.question_texts: list[str] = []
         self.candidates: list[list[str]] = []
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Any:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> Any:
         self.ahead = ahead
         return self._state(1)
 
@@ -159,14 +159,14 @@ def test_without_a_context_the_question_is_put_in_words_of_its_own() -> None:
 def test_ahead_holds_the_lengths_of_context_question_and_answer() -> None:
     _, meter = write()
     longest = max(len(text) for batch in meter.prompts for text in batch)
-    assert meter.ahead == Ahead(17, longest + 7)
+    assert meter.ahead == Lengths(17, longest + 7)
     _, meter = rank()
     longest = max(
         len(question) + len(text)
         for question, batch in zip(meter.question_texts, meter.candidates, strict=True)
         for text in batch
     )
-    assert meter.ahead == Ahead(17, longest)
+    assert meter.ahead == Lengths(17, longest)
 
 
 def test_what_does_not_fit_is_refused_with_a_remedy() -> None:
@@ -262,7 +262,7 @@ def test_ranking_equals_scoring_the_whole_text(tiny: Any, build: Any) -> None:
     method, protocol = build(tiny), RankProtocol(SHORT, Options())
     with torch.no_grad():
         meter = metered(method)
-        state = contextualize(meter, tiny.encode(OWN.context.rstrip()), Ahead(17))
+        state = contextualize(meter, tiny.encode(OWN.context.rstrip()), Lengths(17))
         for question in OWN.questions:
             (before, *options) = protocol._sequences(meter, OWN, question, True)
             (entry,) = protocol.answer(meter, state, [question], [[before, *options]])

@@ -20,7 +20,7 @@ from contextlab.benchmarks.tasks import icl
 from contextlab.benchmarks.tasks.icl import template
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
-from contextlab.method import Ahead, Capabilities
+from contextlab.method import Capabilities, Lengths
 
 TRAIN = tuple(Labelled(f"train/{n}", f"film {n} is {'good' if n % 2 else 'bad'}", n % 2) for n in range(30))
 NEWS = tuple(Labelled(f"train/{n}", f"news {n}", n % 4) for n in range(30))
@@ -40,10 +40,10 @@ class FakeMeter:
         self.method = self
         self.contexts: list[str] = []
         self.candidates: list[list[str]] = []
-        self.aheads: list[Ahead] = []
+        self.aheads: list[Lengths] = []
         self.kept = 0
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead) -> Any:
+    def start(self, batch_size: int = 1, *, ahead: Lengths) -> Any:
         self.aheads.append(ahead)
         return SimpleNamespace(length_B=torch.zeros(1, dtype=torch.int64))
 
@@ -94,7 +94,7 @@ def test_demonstrations_are_read_once_for_all_texts(split: str) -> None:
     assert len(meter.candidates) == len(record["answers"]) == 2
     assert record["context_tokens"] == len(meter.contexts[0])
     longest = max(len(text) for candidates in meter.candidates for text in candidates)
-    assert meter.aheads == [Ahead(len(meter.contexts[0]), longest)]
+    assert meter.aheads == [Lengths(len(meter.contexts[0]), longest)]
 
 
 def test_the_newline_behind_the_last_demonstration_is_read_with_the_text() -> None:

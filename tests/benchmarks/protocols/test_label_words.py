@@ -17,7 +17,7 @@ from contextlab.benchmarks.protocols.label_words import LabelProtocol
 from contextlab.benchmarks.task import Options
 from contextlab.benchmarks.tasks.fewshot import SST2, AGNews
 from contextlab.errors import UserError
-from contextlab.method import Ahead, Capabilities
+from contextlab.method import Capabilities, Lengths
 
 NEWS = AGNews.form
 REVIEWS = SST2.form
@@ -35,9 +35,9 @@ class FakeMeter:
         self.capabilities = Capabilities(**capabilities)
         self.method = self
         self.calls: list[tuple[Any, ...]] = []
-        self.ahead: Ahead | None = None
+        self.ahead: Lengths | None = None
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Any:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> Any:
         self.ahead = ahead
         return SimpleNamespace(length_B=torch.zeros(1, dtype=torch.int64))
 
@@ -197,7 +197,7 @@ def test_small_probabilities_are_not_lost() -> None:
 
 def test_ahead_holds_the_lengths_of_the_prompt_and_of_the_longest_label() -> None:
     record, meter = ask()
-    assert meter.ahead == Ahead(record["context_tokens"], len(" Technology"))
+    assert meter.ahead == Lengths(record["context_tokens"], len(" Technology"))
 
 
 def test_a_prompt_longer_than_the_method_reads_is_an_error() -> None:

@@ -18,7 +18,7 @@ from contextlab.benchmarks.examples import Choice, Document
 from contextlab.benchmarks.protocols.spans import ChoiceProtocol, PerplexityProtocol
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
-from contextlab.method import Ahead, Capabilities, ContextMethod, State
+from contextlab.method import Capabilities, ContextMethod, Lengths, State
 
 VOCABULARY = 64
 
@@ -48,7 +48,7 @@ class Unigram(ContextMethod):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Seen:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> Seen:
         zero = torch.zeros(batch_size, dtype=torch.int64)
         return Seen(zero, torch.zeros(batch_size, 1), torch.zeros(batch_size, VOCABULARY))
 
@@ -71,11 +71,11 @@ class FakeMeter:
     def __init__(self, **capabilities: Any) -> None:
         self.method = Unigram(**capabilities)
         self.backbone, self.capabilities = self.method.backbone, self.method.capabilities
-        self.ahead: Ahead | None = None
+        self.ahead: Lengths | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.kept: list[int] = []
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> Any:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> Any:
         self.ahead = ahead
         return self.method.start(batch_size)
 
@@ -172,7 +172,7 @@ def test_equal_candidates_go_to_the_first() -> None:
 def test_ahead_holds_the_lengths_of_the_context_and_of_the_longest_candidate(context: Any) -> None:
     meter = FakeMeter()
     record = run(ChoiceProtocol(40, 4, Options(context=context)), meter, OWN)
-    assert meter.ahead == Ahead(record["context_tokens"], 4)
+    assert meter.ahead == Lengths(record["context_tokens"], 4)
 
 
 def test_a_context_longer_than_the_method_reads_is_an_error_that_says_so() -> None:
@@ -245,7 +245,7 @@ def test_a_history_is_read_without_scores_and_the_next_1024_tokens_are_scored(co
         assert (before, meter.kept) == ([], [0])
     else:
         assert before == [("read", "contextualize", [(first + i) % 64 for i in range(100)], False)]
-        assert (meter.kept, meter.ahead) == ([100], Ahead(100))
+        assert (meter.kept, meter.ahead) == ([100], Lengths(100))
     assert keep == ("keep",)
     assert query == ("read", "query", [(100 + i) % 64 for i in range(1024)], True)
     assert (record["tokens"], record["cold"]["tokens"]) == (1024, 256)

@@ -11,7 +11,7 @@ from contextlab.accounting.flops import count
 from contextlab.accounting.memory import storage_bytes
 from contextlab.attention import KV, CacheReader, Layout
 from contextlab.errors import UserError
-from contextlab.method import Ahead, ContextMethod
+from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig, gradient_statistics
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing import laws
@@ -120,8 +120,8 @@ def test_keeps_the_laws_while_it_learns(backbone, law):
 def test_what_is_learned_is_bitwise_the_same_at_every_split(method, split, scored):
     """With a first context of 22 tokens: boundaries at 16, 22, 38, 54 and 70."""
     tokens = text(80)
-    whole, expected = read(method, tokens, ahead=Ahead(22))
-    state, first = method.read(method.start(ahead=Ahead(22)), tokens[:, :split], logprobs=scored)
+    whole, expected = read(method, tokens, ahead=Lengths(22))
+    state, first = method.read(method.start(ahead=Lengths(22)), tokens[:, :split], logprobs=scored)
     state, second = method.read(state, tokens[:, split:])
     assert whole.steps_B.tolist() == [5]
     for field in ("length_B", "left_B", "fill_B", "steps_B", "tokens_BN", "loss_B"):

@@ -13,7 +13,7 @@ from contextlab import backbone as backbones
 from contextlab.accounting.flops import count, llama_block_flops
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.errors import UserError
-from contextlab.method import Ahead, ContextMethod
+from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.sliding import Sliding, SlidingConfig
@@ -186,9 +186,9 @@ def test_silent_reading_leaves_the_same_state(backbone):
 
 def test_a_first_window_for_what_is_ahead_holds_whole_chunks(llama):
     method = EVALM(llama, EVALMConfig(W=32, c=8, remote_bias=0.0))
-    assert method.start(ahead=Ahead(50, 21)).left_B.tolist() == [8]
-    assert method.start(ahead=Ahead(50, 14)).left_B.tolist() == [32]
-    state, _ = method.read(method.start(ahead=Ahead(50, 21)), text(50))
+    assert method.start(ahead=Lengths(50, 21)).left_B.tolist() == [8]
+    assert method.start(ahead=Lengths(50, 14)).left_B.tolist() == [32]
+    state, _ = method.read(method.start(ahead=Lengths(50, 21)), text(50))
     assert state.chunks.used_B.tolist() == [6]
     assert state.left_B.tolist() == [22]
 

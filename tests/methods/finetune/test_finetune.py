@@ -18,7 +18,7 @@ from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import Backbone
 from contextlab.benchmarks.protocols.spans import contextualize
 from contextlab.errors import UserError
-from contextlab.method import Ahead, ContextMethod
+from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.finetune import Finetune, FinetuneConfig
 from contextlab.methods.window import Window, WindowConfig
@@ -51,7 +51,7 @@ def made(backbone: Backbone, **settings: Any) -> Finetune:
     return Finetune(backbone, FinetuneConfig(**{"N": 32, "epochs": 2, "lr": 3e-3, **settings}))
 
 
-def read(method: Any, tokens: Tensor, ahead: Ahead | None = None) -> tuple[Any, Tensor]:
+def read(method: Any, tokens: Tensor, ahead: Lengths | None = None) -> tuple[Any, Tensor]:
     state, logprobs = method.read(method.start(len(tokens), ahead=ahead), tokens)
     assert logprobs is not None
     return state, logprobs
@@ -59,7 +59,7 @@ def read(method: Any, tokens: Tensor, ahead: Ahead | None = None) -> tuple[Any, 
 
 def learned(method: Finetune, tokens: Tensor) -> Any:
     """The state behind a context."""
-    return method.read(method.start(len(tokens), ahead=Ahead(tokens.shape[1])), tokens, logprobs=False)[0]
+    return method.read(method.start(len(tokens), ahead=Lengths(tokens.shape[1])), tokens, logprobs=False)[0]
 
 
 def by_torch(backbone: Backbone, tokens: Tensor, optimiser_of: Any, epochs: int) -> Any:
@@ -128,9 +128,9 @@ def test_keeps_the_laws_while_it_learns(form: str, law: str) -> None:
 @pytest.mark.parametrize("scored", [True, False])
 def test_what_is_learned_is_bitwise_the_same_at_every_split(backbone: Backbone, form: str, scored: bool) -> None:
     method, tokens = made(backbone, **FORMS[form]), text(75)
-    whole = method.read(method.start(ahead=Ahead(60)), tokens, logprobs=scored)
+    whole = method.read(method.start(ahead=Lengths(60)), tokens, logprobs=scored)
     for split in (0, 1, 31, 32, 59, 60, 61, 74):
-        state, first = method.read(method.start(ahead=Ahead(60)), tokens[:, :split], logprobs=scored)
+        state, first = method.read(method.start(ahead=Lengths(60)), tokens[:, :split], logprobs=scored)
         state, second = method.read(state, tokens[:, split:], logprobs=scored)
         for name, tensor in state.tensors().items():
             if name.startswith("weights"):
@@ -142,7 +142,7 @@ def test_what_is_learned_is_bitwise_the_same_at_every_split(backbone: Backbone, 
 def test_a_context_is_predicted_before_it_is_learned(backbone: Backbone) -> None:
     tokens = text(50)
     window = read(Window(backbone, WindowConfig(N=32)), tokens)[1]
-    assert torch.equal(read(made(backbone), tokens, Ahead(50))[1], window)
+    assert torch.equal(read(made(backbone), tokens, Lengths(50))[1], window)
     assert torch.equal(read(made(backbone), tokens)[1], window)
 
 
@@ -248,7 +248,7 @@ def test_a_context_costs_three_forward_passes_an_epoch(llama: Backbone) -> None:
 def test_the_ledger_counts_it_where_the_context_is_read(llama: Backbone) -> None:
     method, context = made(llama, epochs=3), text(64)[0].tolist()
     meter = Meter(method, Ledger("cpu"))
-    state = contextualize(meter, context, Ahead(64, 5))
+    state = contextualize(meter, context, Lengths(64, 5))
     meter.score("query", state, [[1, 2, 3, 4, 5]])
     costs = meter.take()["cost"]
     assert costs["contextualize"]["flops"] > 30 * costs["query"]["flops"]
@@ -258,7 +258,7 @@ def test_the_ledger_counts_it_where_the_context_is_read(llama: Backbone) -> None
 @pytest.mark.parametrize("form", ["full", "some", "lora"])
 def test_products_and_watch_count_the_same(backbone: Backbone, form: str) -> None:
     method, tokens = made(backbone, **FORMS[form]), text(60)
-    state = method.start(ahead=Ahead(50))
+    state = method.start(ahead=Lengths(50))
     with ProductCounter() as products:
         method.read(state, tokens)
     assert count(lambda: method.read(state, tokens))[1] == products.flops

@@ -5,7 +5,7 @@ import torch
 
 from contextlab import backbone as backbones
 from contextlab.errors import UserError
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 from contextlab.methods.generative_adapter import Adapter, GenerativeAdapter, GenerativeAdapterConfig
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
@@ -30,7 +30,7 @@ def tokens(rows, length, seed=0):
 
 def state_of(method, length=50, rows=1, seed=0):
     text = tokens(rows, length, seed)
-    return method.read(method.start(rows, ahead=Ahead(length)), text, logprobs=False)[0]
+    return method.read(method.start(rows, ahead=Lengths(length)), text, logprobs=False)[0]
 
 
 def changes(adapter):

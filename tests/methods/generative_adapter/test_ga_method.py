@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from contextlab import backbone as backbones
 from contextlab.accounting.flops import count, head_flops, llama_block_flops
 from contextlab.errors import UserError
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
@@ -66,7 +66,7 @@ def test_untrained_a_question_is_answered_as_without_the_context(backbone):
     adapter, closed = untrained(backbone), ClosedBook(backbone)
     question = [[7, 8, 9, 10], [3]]
     for length in (0, 1, 32, 45, 100):
-        state, _ = adapter.read(adapter.start(2, ahead=Ahead(length, 4)), tokens(2, length), logprobs=False)
+        state, _ = adapter.read(adapter.start(2, ahead=Lengths(length, 4)), tokens(2, length), logprobs=False)
         torch.testing.assert_close(adapter.score(state, question), closed.score(closed.start(2), question), **CLOSE)
         written = adapter.generate(state, question, max_new_tokens=5)
         assert written == closed.generate(closed.start(2), question, max_new_tokens=5)
@@ -75,7 +75,7 @@ def test_untrained_a_question_is_answered_as_without_the_context(backbone):
 def test_the_context_changes_the_answer_and_only_through_the_weights(method):
     score = {}
     for name, seed in (("own", 0), ("again", 0), ("other", 1)):
-        state, _ = method.read(method.start(ahead=Ahead(64, 3)), tokens(1, 64, seed), logprobs=False)
+        state, _ = method.read(method.start(ahead=Lengths(64, 3)), tokens(1, 64, seed), logprobs=False)
         assert state.kv.used_B.tolist() == [0]
         score[name] = method.score(state, [[1, 2, 3]])
     assert torch.equal(score["own"], score["again"])
@@ -87,7 +87,7 @@ def test_the_context_changes_the_answer_and_only_through_the_weights(method):
     [(100, [25, 25, 25, 25, 32]), (65, [22, 22, 21, 32]), (32, [32, 32]), (33, [17, 16, 32]), (5, [5, 32]), (0, [32])],
 )
 def test_an_announced_context_is_cut_into_equal_chunks(method, context, expected):
-    state = method.start(ahead=Ahead(context))
+    state = method.start(ahead=Lengths(context))
     lengths = []
     while sum(lengths) < context + 32:
         lengths.append(int(state.left_B))
@@ -97,9 +97,9 @@ def test_an_announced_context_is_cut_into_equal_chunks(method, context, expected
 
 def test_reading_in_pieces_over_the_end_of_the_context_changes_nothing(method):
     text = tokens(2, 80)
-    whole = method.read(method.start(2, ahead=Ahead(45)), text)[1]
+    whole = method.read(method.start(2, ahead=Lengths(45)), text)[1]
     for cut in (0, 22, 23, 44, 45, 46, 60):
-        state, first = method.read(method.start(2, ahead=Ahead(45)), text[:, :cut])
+        state, first = method.read(method.start(2, ahead=Lengths(45)), text[:, :cut])
         second = method.read(state, text[:, cut:])[1]
         torch.testing.assert_close(torch.cat((first, second), dim=1), whole, **CLOSE)
 
@@ -109,7 +109,7 @@ def test_reading_in_pieces_over_the_end_of_the_context_changes_nothing(method):
 def test_all_chunks_at_once_give_what_streaming_gives(backbone, tmp_path, normalisation):
     method = randomised(backbone, tmp_path / "w.safetensors", normalisation=normalisation)
     text = tokens(2, 90)
-    state = method.start(2, ahead=Ahead(90))
+    state = method.start(2, ahead=Lengths(90))
     hidden = []
     for piece in text.split(30, dim=1):
         state, hidden_B30C = method.step(state, piece, torch.tensor([30, 30]))
@@ -167,7 +167,7 @@ def test_writing_learns_nothing_unless_a_chunk_ends(method, monkeypatch):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_narrow_and_wide_weights(backbone, dtype, tmp_path):
     method = randomised(backbones.load(backbone.name, dtype=dtype), tmp_path / "w.safetensors")
-    state, logprobs = method.read(method.start(2, ahead=Ahead(40)), tokens(2, 60))
+    state, logprobs = method.read(method.start(2, ahead=Lengths(40)), tokens(2, 60))
     wide = torch.promote_types(method.backbone.dtype, torch.float32)
     assert {state.S_BLRR.dtype, state.pairs[0].up.dtype, state.pairs[0].down.dtype} == {wide}
     assert bool(logprobs.isfinite().all())
@@ -215,7 +215,7 @@ def test_parameters_and_state_are_of_the_papers_sizes(backbone, method):
     width, layers = backbone.width, backbone.layers
     expected = layers * (4 * width * 8 + width)
     assert method.added_parameters == method.trained_parameters == expected
-    state, _ = method.read(method.start(ahead=Ahead(96)), tokens(1, 96), logprobs=False)
+    state, _ = method.read(method.start(ahead=Lengths(96)), tokens(1, 96), logprobs=False)
     assert state.floats == layers * (8 * 8 + 2 * 4 * width) + width
 
 
@@ -230,7 +230,7 @@ def test_defaults_are_the_papers_in_proportion(backbone):
 def test_a_question_costs_the_pairs_more_than_the_closed_book():
     backbone = backbones.load("tiny-llama")
     method, full = untrained(backbone), Full(backbone)
-    state, _ = method.read(method.start(ahead=Ahead(64)), tokens(1, 64), logprobs=False)
+    state, _ = method.read(method.start(ahead=Lengths(64)), tokens(1, 64), logprobs=False)
     question = [list(range(20))]
     pairs = backbone.layers * 20 * 2 * 4 * (32 + 32)
     plain = backbone.layers * llama_block_flops(20, 210, backbone.config) + head_flops(20, backbone.config)
@@ -244,7 +244,7 @@ def test_contextualising_costs_projections_products_and_a_decomposition_per_chun
     backbone = backbones.load("tiny-llama")
     method = untrained(backbone)
     _ = backbone.bos_hidden_C
-    flops = count(lambda: method.read(method.start(ahead=Ahead(64)), tokens(1, 64), logprobs=False))[1]
+    flops = count(lambda: method.read(method.start(ahead=Lengths(64)), tokens(1, 64), logprobs=False))[1]
     plain = backbone.layers * (
         2 * llama_block_flops(32, 32 * 33 // 2, backbone.config) + llama_block_flops(1, 1, backbone.config)
     )

@@ -11,7 +11,7 @@ import transformers
 from contextlab.attention import rotate
 from contextlab.backbone import load, wrap
 from contextlab.errors import UserError
-from contextlab.method import Ahead, State
+from contextlab.method import Lengths, State
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.hso.reading import Reading
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
@@ -408,7 +408,7 @@ def test_narrow_models_keep_wide_states():
 
 def test_a_first_segment_is_shorter(backbone):
     method, tokens = hso(backbone), text(50)
-    logprobs = method.read(method.start(ahead=Ahead(10)), tokens)[1]
+    logprobs = method.read(method.start(ahead=Lengths(10)), tokens)[1]
     again = method.read(method.start(), tokens[:, 10:])[1]
     torch.testing.assert_close(logprobs[:, 11:], again[:, 1:], atol=1e-4, rtol=0)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from contextlab import backbone as backbones
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.method import Ahead, ContextMethod
+from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.longmem import LongMem, LongMemConfig, reader
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
 from contextlab.methods.longmem.update import LowRankUpdate, SideUpdate
@@ -240,7 +240,7 @@ def test_only_cold_segments_are_placed_by_what_is_ahead(llama: Backbone) -> None
     cold, sliding = (made(llama, N=20, K=8, local=local) for local in ("cold", "sliding"))
     assert cold.capabilities.segment == 20
     assert sliding.capabilities.segment is None
-    assert [method.start(ahead=Ahead(50)).left_B.tolist() for method in (cold, sliding)] == [[10], [20]]
+    assert [method.start(ahead=Lengths(50)).left_B.tolist() for method in (cold, sliding)] == [[10], [20]]
 
 
 def test_without_memory_it_is_its_baseline(backbone: Backbone) -> None:

@@ -6,7 +6,7 @@ import torch
 from contextlab import backbone as backbones
 from contextlab.accounting.memory import PeakMemory
 from contextlab.errors import UserError
-from contextlab.method import Ahead, ContextMethod
+from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.window import Window
 
@@ -59,7 +59,7 @@ def test_contextualising_without_scores_leaves_the_same_state(backbone):
 
 def test_what_is_ahead_moves_the_boundaries(backbone):
     method = LongMem(backbone, LongMemConfig(K=16, N=32))
-    state, _ = method.read(method.start(ahead=Ahead(20)), tokens(1, 52))
+    state, _ = method.read(method.start(ahead=Lengths(20)), tokens(1, 52))
     assert state.bank.count_B.tolist() == [13]
     assert state.kv.used_B.tolist() == [0]
 

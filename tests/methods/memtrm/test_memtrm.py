@@ -12,7 +12,7 @@ from contextlab.accounting.memory import PeakMemory
 from contextlab.attention import KV, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
 from contextlab.methods.memtrm.method import MemoryReader, MemTRMState
 from contextlab.methods.sliding import Sliding
@@ -143,7 +143,7 @@ def test_rows_have_banks_of_their_own(backbone: Backbone) -> None:
 
 def test_what_is_ahead_moves_the_boundaries(backbone: Backbone) -> None:
     method = made(backbone)
-    state, _ = method.read(method.start(ahead=Ahead(20)), tokens(1, 36))
+    state, _ = method.read(method.start(ahead=Lengths(20)), tokens(1, 36))
     assert state.bank.used_B.tolist() == [36]
     assert state.kv.used_B.tolist() == [0]
 

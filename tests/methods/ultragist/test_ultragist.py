@@ -18,7 +18,7 @@ from contextlab.accounting.products import ProductCounter
 from contextlab.attention import rotate
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.method import Ahead, ContextMethod
+from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.full import Full
 from contextlab.methods.ultragist import UltraGist, UltraGistConfig
 from contextlab.methods.ultragist.gists import Windows, end_of_text
@@ -64,7 +64,7 @@ def moved(method: UltraGist) -> UltraGist:
     return method
 
 
-def read(method: Any, tokens: Tensor, ahead: Ahead | None = None) -> tuple[Any, Tensor]:
+def read(method: Any, tokens: Tensor, ahead: Lengths | None = None) -> tuple[Any, Tensor]:
     state, logprobs = method.read(method.start(len(tokens), ahead=ahead), tokens)
     assert logprobs is not None
     return state, logprobs
@@ -169,7 +169,7 @@ def test_equals_one_pass_over_tokens_and_gists(exact: dict[str, Backbone], backb
     method = moved(UltraGist(exact[backbone.name], UltraGistConfig(**FORMS[form])))
     for length, context in ((110, 0), (70, 41)):
         tokens = text(length)
-        logprobs = read(method, tokens, Ahead(context) if context else None)[1]
+        logprobs = read(method, tokens, Lengths(context) if context else None)[1]
         torch.testing.assert_close(logprobs[:, 1:], in_one_pass(method, tokens, context).float(), atol=1e-5, rtol=1e-5)
 
 
@@ -196,8 +196,8 @@ def test_any_split_gives_the_same(
 ) -> None:
     method = moved(UltraGist(exact[family], UltraGistConfig(**FORMS[form])))
     tokens = text(90, seed=len(cuts))
-    whole, expected = read(method, tokens, Ahead(context))
-    state, pieces = method.start(ahead=Ahead(context)), []
+    whole, expected = read(method, tokens, Lengths(context))
+    state, pieces = method.start(ahead=Lengths(context)), []
     for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), 90], strict=True):
         state, part = method.read(state, tokens[:, begin:end])
         pieces.append(part)
@@ -255,7 +255,7 @@ def test_positions_of_gists_are_those_of_the_paper() -> None:
 
 def test_the_end_of_an_announced_context_is_compressed(llama: Backbone) -> None:
     method = made(llama)
-    state = method.read(method.start(ahead=Ahead(41, 9)), text(41), logprobs=False)[0]
+    state = method.read(method.start(ahead=Lengths(41, 9)), text(41), logprobs=False)[0]
     # One sink, four gists for each whole window, and three for the nine tokens behind them.
     assert state.front_B.tolist() == state.kv.used_B.tolist() == [1 + 4 + 4 + 3]
     assert state.left_B.tolist() == [16]

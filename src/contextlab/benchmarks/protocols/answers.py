@@ -19,7 +19,7 @@ from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.protocols.tokenise import join
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
-from contextlab.method import Ahead, State, pad
+from contextlab.method import Lengths, State, pad
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +88,7 @@ class QuestionProtocol(Protocol):
         """
         own, context = self._contexts(meter.backbone, example, other)
         sequences = [self._sequences(meter, example, question, bool(context)) for question in example.questions]
-        ahead = Ahead(len(context), max(map(self.length, sequences)))
+        ahead = Lengths(len(context), max(map(self.length, sequences)))
         check_fits(meter, ahead.context + ahead.question, "choose a shorter split, keep less with --tokens")
         state = contextualize(meter, context, ahead)
         answers = self.answer(meter, state, example.questions, sequences)

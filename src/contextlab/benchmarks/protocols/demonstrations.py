@@ -19,7 +19,7 @@ from contextlab.benchmarks.protocols.similar import Similar
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.protocols.tokenise import join
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
-from contextlab.method import Ahead, State
+from contextlab.method import Lengths, State
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -80,7 +80,7 @@ class IclProtocol(Protocol):
             tokens = meter.backbone.encode(self.context(shown).rstrip())
             tail = self.context(shown[-1:])
             candidates = [self._tokens(meter, tail, item) for item in items]
-            ahead = Ahead(len(tokens), max(len(candidate) for one in candidates for candidate, _ in one))
+            ahead = Lengths(len(tokens), max(len(candidate) for one in candidates for candidate, _ in one))
             check_fits(meter, ahead.context + ahead.question, "lower k")
             state = contextualize(meter, tokens, ahead)
             answers += self._answers(meter, state, items, candidates)

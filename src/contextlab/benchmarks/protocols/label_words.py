@@ -16,7 +16,7 @@ from contextlab.benchmarks.metrics.estimates import macro_f1, proportion, ratio
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -59,7 +59,7 @@ class LabelProtocol(Protocol):
         encode = meter.backbone.encode
         prompt = encode(self._text(shown, example))
         candidates = [encode(f" {word}") for words in self.form.words for word in words]
-        ahead = Ahead(len(prompt), max(map(len, candidates)))
+        ahead = Lengths(len(prompt), max(map(len, candidates)))
         check_fits(meter, ahead.context + ahead.question, "choose a split with fewer demonstrations")
         state = contextualize(meter, prompt, ahead)
         logprobs_N = meter.score("query", state, candidates)[0].double().cpu().sum(-1)

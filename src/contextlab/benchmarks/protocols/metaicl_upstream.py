@@ -16,7 +16,7 @@ from contextlab.benchmarks.protocols.answers import RankProtocol, Summary, last
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
-from contextlab.method import Ahead, State
+from contextlab.method import Lengths, State
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -53,7 +53,7 @@ class UpstreamProtocol(RankProtocol):
             limit = INPUT_TOKENS - 1 - self.length(sequences)
             context = last(chosen, limit)
             if held is None or held[0] != context:
-                ahead = Ahead(len(context), self.length(sequences))
+                ahead = Lengths(len(context), self.length(sequences))
                 check_fits(meter, ahead.context + ahead.question, "choose a smaller k")
                 held = context, contextualize(meter, context, ahead)
             (answer,) = self.answer(meter, held[1], [question], [sequences])

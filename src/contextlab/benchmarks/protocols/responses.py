@@ -10,7 +10,7 @@ from contextlab.benchmarks.protocols.answers import last
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.protocols.tokenise import join
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
-from contextlab.method import Ahead, pad
+from contextlab.method import Lengths, pad
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -41,7 +41,7 @@ class ResponseProtocol(Protocol):
         context = chosen[self.options.context]
         tokens, scored = _session(meter.backbone, example)
         check_fits(meter, len(context) + len(tokens), "keep less with --tokens")
-        state = contextualize(meter, context, Ahead(len(context), len(tokens)))
+        state = contextualize(meter, context, Lengths(len(context), len(tokens)))
         _, logprobs_BT = meter.read("query", state, pad([tokens], state.length_B.device)[0])
         assert logprobs_BT is not None
         nats = -float(logprobs_BT[0].double().cpu()[scored].sum())

@@ -15,7 +15,7 @@ from contextlab.benchmarks.examples import Choice, Document
 from contextlab.benchmarks.metrics.estimates import exponential, proportion, ratio
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
-from contextlab.method import Ahead, State, pad
+from contextlab.method import Lengths, State, pad
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
@@ -55,7 +55,7 @@ class ChoiceProtocol(Protocol):
         context = _last(encode(other.context), len(own)) if wrong else own if self.options.context == "own" else []
         candidates = [encode(text)[: self.suffix_tokens] for text in example.candidates]
         lengths = [len(candidate) for candidate in candidates]
-        state = contextualize(meter, context, Ahead(len(context), max(lengths)))
+        state = contextualize(meter, context, Lengths(len(context), max(lengths)))
         logprobs_NM = meter.score("query", state, candidates)[0].double().cpu()
         nats = [-float(row[:length].sum()) / length for row, length in zip(logprobs_NM, lengths, strict=True)]
         prediction = nats.index(min(nats))
@@ -147,7 +147,7 @@ class PerplexityProtocol(Protocol):
             context = tokens[:history] if self.options.context == "own" else meter.backbone.encode(other.text)[:history]
             if len(context) < history:
                 return {"id": example.id, "skipped": f"document {other.id}, read instead, has too few tokens"}
-        state = contextualize(meter, context, Ahead(len(context)))
+        state = contextualize(meter, context, Lengths(len(context)))
         scored = tokens[history : history + WINDOW]
         _, logprobs_BT = meter.read("query", state, _row(scored, state))
         assert logprobs_BT is not None
@@ -229,7 +229,7 @@ def _positions(nats_T: Tensor, start: int) -> dict[str, dict[str, float]]:
     return buckets
 
 
-def contextualize(meter: Meter, context: list[int], ahead: Ahead) -> State:
+def contextualize(meter: Meter, context: list[int], ahead: Lengths) -> State:
     """The state after a context of any length; its size is recorded as what is kept."""
     state: State = meter.start(ahead=ahead)
     if context:

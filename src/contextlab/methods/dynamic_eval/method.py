@@ -25,7 +25,7 @@ from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
-from contextlab.method import Ahead, Capabilities, ContextMethod, pad
+from contextlab.method import Capabilities, ContextMethod, Lengths, pad
 from contextlab.methods.adaptable import Adaptable
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
 from contextlab.methods.dynamic_eval.formula import DynamicEvalFormula
@@ -65,7 +65,7 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
         """The window, without learning."""
         return None if self.config.lr else Window(self.backbone, WindowConfig(N=self.local.segment))
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Segments with their updates; None where some parameters only learn, so that gradients end anywhere."""
         model = Model.of(self.backbone)
         if model is None or len(self.model.names) < len(list(self.backbone.model.parameters())):
@@ -75,7 +75,7 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
         learned = copies * sum(w.numel() * w.element_size() for w in self.model.trained)
         return DynamicEvalFormula(model, self.config, Segments(first, first, self.local.segment), learned)
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> DynamicEvalState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> DynamicEvalState:
         """The trained weights, shared until they change, and an empty context."""
         empty = self.local.empty(self.backbone, batch_size, ahead)
         trained = self.model.trained

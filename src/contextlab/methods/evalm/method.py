@@ -19,7 +19,7 @@ from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone, wrap
 from contextlab.errors import UserError
 from contextlab.formula import Formula
-from contextlab.method import Ahead, Capabilities
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.evalm.config import EVALMConfig
@@ -86,7 +86,7 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         begun = {name: tensor for name, tensor in self.learned.state_dict().items() if name.startswith(f"{UPDATES}.")}
         return {**{f"{SUMMARIES}.{name}": tensor for name, tensor in weights.items()}, **begun}
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Local attention and the summaries."""
         model, chunk = Model.of(self.backbone), self.geometry.chunk
         if model is None:
@@ -97,7 +97,7 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
             model, self.local, whole, self.config, self.geometry, self.config.update_flops(self.updates)
         )
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> EVALMState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> EVALMState:
         """An empty state; a first window that is shortened for what is ahead still holds whole chunks."""
         plain = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
         backbone, chunk = self.backbone, self.geometry.chunk

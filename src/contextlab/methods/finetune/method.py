@@ -20,7 +20,7 @@ from torch import Tensor
 from contextlab import states
 from contextlab.backbone import Backbone, UpdatedBackbone, linear_layers
 from contextlab.errors import UserError
-from contextlab.method import Ahead, Capabilities, ContextMethod
+from contextlab.method import Capabilities, ContextMethod, Lengths
 from contextlab.methods.adaptable import Adaptable
 from contextlab.methods.finetune.blocks import answers, blocks_of
 from contextlab.methods.finetune.config import FinetuneConfig
@@ -58,7 +58,7 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
             return None
         return Window(self.backbone, WindowConfig(N=self.view.local.segment))
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> FinetuneState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> FinetuneState:
         """The trained weights, shared until a context ends, and an empty window."""
         empty = self.view.local.empty(self.network, batch_size)
         context = ahead.context if ahead else self.config.context or 0

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from contextlab.accounting.formulas import COUNT, Model, pairs
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 from contextlab.methods.formulas import BlockFormula, Segments, Span
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.normalise import qr_flops, svd_flops
@@ -42,7 +42,7 @@ class AdapterFormula(BlockFormula):
     """
 
     def __init__(
-        self, model: Model, chunk: int, config: GenerativeAdapterConfig, widths: Widths, ahead: Ahead | None
+        self, model: Model, chunk: int, config: GenerativeAdapterConfig, widths: Widths, ahead: Lengths | None
     ) -> None:
         self.context = ahead.context if ahead else 0
         count = -(-self.context // chunk)

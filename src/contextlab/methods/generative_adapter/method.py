@@ -17,7 +17,7 @@ from contextlab.accounting.formulas import Model
 from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone, linear_layers
 from contextlab.formula import Formula
-from contextlab.method import Ahead, Capabilities
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.generative_adapter import released
@@ -80,7 +80,7 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
         """The authors' released weights, or ours."""
         return released.generator_weights(weights) if released.is_released(weights) else weights
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Forward passes with the pairs, S, and weights made of it."""
         model, generator = Model.of(self.backbone), self.generator
         if model is None:
@@ -88,7 +88,7 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
         widths = Widths(generator.d_r, generator.rank, generator.targets)
         return AdapterFormula(model, self.local.segment, self.config, widths, ahead)
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> AdapterState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> AdapterState:
         """No change of weights and an empty chunk."""
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
         context_B = zeros_B + (ahead.context if ahead else 0)

@@ -14,7 +14,7 @@ from contextlab import states
 from contextlab.accounting.formulas import Model
 from contextlab.backbone import Backbone
 from contextlab.formula import Formula
-from contextlab.method import Ahead, Capabilities, ContextMethod
+from contextlab.method import Capabilities, ContextMethod, Lengths
 from contextlab.methods.hso.config import HSOConfig
 from contextlab.methods.hso.formula import HSOFormula
 from contextlab.methods.hso.reading import Reading
@@ -49,18 +49,18 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
         plain = self.config.lr == 0 and self.resets
         return Window(self.backbone, WindowConfig(N=self.context)) if plain else None
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Windows forwards and backwards."""
         model = Model.of(self.backbone)
         if model is None:
             return None
         return HSOFormula(model, self.config, self.context, self._first(ahead) if self.resets else None)
 
-    def _first(self, ahead: Ahead | None) -> int:
+    def _first(self, ahead: Lengths | None) -> int:
         """Tokens of the first context."""
         return ahead.first_segment(self.context) if ahead else self.context
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> HSOState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> HSOState:
         """An empty cache."""
         backbone = self.backbone
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)

@@ -23,7 +23,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
-from contextlab.method import Ahead, AnyMethod, Capabilities
+from contextlab.method import AnyMethod, Capabilities, Lengths
 from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
@@ -79,7 +79,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         """The local view with an update of the rank of the side network's, in all linear layers too."""
         return local_twin(self.config.local, self.config.N, self.config.rank, "all")
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Both networks and the bank; None where rows share one."""
         model = Model.of(self.backbone)
         if model is None or self.config.bank_scope == "shared":
@@ -95,12 +95,12 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
             stored_bytes=dtype_named(self.config.storage_dtype).itemsize,
         )
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> LongMemState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> LongMemState:
         """An empty bank and an empty segment."""
         empty = self._empty(batch_size, ahead if self.capabilities.segment else None)
         return dataclasses.replace(empty, pending_BC=self._bos_hidden_C.expand(batch_size, -1))
 
-    def _empty(self, rows: int, ahead: Ahead | None = None) -> LongMemState:
+    def _empty(self, rows: int, ahead: Lengths | None = None) -> LongMemState:
         backbone, reading = self.backbone, self.side.reading
         plain = self.local.empty(backbone, rows, ahead)
         raw = frozenset(reading.values()) if self.config.local == "cold" else frozenset[int]()

@@ -25,7 +25,7 @@ from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.joint_memory_attention import fuse_memory
-from contextlab.method import Ahead, Capabilities
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.banks import layer_of_bank
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
@@ -89,7 +89,7 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
         """Local attention with the same update in all layers."""
         return local_twin(self.config.local, self.config.N, self.config.rank, self.config.targets)
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Local attention and the look at the bank."""
         model = Model.of(self.backbone)
         if model is None:
@@ -105,7 +105,7 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
             stored_bytes=dtype_named(self.config.storage_dtype).itemsize,
         )
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> MemTRMState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> MemTRMState:
         """An empty bank and an empty cache."""
         backbone = self.backbone
         plain = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)

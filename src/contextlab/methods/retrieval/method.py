@@ -19,7 +19,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
-from contextlab.method import Ahead, Capabilities
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
@@ -70,7 +70,7 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         """The local view with an update of the rank of what is learned."""
         return local_twin("sliding", self.config.N, self.config.rank)
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """The sliding window, and what the upper layers retrieve; none with scores of representatives."""
         model = Model.of(self.backbone)
         if model is None or self.config.representatives is not None:
@@ -78,7 +78,7 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         layers = self.backbone.layers - self.reach.first_layer
         return RetrievalFormula(model, self.local, self.config, layers=layers, stored_bytes=self._stored_type.itemsize)
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> RetrievalState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> RetrievalState:
         """An empty view and an empty bank."""
         plain, backbone = self.local.empty(self.backbone, batch_size), self.backbone
         kv = backbone.empty_kv(batch_size, backbone.layers - self.reach.first_layer)

@@ -22,7 +22,7 @@ from contextlab.attention import CacheReader
 from contextlab.backbone import Backbone
 from contextlab.backbone.wrapper import HEAD_TOKENS
 from contextlab.formula import Formula
-from contextlab.method import Ahead, Capabilities
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import twin
@@ -71,7 +71,7 @@ class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
         """The window with the same update, trained without memory."""
         return twin("window", N=self.config.N, rank=self.config.rank, targets=self.config.targets)
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """The window, and a look at all pairs for every prediction."""
         model = Model.of(self.backbone)
         if model is None:
@@ -79,7 +79,7 @@ class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
         first, update = self.local.first_segment(ahead), update_flops(self.learned)
         return TRIMEFormula(model, self.local, first, most=self.config.M, update=update)
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> TRIMEState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> TRIMEState:
         """No memory and an empty segment."""
         plain = self.local.empty(self.network, batch_size, ahead)
         none = Pairs.empty(batch_size, plain.pending_BC[0].chunk(2)[1])

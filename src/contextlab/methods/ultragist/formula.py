@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contextlab.accounting.formulas import COUNT, Model, pairs
-from contextlab.method import Ahead
+from contextlab.method import Lengths
 from contextlab.methods.formulas import BlockFormula, Segments, Span
 from contextlab.methods.ultragist.config import Extent
 
@@ -21,7 +21,7 @@ class UltraGistFormula(BlockFormula):
         ahead: of the text's start.
     """
 
-    def __init__(self, model: Model, extent: Extent, ratio: int, update: int, ahead: Ahead | None) -> None:
+    def __init__(self, model: Model, extent: Extent, ratio: int, update: int, ahead: Lengths | None) -> None:
         super().__init__(model, Segments(ahead.context if ahead else 0, extent.window, extent.window))
         self.extent, self.ratio, self.update = extent, ratio, update
 

@@ -21,7 +21,7 @@ from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
-from contextlab.method import Ahead, Capabilities
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.local_cache import LocalCache, LocalState
@@ -71,14 +71,14 @@ class UltraGist(BlockMethod[UltraGistConfig, UltraGistState]):
         """The window with an update of the same rank."""
         return twin("window", N=self.local.segment, rank=self.config.rank)
 
-    def formula(self, ahead: Ahead | None = None) -> Formula | None:
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Windows behind gists, and the gists."""
         model = Model.of(self.backbone)
         if model is None:
             return None
         return UltraGistFormula(model, self.extent, self.config.ratio, update_flops(self.gists.updates), ahead)
 
-    def start(self, batch_size: int = 1, *, ahead: Ahead | None = None) -> UltraGistState:
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> UltraGistState:
         """An empty state."""
         plain, backbone = self.local.empty(self.backbone, batch_size), self.backbone
         context_B = torch.full_like(plain.length_B, ahead.context if ahead else 0)
