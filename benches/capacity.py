@@ -19,11 +19,11 @@ from contextlab import registry
 from contextlab.backbone import Backbone, load
 from contextlab.grammar import single
 from contextlab.method import AnyMethod, build
-from contextlab.training import registered
 from contextlab.training.corpus import Corpus, prepare
 from contextlab.training.loop import Trainer
 from contextlab.training.narrow import narrow_products
 from contextlab.training.options import TrainConfig
+from contextlab.training.registry import named_objective
 from contextlab.training.streams import Streams
 
 METHOD = "generative-adapter(d_r=64,r=32,alpha=4,modules=*.q_proj|*.v_proj|*.o_proj|*.down_proj)"
@@ -74,7 +74,7 @@ def capacity(backbone: Backbone, corpus: Corpus, options: argparse.Namespace) ->
     )
     torch.manual_seed(settings.seed)
     streams = Streams(fixed, range(options.chunks), options.rows, options.length, device=backbone.device)
-    trainer = Trainer(method, streams, registered.build(settings.objective, method, fixed), settings)
+    trainer = Trainer(method, streams, named_objective(settings.objective, method, fixed), settings)
     narrow = settings.dtype == "bfloat16"
     curve, of_steps = list[dict[str, Any]](), list[dict[str, Any]]()
     for number in range(1, steps + 1):

@@ -21,7 +21,7 @@ import torch
 
 from contextlab import grammar, registry
 from contextlab.harness.identity import hardware
-from contextlab.training.room import CURVE, RUN
+from contextlab.training.run import CURVE, RUN
 
 MEASURES = ("loss", "wrong", "content_gain", "content_error", "share", "window", "full")
 

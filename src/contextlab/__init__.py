@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from contextlab.harness.runner import bench as bench
     from contextlab.naming import load as load
     from contextlab.reports.frame import results as results
-    from contextlab.training.room import train as train
+    from contextlab.training.run import train as train
 
 __all__ = ["__version__", "bench", "load", "results", "train"]
 
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
         return results
     if name == "train":
-        from contextlab.training.room import train
+        from contextlab.training.run import train
 
         return train
     raise AttributeError(f"module 'contextlab' has no attribute '{name}'")

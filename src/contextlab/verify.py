@@ -18,7 +18,7 @@ from contextlab.benchmarks.data import fetch, pg22_build
 from contextlab.errors import UserError
 from contextlab.harness import store
 from contextlab.paths import cache_dir
-from contextlab.training import checkpoint, corpus, records, room, teacher
+from contextlab.training import checkpoint, corpus, records, run, teacher
 
 RUN_FILES = (store.MANIFEST, store.SUMMARY, store.LINES)
 TENSORS = ".safetensors"
@@ -134,24 +134,24 @@ def _weights(folder: Path) -> None:
 
 
 def _training(folder: Path) -> None:
-    about = records.read(folder / room.RUN)
+    about = records.read(folder / run.RUN)
     if about is None:
-        raise UserError(f"{folder / room.RUN} is missing: put it back, or choose another --out.")
+        raise UserError(f"{folder / run.RUN} is missing: put it back, or choose another --out.")
     records.course(about)
-    if (folder / room.CURVE).exists():
-        records.curve(folder / room.CURVE)
+    if (folder / run.CURVE).exists():
+        records.curve(folder / run.CURVE)
     for kept in checkpoint.stored(folder):
         extra = checkpoint.read(kept)
         if extra.course != records.course(about):
-            raise UserError(f"{kept} belongs to another run than {room.RUN}: move it away.")
-        records.check_curve(folder / room.CURVE, extra.curve, extra.curve_sha256)
+            raise UserError(f"{kept} belongs to another run than {run.RUN}: move it away.")
+        records.check_curve(folder / run.CURVE, extra.curve, extra.curve_sha256)
     card = records.read(folder / cards.CARD)
     if card is not None:
         cards.read(folder / cards.CARD)
     if card is not None and _trained(card) != _trained(about):
         raise UserError(f"{folder / cards.CARD} is the card of another run: put the intact file back, or train again.")
-    if card is not None and _at_end(folder, card) and not records.ended(folder / room.CURVE, card):
-        raise UserError(f"{folder / room.CURVE} lacks its last line: put it back, or run the same training again.")
+    if card is not None and _at_end(folder, card) and not records.ended(folder / run.CURVE, card):
+        raise UserError(f"{folder / run.CURVE} lacks its last line: put it back, or run the same training again.")
 
 
 def _at_end(folder: Path, card: Mapping[str, Any]) -> bool:
@@ -226,7 +226,7 @@ KINDS: tuple[tuple[str, Callable[[Path, set[str]], bool], Callable[[Path], None]
     ("weights", lambda _, names: bool(names & {cards.FILE, cards.CARD}), _weights),
     (
         "training",
-        lambda folder, names: bool(names & {room.RUN, room.CURVE}) and not checkpoint.NAME.fullmatch(folder.name),
+        lambda folder, names: bool(names & {run.RUN, run.CURVE}) and not checkpoint.NAME.fullmatch(folder.name),
         _training,
     ),
     ("checkpoint", lambda folder, _: bool(checkpoint.NAME.fullmatch(folder.name)), _checkpoint),

@@ -15,7 +15,7 @@ from contextlab.errors import UserError
 from contextlab.method import AnyMethod
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.window import Window, WindowConfig
-from contextlab.training import registered
+from contextlab.training import registry
 from contextlab.training.corpus import Corpus, prepare
 from contextlab.training.streams import Batch, Streams
 
@@ -98,7 +98,7 @@ def test_answers_alone_count_for_every_objective(text: str, tmp_path: Path, monk
     method = learner()
     built = prepared(tmp_path, monkeypatch, method.backbone, LINES)
     one = first(built)
-    made_of = registered.build(text, method, built)(method.start(2), one)
+    made_of = registry.named_objective(text, method, built)(method.start(2), one)
     _, logprobs_BT = method.read(method.start(2), one.tokens_BT, one.lengths_B)
     mean = -float(logprobs_BT[one.counted_BT].mean())
     assert float(made_of.nats) == pytest.approx(mean * float(one.lengths_B.sum()), rel=1e-4)
@@ -119,7 +119,7 @@ def test_an_answer_is_predicted_from_the_memory_alone(built: Corpus, method: Any
         total -= float(logprobs_BT[:, begin - entry.context : end - entry.context].sum())
         count += end - begin
         assert int(one.lengths_B[row]) == entry.tokens
-    loss = registered.build("answers", method, built)(method.start(2), one).loss
+    loss = registry.named_objective("answers", method, built)(method.start(2), one).loss
     assert float(loss.detach()) == pytest.approx(total / count * float(one.lengths_B.sum()), rel=1e-3)
     assert torch.autograd.grad(loss, list(method.learned.parameters()), allow_unused=True)[0] is not None
 
@@ -131,13 +131,13 @@ def test_behind_a_baseline_it_is_the_closed_book(tmp_path: Path, monkeypatch: py
     other = Batch(**{**vars(one), "tokens_BT": one.tokens_BT.clone()})
     for row, length in enumerate(one.context_B.tolist()):
         other.tokens_BT[row, :length] = 5
-    objective = registered.build("answers", window, built)
+    objective = registry.named_objective("answers", window, built)
     losses = [float(objective(window.start(2), each).loss.detach()) for each in (one, other)]
     assert losses[0] == losses[1]
 
 
 def test_following_it_answers_from_the_context(built: Corpus, method: AnyMethod) -> None:
-    one, objective = first(built), registered.build("answers(contrast=5)", method, built)
+    one, objective = first(built), registry.named_objective("answers(contrast=5)", method, built)
     optimiser = torch.optim.Adam(method.learned.parameters(), lr=1e-2)
     losses = []
     for _ in range(15):
@@ -154,13 +154,13 @@ def test_documents_that_do_not_fit_are_one_sentence(
 ) -> None:
     built = prepared(tmp_path, monkeypatch, method.backbone, LINES)
     longest = max(built.documents[n].tokens for n in built.training)
-    objective = registered.build("answers", method, built)
+    objective = registry.named_objective("answers", method, built)
     objective.check(longest)
     with pytest.raises(UserError, match=f"use --segment {longest}"):
         objective.check(longest - 1)
     plain = prepared(tmp_path, monkeypatch, method.backbone, [{"text": f"plain {n}"} for n in range(5)])
     with pytest.raises(UserError, match="has no answers"):
-        registered.build("answers", method, plain).check(100)
+        registry.named_objective("answers", method, plain).check(100)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.window import Window, WindowConfig
-from contextlab.training import registered
+from contextlab.training import registry
 from contextlab.training.slots import Slot, SlotObjective
 from contextlab.training.streams import Batch
 
@@ -59,7 +59,7 @@ def batch(rows: int, chunks: int = 1, lengths: list[int] | None = None) -> Batch
 
 def outcome(text: str, method: AnyMethod, one: Batch) -> Any:
     torch.manual_seed(0)
-    return registered.build(text, method, BUILT)(method.start(len(one.lengths_B)), one)
+    return registry.named_objective(text, method, BUILT)(method.start(len(one.lengths_B)), one)
 
 
 def nats(method: AnyMethod, state: Any, tokens_BT: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def test_the_mixture_is_the_mean_over_the_tokens_of_all_slots() -> None:
 
 def test_random_windows_end_with_what_was_read() -> None:
     method, one = adapter(), batch(4, chunks=2)
-    objective = registered.build("reconstruction(targets=random)", method, BUILT)
+    objective = registry.named_objective("reconstruction(targets=random)", method, BUILT)
     assert isinstance(objective, SlotObjective)
     kept = list[Slot]()
     loss_of = objective.slot
@@ -200,7 +200,7 @@ def test_nothing_is_learned_from_less_than_a_chunk() -> None:
 )
 def test_following_it_lowers_it_and_puts_the_text_into_the_memory(text: str) -> None:
     method, one = adapter(stirred=False), batch(2)
-    objective, losses = registered.build(text, method, BUILT), []
+    objective, losses = registry.named_objective(text, method, BUILT), []
     optimiser = torch.optim.Adam(method.learned.parameters(), lr=1e-2)
     for _ in range(30):
         optimiser.zero_grad()
@@ -231,8 +231,8 @@ def test_what_cannot_be_learned_from_is_one_sentence() -> None:
         ("completion(completion=0)", 64, "Neither reconstruction nor completion has a weight"),
     ):
         with pytest.raises(UserError, match=message):
-            registered.build(text, adapter(), BUILT).check(segment)
-    registered.build("completion", adapter(), BUILT).check(2 * CHUNK)
+            registry.named_objective(text, adapter(), BUILT).check(segment)
+    registry.named_objective("completion", adapter(), BUILT).check(2 * CHUNK)
     for method in (learner(local="sliding"), Full(tiny())):
         with pytest.raises(UserError, match="no segments that start cold"):
-            registered.build("reconstruction", method, BUILT).check(64)
+            registry.named_objective("reconstruction", method, BUILT).check(64)

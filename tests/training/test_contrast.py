@@ -12,7 +12,7 @@ from toy_corpus import made, tiny
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
-from contextlab.training import registered
+from contextlab.training import registry
 from contextlab.training.streams import Batch
 
 BUILT = made([90] * 9)
@@ -47,21 +47,21 @@ def test_it_is_own_plus_softplus_of_the_difference(weight: float) -> None:
     expected = sum(
         16 * (a + math.log1p(math.exp(weight * (a - b)))) for a, b in zip(own.tolist(), other.tolist(), strict=True)
     )
-    outcome = registered.build(f"contrast(weight={weight})", method, BUILT)(state, one)
+    outcome = registry.named_objective(f"contrast(weight={weight})", method, BUILT)(state, one)
     assert float(outcome.loss.detach()) == pytest.approx(expected, rel=1e-4)
     assert float(outcome.nats) == pytest.approx(float(16 * own.sum()), rel=1e-5)
 
 
 def test_rows_that_begin_a_document_have_nothing_to_contrast() -> None:
     method, one = adapter(), batch(2, fresh=True)
-    outcome = registered.build("contrast", method, BUILT)(method.start(2), one)
+    outcome = registry.named_objective("contrast", method, BUILT)(method.start(2), one)
     assert float(outcome.loss.detach()) == pytest.approx(float(outcome.nats), rel=1e-5)
 
 
 def test_following_it_makes_the_own_memory_worth_more() -> None:
     method = adapter()
     repeated = batch(2, 16)
-    objective = registered.build("contrast", method, BUILT)
+    objective = registry.named_objective("contrast", method, BUILT)
     optimiser = torch.optim.Adam(method.learned.parameters(), lr=1e-2)
     history, _ = method.read(method.start(2), repeated.tokens_BT)
     before = (losses(method, history.index([1, 0]), repeated) - losses(method, history, repeated)).mean()
@@ -80,4 +80,4 @@ def test_following_it_makes_the_own_memory_worth_more() -> None:
 def test_one_row_is_one_sentence() -> None:
     method, one = adapter(), batch(1)
     with pytest.raises(UserError, match="needs another row's memory: use --rows 2 or more"):
-        registered.build("contrast", method, BUILT)(method.start(1), one)
+        registry.named_objective("contrast", method, BUILT)(method.start(1), one)

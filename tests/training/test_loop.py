@@ -16,7 +16,7 @@ from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.ultragist import UltraGist, UltraGistConfig
-from contextlab.training import registered
+from contextlab.training import registry
 from contextlab.training.corpus import Corpus
 from contextlab.training.loop import Trainer
 from contextlab.training.streams import Batch, Streams
@@ -37,7 +37,7 @@ def trainer(built: Corpus, method: Any = None, **changed: Any) -> Trainer:
     settings = options(**changed)
     method = method or learner()
     streams = Streams(built, built.training, settings.rows, settings.segment or 32, settings.seed)
-    return Trainer(method, streams, registered.build("lm", method, built), settings)
+    return Trainer(method, streams, registry.named_objective("lm", method, built), settings)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from toy_corpus import corpus, learner, made
 
 from contextlab.errors import UserError
-from contextlab.training import registered
+from contextlab.training import registry
 from contextlab.training.streams import Batch
 
 
@@ -21,7 +21,7 @@ def batch(rows: int = 2, length: int = 20) -> Batch:
 
 def test_the_language_model_loss_is_that_of_reading() -> None:
     method, one = learner(), batch()
-    outcome = registered.build("lm", method, made([30, 30, 30]))(method.start(2), one)
+    outcome = registry.named_objective("lm", method, made([30, 30, 30]))(method.start(2), one)
     _, logprobs_BT = method.read(method.start(2), one.tokens_BT, one.lengths_B)
     assert logprobs_BT is not None
     torch.testing.assert_close(outcome.loss.detach(), -logprobs_BT.sum())
@@ -34,7 +34,7 @@ def test_padding_counts_in_no_loss() -> None:
     method, one = learner(), batch()
     other = Batch(one.tokens_BT.clone(), *list(vars(one).values())[1:])
     other.tokens_BT[1, 13:] = 9
-    objective = registered.build("lm", method, made([30, 30, 30]))
+    objective = registry.named_objective("lm", method, made([30, 30, 30]))
     losses = [objective(method.start(2), each).loss.detach() for each in (one, other)]
     assert torch.equal(losses[0], losses[1])
 
@@ -51,9 +51,9 @@ def test_padding_counts_in_no_loss() -> None:
 )
 def test_a_wrong_objective_is_one_sentence(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
-        registered.build(text, learner(), made([30, 30, 30]))
+        registry.named_objective(text, learner(), made([30, 30, 30]))
 
 
 def test_objectives_of_a_corpus_of_files_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = corpus(tmp_path, monkeypatch)
-    assert type(registered.build("teacher(k=5)", learner(), built)).__name__ == "Teacher"
+    assert type(registry.named_objective("teacher(k=5)", learner(), built)).__name__ == "Teacher"

@@ -13,7 +13,7 @@ import torch
 from toy_corpus import corpus, learner, options, tiny
 
 from contextlab.methods.full import Full
-from contextlab.training import registered
+from contextlab.training import registry
 from contextlab.training.loop import Trainer
 from contextlab.training.streams import Streams
 from contextlab.training.teacher import cross_entropy
@@ -26,7 +26,7 @@ def teaching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Teaching:
     """An objective, its method, and streams whose documents are longer than the model's positions."""
     built, method = corpus(tmp_path, monkeypatch), learner()
     assert all(entry.tokens > 2 * method.backbone.max_positions for entry in built.documents)
-    return registered.build("teacher(k=6)", method, built), method, Streams(built, built.training, 2, 50)
+    return registry.named_objective("teacher(k=6)", method, built), method, Streams(built, built.training, 2, 50)
 
 
 def test_targets_are_full_attentions_most_probable_tokens(teaching: Teaching) -> None:
@@ -53,7 +53,7 @@ def test_full_attention_is_computed_once(teaching: Teaching, monkeypatch: pytest
     batches = [streams.next() for _ in range(4)]
     first = [objective._targets(batch)[0] for batch in batches]
     monkeypatch.setattr(Full, "predict", lambda *_: pytest.fail("computed again"))
-    again = registered.build("teacher(k=6)", method, streams.corpus)
+    again = registry.named_objective("teacher(k=6)", method, streams.corpus)
     again.prepare(batches[0])
     assert all(torch.equal(a, again._targets(batch)[0]) for a, batch in zip(first, batches, strict=True))  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Small corpora and runs of toy models, for the tests of the training room."""
+"""Small corpora and runs of toy models, for the tests of training."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def train(
     if not as_json:
         announce()
 
-    from contextlab.training.room import train as run
+    from contextlab.training.run import train as run
 
     screen = _live() if sys.stderr.isatty() and not as_json else None
     card = run(method, corpus, out=out, backbone=backbone, device=device, tokens=tokens, on_line=screen, **options)

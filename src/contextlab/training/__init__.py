@@ -1,1 +1,1 @@
-"""The training room: document streams, objectives, one loop for every method that learns, checkpoints and cards."""
+"""Training: document streams, objectives, one loop for every method that learns, checkpoints and cards."""

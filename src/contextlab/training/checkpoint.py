@@ -32,7 +32,7 @@ _POSITIONS = pydantic.TypeAdapter(list[tuple[Count, Count, Count]])
 
 
 class Extra(pydantic.BaseModel):
-    """What the room keeps beside the trainer: a digest of its run, the curve's length and digest, and validations."""
+    """State of a run beside the trainer: a digest of its run, the curve's length and digest, and validations."""
 
     model_config = pydantic.ConfigDict(strict=True)
 

@@ -6,10 +6,10 @@ from contextlab import grammar
 from contextlab.errors import unknown
 from contextlab.method import AnyMethod
 from contextlab.training.answers import Answers
+from contextlab.training.attention_fit import AttentionFit
 from contextlab.training.chunks import Completion, Reconstruction
 from contextlab.training.contrast import Contrast
 from contextlab.training.corpus import Corpus
-from contextlab.training.fitting import AttentionFit
 from contextlab.training.objectives import LanguageModel, Objective
 from contextlab.training.teacher import Teacher
 
@@ -24,7 +24,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 
-def build(text: str, method: AnyMethod, corpus: Corpus) -> Objective:
+def named_objective(text: str, method: AnyMethod, corpus: Corpus) -> Objective:
     """The objective that a text names, as `lm` or `teacher(k=64)`.
 
     Raises:

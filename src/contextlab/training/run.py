@@ -19,13 +19,14 @@ from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
 from contextlab.naming import NamedMethod
-from contextlab.training import card, checkpoint, records, registered
+from contextlab.training import card, checkpoint, records
 from contextlab.training.checkpoint import Extra
 from contextlab.training.corpus import Corpus, prepare
 from contextlab.training.loop import Trainer
 from contextlab.training.options import TrainConfig
 from contextlab.training.processes import Processes
 from contextlab.training.records import Curve
+from contextlab.training.registry import named_objective
 from contextlab.training.streams import Streams
 from contextlab.training.validation import Validation, Validator
 
@@ -77,10 +78,10 @@ def train(
         model = backbones.load(backbone, device=device or processes.device, dtype="float32")
         stack.enter_context(torch.random.fork_rng([model.device] if model.device.type == "cuda" else []))
         torch.manual_seed(settings.seed)
-        room = _Room(
+        run = _Run(
             registry.without_folder(named.name), named.build(model), prepare(corpus, model), settings, folder, processes
         )
-        return room.run(on_line or (lambda _: None))
+        return run.completed(on_line or (lambda _: None))
 
 
 def _untrained(named: NamedMethod) -> NamedMethod:
@@ -99,7 +100,7 @@ def _folder(out: str | Path) -> Path:
     return folder
 
 
-class _Room:
+class _Run:
     """One run: what it trains, on what, and where it is kept."""
 
     def __init__(
@@ -121,12 +122,12 @@ class _Room:
             mine=range(rank * rows, (rank + 1) * rows),
             device=method.backbone.device,
         )
-        objective = registered.build(settings.objective, method, corpus)
+        objective = named_objective(settings.objective, method, corpus)
         objective.check(self.segment)
         self.trainer = Trainer(method, streams, objective, settings, processes)
         self.validator = Validator(method, corpus, settings, self.segment)
 
-    def run(self, on_line: Callable[[Line], None]) -> dict[str, Any]:
+    def completed(self, on_line: Callable[[Line], None]) -> dict[str, Any]:
         """All steps that are left, and the card."""
         stored = self._matched()
         finished = self._finished()

@@ -16,8 +16,9 @@ from toy_corpus import folder
 import contextlab
 from contextlab import cards, naming, seals, trained, verify
 from contextlab.errors import UserError
-from contextlab.training import checkpoint, records, room
+from contextlab.training import checkpoint, records
 from contextlab.training.loop import Trainer
+from contextlab.training.run import CURVE, RUN, _signals
 from contextlab.training.validation import Validator
 
 METHOD = "longmem(N=32,K=8)"
@@ -127,7 +128,7 @@ def test_weights_that_changed_are_written_again_from_the_checkpoint(texts: Path,
     path.unlink()
     run(texts, tmp_path)
     assert path.read_bytes() == whole
-    curve, lines = tmp_path / room.CURVE, records.curve(tmp_path / room.CURVE)
+    curve, lines = tmp_path / CURVE, records.curve(tmp_path / CURVE)
     for left in (curve.read_bytes()[:-40], b"".join(curve.read_bytes().splitlines(keepends=True)[:-1])):
         curve.write_bytes(left)
         assert [one.wrong is None for one in verify.below([tmp_path]) if one.kind == "training"] == [False]
@@ -140,8 +141,8 @@ def test_weights_that_changed_are_written_again_from_the_checkpoint(texts: Path,
 @pytest.mark.parametrize("training", [0, None, [], "x"])
 def test_a_run_that_says_nothing_of_its_training_is_one_sentence(training: Any, texts: Path, tmp_path: Path) -> None:
     run(texts, tmp_path, tokens=100)
-    about = seals.opened((tmp_path / room.RUN).read_text())
-    seals.write(tmp_path / room.RUN, {**about, "training": training})
+    about = seals.opened((tmp_path / RUN).read_text())
+    seals.write(tmp_path / RUN, {**about, "training": training})
     with pytest.raises(UserError, match=r"run\.json says nothing of the training: delete it"):
         run(texts, tmp_path, tokens=200)
 
@@ -347,7 +348,7 @@ def test_weights_that_fit_by_themselves_are_not_where_a_run_begins(
 def test_a_second_wish_to_stop_ends_the_process_as_always() -> None:
     # A process that was started in the background may ignore the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with room._signals() as stop:
+    with _signals() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.is_set()
         with pytest.raises(KeyboardInterrupt):

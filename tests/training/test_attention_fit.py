@@ -11,7 +11,7 @@ from toy_corpus import corpus, learner, made, options, tiny
 
 from contextlab.errors import UserError
 from contextlab.methods.evalm import EVALM, EVALMConfig
-from contextlab.training import registered
+from contextlab.training import registry
 from contextlab.training.loop import Trainer
 from contextlab.training.streams import Batch, Streams
 
@@ -29,7 +29,7 @@ def batch(length: int = 60, shorter: int = 17) -> Batch:
 
 
 def loss(method: EVALM, one: Batch) -> torch.Tensor:
-    outcome = registered.build("attention", method, made([30] * 3))(method.start(2), one)
+    outcome = registry.named_objective("attention", method, made([30] * 3))(method.start(2), one)
     assert outcome.nats is None
     return outcome.loss / one.lengths_B.sum()
 
@@ -58,7 +58,7 @@ def test_the_error_is_that_of_the_outputs_side_by_side() -> None:
         with torch.no_grad():
             method.backbone.forward(one.tokens_BT, steps_BT, record)
     expected = (outputs["own"][0] - outputs["full"][0]).square().sum() / outputs["full"][0].square().sum()
-    objective = registered.build("attention", method, made([30] * 3))
+    objective = registry.named_objective("attention", method, made([30] * 3))
     errors = _errors(objective, one)
     torch.testing.assert_close(errors[0], expected)
     torch.testing.assert_close(torch.stack(errors).mean(), loss(method, one).detach())
@@ -95,7 +95,7 @@ def test_summaries_learn_a_text_and_the_update_of_the_backbone_does_not(
     fixed = streams.next()
     streams.next = lambda: fixed  # type: ignore[method-assign]
     settings = options(tokens=10**6, rows=1, segment=48, lr=2e-2, schedule="constant", warmup=0.0)
-    one = Trainer(method, streams, registered.build("attention", method, built), settings)
+    one = Trainer(method, streams, registry.named_objective("attention", method, built), settings)
     before = {name: tensor.clone() for name, tensor in method.learned.state_dict().items()}
     steps = [one.step() for _ in range(30)]
     assert steps[-1].loss < 0.7 * steps[0].loss
@@ -112,7 +112,7 @@ def test_summaries_learn_a_text_and_the_update_of_the_backbone_does_not(
 
 def test_a_method_without_such_attention_is_one_sentence() -> None:
     with pytest.raises(UserError, match="LongMem has no attention over whole texts that could be fitted"):
-        registered.build("attention", learner(), made([30] * 3))
+        registry.named_objective("attention", learner(), made([30] * 3))
 
 
 def test_a_segment_beyond_full_attention_is_one_sentence() -> None:
@@ -128,7 +128,7 @@ def _reader(method: EVALM, position_BT: torch.Tensor) -> Any:
 
 def _errors(objective: Any, one: Batch) -> list[torch.Tensor]:
     from contextlab.attention import Layout
-    from contextlab.training.fitting import _Beside
+    from contextlab.training.attention_fit import _Beside
 
     backbone = objective.method.backbone
     steps_BT = torch.arange(one.tokens_BT.shape[1]).expand_as(one.tokens_BT)
