@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from made_tables import NATS, STATE, column, table
 from stored_runs import result, three
 
 from contextlab.reports import latex
-from contextlab.reports.cells import Cell, Table
+from contextlab.reports.cells import Cell, Kind, Table
 from contextlab.reports.layout import Layout
 from contextlab.reports.names import Names
 from contextlab.reports.stored import summaries
@@ -82,6 +83,39 @@ def test_marked_numbers_are_as_wide_as_the_others() -> None:
     assert r"b & {\underline{12.345}} \\" in text
     assert "Bold: the best, underlined: the second best" in text
     assert r"family-wise error of 5\%" in latex.document(table(rows, [NATS]), notes=True)
+
+
+NUMBERS = st.floats(-2000, 2000).map(lambda value: Cell(value)) | st.builds(
+    lambda value, spread: Cell(value, value - spread, value + spread), st.floats(-9, 9), st.floats(1e-4, 2)
+)
+"""Numbers of many magnitudes; a narrow interval gives one more decimals than its neighbours."""
+
+
+@given(cells=st.lists(NUMBERS, min_size=1, max_size=5), kind=st.sampled_from(["metric", "difference", "cost"]))
+def test_a_marked_number_has_a_place_for_every_digit_of_its_column(cells: list[Cell], kind: Kind) -> None:
+    """On both sides of the decimal point: else the point of a marked number is not below those of the others."""
+    marked = [dataclasses.replace(cell, mark="best") for cell in cells]
+    text = latex.document(table({f"m{n}": [cell] for n, cell in enumerate(marked)}, [column("x", kind)]))
+    form = re.search(r"table-format=[+-]?(\d+)(?:\.(\d+))?", text)
+    places = re.findall(r"\{((?:\\phantom\{0\})*)\\textbf\{[+-]?(\d+)(?:\.(\d+))?\}((?:\\phantom\{0\})*)\}", text)
+    assert form is not None
+    assert len(places) == len(cells)
+    for before, whole, decimals, after in places:
+        assert before.count("0") + len(whole) == int(form[1])
+        assert len(decimals) + after.count("0") == int(form[2] or 0)
+
+
+@given(cells=st.lists(NUMBERS, min_size=1, max_size=5), kind=st.sampled_from(["metric", "difference", "cost"]))
+def test_a_column_keeps_the_signs_of_its_numbers(cells: list[Cell], kind: Kind) -> None:
+    """By itself siunitx drops the plus sign, and has no room for a sign that the format does not name."""
+    rows = {f"m{n}": [cell] for n, cell in enumerate(cells)}
+    text = latex.document(table(rows, [column("x", kind)]))
+    signs = {fields(line)[1][0] for line in text.splitlines() if re.match(r"m\d & ", line)} & {"+", "-"}
+    expected = "+" if "+" in signs else "".join(signs)
+    form = re.search(r"S\[table-format=([+-]?)[\d.]+(,retain-explicit-plus)?\]", text)
+    assert form is not None
+    assert form[1] == expected
+    assert (form[2] is not None) == ("+" in signs)
 
 
 def test_deviations_over_seeds_stand_beside_their_means() -> None:

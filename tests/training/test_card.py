@@ -5,12 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from toy_corpus import text, tiny
 
+from contextlab import cards
 from contextlab.training import card
 from contextlab.training.corpus import prepare
+from contextlab.training.loop import Progress
+
+COSTS = st.tuples(st.integers(0, 10**18), st.floats(0, 1e6), st.integers(0, 10**12))
+"""FLOPs, seconds and tokens."""
 
 
 def test_a_card_names_works_licences_and_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +44,24 @@ def test_a_card_names_works_licences_and_digests(tmp_path: Path, monkeypatch: py
     assert sum(work["held_back"] for work in told["works"]) == len(told["held_back"]) == 2
     assert told["files"].keys() == {"a.txt", "index.jsonl"}
     assert told["tokens"] == sum(map(len, map(str.encode, texts)))
+
+
+@given(own=COSTS, before=COSTS, flops_known=st.booleans())
+def test_weights_have_cost_their_own_training_and_all_before(
+    own: tuple[int, float, int], before: tuple[int, float, int], flops_known: bool
+) -> None:
+    trainer = SimpleNamespace(
+        progress=Progress(tokens=own[2], flops=own[0], seconds=own[1]),
+        method=SimpleNamespace(backbone=SimpleNamespace(device=torch.device("cpu"))),
+    )
+    flops = before[0] if flops_known else None
+    begun = SimpleNamespace(cost=cards.Cost(flops=flops, seconds=before[1], tokens=before[2]))
+    cost = card._cost(cast(Any, trainer), cast(Any, begun))
+    assert cost["flops"] == own[0] + (flops or 0)
+    assert cost["seconds"] == own[1] + before[1]
+    assert cost["tokens"] == own[2] + before[2]
+    alone = card._cost(cast(Any, trainer), None)
+    assert (alone["flops"], alone["seconds"], alone["tokens"]) == own
 
 
 @pytest.mark.parametrize("count", [0, 1, 39, 40, 41, 1000])

@@ -202,6 +202,28 @@ def test_flops_are_those_that_the_watch_sees(built: Corpus) -> None:
     assert one.progress.seconds > 0
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_an_objective_computes_in_advance_is_part_of_the_flops(built: Corpus, accumulate: int) -> None:
+    """A second training finds the targets on the disk, and saves what it costs to compute them."""
+
+    def first_step() -> Trainer:
+        taught = trainer(built, accumulate=accumulate)
+        taught.objective = registered.build("teacher(k=6)", taught.method, built)
+        taught.step()
+        return taught
+
+    computing = first_step()
+    reading = first_step()
+    targets = registered.build("teacher(k=6)", computing.method, built)
+    targets.folder = targets.folder.with_name("apart")  # type: ignore[attr-defined]
+    streams = Streams(built, built.training, 2, 32)
+    with FlopCounter() as counter:
+        for _ in range(accumulate):
+            targets.prepare(streams.next())
+    assert counter.flops > 0
+    assert computing.progress.flops - reading.progress.flops == counter.flops
+
+
 def test_the_watch_changes_no_number(built: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = trainer(built)
     losses = [watched.step().loss for _ in range(5)]

@@ -369,6 +369,8 @@ def test_a_second_stage_begins_with_the_first_and_tells_what_both_cost(texts: Pa
     assert second["curve"][0]["loss"] == pytest.approx(first["gains"]["loss"], abs=1e-6)
     for name in ("tokens", "flops", "seconds"):
         assert second["cost"][name] > first["cost"][name] == second["begun_with"]["cost"][name]
+    own = [json.loads(line) for line in _steps(tmp_path / "two")]
+    assert second["cost"]["seconds"] == pytest.approx(first["cost"]["seconds"] + sum(step["seconds"] for step in own))
     assert losses(tmp_path / "two")[-1][0] == second["cost"]["tokens"] - first["cost"]["tokens"] >= 800
     loaded = naming.load(f"evalm({form},rank=2)", backbone="tiny-llama", device="cpu", weights=tmp_path / "two")
     assert loaded.card.cost.tokens == second["cost"]["tokens"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import random
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from contextlab.errors import UserError
 from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.finetune import Finetune, FinetuneConfig
+from contextlab.methods.finetune.blocks import blocks_of, divided
+from contextlab.methods.finetune.fit import Fit
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing import laws
 
@@ -224,6 +227,28 @@ def test_early_stopping_keeps_the_best_epoch_and_may_keep_none(llama: Backbone) 
     useful = made(llama, lr=3e-3, epochs=6, held_back=0.2)
     moved = learned(useful, repeated)
     assert any(bool((w[0] != trained).any()) for w, trained in zip(moved.weights, useful.model.trained, strict=True))
+
+
+@pytest.mark.parametrize(("rule", "lr", "epochs"), [("adam", 0.02, 12), ("sgd", 2.0, 5)])
+def test_what_is_kept_has_the_lowest_loss_of_all_epochs(
+    llama: Backbone, rule: str, lr: float, epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where later epochs have changed the weights further."""
+    losses = []
+    loss = Fit.loss
+
+    def recorded(fit: Fit, *arguments: Any) -> float:
+        losses.append(loss(fit, *arguments))
+        return losses[-1]
+
+    monkeypatch.setattr(Fit, "loss", recorded)
+    method = made(llama, rule=rule, lr=lr, epochs=epochs, patience=epochs, held_back=0.2)
+    # Few kinds of tokens in no order: how often each occurs is soon learned, and the rest is by heart.
+    blocks = blocks_of(text(176) % 8, torch.ones(176, dtype=torch.bool), 32)
+    kept = method.fit(blocks)
+    assert 0 < losses.index(min(losses)) < len(losses) - 1
+    held = divided(blocks, 0.2, random.Random(0))[1]
+    assert loss(method.fit, kept, held) == min(losses)
 
 
 def test_patience_limits_what_is_spent(llama: Backbone) -> None:
