@@ -208,13 +208,13 @@ def test_what_an_objective_computes_in_advance_is_part_of_the_flops(built: Corpu
 
     def first_step() -> Trainer:
         taught = trainer(built, accumulate=accumulate)
-        taught.objective = registered.build("teacher(k=6)", taught.method, built)
+        taught.objective = registry.named_objective("teacher(k=6)", taught.method, built)
         taught.step()
         return taught
 
     computing = first_step()
     reading = first_step()
-    targets = registered.build("teacher(k=6)", computing.method, built)
+    targets = registry.named_objective("teacher(k=6)", computing.method, built)
     targets.folder = targets.folder.with_name("apart")  # type: ignore[attr-defined]
     streams = Streams(built, built.training, 2, 32)
     with FlopCounter() as counter:
