@@ -165,3 +165,82 @@ def test_a_derived_value_may_be_none() -> None:
     for _ in range(2):
         assert derived.of(lambda: calls.append(1), module) is None
     assert calls == [1]
+
+
+def matrices() -> dict[str, torch.Tensor]:
+    """Weights with rows of all kinds, wider and narrower types, and tensors that are not worth 8 bits."""
+    rows = torch.randn(40, 64) * torch.logspace(-30, 6, 40)[:, None]
+    rows[3], rows[7], rows[11] = 0.0, -2.5, torch.zeros(64).index_fill(0, torch.tensor([5]), 1e-3)
+    return {
+        "rows": rows,
+        "half": torch.randn(300, 8).half(),
+        "maps": torch.randn(3, 64, 64).double(),
+        "bias": torch.randn(2000),
+        "small": torch.randn(9, 64),
+        "steps": torch.arange(2000).view(2, 1000),
+    }
+
+
+def test_in_8_bits_no_number_moves_by_more_than_half_of_the_scale_of_its_row(tmp_path: Path) -> None:
+    held = matrices()
+    stored = tensors.compact(held, torch.int8)
+    tensors.write(tmp_path / "file", stored)
+    read, _ = tensors.read(tmp_path / "file")
+    assert read.keys() == held.keys()
+    for name in ("rows", "half", "maps"):
+        whole, scale = held[name].double(), stored[name + tensors.SCALE].double()
+        assert (stored[name].dtype, read[name].dtype) == (torch.int8, torch.float32)
+        assert scale.shape == whole.shape[:-1]
+        assert bool(((read[name].double() - whole).abs() <= scale[..., None] / 2).all())
+        # The scale is the smallest that reaches the largest number of a row, to 8 binary digits.
+        largest = whole.abs().amax(-1)
+        assert bool((largest <= 127 * scale).all())
+        assert bool((127 * scale <= largest * (1 + 2**-7)).all())
+
+
+def test_rows_of_equal_numbers_and_of_zeros_keep_their_signs_and_zeros(tmp_path: Path) -> None:
+    tensors.write(tmp_path / "file", tensors.compact(matrices(), torch.int8))
+    rows = tensors.read(tmp_path / "file")[0]["rows"]
+    assert not rows[3].any()
+    assert bool((rows[7] == rows[7, 0]).all())
+    assert rows[7, 0] == pytest.approx(-2.5, rel=2**-7)
+    assert rows[11].nonzero().tolist() == [[5]]
+
+
+def test_what_is_small_no_matrix_or_not_finite_has_no_8_bits(tmp_path: Path) -> None:
+    held = {**matrices(), "open": torch.full((64, 64), -torch.inf), "unknown": torch.full((64, 64), torch.nan)}
+    stored = tensors.compact(held, torch.int8)
+    assert stored["steps"].dtype == torch.int64
+    for name in ("bias", "small", "open", "unknown"):
+        assert stored[name].dtype == torch.float16
+        assert name + tensors.SCALE not in stored
+
+
+def test_8_bits_take_half_of_16(tmp_path: Path) -> None:
+    held = {f"{n}": torch.randn(64, 512) for n in range(8)}
+    for dtype in (torch.float16, torch.int8):
+        tensors.write(tmp_path / str(dtype), tensors.compact(held, dtype))
+    half, eighth = ((tmp_path / str(dtype)).stat().st_size for dtype in (torch.float16, torch.int8))
+    assert eighth < 0.51 * half
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"a:scale": torch.full((40,), torch.inf).bfloat16()}, "a:scale is not finite"),
+        ({"a:scale": torch.full((40,), torch.nan).bfloat16()}, "a:scale is not finite"),
+        ({"a:scale": torch.full((40,), -0.5).bfloat16()}, "a:scale is not finite and positive"),
+        ({"a:scale": torch.ones(40, dtype=torch.int8)}, "a:scale is not finite"),
+        ({"a:scale": torch.ones(39)}, "a:scale is beside no integers that it fits"),
+        ({"a:scale": torch.tensor(1.0)}, "a:scale is beside no integers that it fits"),
+        ({"a": torch.ones(40, 64)}, "a:scale is beside no integers that it fits"),
+        ({"b:scale": torch.ones(40)}, "b:scale is beside no integers that it fits"),
+    ],
+)
+def test_scales_that_fit_nothing_are_named_in_one_sentence(
+    change: dict[str, torch.Tensor], reason: str, tmp_path: Path
+) -> None:
+    stored = tensors.compact({"a": torch.randn(40, 64)}, torch.int8)
+    tensors.write(tmp_path / "file", {**stored, **change})
+    with pytest.raises(UserError, match=rf"file is damaged \({reason}.*\): write it again\.$"):
+        tensors.read(tmp_path / "file")

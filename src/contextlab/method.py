@@ -374,7 +374,7 @@ class ContextMethod(ABC, Generic[C, S]):
 
         Args:
             path: of the file.
-            dtype: of the weights in it, where it can hold them; as they are when None.
+            dtype: of the weights in it, where it can hold them, int8 as `tensors.compact` says; as they are when None.
 
         Raises:
             UserError: when there is nothing to learn, or it cannot be written.
@@ -382,8 +382,7 @@ class ContextMethod(ABC, Generic[C, S]):
         if self.learned is None:
             raise UserError(f"{type(self).__name__} has nothing to learn, so there are no weights to save.")
         about = {"kind": WEIGHTS, "method": type(self).__name__, "backbone": self.backbone.digest}
-        held = self.learned.state_dict()
-        tensors.write(path, {name: tensors.narrowed(tensor, dtype) for name, tensor in held.items()}, about)
+        tensors.write(path, tensors.compact(self.learned.state_dict(), dtype), about)
 
     def load_weights(self, path: Path | str) -> None:
         """Take over learned weights, all or none.

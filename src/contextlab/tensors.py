@@ -6,6 +6,9 @@ Every tensor that is loaded passes through here.
 
 A file that is written here has its seal in its metadata: the sha256 over names, types, shapes and bytes of all tensors
 and over the other metadata. It is checked wherever a file has one. Equal tensors and metadata give equal files.
+
+A matrix may be stored in 8 bits (`compact`): as integers from -127 to 127, and under its name with `:scale` the
+factor of every output channel (row) in bfloat16. `read` multiplies them, so that nothing else has to know it.
 """
 
 from __future__ import annotations
@@ -40,10 +43,18 @@ TYPES = {
     torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64",
 }  # fmt: skip
 """Names of the format for the types of numbers."""
+SCALE = ":scale"
+"""Ends the name of the scales of a matrix in 8 bits; names in modules have no colon."""
+LEVELS = 127
+"""The largest integer of 8 bits whose negative has 8 bits too."""
+FEWEST = 1024
+"""Numbers of the smallest matrix that is stored in 8 bits: smaller ones save little, and may be sensitive."""
 
 
 def read(path: Path | str, device: torch.device | str = "cpu", *, sealed: Collection[str] = ()) -> Stored:
     """The tensors of a safetensors file by name, each in memory of its own, and the file's metadata.
+
+    Matrices in 8 bits are returned in float32.
 
     Args:
         path: of the file.
@@ -66,6 +77,8 @@ def read(path: Path | str, device: torch.device | str = "cpu", *, sealed: Collec
         raise UserError(f"{path} has no seal, so nothing says whether it is whole: write it again.")
     if has_seal and about.pop(SEAL, None) != _seal(held, about):
         raise UserError(f"{path} is damaged (its seal is broken: it changed since it was written): write it again.")
+    if wrong := _expand(held):
+        raise UserError(f"{path} is damaged ({wrong}): write it again.")
     return {name: _fresh(tensor, device) for name, tensor in held.items()}, about
 
 
@@ -155,6 +168,52 @@ def narrowed(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         return tensor
     narrow = tensor.to(dtype)
     return narrow if torch.equal(narrow.isfinite(), tensor.isfinite()) else tensor
+
+
+def compact(held: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    """Tensors as they are stored in a type, for `write`.
+
+    Args:
+        held: by name.
+        dtype: floating-point, as for `narrowed`; or int8, for finite matrices of at least `FEWEST` numbers in 8 bits
+            and all other tensors in float16. An error of 8 bits is at most half of the scale of its row.
+    """
+    stored: dict[str, Tensor] = {}
+    for name, tensor in held.items():
+        if dtype == torch.int8 and _has_8_bits(tensor):
+            stored[name], stored[name + SCALE] = _in_8_bits(tensor)
+        else:
+            stored[name] = narrowed(tensor, torch.float16 if dtype == torch.int8 else dtype)
+    return stored
+
+
+def _has_8_bits(tensor: Tensor) -> bool:
+    matrix = tensor.is_floating_point() and tensor.ndim >= 2 and tensor.numel() >= FEWEST
+    return matrix and bool(tensor.float().isfinite().all())
+
+
+def _in_8_bits(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Integers, and the scale of every row; that of a row of zeros is 0."""
+    wide = tensor.detach().double()
+    largest = wide.abs().amax(-1)
+    scale = (largest / LEVELS).to(torch.bfloat16)
+    # Rounded up, so that the largest number of a row is at most LEVELS times its scale.
+    above = (scale.view(torch.int16) + 1).view(torch.bfloat16)
+    scale = torch.where(scale.double() * LEVELS < largest, above, scale)
+    steps = scale.double().where(scale > 0, 1.0)
+    return (wide / steps[..., None]).round().to(torch.int8), scale
+
+
+def _expand(held: dict[str, Tensor]) -> str | None:
+    """Replace integers and scales by the matrices that they stand for; what is wrong with them where that fails."""
+    for name in [name for name in held if name.endswith(SCALE)]:
+        scale, whole = held.pop(name), held.get(name.removesuffix(SCALE))
+        if whole is None or whole.dtype != torch.int8 or whole.shape[:-1] != scale.shape or not whole.ndim:
+            return f"{name} is beside no integers that it fits"
+        if not scale.is_floating_point() or not bool((scale.isfinite() & (scale >= 0)).all()):
+            return f"{name} is not finite and positive"
+        held[name.removesuffix(SCALE)] = whole.float() * scale.float()[..., None]
+    return None
 
 
 def align(module: nn.Module) -> None:

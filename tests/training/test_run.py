@@ -14,7 +14,7 @@ import pytest
 from toy_corpus import folder
 
 import contextlab
-from contextlab import cards, naming, seals, trained, verify
+from contextlab import cards, naming, seals, tensors, trained, verify
 from contextlab.errors import UserError
 from contextlab.training import checkpoint, records
 from contextlab.training.loop import Trainer
@@ -90,6 +90,34 @@ def test_what_was_trained_is_loaded_with_its_card(texts: Path, tmp_path: Path) -
     assert (out / "weights.safetensors").stat().st_size < checkpoint.stored(out)[0].joinpath(
         "learned.safetensors"
     ).stat().st_size
+
+
+def test_weights_in_8_bits_are_smaller_and_those_that_the_card_measures(texts: Path, tmp_path: Path) -> None:
+    sizes = []
+    for storage in ("float16", "int8"):
+        out = tmp_path / storage
+        card = run(texts, out, storage=storage)
+        method = naming.load(METHOD, backbone="tiny-llama", device="cpu", weights=out)
+        assert card["weights"]["dtype"] == storage
+        assert method.weights_digest == card["weights"]["digest"]
+        assert card["gains"]["loss"] == validations(out)[-1][1]
+        assert all(one.wrong is None for one in verify.below([out]))
+        sizes.append(card["weights"]["bytes"])
+    assert sizes[1] < 0.7 * sizes[0]
+    assert validations(tmp_path / "int8")[-1][1] == pytest.approx(validations(tmp_path / "float16")[-1][1], abs=0.01)
+
+
+def test_a_damaged_scale_is_noticed(texts: Path, tmp_path: Path) -> None:
+    run(texts, tmp_path, storage="int8")
+    path = tmp_path / cards.FILE
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:start])
+    begin, end = next(about["data_offsets"] for name, about in header.items() if name.endswith(tensors.SCALE))
+    path.write_bytes(whole[: start + begin] + bytes(end - begin) + whole[start + end :])
+    assert [one.kind for one in verify.below([tmp_path]) if one.wrong] == ["weights"]
+    (tmp_path / cards.CARD).unlink()
+    assert ["is damaged" in (one.wrong or "") for one in verify.below([path])] == [True]
 
 
 def test_weights_appear_with_their_card(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ class TrainConfig(Config):
             segment once more, behind the memory alone.
         scored: tokens that it scores; a segment when not given.
         dtype: of the products of linear layers; `auto` is bfloat16 on a GPU, and float32 elsewhere.
-        storage: type of the weights that are written at the end.
+        storage: type of the weights that are written at the end; int8 is for matrices, with a scale per output channel.
     """
 
     tokens: pydantic.PositiveInt
@@ -81,7 +81,7 @@ class TrainConfig(Config):
     validation: Literal["completion", "reconstruction"] = "completion"
     scored: pydantic.PositiveInt | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    storage: Literal["float16", "float32"] = "float16"
+    storage: Literal["int8", "float16", "float32"] = "float16"
 
     @classmethod
     def of(cls, method: type[MethodConfig], options: Mapping[str, Any]) -> Self:

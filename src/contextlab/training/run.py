@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from contextlab import backbone as backbones
-from contextlab import cards, files, naming, process, registry
+from contextlab import cards, files, naming, process, registry, tensors
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
@@ -223,7 +223,7 @@ class _Run:
         self._save()
         if self.processes.first:
             path = self.out / f".{cards.FILE}"
-            self.method.save_weights(path, dtype=_narrow(self.settings.storage))
+            self.method.save_weights(path, dtype=tensors.dtype_named(self.settings.storage))
             self.method.load_weights(path)
             self._validate()
             written = card.of(
@@ -295,10 +295,6 @@ class _Run:
 
 def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-
-
-def _narrow(storage: str) -> torch.dtype:
-    return {"float16": torch.float16, "float32": torch.float32}[storage]
 
 
 @contextlib.contextmanager
