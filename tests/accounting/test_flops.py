@@ -231,6 +231,8 @@ def test_an_exception_leaves_no_counter_behind() -> None:
 
 def test_counting_a_model_warns_of_nothing() -> None:
     model, _ = model_of("llama", "sdpa")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        count(lambda: model(torch.randint(97, (1, 5))))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        flops = count(lambda: model(torch.randint(97, (1, 5))))[1]
+    assert flops > 0
+    assert [str(warning.message) for warning in caught] == []

@@ -14,6 +14,7 @@ from damage import ODD, rounds
 from contextlab import backbone as backbones
 from contextlab import harmless, registry
 from contextlab.cli.bench import settings_of
+from contextlab.config import Config
 from contextlab.errors import UserError
 from contextlab.harness import labels
 from contextlab.harness.selection import SelectedTask, select
@@ -35,6 +36,13 @@ def sentence(error: UserError) -> None:
     harmless.line(message).encode()
 
 
+def assert_kept(config: Config) -> None:
+    """What is accepted is stored as JSON, and means the same when it is read back."""
+    stored = json.loads(json.dumps(config.as_dict(), default=str))
+    again = type(config).parse(stored)
+    assert json.loads(json.dumps(again.as_dict(), default=str)) == stored
+
+
 @pytest.mark.parametrize("name", registry.methods())
 def test_any_setting_is_accepted_or_refused(name: str) -> None:
     kind = registry.method_class(name)
@@ -49,9 +57,11 @@ def test_any_setting_is_accepted_or_refused(name: str) -> None:
             method = build(kind, BACKBONE, kind.Config.parse(settings))
             state, _ = method.read(method.start(), torch.arange(150)[None] % 257)
             method.score(state, [[1, 2], [3]])
+            assert_kept(method.config)
         except UserError as error:
             refused += 1
             sentence(error)
+    assert refused
     print(f"--set, {name}: {tried} tried, {refused} refused")
 
 
@@ -61,7 +71,7 @@ def test_any_value_from_python_is_accepted_or_refused(name: str, value: Any) -> 
     config = registry.method_class(name).Config
     for field in dataclasses.fields(config):
         try:
-            json.dumps(config.parse({field.name: value}).as_dict(), default=str)
+            assert_kept(config.parse({field.name: value}))
         except UserError as error:
             sentence(error)
 
@@ -144,6 +154,7 @@ def test_any_setting_of_a_task_is_accepted_or_refused(name: str) -> None:
         try:
             task = registry.task(name, settings_of([f"{field}={draw.choice(VALUES)}" for field in drawn]))
             task.protocol(task.check_split(None))
+            assert_kept(task.config)
         except UserError as error:
             sentence(error)
 

@@ -83,9 +83,11 @@ def test_the_kernels_are_imported_without_triton():
 import sys
 sys.modules["triton"] = None
 from contextlab.kernels import chunk_topk, eva_attention, eva_chunk_compress, joint_memory_attention
+print(sorted(name for name in sys.modules if name.startswith("contextlab.kernels") and "triton" in name))
 """
     environment = {name: value for name, value in os.environ.items() if name != dispatch.VARIABLE}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, check=True, env=environment, capture_output=True, text=True).stdout == "[]\n"
 
 
 def test_totals_are_known_with_and_without_data():

@@ -26,9 +26,9 @@ def of_code(method: str, commit: str | None = None, **code: str) -> Result:
 
 
 def test_results_of_the_same_data_prompts_code_and_counting_are_alike() -> None:
-    check_alike([*three(), result("full", task="squad", data={"sha256": "b" * 64})])
-    check_alike([*three(), with_provenance(contextlab="0.2", torch="2.0.9+cu1", threads=4)])
-    check_alike([])
+    assert mixtures([*three(), result("full", task="squad", data={"sha256": "b" * 64})]) == []
+    assert mixtures([*three(), with_provenance(contextlab="0.2", torch="2.0.9+cu1", threads=4)]) == []
+    assert mixtures([]) == []
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,10 @@ def test_what_differs_is_named_in_one_sentence(other: Result, message: str) -> N
 
 
 def test_what_a_table_shows_may_differ() -> None:
-    check_alike([*three(), with_provenance(dtype="bfloat16"), with_provenance(device="cuda")], ("dtype", "device"))
+    runs = [*three(), with_provenance(dtype="bfloat16"), with_provenance(device="cuda")]
+    assert mixtures(runs, ("dtype", "device")) == []
+    for shown, hidden in (("dtype", "kinds of device"), ("device", "dtypes")):
+        assert [mixture.what for mixture in mixtures(runs, (shown,))] == [hidden]
 
 
 def test_learned_weights_of_one_method_are_alike() -> None:
@@ -107,7 +110,8 @@ def test_a_caption_names_mixtures_and_says_only_how_many_there_are_of_many() -> 
 
 def test_controls_may_have_other_prompts() -> None:
     own, none = ({"prompt_sha256": letter * 64} for letter in "cd")
-    check_alike([result("other", provenance=own), result("other", provenance=none, context="none")])
+    runs = [result("other", provenance=own), result("other", provenance=none, context="none")]
+    assert mixtures(runs) == []
 
 
 @pytest.mark.parametrize(

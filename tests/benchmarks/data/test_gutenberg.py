@@ -186,8 +186,10 @@ def test_a_build_that_was_stopped_anywhere_ends_as_one_that_was_not(
 
 
 def test_finished_books_are_not_read_again(drawn: Builder, mirror: Path, tmp_path: Path) -> None:
-    drawn(tmp_path)
-    drawn(tmp_path, source=Stopping(mirror, 0))
+    whole = drawn(tmp_path)
+    source = Stopping(mirror, 0)
+    assert drawn(tmp_path, source=source) == whole
+    assert source.left == 0
 
 
 def test_one_process_builds_in_a_folder(drawn: Builder, tmp_path: Path) -> None:

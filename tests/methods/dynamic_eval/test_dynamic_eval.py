@@ -291,7 +291,9 @@ def test_a_row_that_diverges_ends_alone(backbone):
 
 def test_a_text_that_gets_harder_is_no_divergence(backbone):
     easy = torch.full((1, 160), 7)
-    read(make(backbone, lr=1e-5), torch.cat((easy, text(160)), dim=1))
+    logprobs = read(make(backbone, lr=1e-5), torch.cat((easy, text(160)), dim=1))[1]
+    assert logprobs.isfinite().all()
+    assert logprobs[:, 160:].mean() < logprobs[:, 80:160].mean() - 0.5
 
 
 def test_inference_mode_is_refused(backbone):

@@ -105,5 +105,10 @@ def test_the_papers_sizes():
 
 
 def test_the_model_alone_and_through_the_seam_agree():
-    model = NewGPTForCausalLM(NewGPTConfig(50, 24, 3, 3, 32))
-    Backbone(model, None, "tiny").check_seam()
+    model = NewGPTForCausalLM(NewGPTConfig(50, 24, 3, 3, 32)).eval()
+    backbone = Backbone(model, None, "tiny")
+    position_BT = torch.arange(32)[None]
+    tokens_BT = position_BT * 7 % 50
+    reader = backbone.reader(1, Layout(position_BT))
+    logits = backbone.logits(backbone.forward(tokens_BT, position_BT, reader))
+    torch.testing.assert_close(logits, model(tokens_BT).logits, atol=1e-5, rtol=1e-4)
