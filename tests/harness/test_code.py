@@ -119,6 +119,7 @@ from typing import TYPE_CHECKING
 from toy_code.deep import inner
 from contextlab.attention import rotary
 import json, numpy
+import toy_code.far.off
 if TYPE_CHECKING:
     from toy_code.deep import types
 class Plugin:
@@ -126,6 +127,8 @@ class Plugin:
         from .deep.lazy import VALUE
 """,
     "deep/__init__.py": "",
+    "far/__init__.py": "RUN_FIRST = 1",
+    "far/off.py": "",
     "deep/inner.py": "from .. import beside",
     "deep/lazy.py": "VALUE = 1",
     "deep/types.py": "",
@@ -140,7 +143,9 @@ def test_what_a_package_imports_anywhere_is_followed_and_nothing_else(
     made = package(tmp_path, "toy_code", FILES, monkeypatch)
     names = set(code.modules([made.Plugin]))
     own = {name for name in names if name.startswith("toy_code")}
-    assert own == {"toy_code", *(f"toy_code.{n}" for n in ("plugin", "deep", "deep.inner", "deep.lazy", "beside"))}
+    # The package of a module runs before it, also where only the module is named.
+    parts = ("plugin", "deep", "deep.inner", "deep.lazy", "far", "far.off", "beside")
+    assert own == {"toy_code", *(f"toy_code.{part}" for part in parts)}
     assert {"contextlab.attention.rotary", "contextlab.cards"} <= names - own
     assert all(name.startswith("contextlab.") for name in names - own)
     assert "toy_code.deep.lazy" not in sys.modules
