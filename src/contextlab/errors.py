@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 LONGEST = 120
 """The most characters of an input that a message repeats."""
@@ -18,6 +18,12 @@ def short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
+def listed(items: Sequence[str], most: int = 3) -> str:
+    """Items for a message: the first few, and how many there are more."""
+    more = [f"{len(items) - most} more"] if len(items) > most else []
+    return ", ".join([*items[:most], *more])
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for an unknown name, with the most similar known name."""
     choices = sorted(known)
@@ -26,3 +32,14 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     name = short(name)
     hint = f"did you mean '{near[0]}'?" if near else f"choose one of {', '.join(choices) or '(none found)'}."
     return UserError(f"There is no {kind} '{name}': {hint}")
+
+
+def check_known(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a name that is not known.
+
+    Raises:
+        UserError: which suggests the nearest known name.
+    """
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known)

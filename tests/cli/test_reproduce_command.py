@@ -11,7 +11,7 @@ from toy_paper import FIGURE, MODEL, TABLE, paper
 
 from contextlab.cli.main import main
 from contextlab.cli.reproduce import _time
-from contextlab.reports.papers import library, measure
+from contextlab.reports.papers import measure, schema
 
 TINY = ("--backbone", "tiny-llama", "--device", "cpu")
 
@@ -19,7 +19,7 @@ TINY = ("--backbone", "tiny-llama", "--device", "cpu")
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Only the toy paper, and no data of the user's."""
-    monkeypatch.setattr(library, "papers", lambda: {"toy": paper()})
+    monkeypatch.setattr(schema, "papers", lambda: {"toy": paper()})
     monkeypatch.delenv("CONTEXTLAB_DATA", raising=False)
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
 

@@ -8,9 +8,9 @@ from stored_runs import result, three
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports.alike import check_alike, mixtures
+from contextlab.reports.filters import selected
 from contextlab.reports.layout import Layout
 from contextlab.reports.names import Names
-from contextlab.reports.selected import selected
 from contextlab.reports.tables import comparison
 
 LATER = {"started": "2027"}

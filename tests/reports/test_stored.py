@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from stored_runs import json_lines, line_of, result, store, three
 from contextlab import seals
 from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
-from contextlab.reports.stored import load_results, unfinished
+from contextlab.reports.stored import gc_paused, load_results, unfinished
 
 
 def resealed(**changes: Any) -> str:
@@ -86,3 +87,17 @@ def test_a_folder_with_unfinished_runs_only_says_so(tmp_path: Path) -> None:
     (tmp_path / "half-run" / "manifest.json").write_text("{}")
     with pytest.raises(UserError, match=r"No run below .* is finished \(half-run\): run its command again"):
         load_results(tmp_path)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_as_before_also_after_an_error(enabled: bool) -> None:
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with gc_paused():
+            assert not gc.isenabled()
+        assert gc.isenabled() is enabled
+        with pytest.raises(ZeroDivisionError), gc_paused():
+            _ = 1 / 0
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()

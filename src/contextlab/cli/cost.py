@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from contextlab.errors import UserError
+from contextlab.errors import UserError, check_known
 
 FORMATS = ("markdown", "latex", "html", "text")
 
@@ -30,16 +30,14 @@ def cost(
     from contextlab.reports.alike import check_alike, mixtures, with_mixtures
     from contextlab.reports.break_even import tables
     from contextlab.reports.dimensions import DIMENSIONS
-    from contextlab.reports.layout import check
-    from contextlab.reports.limits import Limit
+    from contextlab.reports.filters import Limit, selection_of
     from contextlab.reports.names import Names
-    from contextlab.reports.selected import chosen
 
     style = format_of(style, FORMATS)
-    check("choice of --by", [resource], ("flops", "seconds"))
+    check_known("choice of --by", [resource], ("flops", "seconds"))
     counts = _counts(questions)
     shown_as = Names() if names is None else Names.read(names)
-    selection = chosen([folder], where or [], [Limit.parse(text) for text in under or []])
+    selection = selection_of([folder], where or [], [Limit.parse(text) for text in under or []])
     if not mixed:
         check_alike(selection.results, DIMENSIONS)
     named = mixtures(selection.results, DIMENSIONS, shown_as)

@@ -44,7 +44,7 @@ def plot(
 ) -> None:
     """Draw stored results as a picture for a paper's column or a page, and print its caption."""
     from contextlab.reports import plots
-    from contextlab.reports.limits import Limit
+    from contextlab.reports.filters import Limit
     from contextlab.reports.names import PLAIN, Names
     from contextlab.reports.plots import draw
     from contextlab.reports.plots.chosen import Options

@@ -54,12 +54,12 @@ def reproduce(
     form: Annotated[Form, typer.Option("--format", help="terminal, markdown or json.")] = Form.terminal,
 ) -> None:
     """Print a table or figure of one of the papers beside what is measured here; without a name list all."""
-    from contextlab.reports.papers import library
+    from contextlab.reports.papers import schema
 
     if name is None:
         _print([_list()], form)
         return
-    found = library.find(name)
+    found = schema.find(name)
     if published:
         from contextlab.reports.papers import page
 
@@ -172,10 +172,10 @@ def _speed(out: Path) -> tuple[float, str]:
 
 def _list() -> Page:
     """All entries, with the time that each would take."""
-    from contextlab.reports.papers import library, plan, sheet
+    from contextlab.reports.papers import plan, schema, sheet
 
     rows = []
-    for paper in library.papers().values():
+    for paper in schema.papers().values():
         for entry in paper.entry:
             runs = entry.embedded.runs if entry.embedded else []
             seconds = sum(step.seconds for step in plan.steps(runs, plan.EMBEDDED, plan.SPEED))

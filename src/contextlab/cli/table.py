@@ -12,6 +12,7 @@ import typer
 
 from contextlab import harmless
 from contextlab.cli import console
+from contextlab.errors import check_known, listed
 
 if TYPE_CHECKING:
     from contextlab.reports.cells import Table
@@ -67,20 +68,19 @@ def table(
     """Print a comparison table of stored results, with a caption about its data."""
     from contextlab.reports.alike import check_alike
     from contextlab.reports.dimensions import DIMENSIONS
-    from contextlab.reports.layout import ENDS, Layout, check, words
-    from contextlab.reports.limits import Limit
+    from contextlab.reports.filters import Limit, selection_of
+    from contextlab.reports.layout import ENDS, Layout
     from contextlab.reports.names import Names
-    from contextlab.reports.selected import chosen
     from contextlab.reports.tables import comparison
 
     style = format_of(style, FORMATS)
-    check("choice of --seeds", [seeds], ("each", "mean"))
-    check("choice of --mean", [mean] if mean else [], ("tasks",))
+    check_known("choice of --seeds", [seeds], ("each", "mean"))
+    check_known("choice of --mean", [mean] if mean else [], ("tasks",))
     layout = Layout(
-        words(rows),
-        words(columns),
-        words(metric),
-        words(cost),
+        _words(rows),
+        _words(columns),
+        _words(metric),
+        _words(cost),
         baseline,
         twins or ENDS,
         sort,
@@ -90,11 +90,10 @@ def table(
         marks=style == "latex" if marks is None else marks,
         legacy=legacy,
     )
-    selection = chosen([folder], where or [], [Limit.parse(text) for text in under or []])
+    selection = selection_of([folder], where or [], [Limit.parse(text) for text in under or []])
     _note(selection.unfinished)
     if style in ("csv", "json"):
-        from contextlab.reports.frame import frame_of
-        from contextlab.reports.tidy import written
+        from contextlab.reports.frame import frame_of, written
 
         print(written(frame_of(selection.results), style), end="")
         if selection.left_out.sentence:
@@ -106,16 +105,19 @@ def table(
     show(dataclasses.replace(made, left_out=selection.left_out.sentence), style, notes=notes)
 
 
+def _words(text: str) -> tuple[str, ...]:
+    """The words of a text between commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def format_of(style: str | None, known: Sequence[str]) -> str:
     """A format that is known; by default text on a terminal, and otherwise Markdown.
 
     Raises:
         UserError: for another one.
     """
-    from contextlab.reports.layout import check
-
     style = style or ("text" if sys.stdout.isatty() else "markdown")
-    check("format", [style], known)
+    check_known("format", [style], known)
     return style
 
 
@@ -139,7 +141,5 @@ def show(table: Table, style: str, *, notes: bool = False) -> None:
 def _note(folders: list[Path]) -> None:
     """Say on standard error which runs are left out."""
     if folders:
-        from contextlab.reports.layout import listed
-
         text = f"contextlab: left out, because unfinished: {listed([str(one) for one in folders])}."
         print(harmless.line(text), file=sys.stderr)

@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
-from contextlab.errors import UserError
+from contextlab.errors import UserError, listed
 from contextlab.harness import labels
 from contextlab.harness.stored import Result, minor
 from contextlab.reports.cells import Table
 from contextlab.reports.dimensions import kind_of_device, named, started
-from contextlab.reports.layout import listed
 from contextlab.reports.names import PLAIN, Names
 
 DIGITS = 8

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports import captions, costs
-from contextlab.reports.amortised import NEVER, Line
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS, latest
-from contextlab.reports.left_out import LeftOut
+from contextlab.reports.filters import LeftOut
 from contextlab.reports.names import Names
 
 Resource = Literal["flops", "seconds"]
@@ -20,6 +20,47 @@ UNITS = {"flops": "TFLOP", "seconds": "s"}
 FIELDS = {"flops": "TFLOPs", "seconds": "seconds"}
 PHASES = ("contextualize", "query", "train")
 QUESTIONS = (1, 10, 100, 1000)
+ALWAYS, NEVER = 0.0, math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """What one context and its questions cost: a straight line over the number of questions.
+
+    Attributes:
+        context: cost of reading the context.
+        question: cost of one question.
+    """
+
+    context: float
+    question: float
+
+    def total(self, questions: float) -> float:
+        """The cost of a context with so many questions."""
+        return self.context + questions * self.question
+
+    def each(self, questions: float) -> float:
+        """The same for each of the questions."""
+        return self.context / questions + self.question
+
+    def meets(self, other: Line) -> float | None:
+        """The number of questions at which both cost the same; None where one is cheaper for every number."""
+        more, saved = self._beside(other)
+        return more / saved if saved and more / saved > 0 else None
+
+    def cheaper_from(self, other: Line) -> float:
+        """The number of questions from which this costs less than the other.
+
+        `ALWAYS` where it does so for any number of them, `NEVER` where it does not from any number on.
+        """
+        more, saved = self._beside(other)
+        if saved > 0:
+            return max(more / saved, ALWAYS)
+        return ALWAYS if saved == 0 and more < 0 else NEVER
+
+    def _beside(self, other: Line) -> tuple[float, float]:
+        """What the context costs more than the other's, and what every question saves."""
+        return self.context - other.context, other.question - self.question
 
 
 def line(result: Result, resource: Resource, contexts: int = 1) -> Line | None:

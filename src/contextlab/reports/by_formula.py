@@ -10,7 +10,7 @@ from contextlab.reports import costs
 from contextlab.reports.break_even import questions_of
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS, latest
-from contextlab.reports.left_out import LeftOut
+from contextlab.reports.filters import LeftOut
 from contextlab.reports.names import Names
 
 COMPARED = {

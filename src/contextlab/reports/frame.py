@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas
 
+from contextlab import harmless
 from contextlab.harness.stored import PHASES, Cost, Data, Model, Provenance, Result, Size
-from contextlab.reports import collection
 from contextlab.reports.dimensions import dimensions, once
-from contextlab.reports.stored import summaries
+from contextlab.reports.stored import gc_paused, summaries
 
 DIRECTIONS = {True: "higher", False: "lower", None: ""}
 
@@ -100,7 +101,7 @@ def results(folder: Path | str) -> pandas.DataFrame:
     return frame_of(summaries(folder))
 
 
-@collection.paused()
+@gc_paused()
 def frame_of(stored: Sequence[Result]) -> pandas.DataFrame:
     """The frame of results that have been read.
 
@@ -137,3 +138,18 @@ def _at(result: Result, path: str) -> object:
     for name in path.split("."):
         value = None if value is None else getattr(value, name)
     return value
+
+
+def written(frame: pandas.DataFrame, style: str) -> str:
+    """The frame as text: a line per row; settings are JSON.
+
+    Args:
+        frame: from `reports.frame`.
+        style: `csv`, without cells that a spreadsheet reads as formulas, or `json`, one object per line.
+    """
+    if style == "csv":
+        texts = frame.assign(settings=frame["settings"].map(json.dumps))
+        words = [name for name in texts.columns if texts[name].dtype.kind not in "fiub"]
+        safe = {name: texts[name].map(harmless.csv, na_action="ignore") for name in words}
+        return str(texts.assign(**safe).to_csv(index=False))
+    return str(frame.to_json(orient="records", lines=True, double_precision=15))

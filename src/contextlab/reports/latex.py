@@ -12,8 +12,18 @@ from collections.abc import Iterable, Sequence
 
 from contextlab import harmless
 from contextlab.reports import captions
-from contextlab.reports.cells import Cell, Column, Table, deviation, in_groups, interval, paragraph, value
-from contextlab.reports.labels import Labels, chunks, shortened
+from contextlab.reports.cells import (
+    Cell,
+    Column,
+    Table,
+    deviation,
+    in_groups,
+    interval,
+    paragraph,
+    split_columns,
+    value,
+)
+from contextlab.reports.names import RowLabels, short_labels
 
 COLUMN, PAGE = 219.0, 455.0
 """Widths in points of the narrowest usual column and page (ACL's)."""
@@ -48,14 +58,14 @@ def document(table: Table, notes: bool = False) -> str:
         table: the table.
         notes: whether the small print says how the numbers were made.
     """
-    labels = shortened(table, LONGEST)
+    labels = short_labels(table, LONGEST)
     beside = _labels_width(table, labels)
     widths = [_width(table, column) for column in range(len(table.columns))]
     groups = in_groups(table.columns)
     if beside + sum(widths) <= COLUMN:
         parts, kind = [list(range(len(table.columns)))], "table"
     else:
-        parts, kind = chunks(groups, widths, PAGE - beside), "table*"
+        parts, kind = split_columns(groups, widths, PAGE - beside), "table*"
     small = _small_print(table, labels, notes)
     texts = [_environment(table, labels, columns, kind, n, small) for n, columns in enumerate(parts, start=1)]
     return "% The preamble needs \\usepackage{booktabs,siunitx}.\n" + "\n".join(texts)
@@ -67,7 +77,7 @@ def escaped(text: object) -> str:
     return "".join(character if ord(character) < 0x250 else "?" for character in plain)
 
 
-def _environment(table: Table, labels: Labels, columns: list[int], kind: str, part: int, small: str) -> str:
+def _environment(table: Table, labels: RowLabels, columns: list[int], kind: str, part: int, small: str) -> str:
     """One table of some columns."""
     shown = [table.columns[number] for number in columns]
     grouped = any(column.group for column in shown)
@@ -99,7 +109,7 @@ def _environment(table: Table, labels: Labels, columns: list[int], kind: str, pa
     return "\n".join(lines) + "\n"
 
 
-def _small_print(table: Table, labels: Labels, notes: bool) -> str:
+def _small_print(table: Table, labels: RowLabels, notes: bool) -> str:
     """What stands below a table: notes on labels, the legend, and how the numbers were made where that is asked."""
     of_labels = [rf"\textsuperscript{{{letter}}}{escaped(note)}." for letter, note in labels.notes.items()]
     said = [*captions.explained(table), *(captions.remarks(table) if notes else ())]
@@ -150,7 +160,7 @@ def _wrapped(text: str, longest: int = 14) -> list[str]:
     return lines
 
 
-def _rows(table: Table, labels: Labels, columns: Sequence[int]) -> Iterable[str]:
+def _rows(table: Table, labels: RowLabels, columns: Sequence[int]) -> Iterable[str]:
     before = ""
     for row, label in enumerate(labels.rows):
         texts = [escaped(name) + (rf"\textsuperscript{{{letter}}}" if letter else "") for name, letter in label]
@@ -247,7 +257,7 @@ def _width(table: Table, column: int) -> float:
     return width + GAP
 
 
-def _labels_width(table: Table, labels: Labels) -> float:
+def _labels_width(table: Table, labels: RowLabels) -> float:
     """An upper estimate of the labels' width in points."""
     widths = [
         max([len(key), *(len(label[part][0]) + len(label[part][1]) for label in labels.rows)])

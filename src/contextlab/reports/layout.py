@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
-from contextlab.errors import UserError, unknown
+from contextlab.errors import UserError, check_known
 from contextlab.reports import costs
 from contextlab.reports.dimensions import DIMENSIONS
 from contextlab.reports.names import Names
@@ -60,8 +60,8 @@ class Layout:
         Raises:
             UserError: for an unknown dimension, metric or cost, or where rows and columns are the same.
         """
-        check("dimension", (*self.rows, *self.columns), DIMENSIONS)
-        check("metric", self.metrics, {*metrics, ALL, SHARE})
+        check_known("dimension", (*self.rows, *self.columns), DIMENSIONS)
+        check_known("metric", self.metrics, {*metrics, ALL, SHARE})
         costs.selected(self.costs)
         if not self.rows:
             raise UserError("The table has no rows: name at least one dimension with --rows.")
@@ -83,25 +83,3 @@ class Layout:
             return list(known)
         wanted = self.metrics or tuple(measures)
         return [name for name in dict.fromkeys(wanted) if name in known]
-
-
-def check(kind: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse a name that is not known.
-
-    Raises:
-        UserError: which suggests the nearest known name.
-    """
-    for name in names:
-        if name not in known:
-            raise unknown(kind, name, known)
-
-
-def words(text: str) -> tuple[str, ...]:
-    """The words of a text between commas."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def listed(items: Sequence[str], most: int = 3) -> str:
-    """Items for a message: the first few, and how many there are more."""
-    more = [f"{len(items) - most} more"] if len(items) > most else []
-    return ", ".join([*items[:most], *more])

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from contextlab.errors import UserError
+from contextlab.errors import UserError, check_known
 from contextlab.harness import labels
 from contextlab.harness.stored import Result
-from contextlab.reports import captions, collection, costs
+from contextlab.reports import captions, costs
 from contextlab.reports.alike import mixtures, with_mixtures
-from contextlab.reports.cells import Cell, Column, Table
+from contextlab.reports.cells import Cell, Column, Table, sorted_by, with_mean_over_tasks
 from contextlab.reports.dimensions import DIMENSIONS, learned
 from contextlab.reports.entries import (
     Entry,
@@ -26,12 +26,12 @@ from contextlab.reports.entries import (
     unmarked,
     usual_seeds,
 )
-from contextlab.reports.layout import ENDS, SHARE, Layout, check
-from contextlab.reports.shapes import sorted_by, with_mean_over_tasks
+from contextlab.reports.layout import ENDS, SHARE, Layout
 from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
+from contextlab.reports.stored import gc_paused
 
 
-@collection.paused()
+@gc_paused()
 def comparison(results: Sequence[Result], layout: Layout | None = None) -> Table:
     """One table of many results, in the order in which they were started, equal rows together.
 
@@ -62,8 +62,8 @@ class _Builder:
         self.entries = entries(results, mean_seeds=layout.mean_seeds)
         marked = {entry.words["method"] for entry in self.entries}
         known = marked | set(map(unmarked, marked)) | {name for entry in self.entries for name in other_names(entry)}
-        check("method in these results", [layout.baseline] if layout.baseline else [], known)
-        check("method in these results", layout.twins if layout.twins != ENDS else [], known)
+        check_known("method in these results", [layout.baseline] if layout.baseline else [], known)
+        check_known("method in these results", layout.twins if layout.twins != ENDS else [], known)
         self.peers = peers(self.entries)
         self._check_twins()
         self.parts_of = PartsOf()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from contextlab import harmless
 from contextlab.reports import captions
-from contextlab.reports.cells import Column, Table, in_groups
-from contextlab.reports.labels import Labels, chunks, shortened
+from contextlab.reports.cells import Column, Table, in_groups, split_columns
+from contextlab.reports.names import RowLabels, short_labels
 
 if TYPE_CHECKING:
     from rich.table import Table as Screen
@@ -24,14 +24,14 @@ GAPS = (2, 1)
 
 def screens(table: Table, width: int) -> Iterator[Screen]:
     """The table in parts, one below the other, each at most `width` characters wide."""
-    labels = shortened(table, LONGEST)
+    labels = short_labels(table, LONGEST)
     of_labels = sum(_label_width(table, labels, part) for part in range(len(table.keys)))
     widths = [_width(table, number) for number in range(len(table.columns))]
     parts = len(table.keys)
     for gap in GAPS:
         # A column needs its gap; the last one leaves it out.
         room = width - of_labels - gap * (parts - 1)
-        columns = chunks(in_groups(table.columns), [one + gap for one in widths], room)
+        columns = split_columns(in_groups(table.columns), [one + gap for one in widths], room)
         if len(columns) == 1:
             break
     for part in columns:
@@ -40,13 +40,13 @@ def screens(table: Table, width: int) -> Iterator[Screen]:
 
 def below(table: Table, *, notes: bool = False) -> Iterator[str]:
     """What stands below the table: the notes on labels, the caption, and where asked how the numbers were made."""
-    for letter, note in shortened(table, LONGEST).notes.items():
+    for letter, note in short_labels(table, LONGEST).notes.items():
         yield f"[{letter}] {note}"
     yield captions.below(table)
     yield from (f"* {note}." for note in captions.remarks(table) if notes)
 
 
-def _screen(table: Table, labels: Labels, columns: Sequence[int], gap: int) -> Screen:
+def _screen(table: Table, labels: RowLabels, columns: Sequence[int], gap: int) -> Screen:
     """One table of some columns; names are shown literally."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as Screen
@@ -103,7 +103,7 @@ def _width(table: Table, number: int) -> int:
     return max(map(len, [*_heading(table.columns[number], with_group=True), *texts]))
 
 
-def _label_width(table: Table, labels: Labels, part: int) -> int:
+def _label_width(table: Table, labels: RowLabels, part: int) -> int:
     """The width that a part of the labels needs: its longest word, because it may be written in several lines."""
     texts = [f"{label[part][0]} [{label[part][1]}]" if label[part][1] else label[part][0] for label in labels.rows]
     words = [word for text in texts for word in text.split(" ")]

@@ -18,8 +18,7 @@ from contextlab.benchmarks.examples import Block, Choice, Document, Labelled, Qu
 from contextlab.errors import UserError
 from contextlab.reports.names import Names
 from contextlab.reports.page import page
-from contextlab.reports.page.about import cards
-from contextlab.reports.page.texts import END, shown
+from contextlab.reports.page.content import END, cards, shown
 
 NASTY = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> -->\u2028&lt;"
 

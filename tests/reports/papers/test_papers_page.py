@@ -7,7 +7,7 @@ from typing import Any
 from toy_paper import RUN, paper, result
 
 from contextlab.harness.stored import Cost, Result
-from contextlab.reports.papers import library
+from contextlab.reports.papers import schema
 from contextlab.reports.papers.measure import Measured
 from contextlab.reports.papers.page import comparison, published
 from contextlab.reports.papers.schema import Run
@@ -131,7 +131,7 @@ def test_the_published_table_holds_every_cell_and_its_correction() -> None:
 
 
 def test_every_published_table_is_a_page() -> None:
-    for one in library.papers().values():
+    for one in schema.papers().values():
         for entry in one.entry:
             page = published(one, entry)
             assert {len(row) for row in page.rows} == {len(page.rows[0])}

@@ -5,7 +5,7 @@ import shlex
 import pytest
 from toy_paper import paper, result
 
-from contextlab.reports.papers import library, plan
+from contextlab.reports.papers import plan, schema
 from contextlab.reports.papers.schema import Run
 
 SHAPE = plan.Shape(parameters=10**9, layers=10, width=100, cached=4000)
@@ -92,7 +92,7 @@ def test_the_papers_whole_evaluation_has_the_papers_model() -> None:
 
 
 def test_every_recipe_has_a_command_of_its_own_and_a_time() -> None:
-    for one in library.papers().values():
+    for one in schema.papers().values():
         for entry in one.entry:
             for step in plan.steps(entry.embedded.runs if entry.embedded else [], plan.EMBEDDED, plan.SPEED):
                 assert shlex.split(step.command)[:2] == ["contextlab", "bench"]
@@ -102,7 +102,7 @@ def test_every_recipe_has_a_command_of_its_own_and_a_time() -> None:
 
 def test_one_entry_of_every_paper_takes_fifteen_minutes_together() -> None:
     def seconds(name: str) -> float:
-        ((_, entry),) = library.find(name)
+        ((_, entry),) = schema.find(name)
         assert entry.embedded is not None
         return sum(step.seconds for step in plan.steps(entry.embedded.runs, plan.EMBEDDED, plan.SPEED))
 

@@ -8,7 +8,7 @@ from toy_paper import result
 
 from contextlab.benchmarks.task import Part
 from contextlab.harness.stored import Result
-from contextlab.reports.papers import library
+from contextlab.reports.papers import schema
 from contextlab.reports.papers.readings import COSTS, Reading, change, gained, printed_change, reading
 
 
@@ -146,7 +146,7 @@ def test_numbers_as_cells(measured: Reading, unit: str, text: str) -> None:
 
 def test_every_recipe_reads_a_cost_or_a_metric_that_tasks_have() -> None:
     metrics = {"accuracy", "token_perplexity", "f1", "f1_shortest", "exact_match"}
-    for paper in library.papers().values():
+    for paper in schema.papers().values():
         for entry in paper.entry:
             for run in [*(entry.embedded.runs if entry.embedded else []), *entry.paper.runs]:
                 for name in run.read.values():

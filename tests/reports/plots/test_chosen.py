@@ -5,8 +5,8 @@ from stored_runs import result
 
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
+from contextlab.reports.filters import LeftOut
 from contextlab.reports.frame import frame_of
-from contextlab.reports.left_out import LeftOut
 from contextlab.reports.names import Names
 from contextlab.reports.plots.chosen import (
     MOST,

@@ -11,9 +11,9 @@ from stored_runs import changed, three
 
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
-from contextlab.reports.amortised import Line
+from contextlab.reports.break_even import Line
+from contextlab.reports.filters import LeftOut
 from contextlab.reports.frame import frame_of
-from contextlab.reports.left_out import LeftOut
 from contextlab.reports.plots.chosen import Options
 from contextlab.reports.plots.picture import Picture
 from contextlab.reports.plots.questions import break_even, crossings

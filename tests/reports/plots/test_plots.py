@@ -6,7 +6,7 @@ import pytest
 from stored_runs import NATS, json_lines, line_of, result, store
 
 from contextlab.errors import UserError
-from contextlab.reports.limits import Limit
+from contextlab.reports.filters import Limit
 from contextlab.reports.plots import picture
 from contextlab.reports.plots.chosen import Options
 

@@ -10,8 +10,8 @@ from stored_runs import changed, result, three
 
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
+from contextlab.reports.filters import LeftOut
 from contextlab.reports.frame import frame_of
-from contextlab.reports.left_out import LeftOut
 from contextlab.reports.plots.chosen import NONE, Options
 from contextlab.reports.plots.picture import FRONT, Panel, Picture
 from contextlab.reports.plots.quality import Cost, length, pareto, position, reach, thousands

@@ -19,23 +19,21 @@ from rich.progress import track
 from contextlab import harmless
 from contextlab.errors import UserError
 from contextlab.harness.store import lines
-from contextlab.reports import collection
 from contextlab.reports.alike import mixtures
 from contextlab.reports.dimensions import DIMENSIONS
+from contextlab.reports.filters import selection_of
 from contextlab.reports.frame import frame_of
 from contextlab.reports.names import PLAIN, Names
-from contextlab.reports.page.about import cards
-from contextlab.reports.page.answers import answers
+from contextlab.reports.page.content import answers, cards, texts
 from contextlab.reports.page.overview import overview
-from contextlab.reports.page.texts import texts
 from contextlab.reports.plots.observed import runs_of
-from contextlab.reports.selected import chosen
+from contextlab.reports.stored import gc_paused
 from contextlab.version import __version__
 
 SCRIPTS = ("elements.js", "runs.js", "picture.js", "examples.js", "main.js")
 
 
-@collection.paused()
+@gc_paused()
 def page(
     folders: Sequence[Path],
     *,
@@ -53,7 +51,7 @@ def page(
 
     Args:
         folders: of results.
-        where: conditions of `reports.where.select`.
+        where: conditions of `reports.filters.select`.
         data: folder of data sets, whose texts are shown; None shows none.
         title: of the page.
         names: display names of methods.
@@ -64,7 +62,7 @@ def page(
     Raises:
         UserError: when there are no results, or a stored one is broken.
     """
-    selection = chosen(folders, where)
+    selection = selection_of(folders, where)
     frame = frame_of(selection.results)
     about = overview(frame, names, baseline)
     first = frame.drop_duplicates("run")

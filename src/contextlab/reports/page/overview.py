@@ -9,12 +9,14 @@ import numpy
 import pandas
 
 from contextlab import harmless
-from contextlab.reports.names import PLAIN, Names
-from contextlab.reports.page.differences import against, baselines
-from contextlab.reports.plots.observed import higher_is_better, runs_of
+from contextlab.benchmarks.task import Metric
+from contextlab.errors import unknown
+from contextlab.reports.filters import matching
+from contextlab.reports.names import PLAIN, Names, titles
+from contextlab.reports.plots.chosen import USUAL
+from contextlab.reports.plots.observed import difference, higher_is_better, runs_of
 from contextlab.reports.plots.quality import COSTS, Cost, cost_of
 from contextlab.reports.plots.style import POLYGONS, looks
-from contextlab.reports.short_names import titles
 
 COLUMNS = ("run", "method", "name", "task", "benchmark", "context", "backbone", "device", "dtype", "seed", "examples")
 ABOUT = ("task", "examples", "note", "source")
@@ -27,7 +29,7 @@ def overview(frame: pandas.DataFrame, names: Names = PLAIN, baseline: str | None
     Args:
         frame: of results.
         names: display names of methods.
-        baseline: method to which differences are shown, as `differences.baselines` chooses it.
+        baseline: method to which differences are shown, as `baselines` chooses it.
 
     Returns:
         `runs`: one object each, with `metrics` and `difference` as [value, low, high, n], `against` whom that is,
@@ -106,3 +108,39 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return harmless.line(value)
     return value.item() if isinstance(value, numpy.generic) else value
+
+
+SAME = ("task", "data", "context", "backbone", "dtype", "seed", "examples")
+"""What runs have in common that are compared: everything but the method and the machine."""
+
+
+def baselines(rows: Sequence[Any], baseline: str | None) -> list[Any]:
+    """For every run that to which it is compared: of the named method, or else of `window`, or else the first one.
+
+    Args:
+        rows: of the frame, one for every run, each of the measure of its task.
+        baseline: method as in tables, with or without its mark or its settings; None for the usual one.
+
+    Raises:
+        UserError: when there is no such method.
+    """
+    fits = matching(baseline or USUAL, [row.method for row in rows], [row.name for row in rows])
+    if baseline is not None and not any(fits):
+        raise unknown("method in these results", baseline, {row.method for row in rows})
+    chosen: dict[tuple[Any, ...], Any] = {}
+    for row, fit in zip(rows, fits, strict=True):
+        if fit:
+            chosen.setdefault(_key(row), row)
+    if baseline is None:
+        for row in rows:
+            chosen.setdefault(_key(row), row)
+    return [chosen.get(_key(row)) for row in rows]
+
+
+def against(row: Any, baseline: Any | None) -> Metric | None:
+    """The paired difference of a run to its baseline in the measure of its task; None for the baseline itself."""
+    return None if baseline is None or row.run == baseline.run else difference(row, baseline)
+
+
+def _key(row: Any) -> tuple[Any, ...]:
+    return tuple(getattr(row, name) for name in SAME)

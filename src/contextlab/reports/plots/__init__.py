@@ -10,16 +10,14 @@ import pandas
 
 from contextlab.errors import UserError, unknown
 from contextlab.reports.alike import check_alike, mixtures
+from contextlab.reports.filters import LeftOut, Limit, selection_of
 from contextlab.reports.frame import frame_of
-from contextlab.reports.left_out import LeftOut
-from contextlab.reports.limits import Limit
 from contextlab.reports.plots.chosen import Options
 from contextlab.reports.plots.curves import training
 from contextlab.reports.plots.pairs import controls, scatter
 from contextlab.reports.plots.picture import Picture
 from contextlab.reports.plots.quality import COSTS, length, pareto, position, reach
 from contextlab.reports.plots.questions import break_even
-from contextlab.reports.selected import chosen
 
 KINDS: Mapping[str, str] = {
     "pareto": "quality against FLOPs, state or time, with the Pareto front",
@@ -64,7 +62,7 @@ def picture(
         kind: one of `KINDS`.
         folders: of results; of trainings for the kind `training`.
         options: what is drawn of them.
-        where: conditions of `reports.where.select`.
+        where: conditions of `reports.filters.select`.
         under: limits of costs.
         mixed: whether results that are not alike are drawn, which the caption then names.
 
@@ -79,7 +77,7 @@ def picture(
     _refuse(kind, {"baseline": options.baseline, "metric": options.metric, "where": where, "under": under})
     if kind == "training":
         return training(folders, options)
-    selection = chosen(folders, where, under)
+    selection = selection_of(folders, where, under)
     if not mixed:
         check_alike(selection.results)
     made = DRAWERS[kind](frame_of(selection.results), options, selection.left_out)

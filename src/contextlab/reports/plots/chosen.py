@@ -10,11 +10,9 @@ from typing import Any
 import pandas
 
 from contextlab.errors import UserError, unknown
-from contextlab.reports.left_out import LeftOut
-from contextlab.reports.names import Names
+from contextlab.reports.filters import LeftOut, matching
+from contextlab.reports.names import Names, titles
 from contextlab.reports.plots.observed import Observation, baselines_of, measure_rows, observe, runs_of
-from contextlab.reports.short_names import titles
-from contextlab.reports.where import matching
 
 MOST = 8
 """Series with a name; the others are grey."""

@@ -11,9 +11,9 @@ from typing import Any
 from contextlab import seals
 from contextlab.cards import CARD
 from contextlab.errors import UserError
-from contextlab.reports.left_out import LeftOut
+from contextlab.reports.filters import LeftOut
 from contextlab.reports.names import Names
-from contextlab.reports.plots import words
+from contextlab.reports.plots import picture
 from contextlab.reports.plots.chosen import Options, named, unique_titles
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Place, Series
 from contextlab.training import records
@@ -100,7 +100,7 @@ def training(folders: Iterable[Path], options: Options) -> Picture:
         "The content gain is how much worse another document's history is",
     ]
     meaning = "bars: one standard error, as the runs have stored it" if any(one.intervals for one in gains) else ""
-    caption = words.caption(sentences, [meaning, words.grey_of(grey)], LeftOut(len(known)))
+    caption = picture.caption(sentences, [meaning, picture.grey_of(grey)], LeftOut(len(known)))
     return Picture(tuple(panels), caption, f"Grey: {'; '.join(grey)}." if grey else "")
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from contextlab import files
 from contextlab.errors import UserError
 from contextlab.reports.plots import naming, style
-from contextlab.reports.plots.breaking import lines_of, width_for
 from contextlab.reports.plots.panels import TICK, draw_panel, has_diagonal
 from contextlab.reports.plots.picture import Panel, Picture
+from contextlab.reports.plots.style import lines_of, width_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from contextlab.reports.plots import style
-from contextlab.reports.plots.breaking import broken, width_for
 from contextlab.reports.plots.panels import marker_of
 from contextlab.reports.plots.picture import Panel
 from contextlab.reports.plots.placing import Box, beside, spread, within
+from contextlab.reports.plots.style import broken, width_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

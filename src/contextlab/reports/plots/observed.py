@@ -18,8 +18,8 @@ from contextlab.benchmarks.task import Measure, Metric, Part
 from contextlab.errors import UserError, unknown
 from contextlab.harness.store import lines
 from contextlab.harness.stored import ExampleLine, Model, Number
+from contextlab.reports.filters import matching
 from contextlab.reports.names import PLAIN, Names
-from contextlab.reports.where import matching
 from contextlab.seals import first_fault
 
 POSITION = re.compile(r"(?P<base>.+)_at_(?P<tokens>\d+)k")

@@ -10,8 +10,8 @@ import pandas
 
 from contextlab.benchmarks.task import Metric
 from contextlab.errors import UserError, unknown
-from contextlab.reports.left_out import LeftOut
-from contextlab.reports.plots import words
+from contextlab.reports.filters import LeftOut, matching
+from contextlab.reports.plots import picture
 from contextlab.reports.plots.chosen import (
     Options,
     equal_examples,
@@ -30,7 +30,6 @@ from contextlab.reports.plots.observed import (
     runs_of,
 )
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
-from contextlab.reports.where import matching
 
 ALIKE = ("backbone", "dtype", "seed")
 OTHERS = {"none": "no context", "wrong": "a wrong one"}
@@ -80,16 +79,16 @@ def scatter(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pic
     without = len(rows) - 1 - len(clouds)
     missing = left_out.also(without, f"without examples of {labels[first.method]}")
     drawn = of_metric[of_metric["run"].isin([first.run, *(row.run for row, _ in clouds.values())])]
-    caption = words.caption(
-        [f"{text} of every example under {only} against {labels[first.method]}, {words.data_of(drawn)}"],
+    caption = picture.caption(
+        [f"{text} of every example under {only} against {labels[first.method]}, {picture.data_of(drawn)}"],
         [
             f"{side}: {labels[first.method]} is worse" if side else "",
             "larger with a number: several equal examples" if any(one.notes for one in series) else "",
-            words.grey_of(grey),
+            picture.grey_of(grey),
         ],
         missing,
     )
-    return Picture((Panel(*axes, series, (Guide("", "equal"),)),), caption, words.notes(drawn, grey))
+    return Picture((Panel(*axes, series, (Guide("", "equal"),)),), caption, picture.notes(drawn, grey))
 
 
 def controls(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
@@ -124,16 +123,16 @@ def controls(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pi
     axes = (Axis(f"gain in {text} beyond {beyond}"), Axis("", ticks=ticks))
     drawn = rows[rows["method"].isin(methods)]
     without = rows[~rows["method"].isin(methods)]["run"].nunique()
-    caption = words.caption(
-        [f"Gain in {text} of the own context beyond {beyond}, {words.data_of(drawn)}"],
+    caption = picture.caption(
+        [f"Gain in {text} of the own context beyond {beyond}, {picture.data_of(drawn)}"],
         [
             "right of zero: the own context helps",
-            words.bars_of(drawn, any(one.intervals for one in series), paired=True),
+            picture.bars_of(drawn, any(one.intervals for one in series), paired=True),
         ],
         left_out.also(without, "without a control"),
     )
     panel = Panel(*axes, series, (Guide("", "upright", (0.0,)),), dodge=True)
-    return Picture((panel,), caption, words.notes(drawn[drawn["context"] == "own"]))
+    return Picture((panel,), caption, picture.notes(drawn[drawn["context"] == "own"]))
 
 
 def _gains(by: Mapping[tuple[str, str], Any], context: str) -> dict[str, Metric]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from contextlab.reports.plots import style
-from contextlab.reports.plots.breaking import broken, width_for
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Series, Ticks
+from contextlab.reports.plots.style import broken, width_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import pandas
 
 from contextlab.errors import UserError
-from contextlab.reports.left_out import LeftOut
-from contextlab.reports.plots import words
+from contextlab.reports.filters import LeftOut
+from contextlab.reports.plots import picture
 from contextlab.reports.plots.chosen import Options, Shown, measured, named, ranked, shown
 from contextlab.reports.plots.observed import (
     POSITION,
@@ -69,7 +69,7 @@ def pareto(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pict
     uncounted = len(runs) - len(counted)
     missing = known.left_out.also(uncounted, f"without {COSTS[x]}")
     about = f"{_metric(name, known, options)} against {COSTS[x]}"
-    return _picture(panel, about, rows, known, missing, words.STAIR if len(best) > 1 else "")
+    return _picture(panel, about, rows, known, missing, picture.STAIR if len(best) > 1 else "")
 
 
 def length(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
@@ -261,6 +261,8 @@ def _picture(
     drawn = {one.run.run for one in known.observations}
     of_drawn = rows[rows["run"].isin(drawn)]
     grey = [one.label for one in panel.series if one.quiet]
-    bars = words.bars_of(of_drawn, any(one.intervals for one in panel.series), known.baseline is not None)
-    caption = words.caption([f"{about}, {words.data_of(of_drawn)}"], [bars, legend, words.grey_of(grey)], left_out)
-    return Picture((panel,), caption, words.notes(of_drawn, grey))
+    bars = picture.bars_of(of_drawn, any(one.intervals for one in panel.series), known.baseline is not None)
+    caption = picture.caption(
+        [f"{about}, {picture.data_of(of_drawn)}"], [bars, legend, picture.grey_of(grey)], left_out
+    )
+    return Picture((panel,), caption, picture.notes(of_drawn, grey))

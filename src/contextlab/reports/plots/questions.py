@@ -10,9 +10,9 @@ from typing import Any
 import pandas
 
 from contextlab.errors import UserError
-from contextlab.reports.amortised import Line
-from contextlab.reports.left_out import LeftOut
-from contextlab.reports.plots import words
+from contextlab.reports.break_even import Line
+from contextlab.reports.filters import LeftOut
+from contextlab.reports.plots import picture
 from contextlab.reports.plots.chosen import Options, equal_examples, named, unique_titles
 from contextlab.reports.plots.observed import measure_rows, runs_of
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
@@ -64,11 +64,11 @@ def break_even(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> 
     grey = [one.label for one in series if one.quiet]
     without = rows["run"].nunique() - len(known)
     missing = left_out.also(without, "without a context before its questions")
-    about = f"{unit} with the context's share and that of training, {words.data_of(drawn)}"
-    legend = [_of_training(drawn, options.contexts), words.grey_of(grey)]
+    about = f"{unit} with the context's share and that of training, {picture.data_of(drawn)}"
+    legend = [_of_training(drawn, options.contexts), picture.grey_of(grey)]
     cheapest = labels[order[0]]
     return Picture(
-        (panel,), words.caption([about, _changes(points, cheapest)], legend, missing), words.notes(drawn, grey)
+        (panel,), picture.caption([about, _changes(points, cheapest)], legend, missing), picture.notes(drawn, grey)
     )
 
 

@@ -15,7 +15,7 @@ from contextlab import trained
 from contextlab.accounting import legacy
 from contextlab.errors import UserError
 from contextlab.harness.selection import select
-from contextlab.reports.papers import library
+from contextlab.reports.papers import schema
 from contextlab.reports.papers.schema import PRINTED, Entry, Paper, number
 
 WANTED = {
@@ -30,7 +30,7 @@ QUESTION, FITTED, CONTEXT = 71, 67.2, 2352
 
 
 def entries() -> Iterator[tuple[Paper, Entry]]:
-    for paper in library.papers().values():
+    for paper in schema.papers().values():
         for entry in paper.entry:
             yield paper, entry
 
@@ -50,7 +50,7 @@ def broken(tmp_path: Path) -> Any:
     """Writes a copy of a paper's file with one text replaced, and returns its path."""
 
     def write(old: str, new: str, name: str = "hso") -> Path:
-        text = (library.FOLDER / f"{name}.toml").read_text("utf-8")
+        text = (schema.FOLDER / f"{name}.toml").read_text("utf-8")
         assert old in text
         path = tmp_path / f"{name}.toml"
         path.write_text(text.replace(old, new, 1), "utf-8")
@@ -60,7 +60,7 @@ def broken(tmp_path: Path) -> Any:
 
 
 def test_every_table_and_figure_that_was_promised_is_there() -> None:
-    assert {name: " ".join(entry.name for entry in paper.entry) for name, paper in library.papers().items()} == WANTED
+    assert {name: " ".join(entry.name for entry in paper.entry) for name, paper in schema.papers().items()} == WANTED
 
 
 @pytest.mark.parametrize(("paper", "entry"), ENTRIES)
@@ -101,7 +101,7 @@ def test_a_mean_that_is_not_the_mean_of_its_columns_is_corrected(paper: Paper, e
 
 
 def test_the_corrected_cost_of_table_1_is_that_of_the_formulas() -> None:
-    ((_, entry),) = library.find("generative-adapter/table1")
+    ((_, entry),) = schema.find("generative-adapter/table1")
     corrected = {one.row: float(one.corrected) for one in entry.corrections}
     model = legacy.MISTRAL_7B
 
@@ -129,7 +129,7 @@ def test_the_corrected_cost_of_table_1_is_that_of_the_formulas() -> None:
 
 
 def test_the_corrected_averages_of_demonstrations_are_those_of_the_rows() -> None:
-    ((_, entry),) = library.find("evalm/table1")
+    ((_, entry),) = schema.find("evalm/table1")
     cells = entry.published()
     improved = float(next(one.corrected for one in entry.corrections if one.column == "Imprv."))
     names = [column.name for column in entry.columns[:10]]
@@ -148,11 +148,11 @@ def test_every_run_names_methods_and_a_task_that_exist(paper: Paper, entry: Entr
 
 
 def test_every_paper_has_a_recipe() -> None:
-    assert all(any(entry.embedded for entry in paper.entry) for paper in library.papers().values())
+    assert all(any(entry.embedded for entry in paper.entry) for paper in schema.papers().values())
 
 
 def test_a_row_is_compared_with_the_last_baseline_above_it() -> None:
-    ((_, entry),) = library.find("longmem/table5")
+    ((_, entry),) = schema.find("longmem/table5")
     assert entry.baseline("GPT-2*, 4, N/A") is None
     assert entry.baseline("LongMem, 4, 2000") == "GPT-2*, 4, N/A"
     assert entry.baseline("LongMem, 20, 2000") == "GPT-2*, 20, N/A"
@@ -176,8 +176,8 @@ def test_a_printed_number_loses_its_deviation_and_its_mark() -> None:
 
 
 def test_a_name_is_a_paper_or_one_entry() -> None:
-    assert [entry.name for _, entry in library.find("hso")] == WANTED["hso"].split()
-    ((paper, entry),) = library.find("longmem/table7")
+    assert [entry.name for _, entry in schema.find("hso")] == WANTED["hso"].split()
+    ((paper, entry),) = schema.find("longmem/table7")
     assert (paper.name, entry.name) == ("longmem", "table7")
 
 
@@ -193,7 +193,7 @@ def test_a_name_is_a_paper_or_one_entry() -> None:
 )
 def test_an_unknown_name_is_answered_with_the_most_similar_one(name: str, hint: str) -> None:
     with pytest.raises(UserError) as error:
-        library.find(name)
+        schema.find(name)
     assert hint in str(error.value)
 
 
@@ -220,7 +220,7 @@ def test_an_unknown_name_is_answered_with_the_most_similar_one(name: str, hint: 
 def test_a_broken_file_is_one_sentence(broken: Any, old: str, new: str, reason: str) -> None:
     path = broken(old, new)
     with pytest.raises(UserError) as error:
-        library.read(path)
+        schema.read(path)
     message = str(error.value)
     assert reason in message
     assert str(path) in message
@@ -230,40 +230,40 @@ def test_a_broken_file_is_one_sentence(broken: Any, old: str, new: str, reason: 
 def test_a_correction_of_a_number_that_is_not_printed_is_refused(broken: Any) -> None:
     path = broken('printed = "61.1"', 'printed = "61.0"', "longmem")
     with pytest.raises(UserError, match="does not have 61"):
-        library.read(path)
+        schema.read(path)
 
 
 def test_an_entry_without_recipe_needs_a_reason(broken: Any) -> None:
     path = broken("not_here = ", "# ", "generative-adapter")
     with pytest.raises(UserError, match="a reason why there is none"):
-        library.read(path)
+        schema.read(path)
 
 
 def test_an_entry_without_numbers_needs_what_the_paper_says(broken: Any) -> None:
-    text = (library.FOLDER / "longmem.toml").read_text("utf-8")
+    text = (schema.FOLDER / "longmem.toml").read_text("utf-8")
     says = text[text.index("says = [") :]
     path = broken(says[: says.index("]\n") + 2], "", "longmem")
     with pytest.raises(UserError, match="neither numbers nor"):
-        library.read(path)
+        schema.read(path)
 
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not hold a paper"):
-        library.read(tmp_path / "none.toml")
+        schema.read(tmp_path / "none.toml")
 
 
 def test_files_are_found_by_their_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(library.FOLDER / "hso.toml", tmp_path)
-    monkeypatch.setattr(library, "FOLDER", tmp_path)
-    library.papers.cache_clear()
+    shutil.copy(schema.FOLDER / "hso.toml", tmp_path)
+    monkeypatch.setattr(schema, "FOLDER", tmp_path)
+    schema.papers.cache_clear()
     try:
-        assert list(library.papers()) == ["hso"]
+        assert list(schema.papers()) == ["hso"]
     finally:
-        library.papers.cache_clear()
+        schema.papers.cache_clear()
 
 
 def test_files_hold_nothing_that_is_not_read() -> None:
-    for path in library.FOLDER.glob("*.toml"):
+    for path in schema.FOLDER.glob("*.toml"):
         assert set(tomllib.loads(path.read_text("utf-8"))) == {
             *("name", "title", "authors", "venue", "arxiv", "model", "entry")
         }
@@ -271,13 +271,13 @@ def test_files_hold_nothing_that_is_not_read() -> None:
 
 def test_recipes_name_the_papers_form_where_a_name_alone_stands_for_weights() -> None:
     recommended = {method for method, _ in trained.recommendations()} | {"generative-adapter", "ultragist"}
-    for paper in library.papers().values():
+    for paper in schema.papers().values():
         runs = [run for entry in paper.entry for run in (entry.embedded.runs if entry.embedded else [])]
         for method in [one for run in runs for one in run.methods]:
             assert method not in recommended, f"{paper.name}: {method}"
 
 
 def test_no_sentence_of_a_paper_says_what_was_trained_here() -> None:
-    for paper in library.papers().values():
+    for paper in schema.papers().values():
         sentences = [text for entry in paper.entry if entry.embedded for text in entry.embedded.differs]
         assert not any("trained here" in text for text in sentences)
