@@ -14,7 +14,7 @@ from contextlab.accounting import COUNTING
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Dataset, Options
-from contextlab.harness.results import Case
+from contextlab.harness.case import Case
 from contextlab.harness.runner import seeded_example
 
 NUMBERS: dict[str, Any] = {

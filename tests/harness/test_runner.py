@@ -23,7 +23,7 @@ from contextlab.benchmarks.task import Dataset, Options
 from contextlab.errors import UserError
 from contextlab.harness import identity as identities
 from contextlab.harness import runner
-from contextlab.harness.results import Case
+from contextlab.harness.case import Case
 from contextlab.harness.runner import Results, bench
 from contextlab.harness.store import read_result
 from contextlab.harness.stored import Model, minor

@@ -7,7 +7,7 @@ import pytest
 
 import contextlab
 from contextlab.errors import UserError
-from contextlab.harness.results import Results
+from contextlab.harness.comparison import Results
 from contextlab.harness.selection import select
 from contextlab.reports.stored import load_results
 from contextlab.reports.tables import comparison

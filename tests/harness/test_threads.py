@@ -16,7 +16,7 @@ import contextlab
 from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.errors import UserError
-from contextlab.harness.results import Results
+from contextlab.harness.comparison import Results
 from contextlab.harness.stored import Model, Result
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.window import Window, WindowConfig

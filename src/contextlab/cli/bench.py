@@ -13,7 +13,7 @@ from contextlab.cli import announce, console, warn
 from contextlab.errors import UserError, short
 
 if TYPE_CHECKING:
-    from contextlab.harness.results import Results
+    from contextlab.harness.comparison import Results
 
 
 def bench(

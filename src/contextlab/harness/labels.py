@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, Self
 
 from contextlab import grammar
 from contextlab.cards import short_count
 from contextlab.errors import UserError
-from contextlab.harness.stored import Result
+from contextlab.harness.stored import Result, plain
 from contextlab.naming import FORM, PAPER
 from contextlab.trained import Trained, recommendations
 
@@ -107,3 +108,70 @@ def of_task(name: str, split: str, lengths: Mapping[str, int | None]) -> str:
     except UserError:  # stored by a version without this grammar, or by another program
         item = grammar.Item(split)
     return grammar.spelled(name, item.name, {**item.settings, **set_lengths})
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsName:
+    """Trained weights as the name of a method that has them.
+
+    Attributes:
+        name: that `--method` takes.
+        changed: names of the settings that the name does not stand for.
+        trained_with: settings of the training that are others in use, with their values there.
+    """
+
+    name: str
+    changed: tuple[str, ...] = ()
+    trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a stored result."""
+        return {
+            "weights_name": self.name,
+            "weights_changed": list(self.changed),
+            "trained_with": plain(self.trained_with),
+        }
+
+    @classmethod
+    def of(
+        cls,
+        weights: Trained | None,
+        method: str,
+        settings: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        free: Collection[str],
+    ) -> Self | None:
+        """What names a method by its weights; None where its form is not one that the card declares free.
+
+        Args:
+            weights: that it has; None for none with a card.
+            method: its name.
+            settings: all of them.
+            defaults: for cards that are older than some settings.
+            free: settings that may differ where the card does not say which.
+        """
+        if weights is None or weights.card.method != method:
+            return None
+        changed = weights.changed(settings, defaults)
+        if not weights.free(free).issuperset(changed):
+            return None
+        return cls(weights.name, tuple(changed), weights.differing(settings, defaults))
+
+
+def with_name(result: Result, listed: Mapping[str, Trained]) -> Result:
+    """A stored result with the name of its weights, where it says their digest alone, as in early versions.
+
+    Args:
+        result: as it was read.
+        listed: weights by their digest, of `trained.by_digest`.
+    """
+    weights = listed.get(result.method_weights or "")
+    if result.weights_name is not None or weights is None:
+        return result
+    # A setting that the run did not know had the value of the training.
+    settings = {**weights.card.named, **result.method_config}
+    defaults = {name: value for name, value in result.method_config.items() if name not in result.changed}
+    named = WeightsName.of(weights, result.method, settings, defaults, ())
+    if named is None:
+        return result
+    return result.model_copy(update=named.fields())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pydantic
 import torch
@@ -21,22 +21,14 @@ from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.benchmarks.task import Control, Measure
-from contextlab.errors import UserError, unknown
+from contextlab.errors import UserError
 from contextlab.harness import code
-from contextlab.harness.built import BuiltMethod, built
+from contextlab.harness.aggregation import Peaks, largest_bytes, recounted, result_of, unmeasured
+from contextlab.harness.case import Case, cases, controls_of
+from contextlab.harness.comparison import Results, differences
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.progress import Progress
-from contextlab.harness.results import (
-    Case,
-    Peaks,
-    Results,
-    differences,
-    largest_bytes,
-    recounted,
-    result_of,
-    unmeasured,
-)
-from contextlab.harness.selection import SelectedTask, select
+from contextlab.harness.selection import BuiltMethod, built, select
 from contextlab.harness.store import Run, open_run
 from contextlab.harness.stored import PHASES, ExampleLine, Parts, Result
 from contextlab.method import AnyMethod
@@ -106,7 +98,7 @@ def bench(
     terminal = sys.stderr.isatty()
     with Progress(show=terminal if progress is None else progress, lines=progress is None) as bar:
         bar.loading("data")
-        cases = list(_cases(selected_tasks, _controls(context), limit, Path(data) if data is not None else None))
+        on_tasks = list(cases(selected_tasks, controls_of(context), limit, Path(data) if data is not None else None))
         bar.loading(backbone)
         model = backbones.load(backbone, device=device, dtype=dtype)
         meant = [one.on(model) for one in selected_methods]
@@ -114,8 +106,8 @@ def bench(
         for one in of_model:
             if one.note and on_note is not None:
                 on_note(one.note)
-        bar.begin(len(cases) * len(of_model), len(of_model) * sum(len(case.selected) for case in cases))
-        for case in cases:
+        bar.begin(len(on_tasks) * len(of_model), len(of_model) * sum(len(case.selected) for case in on_tasks))
+        for case in on_tasks:
             for one in of_model:
                 result = _run(one, case, seed, Path(out), bar, counting)
                 runs.append(result)
@@ -143,38 +135,6 @@ def _check_out(out: Path | str) -> None:
     existing = next((folder for folder in (Path(out), *Path(out).absolute().parents) if folder.exists()), None)
     if existing is not None and not existing.is_dir():
         raise UserError(f"{existing} is a file: name a folder with --out.")
-
-
-def _controls(names: str | Sequence[str]) -> list[Control]:
-    """The controls in a text with commas, or in a list of names, without repetition."""
-    listed = names.split(",") if isinstance(names, str) else names
-    wanted = dict.fromkeys(name.strip() for name in listed if name.strip())
-    if not wanted:
-        raise UserError("No context is named: give at least one with --context.")
-    return [_control(name) for name in wanted]
-
-
-def _control(name: str) -> Control:
-    for control in get_args(Control):
-        if name == control:
-            chosen: Control = control
-            return chosen
-    raise unknown("context", name, get_args(Control))
-
-
-def _cases(
-    tasks: Sequence[SelectedTask], controls: Sequence[Control], limit: int | None, data: Path | None
-) -> Iterator[Case]:
-    if limit is not None and limit < 1:
-        raise UserError(f"--limit {limit} leaves no example: give 1 or more.")
-    datasets = [one.task.load(one.split, data) for one in tasks]
-    for control in controls:
-        for one, dataset in zip(tasks, datasets, strict=True):
-            protocol = one.task.protocol(one.split, control)
-            options = one.task.options(control)
-            case = Case(one.name, one.task, one.task.spelled(one.split), options, dataset, protocol, limit)
-            case.check()
-            yield case
 
 
 def _run(one: BuiltMethod, case: Case, seed: int, out: Path, bar: Progress, counting: bool) -> Result:

@@ -6,12 +6,19 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from contextlab import grammar, naming, registry
+from contextlab import grammar, naming, process, registry, trained
+from contextlab.backbone import Backbone
 from contextlab.benchmarks.task import Task
 from contextlab.config import Config, alike
 from contextlab.errors import UserError, short, unknown
 from contextlab.grammar import Item
+from contextlab.harness import labels
+from contextlab.harness.labels import WeightsName
+from contextlab.method import AnyMethod
 from contextlab.naming import Meant, NamedMethod
+
+FRESH_SEED = 67280421310721
+"""The seed with which torch starts in a new process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,3 +132,56 @@ def _check_alike(having: Sequence[tuple[Item, type[Config]]], key: str, value: A
             f"{key} means different things in {first.name} and {other.name}: write it at each instead of {option}, "
             f"as {example}."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltMethod:
+    """A method on its backbone.
+
+    Attributes:
+        name: registered, or `path.py:Class`.
+        method: on the backbone.
+        weights: what names it, where trained weights do.
+        label: in tables and in commands, without marks.
+    """
+
+    name: str
+    method: AnyMethod
+    weights: WeightsName | None
+    label: str
+
+    @property
+    def note(self) -> str:
+        """Says of weights that were found, and not named, in which settings they were trained otherwise."""
+        if self.weights is None or not self.weights.changed or self.method.config.as_dict().get("weights") != "auto":
+            return ""
+        trained_with = self.weights.trained_with
+        pairs = ((key, trained_with[key]) for key in self.weights.changed if key in trained_with)
+        differing = ", ".join(f"{key}={grammar.spelled_value(value)}" for key, value in pairs)
+        return f"{self.label} has weights that were trained with {differing}: write weights=none to leave them out."
+
+
+def built(methods: Iterable[NamedMethod], backbone: Backbone) -> list[BuiltMethod]:
+    """The methods on a backbone, without repetition.
+
+    Raises:
+        UserError: when settings or weights do not fit the backbone, or the memory.
+    """
+    labelled: dict[str, BuiltMethod] = {}
+    for one in methods:
+        method = _built(one, backbone)
+        labelled.setdefault(method.label, method)
+    return list(labelled.values())
+
+
+def _built(named: NamedMethod, backbone: Backbone) -> BuiltMethod:
+    # What a method has not learned is random, and the same whichever methods are beside it.
+    with process.seeded(FRESH_SEED, str(backbone.device)):
+        method = named.build(backbone)
+    settings, defaults = method.config.as_dict(), method.config.defaults()
+    weights = WeightsName.of(method.trained_weights, named.name, settings, defaults, method.config.free_at_test)
+    if weights is None:
+        shown = labels.with_form(named.name, method.config.changed(), backbone.digest, trained.recommendations())
+        return BuiltMethod(named.name, method, None, grammar.spelled_method(named.name, shown))
+    changed = {key: value for key, value in settings.items() if key in weights.changed}
+    return BuiltMethod(named.name, method, weights, grammar.spelled_method(weights.name, changed))

@@ -14,7 +14,7 @@ from contextlab.benchmarks.metrics.estimates import Comparison
 from contextlab.benchmarks.task import Measure
 from contextlab.errors import UserError, short, unknown
 from contextlab.harness import labels
-from contextlab.harness.results import mean_of
+from contextlab.harness.comparison import mean_of
 from contextlab.harness.store import SUMMARY, read_manifest, read_result
 from contextlab.harness.stored import QUALITY, Parts, Result
 from contextlab.reports.dimensions import named

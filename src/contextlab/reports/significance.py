@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contextlab.benchmarks.metrics.estimates import Comparison, holm, share_of_full
 from contextlab.benchmarks.task import Measure, Metric, Part
-from contextlab.harness.results import compare
+from contextlab.harness.comparison import compare
 from contextlab.harness.stored import Parts, Result
 from contextlab.reports.captions import ALPHA
 from contextlab.reports.cells import Mark

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from contextlab import trained
 from contextlab.errors import UserError
-from contextlab.harness.built import with_name
+from contextlab.harness.labels import with_name
 from contextlab.harness.store import MANIFEST, SUMMARY, parts, read_result
 from contextlab.harness.stored import Parts, Result
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from contextlab.harness.results import difference
+from contextlab.harness.comparison import difference
 from contextlab.harness.stored import Cost, Phase, Result
 from contextlab.reports.costs import MOST_SPREAD
 from contextlab.reports.papers.schema import ABSENT, number

@@ -11,8 +11,9 @@ from toy_weights import BACKBONE, method, moved, write
 import contextlab
 from contextlab import grammar, naming, trained
 from contextlab.harness import labels
-from contextlab.harness.built import BuiltMethod, built, with_name
-from contextlab.harness.results import Results
+from contextlab.harness.comparison import Results
+from contextlab.harness.labels import with_name
+from contextlab.harness.selection import BuiltMethod, built
 from contextlab.reports.stored import load_results
 from contextlab.reports.tables import comparison
 

@@ -1,0 +1,212 @@
+"""The result of a run: means over its finished examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+
+import pydantic
+
+from contextlab.benchmarks.task import Measure
+from contextlab.errors import UserError
+from contextlab.harness.case import Case
+from contextlab.harness.selection import BuiltMethod
+from contextlab.harness.stored import (
+    PHASES,
+    CallCost,
+    Cost,
+    Costs,
+    ExampleLine,
+    Parameters,
+    Phase,
+    Provenance,
+    Result,
+    Size,
+    plain,
+)
+from contextlab.method import AnyMethod
+from contextlab.seals import first_fault
+
+FEW = 4
+"""The least number of examples for which a spread of seconds is reported."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Peaks:
+    """The highest peak memory of stored examples.
+
+    Attributes:
+        phases: in bytes, by phase; on a GPU they are stored in the lines instead.
+        examples: number of stored lines, the first ones, that they cover.
+    """
+
+    phases: Mapping[str, int]
+    examples: int
+
+    @classmethod
+    def of(cls, stored: Result | None) -> Peaks:
+        """The peaks of a result; empty without one."""
+        if stored is None:
+            return cls({}, 0)
+        costs = stored.cost.phases()
+        return cls(
+            {phase: cost.peak_bytes for phase, cost in costs.items() if cost.peak_bytes is not None}, stored.measured
+        )
+
+    def with_measured(self, phases: Mapping[str, int], examples: int) -> Peaks:
+        """The maximum of these and the measured peaks, for the first `examples` lines."""
+        both = {phase: max(self.phases.get(phase, 0), phases.get(phase, 0)) for phase in {**self.phases, **phases}}
+        return Peaks(both, examples)
+
+
+def result_of(
+    run_id: str, one: BuiltMethod, case: Case, lines: Sequence[ExampleLine], peaks: Peaks, about: Provenance
+) -> Result:
+    """The result of a run.
+
+    Args:
+        run_id: its id.
+        one: the method.
+        case: the task.
+        lines: the finished examples.
+        peaks: of the stored examples.
+        about: versions, machine and time.
+
+    Raises:
+        UserError: when the task gives metrics that cannot be stored.
+    """
+    method, weights = one.method, one.weights
+    what = f"{one.label} on {case.name}"
+    try:
+        metrics = case.protocol.summarise([line.record for line in lines])
+        return Result(
+            run_id=run_id,
+            method=one.name,
+            method_config=plain(method.config.as_dict()),
+            changed=list(method.config.changed()),
+            method_weights=method.weights_digest,
+            **({} if weights is None else weights.fields()),
+            task=case.name,
+            split=case.split,
+            context=case.options.context,
+            history=case.options.history,
+            tokens=case.options.tokens,
+            backbone=method.backbone.name,
+            data=case.data,
+            parameters=_parameters(method),
+            max_context=method.capabilities.max_context,
+            own_window=method.backbone.own_window,
+            untrained=method.untrained,
+            twin=method.twin if method.card is not None else None,
+            measure=case.protocol.measure or Measure(next(iter(metrics))),
+            metrics=metrics,
+            cost=costs(lines, peaks).model_copy(update={"train": training_cost(method)}),
+            measured=peaks.examples,
+            state=mean_size(lines),
+            provenance=about,
+        )
+    except pydantic.ValidationError as error:
+        raise UserError(
+            f"The result of {what} cannot be stored ({first_fault(error)}): correct the task or method."
+        ) from error
+
+
+def training_cost(method: AnyMethod) -> Cost | None:
+    """What the weights of a method cost once; None where it has none, or they came without a card."""
+    if method.card is None:
+        return None
+    cost = method.card.cost
+    return Cost(flops=cost.flops, peak_bytes=cost.peak_bytes, seconds=cost.seconds, tokens=cost.tokens)
+
+
+def largest_bytes(line: ExampleLine, phase: Phase) -> int:
+    """Bytes of the largest call of an example; 0 where it has no such phase."""
+    return line.cost[phase].largest_bytes if phase in line.cost else 0
+
+
+def unmeasured(lines: Sequence[ExampleLine], measured: int) -> list[ExampleLine]:
+    """Lines whose calls were counted, and whose peak memory neither they nor a result have.
+
+    Args:
+        lines: the stored ones.
+        measured: number of lines, the first ones, that a result's peaks cover.
+    """
+    return [
+        line
+        for line in lines[measured:]
+        if any(cost.flops is not None and cost.peak_bytes is None for cost in line.cost.values())
+    ]
+
+
+def recounted(line: ExampleLine, watched: ExampleLine) -> ExampleLine:
+    """A line with the FLOPs that were counted in a second run of its example."""
+    cost = {phase: cost.model_copy(update={"flops": watched.cost[phase].flops}) for phase, cost in line.cost.items()}
+    return line.model_copy(update={"cost": cost, "recounted": True})
+
+
+def costs(lines: Sequence[ExampleLine], peaks: Peaks) -> Costs:
+    """The costs of an example, over finished ones."""
+    of_phases = {phase: [line.cost[phase] for line in lines if phase in line.cost] for phase in PHASES}
+    return Costs(**{phase: _cost(every, peaks.phases.get(phase)) for phase, every in of_phases.items()})
+
+
+def mean_size(lines: Sequence[ExampleLine]) -> Size | None:
+    """Means of the sizes of states; None where no example has one."""
+    sizes = [line.state for line in lines if line.state is not None]
+    if not sizes:
+        return None
+    return Size(
+        bytes=_whole_mean([size.bytes for size in sizes]),
+        bytes_formula=_mean([size.bytes_formula for size in sizes]),
+        floats=_whole_mean([size.floats for size in sizes]),
+        tokens=_whole_mean([size.tokens for size in sizes]),
+        cached=_mean([size.cached for size in sizes]),
+    )
+
+
+def _parameters(method: AnyMethod) -> Parameters:
+    return Parameters(
+        backbone=sum(parameter.numel() for parameter in method.backbone.model.parameters()),
+        added=method.added_parameters,
+        trained=method.trained_parameters,
+    )
+
+
+def _cost(every: Sequence[CallCost], peak: int | None) -> Cost | None:
+    """Means of FLOPs, tokens and energy, the highest peak, and the median and the spread of the seconds.
+
+    The spread is the interquartile range of the seconds per FLOP (per token, where FLOPs were not counted) divided by
+    their median. Examples differ in size, but seconds per FLOP differ only when other programs are running.
+    """
+    if not every:
+        return None
+    flops, tokens = _mean([cost.flops for cost in every]), [cost.tokens for cost in every]
+    work = tokens if flops is None else [cost.flops or 0 for cost in every]
+    speeds = [cost.seconds / done for cost, done in zip(every, work, strict=True) if done]
+    peaks = [cost.peak_bytes for cost in every if cost.peak_bytes is not None]
+    joules = [cost.joules for cost in every if cost.joules is not None]
+    return Cost(
+        flops=flops,
+        flops_formula=_mean([cost.flops_formula for cost in every]),
+        peak_bytes=peak if peak is not None else max(peaks, default=None),
+        seconds=statistics.median(cost.seconds for cost in every),
+        seconds_spread=_spread(speeds) if len(speeds) >= FEW else None,
+        tokens=_whole_mean(tokens),
+        joules=statistics.fmean(joules) if len(joules) == len(every) else None,
+    )
+
+
+def _spread(values: Sequence[float]) -> float:
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / middle if middle else 0.0
+
+
+def _mean(counts: Sequence[int | None]) -> int | None:
+    """The mean, rounded; None where a count is missing."""
+    known = [count for count in counts if count is not None]
+    return _whole_mean(known) if len(known) == len(counts) else None
+
+
+def _whole_mean(counts: Sequence[int]) -> int:
+    return round(sum(counts) / len(counts))

@@ -1,0 +1,108 @@
+"""One task under one control, with the examples that every method runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+from contextlab.benchmarks.examples import Example
+from contextlab.benchmarks.task import Control, Dataset, Options, Protocol, Task
+from contextlab.errors import UserError, unknown
+from contextlab.harness import labels
+from contextlab.harness.selection import SelectedTask
+from contextlab.harness.stored import (
+    Data,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One task under one control, with the same examples for every method."""
+
+    name: str
+    task: Task
+    split: str
+    options: Options
+    dataset: Dataset
+    protocol: Protocol
+    limit: int | None
+
+    @property
+    def label(self) -> str:
+        """The task's label in tables."""
+        return labels.of_task(self.name, self.split, {"history": self.options.history, "tokens": self.options.tokens})
+
+    @property
+    def data(self) -> Data:
+        """What is stored about its data."""
+        dataset = self.dataset
+        return Data(source=dataset.source, sha256=dataset.sha256, examples=len(self.selected), note=dataset.note)
+
+    @property
+    def selected(self) -> Sequence[Example]:
+        """The examples that are run."""
+        return self.dataset.examples[: self.limit]
+
+    def check(self) -> None:
+        """Refuse a data set that cannot be run.
+
+        Raises:
+            UserError: when it is empty, two examples share an id, one is no `Example`, or the wrong context needs a
+                second work.
+        """
+        if not all(isinstance(example, Example) for example in self.dataset.examples):
+            raise UserError(f"{self.name} {self.split} holds examples without id or work: give every example both.")
+        ids = [example.id for example in self.dataset.examples]
+        if not ids:
+            raise UserError(f"{self.name} {self.split} holds no examples: choose another split or data folder.")
+        if len(set(ids)) < len(ids):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            raise UserError(f"{self.name} {self.split} holds two examples '{twice}': give every example its own id.")
+        if self.options.context == "wrong" and len({example.work for example in self.dataset.examples}) == 1:
+            raise UserError(f"{self.name} {self.split} holds a single work: run it without --context wrong.")
+
+    def other(self, index: int) -> Example:
+        """The next example of another work; the example itself when there is no other work."""
+        examples: Sequence[Example] = self.dataset.examples
+        own = examples[index]
+        later = (*examples[index + 1 :], *examples[:index])
+        return next((example for example in later if example.work != own.work), own)
+
+
+def cases(
+    tasks: Sequence[SelectedTask], controls: Sequence[Control], limit: int | None, data: Path | None
+) -> Iterator[Case]:
+    """Every task under every control, with its data loaded once.
+
+    Raises:
+        UserError: when the limit leaves no example, or a data set is missing or cannot be run.
+    """
+    if limit is not None and limit < 1:
+        raise UserError(f"--limit {limit} leaves no example: give 1 or more.")
+    datasets = [one.task.load(one.split, data) for one in tasks]
+    for control in controls:
+        for one, dataset in zip(tasks, datasets, strict=True):
+            protocol = one.task.protocol(one.split, control)
+            options = one.task.options(control)
+            case = Case(one.name, one.task, one.task.spelled(one.split), options, dataset, protocol, limit)
+            case.check()
+            yield case
+
+
+def controls_of(names: str | Sequence[str]) -> list[Control]:
+    """The controls in a text with commas, or in a list of names, without repetition."""
+    listed = names.split(",") if isinstance(names, str) else names
+    wanted = dict.fromkeys(name.strip() for name in listed if name.strip())
+    if not wanted:
+        raise UserError("No context is named: give at least one with --context.")
+    return [_control(name) for name in wanted]
+
+
+def _control(name: str) -> Control:
+    for control in get_args(Control):
+        if name == control:
+            chosen: Control = control
+            return chosen
+    raise unknown("context", name, get_args(Control))
