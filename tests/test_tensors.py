@@ -92,6 +92,25 @@ def test_every_flipped_bit_of_a_file_is_seen(tmp_path: Path) -> None:
             tensors.read(path)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"shape":[2,3]', '"shape":[3,2]'), ('"shape":[2,3]', '"shape":[6]'), ('"F32"', '"I32"'), ('"a":{', '"b":{')],
+    ids=["shape", "dimensions", "type", "name"],
+)
+def test_the_same_bytes_as_another_tensor_are_seen(before: str, after: str, tmp_path: Path) -> None:
+    """Also where the library reads the file without complaint."""
+    path = tmp_path / "file"
+    tensors.write(path, {"a": torch.arange(6).view(2, 3).float()})
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = whole[8 : 8 + length].decode()
+    assert header.count(before) == 1
+    path.write_bytes(whole[:8] + header.replace(before, after).strip().ljust(length).encode() + whole[8 + length :])
+    assert len(load_file(path)) == 1
+    with pytest.raises(UserError, match="its seal is broken"):
+        tensors.read(path)
+
+
 def test_only_named_kinds_need_a_seal(tmp_path: Path) -> None:
     path = tmp_path / "file"
     save_file({"a": torch.zeros(2)}, path, metadata={"kind": "ours"})
