@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from toy_weights import BACKBONE, method, moved, write
 
 import contextlab
@@ -110,6 +112,24 @@ def test_loading_in_python_means_the_same(folder: Path) -> None:
         assert (None if found is None else found.name) == name
     tokens = torch.arange(40)[None]
     assert loaded.read(loaded.start(), tokens)[1] is not None
+
+
+OF_LONGMEM = {"N": 64, "K": 16, "csz": 8, "M": 128, "reduction": 1}
+
+
+@given(names=st.sets(st.sampled_from(sorted(OF_LONGMEM))), beside=st.sets(st.sampled_from(sorted(OF_LONGMEM))))
+def test_a_setting_means_the_same_in_brackets_and_beside_them(names: set[str], beside: set[str]) -> None:
+    values = {name: OF_LONGMEM[name] for name in sorted(names)}
+    whole = f"longmem({','.join(f'{name}={value}' for name, value in values.items())})"
+    inside = {name: value for name, value in values.items() if name not in beside}
+    further = {name: value for name, value in values.items() if name in beside}
+    text = f"longmem({','.join(f'{name}={value}' for name, value in inside.items())})"
+    named = naming.single(text, further)
+    assert named == naming.single(whole)
+    assert named.config.as_dict() == {**named.kind.Config.defaults(), **values}
+    for name in inside:
+        with pytest.raises(UserError, match=f"longmem is given {name} twice"):
+            naming.single(text, {name: 4})
 
 
 def test_form_of_a_method_that_has_such_a_setting_is_its_own() -> None:

@@ -18,7 +18,7 @@ import workshop
 from damage import cut, flip, mutated, repeat, value
 from workshop import METHOD, bench, command, train
 
-from contextlab import tensors, verify
+from contextlab import seals, tensors, verify
 from contextlab.errors import UserError
 
 DAMAGES = int(os.environ.get("CONTEXTLAB_DAMAGES", "14"))
@@ -69,6 +69,15 @@ def test_a_single_file_can_be_named(intact: Path) -> None:
     card = intact / "weights" / "card.json"
     for path in (intact / "state.safetensors", card):
         assert command("verify", path)[0] == 0
+
+
+def test_a_whole_result_of_another_run_is_seen(intact: Path, tmp_path: Path) -> None:
+    """Its seal is intact, as that of a copy, which names no run."""
+    shutil.copytree(intact / "runs", tmp_path / "runs")
+    run, other = sorted((tmp_path / "runs").iterdir())
+    seals.write(run / "summary.json", seals.opened((other / "summary.json").read_text(), salt=other.name))
+    (sentence,) = [checked.wrong for checked in verify.below([tmp_path / "runs"]) if checked.wrong]
+    assert f"{run / 'summary.json'} is that of another run" in sentence
 
 
 def gains(root: Path, *more: str) -> Callable[[Path], str]:

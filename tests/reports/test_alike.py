@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from stored_runs import result, three
 
 from contextlab.errors import UserError
@@ -77,6 +80,21 @@ def test_only_modules_that_two_runs_have_in_common_must_be_equal() -> None:
     (mixture,) = mixtures([*alike, of_code("trime", "c" * 40, seam="2", trime="1")])
     assert mixture.sentence == "Runs come from 2 states of the code: aaaaaaa (full, hso), ccccccc (trime)"
     assert (mixture.detail, mixture.conditions) == ("", ("commit=aaaaaaa*", "commit=ccccccc*"))
+
+
+CODES = st.lists(st.dictionaries(st.sampled_from("xyz"), st.sampled_from("12"), min_size=1), max_size=5)
+
+
+@given(codes=CODES)
+def test_runs_are_of_one_state_where_no_two_differ_in_a_module_that_both_have(codes: list[dict[str, str]]) -> None:
+    """Whatever lies between two runs: a third one that has none of their modules in common makes them no more alike."""
+    differ = any(
+        one[name] != other[name]
+        for one, other in itertools.combinations(codes, 2)
+        for name in one.keys() & other.keys()
+    )
+    runs = [of_code(f"m{number}", "abcde"[number] * 40, **code) for number, code in enumerate(codes)]
+    assert [mixture.what for mixture in mixtures(runs)] == (["states of the code"] if differ else [])
 
 
 def test_a_caption_names_methods_as_the_table_shows_them() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 from stored_runs import changed, nats_of, result
@@ -9,7 +10,7 @@ from stored_runs import changed, nats_of, result
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports.cells import Cell, Table
-from contextlab.reports.entries import entries, of_common_seeds
+from contextlab.reports.entries import entries, of_common_seeds, peers
 from contextlab.reports.layout import Layout
 from contextlab.reports.tables import comparison
 
@@ -89,6 +90,27 @@ def test_entries_on_other_kinds_of_device_have_other_examples() -> None:
     devices = ("cpu (one)", "cpu (other)", "cuda (x)")
     one, other, gpu = entries([result(provenance={"device": device}) for device in devices], mean_seeds=False)
     assert one.examples == other.examples != gpu.examples
+
+
+OTHERWISE: list[dict[str, Any]] = [
+    {"task": "squad"},
+    {"split": "S1"},
+    {"context": "wrong"},
+    {"backbone": "tiny-gpt2"},
+    {"data": {"examples": 4}},
+    {"provenance": {"dtype": "bfloat16"}},
+    {"provenance": {"seed": 1}},
+]
+
+
+@pytest.mark.parametrize("change", OTHERWISE, ids=str)
+def test_only_what_was_measured_alike_is_compared(change: dict[str, Any]) -> None:
+    """Methods that differ in nothing else are peers; in any other dimension their numbers are not paired."""
+    window, full, other = entries([result("window"), result("full"), result("sliding", **change)], mean_seeds=False)
+    assert window.examples == full.examples != other.examples
+    groups = peers([window, full, other])
+    assert groups[window.examples].keys() == {"window", "full"}
+    assert groups[other.examples].keys() == {"sliding"}
 
 
 def test_runs_of_common_seeds_are_in_the_order_of_their_numbers() -> None:

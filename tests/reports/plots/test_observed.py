@@ -15,9 +15,11 @@ from contextlab.reports.plots.observed import (
     Observation,
     baselines_of,
     check_one,
+    example_values,
     higher_is_better,
     measure_rows,
     observe,
+    runs_of,
 )
 
 BOOKS = {"a": 3.0, "b": 2.0, "c": 4.0}
@@ -55,6 +57,15 @@ def test_a_difference_is_paired_whatever_the_books_differ_in(frame: pandas.DataF
     assert one.value == pytest.approx(gain)
     # The books differ by nats, and the differences not at all.
     assert one.interval == pytest.approx((gain, gain))
+
+
+def test_an_example_counts_its_parts_by_their_sizes(tmp_path: Path) -> None:
+    """The value of an example is the metric over its tokens: 10 of 2.0 nats and 90 of 3.0 are 100 of 2.9."""
+    parts = {"a": [[20.0, 10, "a"], [270.0, 90, "a"]], "b": [[30.0, 10, "b"]]}
+    lines = [line(name, 1.0, parts={"nats_per_token": of_example}) for name, of_example in parts.items()]
+    frame = frame_of([keep(tmp_path, result("window"), lines)])
+    (row,) = runs_of(measure_rows(frame, None))
+    assert example_values(row) == {"a": pytest.approx(2.9), "b": pytest.approx(3.0)}
 
 
 def test_only_shared_examples_count(tmp_path: Path) -> None:
