@@ -1,7 +1,8 @@
 """Fills pages with tables: the text between `<!-- run: COMMAND -->` and `<!-- end -->` becomes the command's output.
 
-Commands are `contextlab ...` and `benches/tables.py ...`; they run in the folder of the project. Of `contextlab plot`
-the page shows the picture, above the caption that it prints.
+Commands are `contextlab ...`, `benches/tables.py ...` and `benches/about.py ...`; they run in the folder of the
+project. Of `contextlab plot` the page shows the picture, above the caption that it prints. `--only WORD` fills the
+sections whose command has the word, as `about.py` after the settings of a method have changed.
 """
 
 from __future__ import annotations
@@ -17,17 +18,27 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SECTION = re.compile(r"(<!-- run: (.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CONTEXTLAB = "import sys; from contextlab.cli.main import main; sys.exit(main())"
-PROGRAMS = {"contextlab": ["-c", CONTEXTLAB], "benches/tables.py": ["benches/tables.py"]}
+PROGRAMS = {
+    "contextlab": ["-c", CONTEXTLAB],
+    "benches/about.py": ["benches/about.py"],
+    "benches/tables.py": ["benches/tables.py"],
+}
 
 
-def filled(page: str, folder: Path = ROOT) -> str:
+def filled(page: str, folder: Path = ROOT, only: str = "") -> str:
     """A page with the output of its commands.
 
     Args:
         page: its text.
         folder: the page is in.
+        only: sections whose command does not contain this stay as they are.
     """
-    return SECTION.sub(lambda match: f"{match[1]}\n{shown(match[2], output(match[2]), folder)}\n{match[4]}", page)
+
+    def section(match: re.Match[str]) -> str:
+        command = match[2]
+        return f"{match[1]}\n{shown(command, output(command), folder)}\n{match[4]}" if only in command else match[0]
+
+    return SECTION.sub(section, page)
 
 
 def shown(command: str, printed: str, folder: Path) -> str:
@@ -56,8 +67,10 @@ def output(command: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", type=Path, nargs="+")
-    for page in parser.parse_args().pages:
-        page.write_text(filled(page.read_text("utf-8"), page.resolve().parent), "utf-8")
+    parser.add_argument("--only", default="", metavar="WORD", help="of the commands whose sections are filled")
+    arguments = parser.parse_args()
+    for page in arguments.pages:
+        page.write_text(filled(page.read_text("utf-8"), page.resolve().parent, arguments.only), "utf-8")
 
 
 if __name__ == "__main__":

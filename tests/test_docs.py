@@ -10,17 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import PAGES, ROOT, bench, filled, text
 
 from contextlab import registry
 from contextlab.cli import main as cli
 from contextlab.harness.selection import select
 from contextlab.testing import laws
 
-ROOT = Path(__file__).parents[1]
-
 
 def code(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", text(page), flags=re.DOTALL)
 
 
 def test_the_tutorials_method_keeps_the_laws(tmp_path):
@@ -47,29 +46,37 @@ def test_the_tutorials_task_runs(tmp_path, monkeypatch, capsys):
     assert "The right answer of question '0/0' is not one of its options" in capsys.readouterr().err
 
 
-def test_every_method_and_task_has_a_card():
-    methods, tasks = ((ROOT / "docs" / page).read_text() for page in ("methods.md", "tasks.md"))
-    assert all(f"\n## {name}\n" in methods for name in registry.methods())
-    assert all(f"\n## {name}\n" in tasks for name in registry.tasks())
+def headings(page: str) -> list[str]:
+    return re.findall(r"^## (.*)$", text(page), re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/tutorial.md",
-        "docs/tasks.md",
-        "docs/settings.md",
-        "docs/training.md",
-        "docs/papers.md",
-        "docs/commands.md",
-    ],
-)
+@pytest.mark.parametrize("name", registry.methods())
+def test_every_method_has_a_page_with_the_same_headings(name):
+    page = f"docs/methods/{name}.md"
+    about = ["The idea", "Equation", "Settings", "What is ours, and what is the paper's", "Weights", "Results", "Cost"]
+    assert headings(page) == about
+    assert text(page).startswith(f"# {name}: ")
+    idea = text(page).split("## The idea\n")[1].split("\n## ")[0].replace("et al.", "")
+    assert len(re.findall(r"[.?](?=\s)", idea)) == 3
+    assert f"<!-- run: benches/about.py settings {name} -->" in text(page)
+    comes_with = {line["about"].split("(")[0].split()[0] for line in bench("about").listed("weights")}
+    assert (f"<!-- run: benches/about.py weights {name} -->" in text(page)) == (name in comes_with)
+
+
+@pytest.mark.parametrize("name", registry.tasks())
+def test_every_task_has_a_page_with_the_same_headings(name):
+    page = f"docs/benchmarks/{name}.md"
+    assert headings(page) == ["What it measures", "Splits", "Settings", "Reading and scoring", "Results"]
+    assert text(page).startswith(f"# {name}: ")
+    assert all(f"<!-- run: benches/about.py {part} {name} -->" in text(page) for part in ("splits", "settings"))
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_shown_name_options_that_exist(page, capsys):
     shown = set(
         re.findall(
             r"contextlab (bench|train|ls|check|table|plot|page|cost|diff|reproduce|doctor)((?: [^\n`|]*)?)",
-            (ROOT / page).read_text(),
+            text(page),
         )
     )
     for command, rest in shown:
@@ -83,8 +90,8 @@ def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
     method, _, task = code("docs/tutorial.md", "python")
     (tmp_path / "every_second.py").write_text(method)
     (tmp_path / "stories.py").write_text(task)
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    commands = [line for page in pages for line in re.findall(r"contextlab bench ([^\n`|]*)", page.read_text())]
+    shown = [text(page).replace("\\\n", "") for page in PAGES]
+    commands = [line for page in shown for line in re.findall(r"contextlab bench ([^\n`|]*)", page)]
     named = [dict(re.findall(r"--(method|task) ('[^']*'|\S+)", command)) for command in commands]
     named = [{kind: text.strip("'") for kind, text in one.items()} for one in named]
     assert len(named) > 6
@@ -108,22 +115,50 @@ def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(tmp_path, monkeypa
             assert f"| {label} | {method} (untrained) |" in out
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/papers.md"])
-def test_tables_are_what_their_commands_print(page, capsys, monkeypatch):
+TABLES = [section for section in filled("contextlab") if not section[1].startswith("contextlab plot ")]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(command for _, command, _ in TABLES))
+def test_tables_are_what_their_commands_print(command, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    for command, shown in re.findall(
-        r"<!-- run: contextlab (?!plot )(.*?) -->\n(.*?)<!-- end -->", (ROOT / page).read_text(), re.S
-    ):
-        assert cli.main(shlex.split(command)) == 0
-        assert capsys.readouterr().out.strip() == shown.strip(), command
+    assert cli.main(shlex.split(command)[1:]) == 0
+    printed = capsys.readouterr().out.strip()
+    pages = [page for page, of, shown in TABLES if of == command and shown.strip() != printed]
+    assert pages == [], f"python benches/fill.py {' '.join(pages)}"
 
 
-def test_the_statistics_page_shows_the_stored_coverage():
-    command, shown = re.search(
-        r"<!-- run: (benches/tables.py .*?) -->\n(.*?)<!-- end -->", (ROOT / "docs/statistics.md").read_text(), re.S
-    ).groups()
-    printed = subprocess.run([sys.executable, *command.split()], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert printed.stdout.strip() == shown.strip()
+@pytest.mark.parametrize(("page", "command", "shown"), filled("benches/tables.py"))
+def test_pages_show_the_stored_measurements(page, command, shown, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    _, *arguments = shlex.split(command)
+    files, _, columns = (" ".join(arguments)).partition(" --columns ")
+    printed = [
+        bench("tables").page(Path(file), [name for name in columns.split(",") if name]) for file in files.split()
+    ]
+    assert "\n\n".join(printed) == shown.strip(), f"python benches/fill.py {page}"
+
+
+@pytest.mark.parametrize(("page", "command", "shown"), filled("benches/about.py"))
+def test_pages_show_the_settings_splits_and_weights_of_the_code(page, command, shown):
+    _, part, name = command.split()
+    assert bench("about").page(part, name) == shown.strip(), f"python benches/fill.py {page} --only about.py"
+
+
+def test_every_section_of_a_page_is_tested():
+    programs = ("contextlab", "benches/tables.py", "benches/about.py")
+    marks = sum(text(page).count("<!-- run: ") for page in PAGES)
+    assert marks == sum(len(filled(program)) for program in programs) > 100
+
+
+def test_only_the_chosen_sections_are_filled(tmp_path):
+    commands = ("contextlab ls nothing", "benches/about.py settings window")
+    page = "".join(f"<!-- run: {command} -->\nold\n<!-- end -->\n" for command in commands)
+    (tmp_path / "page.md").write_text(page)
+    command = [sys.executable, ROOT / "benches" / "fill.py", tmp_path / "page.md", "--only", "about.py"]
+    subprocess.run(command, check=True)
+    page = (tmp_path / "page.md").read_text()
+    assert page.count("\nold\n") == 1
+    assert "| `N` |" in page
 
 
 def test_a_page_is_filled_between_its_marks(tmp_path):

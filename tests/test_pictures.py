@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import subprocess
@@ -11,31 +10,19 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pages import ROOT, bench, filled
 
 from contextlab.cli import main as cli
 
 matplotlib = pytest.importorskip("matplotlib")
 
-ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/results.md")
 LARGEST = 96 * 2**10
-SECTIONS = [
-    (page, command, text)
-    for page in PAGES
-    for command, text in re.findall(
-        r"<!-- run: (contextlab plot .*?) -->\n(.*?)<!-- end -->", (ROOT / page).read_text("utf-8"), re.DOTALL
-    )
-]
+SECTIONS = filled("contextlab plot")
 
 
 @pytest.fixture(scope="module")
 def fill() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fill", ROOT / "benches/fill.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return bench("fill")
 
 
 def description(path: Path) -> str:
@@ -70,8 +57,8 @@ def test_a_picture_shows_what_is_stored(
 
 def test_there_are_pictures_and_each_is_small_and_shown() -> None:
     kept = set((ROOT / "docs/pictures").iterdir())
-    shown = {(ROOT / page).parent / path for page, _, text in SECTIONS for path in re.findall(r"\]\((.*?)\)\n", text)}
-    assert shown == kept
+    shown = [(ROOT / page).parent / path for page, _, text in SECTIONS for path in re.findall(r"\]\((.*?)\)\n", text)]
+    assert {path.resolve() for path in shown} == kept
     assert len(kept) > 5
     assert all(path.stat().st_size <= LARGEST for path in kept)
 

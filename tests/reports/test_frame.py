@@ -89,7 +89,7 @@ def test_results_of_a_command_become_the_same_frame() -> None:
 
 
 def test_every_column_is_explained_in_the_docs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "tables.md").read_text("utf-8")
     assert [name for name in COLUMNS if f"`{name}`" not in page] == []
 
 
