@@ -11,6 +11,7 @@ from pathlib import Path
 
 from contextlab import files, registry, seals
 from contextlab.benchmarks.task import LENGTHS, Measure, Protocol
+from contextlab.harness import store
 from contextlab.harness.store import lines, read_result
 from contextlab.harness.stored import ExampleLine, Result
 
@@ -23,9 +24,12 @@ def resummarise(folder: Path) -> None:
     examples = [line for line in changed if line.index < result.data.examples]
     metrics = protocol.summarise([line.record for line in examples])
     measure = protocol.measure or Measure(next(iter(metrics)))
-    files.write(folder / "examples.jsonl", "".join(seals.sealed(line.as_json(), line=True) + "\n" for line in changed))
+    was_packed = store.lines_file(folder).name == store.PACKED
+    files.write(folder / store.LINES, "".join(seals.sealed(line.as_json(), line=True) + "\n" for line in changed))
     whole = result.model_copy(update={"measure": measure, "metrics": metrics})
-    seals.write(folder / "summary.json", whole.as_json())
+    seals.write(folder / store.SUMMARY, whole.as_json())
+    if was_packed:
+        store.pack(folder)
 
 
 def _with_parts(line: ExampleLine, protocol: Protocol) -> ExampleLine:

@@ -70,6 +70,7 @@ def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
         seals.write(folder / run / "summary.json", result.model_copy(update={"metrics": metrics}).as_json())
         lines = [line.model_copy(update={"parts": {}}).as_json() for line in store.lines(folder / run)]
         (folder / run / "examples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        store.pack(folder / run)
     assert bench("resummarise", str(tmp_path)) == {"runs": len(runs)}
     for run in runs:
         assert store.lines(folder / run) == store.lines(kept / run)
@@ -77,6 +78,20 @@ def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
         for name, metric in expected.metrics.items():
             assert dataclasses.asdict(made.metrics[name]) == pytest.approx(dataclasses.asdict(metric))
         assert {**made.as_json(), "metrics": 0} == {**expected.as_json(), "metrics": 0}
+        assert not (folder / run / "examples.jsonl").exists()
+
+
+def test_results_that_are_kept_are_packed(bench, tmp_path):
+    kept = BENCHES.parent / "results"
+    assert list(kept.rglob(store.LINES)) == []
+    assert sum(path.stat().st_size for path in kept.rglob("*") if path.is_file()) <= 6 * 2**20
+    run_bench("closed-book", "wikitext(tokens=64)", backbone="tiny-llama", limit=2, out=tmp_path)
+    (run,) = tmp_path.iterdir()
+    lines = store.lines(run)
+    report = bench("pack", str(tmp_path))
+    assert report["runs"] == 1
+    assert report["bytes"]["after"] == (run / store.PACKED).stat().st_size
+    assert store.lines(run) == lines
 
 
 def test_accounting(bench):

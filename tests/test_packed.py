@@ -63,3 +63,25 @@ def test_a_broken_file_is_broken(ending: str, damage: Callable[[bytes], bytes], 
     path.write_bytes(damage(PACKERS[ending](os.urandom(5000))))
     with pytest.raises(packed.Broken):
         packed.content(path)
+
+
+def test_what_is_packed_here_is_unpacked_and_has_nothing_of_the_time_in_it(tmp_path: Path) -> None:
+    content = os.urandom(5000) + b"line\n" * 1000
+    path = tmp_path / "file.xz"
+    path.write_bytes(packed.packed(content))
+    assert packed.unpacked(path) == packed.content(path) == content
+    assert packed.packed(content) == path.read_bytes()
+    for damage in (path.read_bytes() + b"\0", path.read_bytes()[:-1], b"x" + path.read_bytes()):
+        path.write_bytes(damage)
+        with pytest.raises(packed.Broken):
+            packed.unpacked(path)
+
+
+def test_what_was_packed_here_is_unpacked_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bomb.xz"
+    path.write_bytes(packed.packed(bytes(2**20)))
+    monkeypatch.setenv(packed.SETTING, "1")
+    assert packed.unpacked(path) == bytes(2**20)
+    path.write_bytes(packed.packed(bytes(2**20 + 1)))
+    with pytest.raises(UserError, match="unpacks to more than 1 MiB"):
+        packed.unpacked(path)

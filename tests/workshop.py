@@ -20,6 +20,7 @@ from contextlab.backbone import embedded
 from contextlab.benchmarks.data import gutenberg, pg22_build
 from contextlab.benchmarks.data.gutenberg import Mirror, paths
 from contextlab.cli.main import main
+from contextlab.harness import store
 from contextlab.method import AnyMethod
 
 TOY = Path(__file__).parent / "harness" / "toy_parts.py"
@@ -79,6 +80,7 @@ def built(root: Path) -> Path:
         runs = ("--backbone", "tiny-llama", "--device", "cpu", "--out", root / "runs", "--limit", "4")
         methods = f"{TOY}:Counter,{TOY}:Other"
         assert command("bench", "--method", methods, "--task", f"{TOY}:Letters", *runs)[0] == 0
+        store.pack(max(path for path in (root / "runs").iterdir()))
         state(root / "state.safetensors")
         _converted(root)
         _tokenizer()

@@ -1,4 +1,7 @@
-"""Packed files, which are unpacked up to a limit: a few kilobytes may hold more than a machine has memory for."""
+"""Packed files, which are unpacked up to a limit: a few kilobytes may hold more than a machine has memory for.
+
+Equal contents are packed to equal bytes: nothing of the time or the name goes into them.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +61,31 @@ def content(path: Path) -> bytes:
         return file.read()
 
 
+def packed(content: bytes) -> bytes:
+    """What a file with this content holds whose name ends in `.xz`; `unpacked` reads it."""
+    return lzma.compress(content, preset=lzma.PRESET_EXTREME | lzma.PRESET_DEFAULT)
+
+
+def unpacked(path: Path) -> bytes:
+    """The content of a file that holds what `packed` gave, and nothing behind it.
+
+    Raises:
+        OSError: when it cannot be read.
+        Broken: when it cannot be unpacked, or holds more.
+        UserError: when it holds more than it may.
+    """
+    whole, most, reader = path.read_bytes(), limit(path), lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    try:
+        content = reader.decompress(whole, max_length=most + 1)
+    except lzma.LZMAError as error:
+        raise Broken(str(error).partition("\n")[0].lower()) from None
+    if len(content) > most:
+        raise _too_large(path, most)
+    if not reader.eof or reader.unused_data:
+        raise Broken("it goes on behind its end" if reader.eof else "its end is missing")
+    return content
+
+
 def limit(path: Path) -> int:
     """The most bytes that a packed file may hold.
 
@@ -70,6 +98,11 @@ def limit(path: Path) -> int:
     if not named.isdecimal():
         raise UserError(f"{SETTING} is {named!r}: set it to a number of MiB, or leave it out.")
     return int(named) * 2**20
+
+
+def _too_large(path: Path, most: int) -> UserError:
+    size = most / 2**20
+    return UserError(f"{path} unpacks to more than {size:,.0f} MiB: if that is right, set {SETTING} to its MiB.")
 
 
 class _Limited(io.RawIOBase):
@@ -85,8 +118,5 @@ class _Limited(io.RawIOBase):
         count: int = self.content.readinto(buffer)
         self.left -= count
         if self.left < 0:
-            size = self.most / 2**20
-            raise UserError(
-                f"{self.path} unpacks to more than {size:,.0f} MiB: if that is right, set {SETTING} to its MiB."
-            )
+            raise _too_large(self.path, self.most)
         return count

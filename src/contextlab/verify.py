@@ -20,7 +20,7 @@ from contextlab.harness import store
 from contextlab.paths import cache_dir
 from contextlab.training import checkpoint, corpus, records, run, teacher
 
-RUN_FILES = (store.MANIFEST, store.SUMMARY, store.LINES)
+RUN_FILES = (store.MANIFEST, store.SUMMARY, store.LINES, store.PACKED)
 TENSORS = ".safetensors"
 HEX = set("0123456789abcdef")
 
@@ -112,15 +112,17 @@ def _run(folder: Path) -> None:
     examples = 0 if result is None else result.data.examples
     if len(store.lines(folder, examples)) < examples:
         raise UserError(f"{folder / store.LINES} is missing: put it back, or run its benchmark again.")
-    _once(folder / store.LINES)
+    _once(folder)
 
 
-def _once(path: Path) -> None:
-    """Refuse a line that is there twice."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+def _once(folder: Path) -> None:
+    """Refuse lines that are in two files, and a line that is there twice."""
+    if (folder / store.LINES).exists() and (folder / store.PACKED).exists():
+        raise UserError(f"{folder} has its lines twice: delete {store.PACKED}, which is older than {store.LINES}.")
+    lines = (store.content(folder) or b"").split(b"\n")[:-1]
     if len(set(lines)) < len(lines):
         doubled = next(number for number, line in enumerate(lines) if line in lines[:number])
-        raise UserError(f"Line {doubled + 1} of {path} repeats an earlier one: delete it.")
+        raise UserError(f"Line {doubled + 1} of {store.lines_file(folder)} repeats an earlier one: delete it.")
 
 
 def _weights(folder: Path) -> None:

@@ -340,3 +340,70 @@ def test_a_file_of_another_run_is_refused(name: str, tmp_path: Path) -> None:
     folders[1].rename(tmp_path / "renamed")
     assert store.read_result(tmp_path / "renamed").run_id == RESULT.run_id
     assert store.lines(tmp_path / "renamed") == [LINES[0]]
+
+
+def finished(out: Path) -> Path:
+    """A finished run with the first two lines."""
+    with store.open_run(out, IDENTITY, STARTED) as run:
+        for each in LINES[:2]:
+            run.append(each)
+        run.finish(RESULT.model_copy(update={"data": RESULT.data.model_copy(update={"examples": 2})}))
+    return run.folder
+
+
+def test_packed_lines_are_read_as_the_plain_ones(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    plain, before = (folder / store.LINES).read_bytes(), (store.lines(folder), store.parts(folder, 2))
+    store.pack(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["examples.jsonl.xz", "manifest.json", "summary.json"]
+    assert (folder / store.PACKED).stat().st_size < len(plain)
+    assert store.content(folder) == plain
+    assert (store.lines(folder), store.parts(folder, 2)) == before
+    small = (folder / store.PACKED).read_bytes()
+    store.pack(folder)
+    assert (folder / store.PACKED).read_bytes() == small
+
+
+def test_a_packed_run_goes_on(tmp_path: Path) -> None:
+    store.pack(finished(tmp_path))
+    folder = write(tmp_path, LINES[2:])
+    assert not (folder / store.PACKED).exists()
+    assert store.lines(folder) == LINES
+
+
+def test_of_two_files_of_lines_the_plain_one_counts(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    store.pack(folder)
+    small = (folder / store.PACKED).read_bytes()
+    write(tmp_path, LINES[2:])
+    (folder / store.PACKED).write_bytes(small)
+    assert store.lines(folder) == LINES
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
+        assert list(run.lines.values()) == LINES
+    assert not (folder / store.PACKED).exists()
+
+
+def test_only_finished_runs_are_packed_and_not_while_another_process_has_them(tmp_path: Path) -> None:
+    folder = write(tmp_path, LINES)
+    with pytest.raises(UserError, match="is no finished run: finish it"):
+        store.pack(folder)
+    with store.open_run(tmp_path, IDENTITY, STARTED) as run:
+        run.finish(RESULT)
+        with pytest.raises(UserError, match="Another process is running"):
+            store.pack(folder)
+    assert store.lines(folder) == LINES
+
+
+def test_every_changed_byte_of_packed_lines_is_noticed(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    store.pack(folder)
+    path = folder / store.PACKED
+    whole = path.read_bytes()
+    changed = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(len(whole))]
+    for damaged in (*changed, whole[:-1], whole + b"\0", whole * 2, b""):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"examples\.jsonl\.xz is broken .*: put the intact file back"):
+            store.lines(folder)
+        with pytest.raises(UserError), store.open_run(tmp_path, IDENTITY, STARTED):
+            pass
+        assert path.read_bytes() == damaged

@@ -13,9 +13,9 @@ import pytest
 from damage import damaged, rounds
 
 from contextlab.cli.main import main
+from contextlab.harness.store import pack
 
 TOY = Path(__file__).with_name("toy_parts.py")
-FILES = ("summary.json", "manifest.json", "examples.jsonl")
 Command = Callable[[Path], list[str]]
 
 
@@ -44,12 +44,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(bench(out, "--limit", "4")) == 0
         assert main(bench(out, "--limit", "4", "--context", "none")) == 0
+    pack(max(out.iterdir()))
     return out
 
 
 def spoil(out: Path, draw: random.Random) -> Path:
     """Damage, remove or replace one file of one run."""
-    path = draw.choice(sorted(out.iterdir())) / draw.choice(FILES)
+    path = draw.choice(sorted(draw.choice(sorted(out.iterdir())).iterdir()))
     content = path.read_bytes()
     kind = draw.random()
     if kind < 0.03:

@@ -1,10 +1,15 @@
-"""Results on disk: one folder per run and one line per finished example; a run can always be resumed."""
+"""Results on disk: one folder per run and one line per finished example; a run can always be resumed.
+
+The lines of a finished run may be packed, for results that are kept. Whatever reads them reads both; when the run goes
+on they are unpacked.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +17,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
-from contextlab import files, locks, seals
+from contextlab import files, locks, packed, seals
 from contextlab.errors import UserError
 from contextlab.files import Journal
 from contextlab.harness import earlier
@@ -20,6 +25,8 @@ from contextlab.harness.stored import ExampleLine, Manifest, Model, Parts, Prove
 from contextlab.seals import Damaged
 
 SUMMARY, MANIFEST, LINES = "summary.json", "manifest.json", "examples.jsonl"
+PACKED = f"{LINES}.xz"
+"""Holds the lines where there is no file `LINES`."""
 BROKEN = (Damaged, RecursionError, pydantic.ValidationError)
 """Errors of reading a file that is none of ours."""
 M = TypeVar("M", bound=Model)
@@ -51,7 +58,11 @@ class Run:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         path = folder / LINES
-        whole = _whole(path.read_bytes() if path.exists() else b"")
+        whole = _whole(content(folder) or b"")
+        if (folder / PACKED).exists():
+            if not path.exists():
+                files.write(path, whole)
+            (folder / PACKED).unlink()
         stored = read_manifest(folder)
         self.manifest = manifest if stored is None else stored
         self.lines = {line.id: line for line in _parsed(path, whole, self.manifest.run_id)}
@@ -115,11 +126,12 @@ def lines(folder: Path, examples: int | None = None) -> list[ExampleLine]:
         UserError: when a stored line is broken, or there are fewer lines than examples; an incomplete last line is
             ignored.
     """
-    path = folder / LINES
+    path = lines_file(folder)
     try:
-        stored = _parsed(path, _whole(path.read_bytes()), _run_id(folder))
-    except FileNotFoundError:
-        return []
+        text = content(folder)
+        if text is None:
+            return []
+        stored = _parsed(path, _whole(text), _run_id(folder))
     except OSError as error:
         raise _unreadable(path, error) from None
     # Lines are in the order in which examples were finished, which may differ from that of the data in a resumed run.
@@ -129,6 +141,44 @@ def lines(folder: Path, examples: int | None = None) -> list[ExampleLine]:
     if examples is not None and len(first) < examples:
         raise UserError(f"{path} has {len(first)} of the {examples} examples of its run: run its benchmark again.")
     return first
+
+
+def lines_file(folder: Path) -> Path:
+    """The file that holds the lines of a run: the plain one, unless only the packed one is there."""
+    plain, small = folder / LINES, folder / PACKED
+    return small if os.path.lexists(small) and not os.path.lexists(plain) else plain
+
+
+def content(folder: Path) -> bytes | None:
+    """The lines of a run as they were written; None where it has no file of them.
+
+    Raises:
+        UserError: when they are packed and cannot be unpacked.
+        OSError: when their file cannot be read.
+    """
+    path = lines_file(folder)
+    try:
+        return packed.unpacked(path) if path.name == PACKED else path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except packed.Broken as broken:
+        raise UserError(
+            f"{path} is broken ({broken}): put the intact file back, or delete it and run its benchmark again."
+        ) from None
+
+
+def pack(folder: Path) -> None:
+    """Pack the lines of a finished run, which are left as they are where they are packed.
+
+    Raises:
+        UserError: when it is not finished, a process has it, or it cannot be written.
+    """
+    if not (folder / SUMMARY).exists():
+        raise UserError(f"{folder} is no finished run: finish it with its command, then pack it.")
+    with _writing(folder), locks.alone(folder, f"Another process is running {folder}: wait for it, or end it."):
+        if (folder / LINES).exists():
+            files.write(folder / PACKED, packed.packed((folder / LINES).read_bytes()))
+            (folder / LINES).unlink()
 
 
 def parts(folder: Path, examples: int) -> dict[str, Parts]:
@@ -251,5 +301,5 @@ def _reason(error: Exception) -> str:
 
 def _discard(folder: Path) -> None:
     """Remove the files of a run without finished examples."""
-    for name in (LINES, MANIFEST):
+    for name in (LINES, PACKED, MANIFEST):
         (folder / name).unlink(missing_ok=True)
