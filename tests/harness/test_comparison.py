@@ -3,19 +3,22 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stored_runs import result
 
 from contextlab.benchmarks.task import Measure, Part
-from contextlab.harness.comparison import (
-    difference,
-    differences,
-)
-from contextlab.harness.stored import QUALITY, Parts
+from contextlab.harness.comparison import RunKey, difference, differences
+from contextlab.harness.stored import QUALITY, Parts, Result
 
-MEASURES = {"letters/short": Measure("accuracy", True)}
+TASK = "letters/short"
 
 
 def lines(qualities: dict[str, float]) -> dict[str, Parts]:
     return {name: {QUALITY: [Part(quality, 1.0, name)]} for name, quality in qualities.items()}
+
+
+def run_with(qualities: dict[str, float]) -> Result:
+    accuracy = result("m", 1.0).model_copy(update={"measure": Measure("accuracy", True)})
+    return accuracy.placed(None, lines(qualities))
 
 
 qualities = st.dictionaries(st.sampled_from("abcdef"), st.floats(-5, 5))
@@ -23,8 +26,8 @@ qualities = st.dictionaries(st.sampled_from("abcdef"), st.floats(-5, 5))
 
 @given(qualities, qualities)
 def test_differences_pair_the_same_examples(own: dict[str, float], none: dict[str, float]) -> None:
-    runs = {("m", "letters/short", "own"): lines(own), ("m", "letters/short", "none"): lines(none)}
-    all_differences = list(differences(runs, MEASURES))  # type: ignore[arg-type]
+    runs: dict[RunKey, Result] = {("m", TASK, "own"): run_with(own), ("m", TASK, "none"): run_with(none)}
+    all_differences = list(differences(runs))
     shared = own.keys() & none.keys()
     assert len(all_differences) == bool(shared)
     for one in all_differences:
@@ -35,21 +38,22 @@ def test_differences_pair_the_same_examples(own: dict[str, float], none: dict[st
 
 
 def test_methods_are_compared_with_the_first_under_their_own_context_only() -> None:
-    runs = {
-        (method, "letters/short", control): lines({"a": value, "b": value})
-        for method, control, value in (("m", "own", 1.0), ("m", "none", 0.0), ("other", "own", 3.0))
+    runs: dict[RunKey, Result] = {
+        ("m", TASK, "own"): run_with({"a": 1.0, "b": 1.0}),
+        ("m", TASK, "none"): run_with({"a": 0.0, "b": 0.0}),
+        ("other", TASK, "own"): run_with({"a": 3.0, "b": 3.0}),
     }
-    values = {d.label: d.metric.value for d in differences(runs, MEASURES)}  # type: ignore[arg-type]
+    values = {d.label: d.metric.value for d in differences(runs)}
     assert values == {"m, own - none": 1.0, "other - m": 2.0}
 
 
 def test_a_control_is_not_compared_with_another_method() -> None:
-    runs = {
-        ("m", "letters/short", "own"): lines({"a": 1.0}),
-        ("other", "letters/short", "none"): lines({"a": 0.0}),
+    runs: dict[RunKey, Result] = {
+        ("m", TASK, "own"): run_with({"a": 1.0}),
+        ("other", TASK, "none"): run_with({"a": 0.0}),
     }
-    assert list(differences(runs, MEASURES)) == []  # type: ignore[arg-type]
-    assert list(differences({}, MEASURES)) == []
+    assert list(differences(runs)) == []
+    assert list(differences({})) == []
 
 
 def test_the_weights_of_the_measure_are_those_of_the_difference() -> None:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     import pandas
 
 
+RunKey = tuple[str, str, Control]
+"""Labels of the method and task of a run, and its control."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """The difference between a metric of one run and that of another, over the same examples.
@@ -142,25 +146,26 @@ def compare(
     return compared(used, one, two)
 
 
-def differences(
-    parts: Mapping[tuple[str, str, Control], Mapping[str, Parts]], measures: Mapping[str, Measure]
-) -> Iterable[Difference]:
+def differences(runs: Mapping[RunKey, Result]) -> Iterable[Difference]:
     """Paired differences: between every method's own context and its controls, and between it and the first method.
 
     Args:
-        parts: parts of every example by its id, for each method, task and control, with the first method first.
-        measures: by task, the metric that is compared.
+        runs: the results with the parts of their examples, those of the first method first; the first result of a task
+            says which metric is compared.
     """
-    first = next(iter(parts))[0] if parts else ""
-    for (method, task, control), own in parts.items():
+    first = next(iter(runs))[0] if runs else ""
+    measures: dict[str, Measure] = {}
+    for (_, task, _), result in runs.items():
+        measures.setdefault(task, result.measure)
+    for (method, task, control), own in runs.items():
         if control != "own":
             continue
         controls: tuple[Control, ...] = ("none", "wrong")
-        others = {f"{method}, own - {name}": (method, task, name) for name in controls}
+        others: dict[str, RunKey] = {f"{method}, own - {name}": (method, task, name) for name in controls}
         if method != first:
             others[f"{method} - {first}"] = (first, task, control)
         for label, key in others.items():
             measure = measures[task]
-            metric = difference(measure, own, parts.get(key, {}))
+            metric = difference(measure, own.parts or {}, runs[key].parts or {}) if key in runs else None
             if metric is not None:
                 yield Difference(label, task, measure.name, measure.higher_is_better, metric)

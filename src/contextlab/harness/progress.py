@@ -43,6 +43,11 @@ class Progress:
         self._runs, self._run = 0, 0
         self._task = self._bar.add_task("", total=None)
 
+    @classmethod
+    def on_stderr(cls, show: bool | None) -> Self:
+        """Progress as a caller wants it: when None as a bar on a terminal, or else as a line a minute."""
+        return cls(show=sys.stderr.isatty() if show is None else show, lines=show is None)
+
     def __enter__(self) -> Self:
         self._bar.start()
         return self

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,17 +20,16 @@ from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone.embedded import EMBEDDED
-from contextlab.benchmarks.task import Control, Measure
 from contextlab.errors import UserError
 from contextlab.harness import code
 from contextlab.harness.aggregation import Peaks, largest_bytes, recounted, result_of, unmeasured
 from contextlab.harness.case import Case, cases, controls_of
-from contextlab.harness.comparison import Results, differences
+from contextlab.harness.comparison import Results, RunKey, differences
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.progress import Progress
 from contextlab.harness.selection import BuiltMethod, built, select
 from contextlab.harness.store import Run, open_run
-from contextlab.harness.stored import PHASES, ExampleLine, Parts, Result
+from contextlab.harness.stored import PHASES, ExampleLine, Result
 from contextlab.method import AnyMethod
 from contextlab.seals import first_fault
 
@@ -91,32 +90,28 @@ def bench(
     _check_out(out)
     selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
     # Files may be edited while data and weights are loaded.
-    code.modules([*(one.kind for one in selected_methods), *(type(one.task) for one in selected_tasks)])
-    runs: list[Result] = []
-    parts: dict[tuple[str, str, Control], Mapping[str, Parts]] = {}
-    measures: dict[str, Measure] = {}
-    terminal = sys.stderr.isatty()
-    with Progress(show=terminal if progress is None else progress, lines=progress is None) as bar:
+    code.modules([*(method.kind for method in selected_methods), *(type(named.task) for named in selected_tasks)])
+    runs: dict[RunKey, Result] = {}
+    with Progress.on_stderr(progress) as bar:
         bar.loading("data")
         on_tasks = list(cases(selected_tasks, controls_of(context), limit, Path(data) if data is not None else None))
         bar.loading(backbone)
         model = backbones.load(backbone, device=device, dtype=dtype)
-        meant = [one.on(model) for one in selected_methods]
+        meant = [method.on(model) for method in selected_methods]
         of_model = built(meant, model)
-        for one in of_model:
-            if one.note and on_note is not None:
-                on_note(one.note)
+        for note in filter(None, (method.note for method in of_model)):
+            (on_note or _no_call)(note)
         bar.begin(len(on_tasks) * len(of_model), len(of_model) * sum(len(case.selected) for case in on_tasks))
-        for case in on_tasks:
-            for one in of_model:
-                result = _run(one, case, seed, Path(out), bar, counting)
-                runs.append(result)
-                parts[one.label, case.label, case.options.context] = result.parts or {}
-                measures.setdefault(case.label, result.measure)
-                if on_result is not None:
-                    on_result(result)
-    explained = [one.explained for one, named in zip(meant, selected_methods, strict=True) if named.bare]
-    return Results(runs, list(differences(parts, measures)), list(filter(None, explained)))
+        for case, method in itertools.product(on_tasks, of_model):
+            result = _run(method, case, seed, Path(out), bar, counting)
+            runs[method.label, case.label, case.options.context] = result
+            (on_result or _no_call)(result)
+    notes = [method.explained for method, named in zip(meant, selected_methods, strict=True) if named.bare]
+    return Results(list(runs.values()), list(differences(runs)), list(filter(None, notes)))
+
+
+def _no_call(_: object) -> None:
+    """What is called where a caller wants no report."""
 
 
 def _check_backbone(backbone: object) -> None:
