@@ -144,8 +144,14 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
         (["table", "/nowhere", "--seeds", "men"], "did you mean 'mean'"),
         (["table", "/nowhere", "--mean", "task"], "did you mean 'tasks'"),
         (["table", "/nowhere", "--names", "/nowhere.toml"], "/nowhere.toml cannot be read"),
-        (["ls", "results", "--out", ""], "--out is empty"),
-        (["ls", "results", "--out="], "--out is empty"),
+        (["ls", "results", "--from", ""], "--from is empty"),
+        (["ls", "results", "--from="], "--from is empty"),
+        (["ls", "results", "--out", "runs/a"], "this one reads: write --from runs/a."),
+        (["diff", "a", "b", "--out", "runs/a"], "this one reads: write --from runs/a."),
+        (["table", "/nowhere", "--format", "terminal"], "is called text: write --format text."),
+        (["cost", "/nowhere", "--format", "terminal"], "is called text: write --format text."),
+        (["reproduce", "--format", "terminal"], "is called text: write --format text."),
+        (["reproduce", "--format", "txt"], "did you mean 'text'"),
         (["doctor", "--out", ""], "--out is empty"),
         *(
             (["bench", "--method", COUNTER, "--task", LETTERS, option, ""], f"{option} is empty")
@@ -219,7 +225,7 @@ def test_what_others_stored_is_shown_and_not_obeyed(tmp_path: Path, capsys: pyte
     for style in ("markdown", "html", "latex", "csv", "json", "text"):
         assert main(["table", str(tmp_path), "--format", style]) == 0
         outputs[style] = capsys.readouterr().out
-    assert main(["ls", "results", "--out", str(tmp_path)]) == 0
+    assert main(["ls", "results", "--from", str(tmp_path)]) == 0
     outputs["ls"] = capsys.readouterr().out
     for out in outputs.values():
         assert not set(out) & set("\x1b\x9b\u202e\x07")
@@ -300,7 +306,7 @@ def test_ls_tasks_and_backbones(capsys: pytest.CaptureFixture[str]) -> None:
 def test_ls_results_and_table_read_what_bench_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(bench(tmp_path, "--json")) == 0
     run_id = json.loads(capsys.readouterr().out)["run_id"]
-    assert main(["ls", "results", "--out", str(tmp_path), "--json"]) == 0
+    assert main(["ls", "results", "--from", str(tmp_path), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert (listed["name"], listed["about"]) == (run_id, "accuracy 1.000, n = 8, context own")
     options = ("--rows", "task", "--columns", "method", "--baseline", COUNTER, "--metric", "accuracy")

@@ -31,7 +31,7 @@ def test_two_runs_are_shown_side_by_side(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_ids_are_searched_below_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     ids = [Path(run(method)).name for method in ("window", "sinks")]
-    assert main(["diff", *ids, "--out", str(RESULTS), "--json"]) == 0
+    assert main(["diff", *ids, "--from", str(RESULTS), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["methods"] == ["window", "sinks"]
     assert 0 < report["difference"]["p"] <= 1
@@ -47,5 +47,5 @@ def test_the_same_run_twice_differs_in_nothing(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("names", [("absent", "other"), (str(RESULTS), "other")])
 def test_a_mistake_is_one_line(names: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diff", *names, "--out", str(tmp_path)]) == 2
+    assert main(["diff", *names, "--from", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -69,12 +69,12 @@ def test_a_whole_paper_runs_what_has_a_recipe(capsys: pytest.CaptureFixture[str]
     assert {row["here"] for row in page["rows"] if row["what"] == "size"} == {"pg22/S1(tokens=48): 1 example"}
 
 
-def test_a_table_in_the_terminal_and_in_markdown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_table_as_text_and_in_markdown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("toy/table1", "--out", str(tmp_path), "--limit", "1", *TINY)
-    assert main(["reproduce", *words]) == 0
-    terminal = capsys.readouterr().out
-    assert "corrected 16.0" in terminal
-    assert "* Other books." in terminal
+    assert main(["reproduce", *words, "--format", "text"]) == 0
+    text = capsys.readouterr().out
+    assert "corrected 16.0" in text
+    assert "* Other books." in text
     assert main(["reproduce", *words, "--format", "markdown"]) == 0
     assert "| model | Toy 1B | tiny-llama |" in capsys.readouterr().out
 

@@ -31,7 +31,7 @@ COMMANDS: dict[str, Command] = {
     "baseline": lambda out: ["table", str(out), "--legacy", "--format", "csv", "--baseline", f"{TOY}:Counter"],
     "html": lambda out: ["table", str(out), "--format", "html", "--columns", "context"],
     "latex": lambda out: ["table", str(out), "--format", "latex", "--rows", "seed"],
-    "ls": lambda out: ["ls", "results", "--out", str(out)],
+    "ls": lambda out: ["ls", "results", "--from", str(out)],
     "resume": lambda out: bench(out, "--limit", "4"),
     "lower": lambda out: bench(out, "--limit", "2"),
     "higher": lambda out: bench(out, "--limit", "5"),

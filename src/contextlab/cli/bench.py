@@ -10,6 +10,7 @@ import typer
 
 from contextlab import grammar
 from contextlab.cli import announce, console, warn
+from contextlab.cli.options import DataFolder, Device
 from contextlab.errors import UserError, short
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def bench(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting for all methods and tasks that have it."),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of data sets; by default CONTEXTLAB_DATA.")] = None,
+    data: DataFolder = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
-    device: Annotated[str | None, typer.Option(help="Torch device; by default the GPU, where there is one.")] = None,
+    device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     no_count: Annotated[bool, typer.Option("--no-count", help="Do not count FLOPs and peak memory.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON object per run.")] = False,

@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from contextlab.cli.options import Folder, Mixed, NamesFile, Notes, Under, Where, format_of, limits_of, names_of
 from contextlab.errors import UserError, check_known
 
 FORMATS = ("markdown", "latex", "html", "text")
 
 
 def cost(
-    folder: Annotated[Path, typer.Argument(help="Folder of results, as `bench` stores them.")],
+    folder: Folder,
     resource: Annotated[str, typer.Option("--by", help="flops or seconds.")] = "flops",
     questions: Annotated[str, typer.Option(help="Numbers of questions per context, with commas.")] = "1,10,100,1000",
     contexts: Annotated[int, typer.Option(min=1, help="Contexts over which the cost of training is spread.")] = 1,
-    where: Annotated[list[str] | None, typer.Option(metavar="CONDITION", help="As in `contextlab table`.")] = None,
-    under: Annotated[list[str] | None, typer.Option(metavar="LIMIT", help="Such as state=32MB; repeat it.")] = None,
-    names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
-    mixed: Annotated[bool, typer.Option("--mixed", help="As in `contextlab table`.")] = False,
+    where: Where = None,
+    under: Under = None,
+    names: NamesFile = None,
+    mixed: Mixed = False,
     style: Annotated[str | None, typer.Option("--format", help=", ".join(FORMATS))] = None,
-    notes: Annotated[bool, typer.Option("--notes", help="Also how the numbers were made.")] = False,
+    notes: Notes = False,
 ) -> None:
     """Show what a context and its questions cost, and from how many questions on which method is cheaper."""
-    from contextlab.cli.table import format_of, show
+    from contextlab.cli.table import show
     from contextlab.reports import by_formula
     from contextlab.reports.alike import check_alike, mixtures, with_mixtures
     from contextlab.reports.break_even import tables
     from contextlab.reports.dimensions import DIMENSIONS
-    from contextlab.reports.filters import Limit, selection_of
-    from contextlab.reports.names import Names
+    from contextlab.reports.filters import selection_of
 
     style = format_of(style, FORMATS)
     check_known("choice of --by", [resource], ("flops", "seconds"))
     counts = _counts(questions)
-    shown_as = Names() if names is None else Names.read(names)
-    selection = selection_of([folder], where or [], [Limit.parse(text) for text in under or []])
+    shown_as = names_of(names)
+    selection = selection_of([folder], where or [], limits_of(under))
     if not mixed:
         check_alike(selection.results, DIMENSIONS)
     named = mixtures(selection.results, DIMENSIONS, shown_as)

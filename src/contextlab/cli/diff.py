@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contextlab.cli import console
+from contextlab.cli.options import From, OutOfReader, check_reads
 
 if TYPE_CHECKING:
     from contextlab.reports.diffs import Diff
@@ -21,14 +22,16 @@ WORDS = {True: ", higher is better", False: ", lower is better", None: ""}
 def diff(
     first: Annotated[str, typer.Argument(help="Folder of a run, or its id.")],
     second: Annotated[str, typer.Argument(help="Folder of another run, or its id.")],
-    below: Annotated[Path, typer.Option("--out", help="Folder that is searched for ids.")] = Path("runs"),
+    below: From = Path("runs"),
     most: Annotated[int, typer.Option("--examples", min=0, help="How many examples are shown.")] = MOST,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with all examples.")] = False,
+    out: OutOfReader = None,
 ) -> None:
     """Show what differs between two stored runs, which examples moved, and whether the difference is real."""
     from contextlab.reports.diffs import diff as compare
     from contextlab.reports.diffs import run_of
 
+    check_reads(out)
     report = compare(run_of(first, below), run_of(second, below))
     if as_json:
         print(json.dumps(report.as_json()))

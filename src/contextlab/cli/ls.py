@@ -14,6 +14,7 @@ import typer
 
 from contextlab import harmless
 from contextlab.cli import say
+from contextlab.cli.options import From, OutOfReader, check_reads
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,11 +38,13 @@ class Kind(StrEnum):
 def ls(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     name: Annotated[str | None, typer.Argument(help="Show one method or task with its splits and settings.")] = None,
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("runs"),
+    folder: From = Path("runs"),
     verbose: Annotated[bool, typer.Option("--verbose", help="Show requirements, settings and prompts.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    out: OutOfReader = None,
 ) -> None:
     """List methods, tasks, backbones, results, or the columns of `contextlab.results`, with what is known of them."""
+    check_reads(out)
     if name is not None:
         _show(kind, name, verbose, as_json)
         return

@@ -10,38 +10,35 @@ import typer
 
 from contextlab import files, harmless
 from contextlab.cli import say
+from contextlab.cli.options import Folders, NamesFile, Where, names_of
 from contextlab.errors import UserError
 
 
 def page(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of results.")],
+    folders: Folders,
     out: Annotated[Path, typer.Option("-o", "--out", help="File: .html.")],
-    where: Annotated[
-        list[str] | None, typer.Option(help="A condition on results, as task=pg22 or 'n>3'; may be repeated.")
-    ] = None,
+    where: Where = None,
     data: Annotated[Path | None, typer.Option(help="Folder of data sets, whose texts the page then shows.")] = None,
     baseline: Annotated[
         str | None,
         typer.Option(help="Method to which differences are shown; by default window, or else the first one."),
     ] = None,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Results",
-    names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
+    names: NamesFile = None,
 ) -> None:
     """Write one HTML file with all results, their costs and their examples, which needs no network."""
-    from contextlab.reports.names import PLAIN, Names
     from contextlab.reports.page import page as made
 
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} is no page: let its name end with .html.")
     missing: list[str] = []
     shown = sys.stderr.isatty()
-    chosen = PLAIN if names is None else Names.read(names)
     text = made(
         folders,
         where=where or (),
         data=data,
         title=title,
-        names=chosen,
+        names=names_of(names),
         baseline=baseline,
         on_missing=missing.append,
         progress=shown,

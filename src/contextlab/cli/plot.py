@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from contextlab.cli import say
+from contextlab.cli.options import Mixed, NamesFile, Under, Where, limits_of, names_of
 
 
 def plot(
@@ -19,12 +20,8 @@ def plot(
         list[Path], typer.Argument(metavar="DIR...", help="Folders of results; of trainings for training.")
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="File: .pdf, .png or .svg.")],
-    where: Annotated[
-        list[str] | None, typer.Option(help="A condition on results, as task=pg22 or 'n>3'; may be repeated.")
-    ] = None,
-    under: Annotated[
-        list[str] | None, typer.Option(metavar="LIMIT", help="Only what costs no more, as state=32MB; repeat it.")
-    ] = None,
+    where: Where = None,
+    under: Under = None,
     x: Annotated[str, typer.Option("--x", help="The cost: flops, state or seconds.")] = "flops",
     metric: Annotated[str | None, typer.Option(help="Metric; by default the measure of the task.")] = None,
     baseline: Annotated[
@@ -38,22 +35,18 @@ def plot(
     contexts: Annotated[
         int, typer.Option(min=1, help="Contexts over which the cost of training is spread in break-even.")
     ] = 1,
-    names: Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')] = None,
-    mixed: Annotated[bool, typer.Option("--mixed", help="As in `contextlab table`.")] = False,
+    names: NamesFile = None,
+    mixed: Mixed = False,
     notes: Annotated[bool, typer.Option("--notes", help="Also print the circumstances and what is grey.")] = False,
 ) -> None:
     """Draw stored results as a picture for a paper's column or a page, and print its caption."""
     from contextlab.reports import plots
-    from contextlab.reports.filters import Limit
-    from contextlab.reports.names import PLAIN, Names
     from contextlab.reports.plots import draw
     from contextlab.reports.plots.chosen import Options
 
     draw.check_format(out)
-    chosen = PLAIN if names is None else Names.read(names)
-    options = Options(x, metric, baseline, tuple(label or ()), chosen, contexts)
-    limits = [Limit.parse(text) for text in under or []]
-    made = plots.picture(kind, folders, options, where=where or (), under=limits, mixed=mixed)
+    options = Options(x, metric, baseline, tuple(label or ()), names_of(names), contexts)
+    made = plots.picture(kind, folders, options, where=where or (), under=limits_of(under), mixed=mixed)
     draw.save(made, out)
     say(made.caption)
     if notes and made.notes:

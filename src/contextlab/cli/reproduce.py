@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contextlab.cli import console, say
+from contextlab.cli.options import DataFolder, Device, format_of
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,12 +29,7 @@ class Scale(StrEnum):
     paper = "paper"
 
 
-class Form(StrEnum):
-    """How tables are printed."""
-
-    terminal = "terminal"
-    markdown = "markdown"
-    json = "json"
+FORMATS = ("markdown", "json", "text")
 
 
 def reproduce(
@@ -47,27 +43,31 @@ def reproduce(
         Path | None, typer.Option("--from", help="Print what is stored in this folder, without running.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/reproduce"),
-    data: Annotated[Path | None, typer.Option(help="Folder of data sets; by default CONTEXTLAB_DATA.")] = None,
+    data: DataFolder = None,
     backbone: Annotated[str | None, typer.Option(help="Another backbone than the recipe's.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="The most examples of every run.")] = None,
-    device: Annotated[str | None, typer.Option(help="Torch device; by default the GPU, where there is one.")] = None,
-    form: Annotated[Form, typer.Option("--format", help="terminal, markdown or json.")] = Form.terminal,
+    device: Device = None,
+    style: Annotated[
+        str | None,
+        typer.Option("--format", help=f"{', '.join(FORMATS)}; by default text on a terminal, and otherwise markdown."),
+    ] = None,
 ) -> None:
     """Print a table or figure of one of the papers beside what is measured here; without a name list all."""
     from contextlab.reports.papers import schema
 
+    style = format_of(style, FORMATS)
     if name is None:
-        _print([_list()], form)
+        _print([_list()], style)
         return
     found = schema.find(name)
     if published:
         from contextlab.reports.papers import page
 
-        _print([page.published(paper, entry) for paper, entry in found], form)
+        _print([page.published(paper, entry) for paper, entry in found], style)
         return
     options = {"backbone": backbone, "limit": limit, "device": device}
     if dry_run:
-        _print([_plan(paper, entry, scale, out, data, options) for paper, entry in found], form)
+        _print([_plan(paper, entry, scale, out, data, options) for paper, entry in found], style)
         return
     can = [(paper, entry) for paper, entry in found if _can(entry, scale, found)]
     recipes = [(paper, entry, _runs(paper, entry, scale, data, stored is not None)) for paper, entry in can]
@@ -78,9 +78,9 @@ def reproduce(
         if stored is not None:
             measured = measure.stored(runs, stored, model)
         else:
-            shown = False if form == Form.json else None
+            shown = False if style == "json" else None
             measured = measure.measured(runs, out=out, data=data, progress=shown, **{**options, "backbone": model})
-        _print([page.comparison(paper, entry, list(measured))], form)
+        _print([page.comparison(paper, entry, list(measured))], style)
 
 
 def _can(entry: Entry, scale: Scale, found: list[tuple[Paper, Entry]]) -> bool:
@@ -192,11 +192,11 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _print(pages: list[Page], form: Form) -> None:
+def _print(pages: list[Page], style: str) -> None:
     for page in pages:
-        if form == Form.json:
+        if style == "json":
             print(json.dumps(page.as_dict()), flush=True)
-        elif form == Form.markdown:
+        elif style == "markdown":
             print(page.markdown(), end="\n\n", flush=True)
         else:
             _show(page)

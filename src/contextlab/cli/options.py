@@ -1,0 +1,82 @@
+"""Options that several commands have, each with one meaning in all of them.
+
+`--out` is where a command writes, and `--from` is where it reads what was written before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contextlab.errors import UserError, check_known
+
+if TYPE_CHECKING:
+    from contextlab.reports.filters import Limit
+    from contextlab.reports.names import Names
+
+Folder = Annotated[Path, typer.Argument(help="Folder of results, as `bench` stores them.")]
+Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of results.")]
+From = Annotated[Path, typer.Option("--from", help="Folder of stored runs.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(metavar="CONDITION", help="Such as task=pg22, seed!=0, state_bytes<1e6, settings.K=64; repeat it."),
+]
+Under = Annotated[
+    list[str] | None, typer.Option(metavar="LIMIT", help="Only what costs no more, as state=32MB; repeat it.")
+]
+NamesFile = Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')]
+Mixed = Annotated[bool, typer.Option("--mixed", help="Also results of different code, data, prompts or weights.")]
+Notes = Annotated[bool, typer.Option("--notes", help="Also how the numbers were made, below the caption.")]
+DataFolder = Annotated[Path | None, typer.Option(help="Folder of data sets; by default CONTEXTLAB_DATA.")]
+Device = Annotated[str | None, typer.Option(help="Torch device; by default the GPU, where there is one.")]
+OutOfReader = Annotated[Path | None, typer.Option("--out", hidden=True)]
+"""`--out` of a command that only reads, whose users are told the right name."""
+
+
+def check_reads(out: Path | None) -> None:
+    """Refuse `--out` in a command that writes nothing.
+
+    Raises:
+        UserError: which names the right option.
+    """
+    if out is not None:
+        raise UserError(f"--out is where a command writes, and this one reads: write --from {out}.")
+
+
+def format_of(style: str | None, known: Sequence[str]) -> str:
+    """A format that is known; by default text on a terminal, and otherwise Markdown.
+
+    Raises:
+        UserError: for another one.
+    """
+    style = style or ("text" if sys.stdout.isatty() else "markdown")
+    if style == "terminal":
+        raise UserError("The format of a terminal is called text: write --format text.")
+    check_known("format", [style], known)
+    return style
+
+
+def names_of(path: Path | None) -> Names:
+    """The display names in a file; none without one.
+
+    Raises:
+        UserError: when it cannot be read, or holds something else.
+    """
+    from contextlab.reports.names import PLAIN, Names
+
+    return PLAIN if path is None else Names.read(path)
+
+
+def limits_of(texts: Sequence[str] | None) -> list[Limit]:
+    """The limits that `--under` names.
+
+    Raises:
+        UserError: when one has another form.
+    """
+    from contextlab.reports.filters import Limit
+
+    return [Limit.parse(text) for text in texts or ()]
