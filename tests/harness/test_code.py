@@ -4,12 +4,12 @@ import ast
 import importlib
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from forks import forks
 
 from contextlab import registry
 from contextlab.harness import code
@@ -201,7 +201,8 @@ def test_a_method_does_not_depend_on_other_methods_or_tasks() -> None:
 RUN_ID = """
 import contextlab
 results = contextlab.bench("window", "sst2/n2", limit=1, backbone="tiny-llama", device="cpu")
-print(contextlab.__file__, results.runs[0].run_id)
+print(contextlab.__file__)
+print(results.runs[0].run_id)
 """
 
 
@@ -209,25 +210,19 @@ def test_a_comment_keeps_a_run_and_a_line_of_attention_makes_another(tmp_path: P
     copy = tmp_path / "contextlab"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("weights", "__pycache__"))
 
-    def run_id() -> str:
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-c", RUN_ID]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        file, name = done.stdout.split()
-        assert Path(file).parent == copy
-        return name
-
     def edit(module: str, added: str) -> None:
         with open(copy / module, "a") as file:
             file.write(added)
 
-    first = run_id()
-    edit("reports/tables.py", "\nADDED = 1\n")
-    edit("cli/bench.py", "\nADDED = 1\n")
-    edit("version.py", '\n__version__ = "9"\n')
-    edit("methods/longmem/method.py", "\nADDED = 1\n")
-    edit("attention/cache.py", '\n# A comment.\n"""And a text."""\n')
-    assert run_id() == first
-    edit("attention/cache.py", "\nADDED = 1\n")
-    assert run_id() != first
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    with forks(tmp_path, environment) as run_id:
+        file, first = run_id(RUN_ID)
+        assert Path(file).parent == copy
+        edit("reports/tables.py", "\nADDED = 1\n")
+        edit("cli/bench.py", "\nADDED = 1\n")
+        edit("version.py", '\n__version__ = "9"\n')
+        edit("methods/longmem/method.py", "\nADDED = 1\n")
+        edit("attention/cache.py", '\n# A comment.\n"""And a text."""\n')
+        assert run_id(RUN_ID) == [file, first]
+        edit("attention/cache.py", "\nADDED = 1\n")
+        assert run_id(RUN_ID)[1] != first

@@ -17,6 +17,7 @@ from lm_eval._cli import HarnessCLI
 from lm_eval.api.registry import get_model, model_registry
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from lm_eval.tasks.ruler import prepare_niah
 
 from contextlab.errors import UserError
 from contextlab.integrations.lm_eval import ContextLM, _limit, main, register, tokenizer_folder
@@ -199,14 +200,20 @@ def test_the_harness_knows_the_model_beside_its_own() -> None:
     assert "hf" in model_registry
 
 
-def test_a_task_that_writes_its_own_texts_gets_the_backbones_tokenizer(cache: Path) -> None:
+def test_a_task_that_writes_its_own_texts_gets_the_backbones_tokenizer(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("wonderwords")
+    # The task writes 500 texts, one after the other.
+    written = prepare_niah.generate_samples
+    monkeypatch.setattr(prepare_niah, "generate_samples", lambda *a, **kw: written(*a, **{**kw, "num_samples": 20}))
     folder = tokenizer_folder("tiny-llama")
     assert folder.parent == cache / "tokenizers"
     assert tokenizer_folder("tiny-gpt2") == folder  # the same bytes
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     metadata: dict[str, Any] = {"tokenizer": str(folder), "max_seq_lengths": [512]}
     docs = TaskManager(metadata=metadata).load(["niah_single_1"])["tasks"]["niah_single_1"].eval_docs
+    assert len(docs) == 20
     longest = max(len(doc["input"].encode()) for doc in docs)
     assert 300 < longest <= 512 - 128  # the task leaves room for an answer
 

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,9 +76,9 @@ def test_every_file_is_found_and_every_set_has_one() -> None:
     assert manager().all_tags == ["contextlab_icl"]
 
 
-def test_the_folder_is_printed() -> None:
-    command = [sys.executable, "-m", "contextlab.integrations.lm_eval_tasks"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{FOLDER}\n"
+def test_the_folder_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module("contextlab.integrations.lm_eval_tasks.__main__")
+    assert capsys.readouterr().out == f"{FOLDER}\n"
 
 
 @pytest.mark.parametrize("settings", ["k=1,n=5,scoring=label", "k=1,n=8,template=evalm", "k=0,n=24,template=hso"])

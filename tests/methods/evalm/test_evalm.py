@@ -53,9 +53,9 @@ def read(method, tokens):
     return method.read(method.start(len(tokens)), tokens)[1]
 
 
-@pytest.mark.parametrize(("family", "form"), [("tiny-opt", "overlap"), ("tiny-llama", "papers")])
-def test_laws(family, form):
-    results = laws.check(lambda b: EVALM(b, EVALMConfig(**FORMS[form])), (family,))
+def test_laws_in_the_papers_form():
+    """Those with overlap are tested with an update."""
+    results = laws.check(lambda b: EVALM(b, EVALMConfig(**FORMS["papers"])), ("tiny-llama",))
     assert [(r.law, r.detail) for r in results if not r.passed] == []
 
 

@@ -52,7 +52,8 @@ def untrained(backbone):
 
 
 def test_every_law(tmp_path):
-    results = laws.check(untrained, ("tiny-gpt2",)) + laws.check(lambda b: randomised(b, tmp_path / "w.safetensors"))
+    """With weights that write something; those of registered methods are as initialised."""
+    results = laws.check(lambda b: randomised(b, tmp_path / "w.safetensors"))
     assert [result for result in results if not result.passed] == []
 
 
