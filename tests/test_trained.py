@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_weights import method, moved, write
+from toy_weights import BACKBONE, method, moved, write
 
 from contextlab import backbone as backbones
 from contextlab import cards, registry, trained
@@ -50,6 +50,16 @@ def test_of_several_the_one_trained_longest_is_taken(folder: Path) -> None:
     for tokens in (5, 500, 50):
         write(folder / str(tokens), moved(method(N=32, weights="none"), tokens / 1e4), tokens)
     assert method(N=32).card.cost.tokens == 500
+
+
+def test_of_several_that_are_recommended_or_equal_the_first_is_taken(folder: Path) -> None:
+    """In the order in which they are listed, so that folders of the environment come before the package."""
+    for name, by in (("b", 0.02), ("a", 0.01), ("c", 0.01)):
+        write(folder / name, moved(method(N=32, weights="none"), by), recommended=True)
+    assert trained.names()[:3] == ["a", "b", "c"]
+    assert trained.recommendations()["longmem", BACKBONE.digest].name == "a"
+    ours = {one.name: digest for digest, one in trained.by_digest().items() if one.file.is_relative_to(folder)}
+    assert ours.keys() == {"a", "b"}
 
 
 def test_a_folder_of_weights_may_be_named_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,15 @@ def test_products_of_every_shape_count_as_under_the_watch(rows: int, m: int, k: 
         agree(product)
 
 
+@given(st.permutations([(2, 3, 4), (7, 5, 6), (1, 9, 1), (3, 3, 3)]))
+def test_the_largest_product_is_known_in_whatever_order_they_are_computed(shapes: list[tuple[int, int, int]]) -> None:
+    with ProductCounter() as counter:
+        for m, k, n in shapes:
+            torch.ones(m, k) @ torch.ones(k, n)
+    assert counter.largest_bytes == max(4 * (m * k + m * n) for m, k, n in shapes)
+    assert counter.count == len(shapes)
+
+
 @pytest.mark.parametrize("needing", ["a", "b", "both", "none"])
 def test_backward_passes_count_what_they_compute(needing: str) -> None:
     a = torch.randn(2, 3, 4, requires_grad=needing in ("a", "both"))

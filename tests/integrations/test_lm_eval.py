@@ -20,7 +20,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks.ruler import prepare_niah
 
 from contextlab.errors import UserError
-from contextlab.integrations.lm_eval import ContextLM, _limit, main, register, tokenizer_folder
+from contextlab.integrations.lm_eval import PIECE, ContextLM, _limit, main, register, tokenizer_folder
 from contextlab.integrations.lm_eval_tasks import FOLDER
 from contextlab.methods.window import WindowConfig
 
@@ -114,6 +114,24 @@ def test_full_writes_like_the_harness_own_model(full: ContextLM, hf: Any) -> Non
     ours, theirs = (model.generate_until(instances(), disable_tqdm=True) for model in (full, hf))
     assert ours == theirs
     assert len(set(ours)) > 3
+
+
+def test_every_piece_of_a_sampled_text_has_draws_of_its_own(window: ContextLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the same request has the same text."""
+    seeds: list[int] = []
+    generate = window.method.generate
+
+    def seeded(*arguments: Any, **options: Any) -> Any:
+        seeds.append(options["seed"])
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr(window.method, "generate", seeded)
+    options = {"until": ["\x1c"], "max_gen_toks": 4 * PIECE, "temperature": 1.0}
+    texts = [window.generate_until(requests(("A text", options)), disable_tqdm=True) for _ in range(2)]
+    assert texts[0] == texts[1]
+    half = len(seeds) // 2
+    assert seeds[:half] == seeds[half:]
+    assert len(set(seeds[:half])) == half > 1
 
 
 def test_greedy_continuations_are_recognised_at_every_length(full: ContextLM) -> None:

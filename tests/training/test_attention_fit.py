@@ -29,7 +29,8 @@ def batch(length: int = 60, shorter: int = 17) -> Batch:
 
 
 def loss(method: EVALM, one: Batch) -> torch.Tensor:
-    outcome = registry.named_objective("attention", method, made([30] * 3))(method.start(2), one)
+    objective = registry.named_objective("attention", method, made([30] * 3))
+    outcome = objective(method.start(len(one.lengths_B)), one)
     assert outcome.nats is None
     return outcome.loss / one.lengths_B.sum()
 
@@ -84,6 +85,9 @@ def test_padding_counts_nothing() -> None:
     other = Batch(one.tokens_BT.clone(), *list(vars(one).values())[1:])
     other.tokens_BT[1, 43:] = 9
     torch.testing.assert_close(loss(method, one), loss(method, other))
+    cut = Batch(one.tokens_BT[1:, :43], one.lengths_B[1:], *(part[1:] for part in list(vars(one).values())[2:5]))
+    alone = Batch(one.tokens_BT[1:], *list(vars(cut).values())[1:])
+    torch.testing.assert_close(loss(method, alone), loss(method, cut))
 
 
 def test_summaries_learn_a_text_and_the_update_of_the_backbone_does_not(
