@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_weights import BACKBONE, method, moved, write
+from toy_weights import BACKBONE, method, moved, smaller, write
 
 from contextlab import backbone as backbones
 from contextlab import cards, registry, trained
@@ -133,6 +133,33 @@ def test_one_name_for_two_weights_is_refused_and_for_two_copies_is_not(folder: P
     monkeypatch.setenv(trained.FOLDERS, f"{folder / 'a'}:{folder / 'c'}")
     with pytest.raises(UserError, match=r"names the weights in .* and .*: give the path of one of them"):
         trained.find("one")
+
+
+def test_weights_are_known_by_the_digests_of_the_files_that_theirs_was_made_from(folder: Path) -> None:
+    before = write(folder / "wide" / "one", moved(method(N=32, weights="none"), 0.01))
+    digest = method(N=32, weights=before).weights_digest
+    smaller(folder / "one", before)
+    (weights,) = (one for one in trained.every() if one.name == "one")
+    assert digest != weights.digest == method(N=32).weights_digest
+    assert trained.by_digest()[digest] == trained.by_digest()[weights.digest] == weights
+    file = weights.earlier(digest)
+    assert file is not None
+    assert (file.dtype, file.difference, file.bytes) == ("float16", 2e-4, before.stat().st_size)
+    assert weights.earlier(weights.digest) is None
+    assert weights.earlier(None) is None
+
+
+def test_of_one_set_of_weights_in_more_and_in_fewer_bits_the_first_listed_is_meant(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = write(folder / "z" / "one", moved(method(N=32, weights="none"), 0.01))
+    small = smaller(folder / "a" / "one", before)
+    for first, second in ((before, small), (small, before)):
+        monkeypatch.setenv(trained.FOLDERS, f"{first.parents[1]}:{second.parents[1]}")
+        meant = trained.find("one")
+        assert meant is not None
+        assert meant.file == first
+        assert method(N=32).trained_weights == meant
 
 
 def test_a_folder_with_the_name_of_a_method_is_named_by_its_path(folder: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from contextlab import cards
-from contextlab.cards import CARD, FILE, Card
+from contextlab.cards import CARD, FILE, Card, Earlier
 from contextlab.errors import UserError
 
 METHODS = "contextlab.methods"
@@ -44,6 +44,10 @@ class Trained:
     def digest(self) -> str:
         """Equal for equal weights: of what was learned, or of the file where an early card does not say it."""
         return self.card.weights.digest or self.card.weights.sha256
+
+    def earlier(self, digest: str | None) -> Earlier | None:
+        """The file with this digest from which that of these weights was made; None where it was made from no such."""
+        return next((file for file in self.card.earlier if file.digest == digest), None)
 
     def free(self, otherwise: Collection[str]) -> frozenset[str]:
         """Settings that may differ in use: those that the card says, or `otherwise` where it does not."""
@@ -90,7 +94,8 @@ def find(name: str) -> Trained | None:
     """
     files = [file for file in listed() if file.parent.name == name] or _in_folder(name)
     found = [Trained(name, file, cards.read(file.parent / CARD)) for file in files]
-    if len({one.digest for one in found}) > 1:
+    # Of one set of weights in more and in fewer bits the first one is meant.
+    if len({one.digest for one in found} - {file.digest for one in found for file in one.card.earlier}) > 1:
         where = " and ".join(str(one.file.parent) for one in found)
         raise UserError(f"'{name}' names the weights in {where}: give the path of one of them.")
     return found[0] if found else None
@@ -103,8 +108,11 @@ def of_file(file: Path, card: Card) -> Trained:
 
 
 def by_digest() -> dict[str, Trained]:
-    """All listed weights by the digest of what was learned; the first of equal ones."""
-    return {one.digest: one for one in reversed(every())}
+    """All listed weights by the digest of what was learned, in their files and in earlier ones; the first of equal
+    ones."""
+    weights = every()[::-1]
+    before = {file.digest: one for one in weights for file in one.card.earlier}
+    return before | {one.digest: one for one in weights}
 
 
 def recommendations() -> dict[tuple[str, str], Trained]:
@@ -120,7 +128,8 @@ def fitting(
     free: Collection[str],
     digest: Callable[[], str],
 ) -> Path | None:
-    """The listed weights that fit a method: those with the fewest other settings, and then those trained longest.
+    """The listed weights that fit a method: those with the fewest other settings, then those trained longest, and then
+    the first.
 
     Args:
         kind: name of its class.
@@ -139,7 +148,7 @@ def fitting(
         allowed = set(free if card.free is None else card.free)
         if card.kind == kind and differing.keys() <= allowed and card.backbone.digest == digest():
             fits.append((len(differing), -card.cost.tokens, file))
-    return min(fits)[2] if fits else None
+    return min(fits, key=lambda fit: fit[:2])[2] if fits else None
 
 
 def _differing(trained: Mapping[str, Any], used: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
+from contextlab import trained
 from contextlab.errors import UserError, listed
 from contextlab.harness import labels
 from contextlab.harness.stored import Result, minor
 from contextlab.reports.cells import Table
 from contextlab.reports.dimensions import kind_of_device, named, started
 from contextlab.reports.names import PLAIN, Names
+from contextlab.trained import Trained
 
 DIGITS = 8
 COMMIT = 7
@@ -164,11 +166,41 @@ def mixtures(results: Sequence[Result], shown: Collection[str] = (), names: Name
         shown: dimensions in which results may differ, because the table shows them.
         names: display names, with which captions speak of them.
     """
-    ordered = sorted(results, key=started)
+    by_digest = trained.by_digest()
+    ordered = [_as_now(result, by_digest) for result in sorted(results, key=started)]
     kinds = [kind for kind in KINDS if kind.column not in shown]
     before, after = kinds[:4], kinds[4:]
     differing = functools.partial(_differing, ordered, names)
     return [*chain(*map(differing, before)), *_of_code(ordered, names), *chain(*map(differing, after))]
+
+
+def of_weights(results: Sequence[Result], names: Names = PLAIN) -> list[str]:
+    """Sentences, without their full stop, about results whose trained weights are now stored in fewer bits.
+
+    Args:
+        results: of one table, picture or page.
+        names: display names of methods.
+    """
+    by_digest = trained.by_digest()
+    counts = Counter(result.method_weights for result in results if result.method_weights in by_digest)
+    sentences = []
+    for digest, count in counts.items():
+        weights = by_digest[digest]
+        if file := weights.earlier(digest):
+            runs = f"{count} run{'s were' if count > 1 else ' was'} made with {names.of('method', weights.name)}"
+            sentences.append(
+                f"{runs} in {file.dtype}; the name now stands for the same weights in {weights.card.weights.dtype}, "
+                f"with which the loss on held-back texts differs by {file.difference:+.4f} nats per token"
+            )
+    return sentences
+
+
+def _as_now(result: Result, by_digest: Mapping[str, Trained]) -> Result:
+    """A result as one of the listed file, where that was made from the file with the weights of the result."""
+    weights = by_digest.get(result.method_weights or "")
+    if weights is None or weights.earlier(result.method_weights) is None:
+        return result
+    return result.model_copy(update={"method_weights": weights.digest})
 
 
 def with_mixtures(table: Table, mixed: Sequence[Mixture]) -> Table:

@@ -13,7 +13,7 @@ from contextlab.errors import UserError, check_known
 from contextlab.harness import labels
 from contextlab.harness.stored import Result
 from contextlab.reports import captions, costs
-from contextlab.reports.alike import mixtures, with_mixtures
+from contextlab.reports.alike import mixtures, of_weights, with_mixtures
 from contextlab.reports.cells import Cell, Column, Table, sorted_by, with_mean_over_tasks
 from contextlab.reports.dimensions import DIMENSIONS, learned
 from contextlab.reports.entries import (
@@ -108,7 +108,9 @@ class _Builder:
             tuple(self._legend(order, noisy=noisy)),
             notes=tuple(captions.notes(self._shown, order, self.differing, self.names, noisy=noisy)),
         )
-        table = with_mixtures(table, mixtures([run for run, _ in self._shown], DIMENSIONS, self.names))
+        runs = [run for run, _ in self._shown]
+        table = with_mixtures(table, mixtures(runs, DIMENSIONS, self.names))
+        table = dataclasses.replace(table, notes=(*table.notes, *of_weights(runs, self.names)))
         if self.layout.mean_tasks:
             table = with_mean_over_tasks(table, self.layout.columns)
         return sorted_by(table, self.layout.sort)

@@ -19,7 +19,7 @@ from rich.progress import track
 from contextlab import harmless
 from contextlab.errors import UserError
 from contextlab.harness.store import lines
-from contextlab.reports.alike import mixtures
+from contextlab.reports.alike import mixtures, of_weights
 from contextlab.reports.dimensions import DIMENSIONS
 from contextlab.reports.filters import selection_of
 from contextlab.reports.frame import frame_of
@@ -72,6 +72,7 @@ def page(
         _add_texts(blocks, about, first, data, on_missing)
     about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
     mixed = [one.sentence for one in mixtures(selection.results, DIMENSIONS, names)]
+    mixed += of_weights(selection.results, names)
     said = ". ".join(filter(None, [selection.left_out.sentence, *mixed]))
     about |= {"version": __version__, "left_out": harmless.line(said)}
     return _assembled(title, about, blocks)

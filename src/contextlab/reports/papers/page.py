@@ -9,7 +9,7 @@ from contextlab import grammar
 from contextlab.cards import short_count
 from contextlab.harness import labels
 from contextlab.harness.stored import Result
-from contextlab.reports.alike import mixtures
+from contextlab.reports.alike import mixtures, of_weights
 from contextlab.reports.dimensions import once
 from contextlab.reports.papers.measure import Measured
 from contextlab.reports.papers.readings import gained, printed_change, reading
@@ -149,11 +149,15 @@ def _learned(found: Sequence[Measured]) -> Iterator[str]:
 
 
 def _mixtures(found: Sequence[Measured]) -> Iterator[str]:
-    """What the results of the column `here` and of its twins do not have in common; the device has its own row."""
-    for mixture in mixtures(once(r for one in found for r in (one.result, one.twin) if r is not None), {"device"}):
+    """What the results of the column `here` and of its twins do not have in common, the device apart, which has its own
+    row, and which of them have weights in more bits than now."""
+    results = once(r for one in found for r in (one.result, one.twin) if r is not None)
+    for mixture in mixtures(results, {"device"}):
         yield f"{mixture.sentence}."
         if mixture.detail:
             yield f"{mixture.detail}."
+    for sentence in of_weights(results):
+        yield f"{sentence}."
 
 
 def _with_tokens(label: str, result: Result | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 
 from contextlab.errors import UserError, unknown
-from contextlab.reports.alike import check_alike, mixtures
+from contextlab.reports.alike import check_alike, mixtures, of_weights
 from contextlab.reports.filters import LeftOut, Limit, selection_of
 from contextlab.reports.frame import frame_of
 from contextlab.reports.plots.chosen import Options
@@ -83,7 +83,8 @@ def picture(
     made = DRAWERS[kind](frame_of(selection.results), options, selection.left_out)
     named = mixtures(selection.results, names=options.names)
     caption = " ".join([made.caption, *(f"{one.sentence}." for one in named)])
-    notes = " ".join(filter(None, [made.notes, *(f"{one.detail}." for one in named if one.detail)]))
+    details = [*(one.detail for one in named if one.detail), *of_weights(selection.results, options.names)]
+    notes = " ".join(filter(None, [made.notes, *(f"{detail}." for detail in details)]))
     return dataclasses.replace(made, caption=caption, notes=notes)
 
 
