@@ -14,6 +14,7 @@ LINK = re.compile(r"(\]\()(\.\.?/[^)\s#]*)")
 SECTION = re.compile(r"<!-- run: .*?<!-- end -->", re.DOTALL)
 STAR = re.compile(r"(?<![*\\])\*(?![*\s])")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+INTERVAL = re.compile(r"\[([-+\d.]+), ([-+\d.]+)\]")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -30,10 +31,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Formulas become MathML, which browsers show without a script; wide tables scroll in a box."""
+    """Formulas become MathML, which browsers show without a script; wide tables scroll in a box,
+    and no line ends inside of an interval."""
     content = FORMULA.sub(lambda match: mathml(match[3], block=match[2] == "["), content)
     # A bar in code is escaped in Markdown's tables, and GitHub takes the escape away.
-    content = CELL.sub(lambda match: match[0].replace("\\|", "|"), content)
+    content = CELL.sub(lambda match: INTERVAL.sub(r"[\1,&nbsp;\2]", match[0].replace("\\|", "|")), content)
     return content.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, bench, filled, text
+from pages import PAGES, ROOT, bench, blocks, filled, text
 
 from contextlab import registry
 from contextlab.cli import main as cli
@@ -104,8 +104,8 @@ def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
 
 def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (shown,) = re.findall(r"<!-- tested -->\n\n(.*?)\n\n", (ROOT / "docs/settings.md").read_text(), re.DOTALL)
-    for line in shown.splitlines():
+    (block,) = [block for block in blocks("docs/settings.md") if "runs/forms" in block.code]
+    for line in block.commands:
         assert cli.main(shlex.split(line)[1:]) == 0
     out = capsys.readouterr().out
     labels = ("pg22/S1(tokens=512)", "pg22/S2(tokens=512)", "pg22/S1(tokens=256)")

@@ -87,12 +87,12 @@ def test_stars_of_a_filled_table_are_no_emphasis() -> None:
 
 
 def test_formulas_and_tables_of_a_page() -> None:
-    page = '<span class="arithmatex">\\(a &lt; b\\)</span><table><td><code>a\\|b</code></td></table>'
+    page = '<span class="arithmatex">\\(a &lt; b\\)</span><table><td><code>a\\|b</code> 1 [-.5, +2.0]</td></table>'
     made = bench("mkdocs_hooks").on_page_content(page)
     assert made.startswith("<math")
     assert "<mi>a</mi>" in made
     assert "<<" not in made
-    assert "<code>a|b</code>" in made
+    assert "<code>a|b</code> 1 [-.5,&nbsp;+2.0]" in made
     assert made.endswith("</table></div>")
 
 
