@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 def bench(methods: str, out: Path, **options: Any) -> Results:
     return contextlab.bench(
         methods,
-        "needle/1k(tokens=256),pg22(tokens=600)",
+        "needle/1k(tokens=256),pg22(tokens=300)",
         backbone="tiny-llama",
         device="cpu",
         limit=2,

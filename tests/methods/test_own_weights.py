@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from law_forms import PARTS, broken
 
 from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.backbone import Backbone, wrap
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
-from contextlab.testing import laws
 from contextlab.testing.parts import read, texts
 
 EVALM: dict[str, Any] = {"W": 32, "c": 8, "sinks": 2, "remote_bias": -0.5}
@@ -129,6 +129,6 @@ def test_other_words_are_no_rank(rank: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["window", "evalm"])
-def test_laws(name: str) -> None:
-    results = laws.check(lambda b: made(name, b, rank="full"), ("tiny-gpt2",))
-    assert [(r.law, r.detail) for r in results if not r.passed] == []
+@pytest.mark.parametrize("around", PARTS)
+def test_laws(name: str, around: bool) -> None:
+    assert broken(lambda b: made(name, b, rank="full"), "tiny-gpt2", around=around) == {}

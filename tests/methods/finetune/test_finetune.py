@@ -113,12 +113,16 @@ def state_of(model: Any) -> Any:
 
 
 # A split has a sharper test below; reading every token of the vocabulary from every state takes long.
-COSTLY = ("streaming", "normalised")
+COSTLY = [("full", "streaming"), ("lora", "streaming"), ("lora", "normalised")]
 
 
 @pytest.mark.parametrize(
     ("form", "law"),
-    [(form, law) for form in FORMS for law in laws.LAWS if form == "full" or (form == "lora" and law not in COSTLY)],
+    [
+        pytest.param(form, law, marks=[pytest.mark.slow] if (form, law) in COSTLY else [])
+        for form in ("full", "lora")
+        for law in laws.LAWS
+    ],
 )
 def test_keeps_the_laws_while_it_learns(form: str, law: str) -> None:
     """With a context that ends inside of the laws' texts."""

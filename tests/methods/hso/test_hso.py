@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from law_forms import PARTS, broken
 
 from contextlab.attention import rotate
 from contextlab.backbone import load, wrap
@@ -16,7 +17,6 @@ from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.hso.reading import Reading
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
 from contextlab.methods.window import Window, WindowConfig
-from contextlab.testing.laws import check
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 
@@ -61,11 +61,10 @@ SLOW = pytest.mark.slow
         pytest.param("tiny-llama", "sliding", marks=SLOW),
     ],
 )
-def test_the_laws(family, eviction):
+@pytest.mark.parametrize("around", PARTS)
+def test_the_laws(family, eviction, around):
     """With steps that do not fit the context evenly."""
-    made = check(lambda model: hso(model, k=13, eviction=eviction), (family,))
-    broken = [result for result in made if not result.passed]
-    assert not broken, broken
+    assert broken(lambda model: hso(model, k=13, eviction=eviction), family, around=around) == {}
 
 
 def naive_attention(q, k, v, scale):

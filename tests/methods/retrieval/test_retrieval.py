@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from law_forms import PARTS, broken
 from random_texts import read, text
 from torch import Tensor
 
@@ -44,9 +45,9 @@ def made(backbone: Backbone, **settings: Any) -> Retrieval:
 
 
 @pytest.mark.parametrize(("family", "form"), [("tiny-gpt2", "learned"), ("tiny-llama", "small")])
-def test_laws(family: str, form: str) -> None:
-    results = laws.check(lambda b: made(b, **FORMS[form]), (family,))
-    assert [(r.law, r.family, r.detail) for r in results if not r.passed] == []
+@pytest.mark.parametrize("around", PARTS)
+def test_laws(family: str, form: str, around: bool) -> None:
+    assert broken(lambda b: made(b, **FORMS[form]), family, around=around) == {}
 
 
 @pytest.mark.parametrize("law", ["causality", "rows", "saving", "restart"])

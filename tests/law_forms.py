@@ -1,0 +1,30 @@
+"""The laws of further forms of a registered method, which keeps all laws in two families of models.
+
+What stands around a method (counters, and the turns of threads) does not know its form: for forms, its laws are slow
+tests.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from contextlab.testing import laws
+
+AROUND = ("counting", "threads")
+"""Laws of what stands around a method."""
+PARTS = [pytest.param(False, id="within"), pytest.param(True, id="around", marks=pytest.mark.slow)]
+"""Values of the parameter `around` of a test."""
+
+
+def broken(make: laws.Make, *families: str, around: bool = False) -> dict[tuple[str, str], str]:
+    """What does not hold, by law and model; empty where all laws do.
+
+    Args:
+        make: builds the method on a backbone.
+        families: of models.
+        around: whether the laws of `AROUND` are checked, or all others.
+    """
+    cases = [case for case in laws.cases(families) if (case.law in AROUND) == around]
+    assert cases
+    details = {(case.law, case.label): case.broken(make) for case in cases}
+    return {name: detail for name, detail in details.items() if detail is not None}
