@@ -34,8 +34,8 @@ def forks(folder: Path, environment: Mapping[str, str]) -> Iterator[Callable[[st
         A function from the code to the lines that it prints.
     """
     command = [sys.executable, "-c", SERVER]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=folder, env=dict(environment), text=True, **pipes) as server:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, env=environment, text=True, stdin=pipe, stdout=pipe) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         stdin, stdout = server.stdin, server.stdout
