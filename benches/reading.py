@@ -135,7 +135,7 @@ def pairs_of_work(
     }
 
 
-def spelled(item: grammar.Item) -> str:
+def spelled(item: grammar.NamedItem) -> str:
     """A method with its settings."""
     return grammar.spelled(item.name, None, item.settings)
 

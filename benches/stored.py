@@ -22,9 +22,9 @@ import torch
 from contextlab import seals
 from contextlab.benchmarks.task import Measure, Metric, Part
 from contextlab.harness.identity import hardware
-from contextlab.harness.stored import Cost, Costs, Data, ExampleLine, Parameters, Provenance, Result, Size
+from contextlab.harness.stored import Costs, Data, ExampleLine, Parameters, PhaseCost, Provenance, Result, StateSize
 from contextlab.reports.frame import frame_of
-from contextlab.reports.layout import Layout
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.stored import summaries
 from contextlab.reports.tables import comparison
 
@@ -54,7 +54,7 @@ def line(index: int, nats: float) -> ExampleLine:
 
 def summary(run_id: str, method: str, number: int, nats: list[float]) -> Result:
     """The summary of a run; tasks and seeds go up with its number."""
-    cost = Cost(flops=10**12, peak_bytes=10**9, seconds=1.0, seconds_spread=0.1, tokens=1024)
+    cost = PhaseCost(flops=10**12, peak_bytes=10**9, seconds=1.0, seconds_spread=0.1, tokens=1024)
     value = sum(nats) / len(nats)
     metrics = {
         name: Metric(value, value - 0.1, value + 0.1, len(nats))
@@ -70,7 +70,7 @@ def summary(run_id: str, method: str, number: int, nats: list[float]) -> Result:
         data=Data(source="local", sha256=f"{number % 50:064d}", examples=len(nats), note="synthetic"),
         parameters=Parameters(backbone=0, added=0, trained=0), max_context=None, untrained=False, twin=None,
         measure=Measure("nats_per_token", higher_is_better=False), metrics=metrics, cost=Costs(query=cost), measured=0,
-        state=Size(bytes=10**6, floats=10**5, tokens=1024, cached=1024), provenance=about,
+        state=StateSize(bytes=10**6, floats=10**5, tokens=1024, cached=1024), provenance=about,
     )  # fmt: skip
 
 
@@ -93,9 +93,9 @@ def main() -> None:
         store(Path(folder), options.runs)
         work: dict[str, Callable[[], Any]] = {
             "frame": lambda: frame_of(summaries(folder)),
-            "table": lambda: comparison(summaries(folder), Layout(metrics=("nats_per_token_cold",))),
+            "table": lambda: comparison(summaries(folder), TableLayout(metrics=("nats_per_token_cold",))),
             "table_with_share": lambda: comparison(summaries(folder)),
-            "table_with_tests": lambda: comparison(summaries(folder), Layout(marks=True, mean_seeds=True)),
+            "table_with_tests": lambda: comparison(summaries(folder), TableLayout(marks=True, mean_seeds=True)),
         }
         times = {name: seconds(one, options.repeats) for name, one in work.items()}
     report = {"bench": "stored", "device": hardware(torch.device("cpu")), "runs": options.runs, "examples": EXAMPLES}

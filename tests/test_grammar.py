@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from contextlab import grammar
 from contextlab.errors import UserError
-from contextlab.grammar import Item
+from contextlab.grammar import NamedItem
 
 ODD = st.text(st.sampled_from("ab.py:/,=()[]{}'\" \t|*0-"), max_size=12)
 TEXTS = st.one_of(ODD, st.text(max_size=12))
@@ -21,12 +21,12 @@ JSON = st.recursive(
 ).filter(lambda value: value is None or isinstance(value, list | dict))
 VALUES = st.one_of(TEXTS, JSON)
 SETTINGS = st.dictionaries(KEYS, VALUES, max_size=3)
-METHODS = st.builds(Item, NAMES, st.none(), SETTINGS)
-TASKS = st.builds(Item, NAMES, st.none() | TEXTS, SETTINGS)
+METHODS = st.builds(NamedItem, NAMES, st.none(), SETTINGS)
+TASKS = st.builds(NamedItem, NAMES, st.none() | TEXTS, SETTINGS)
 
 
 @given(st.lists(TASKS, min_size=1, max_size=3))
-def test_tasks_that_are_spelled_are_read_back(listed: list[Item]) -> None:
+def test_tasks_that_are_spelled_are_read_back(listed: list[NamedItem]) -> None:
     texts = [grammar.spelled(one.name, one.split, one.settings) for one in listed]
     assert grammar.items(",".join(texts), "task") == listed
     assert grammar.items(" , ".join(texts), "task") == listed
@@ -34,7 +34,7 @@ def test_tasks_that_are_spelled_are_read_back(listed: list[Item]) -> None:
 
 
 @given(st.lists(METHODS, min_size=1, max_size=3))
-def test_methods_that_are_spelled_are_read_back(listed: list[Item]) -> None:
+def test_methods_that_are_spelled_are_read_back(listed: list[NamedItem]) -> None:
     text = ", ".join(grammar.spelled(one.name, None, one.settings) for one in listed)
     assert grammar.items(text, "method") == listed
     marked = f"{grammar.spelled(listed[0].name, None, listed[0].settings)} {grammar.UNTRAINED}"
@@ -43,7 +43,7 @@ def test_methods_that_are_spelled_are_read_back(listed: list[Item]) -> None:
 
 @given(NAMES, SETTINGS)
 def test_splits_and_settings_alone_are_read_back(name: str, settings: dict[str, Any]) -> None:
-    assert grammar.split(grammar.spelled_split(name, settings)) == Item(name, None, settings)
+    assert grammar.split(grammar.spelled_split(name, settings)) == NamedItem(name, None, settings)
     pairs = ",".join(f"{key}={grammar.spelled_value(value)}" for key, value in settings.items())
     assert grammar.settings(pairs, "it") == settings
 
@@ -67,41 +67,50 @@ def test_any_text_gives_items_or_one_sentence(text: str, kind: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "listed"),
     [
-        ("window", [Item("window")]),
-        (" window , ,full,", [Item("window"), Item("full")]),
-        ("longmem(K=32, csz = 4 ),longmem", [Item("longmem", None, {"K": "32", "csz": "4"}), Item("longmem")]),
-        ("longmem ( K = 32 )", [Item("longmem", None, {"K": "32"})]),
-        ("longmem()", [Item("longmem")]),
-        ("longmem (untrained),longmem(K=8) (untrained)", [Item("longmem"), Item("longmem", None, {"K": "8"})]),
-        ("longmem (trained 1.2M),longmem(K=8) (trained 950)", [Item("longmem"), Item("longmem", None, {"K": "8"})]),
-        ("a/b.py:C(x=1)", [Item("a/b.py:C", None, {"x": "1"})]),
-        ("'a (1),b/c.py:C'(x=1)", [Item("a (1),b/c.py:C", None, {"x": "1"})]),
-        ("m(x=f(1,2),y=*.[01])", [Item("m", None, {"x": "f(1,2)", "y": "*.[01]"})]),
-        ("m(x='1,2)',y=\"it's\",z='it''s')", [Item("m", None, {"x": "1,2)", "y": "it's", "z": "it's"})]),
+        ("window", [NamedItem("window")]),
+        (" window , ,full,", [NamedItem("window"), NamedItem("full")]),
+        (
+            "longmem(K=32, csz = 4 ),longmem",
+            [NamedItem("longmem", None, {"K": "32", "csz": "4"}), NamedItem("longmem")],
+        ),
+        ("longmem ( K = 32 )", [NamedItem("longmem", None, {"K": "32"})]),
+        ("longmem()", [NamedItem("longmem")]),
+        (
+            "longmem (untrained),longmem(K=8) (untrained)",
+            [NamedItem("longmem"), NamedItem("longmem", None, {"K": "8"})],
+        ),
+        (
+            "longmem (trained 1.2M),longmem(K=8) (trained 950)",
+            [NamedItem("longmem"), NamedItem("longmem", None, {"K": "8"})],
+        ),
+        ("a/b.py:C(x=1)", [NamedItem("a/b.py:C", None, {"x": "1"})]),
+        ("'a (1),b/c.py:C'(x=1)", [NamedItem("a (1),b/c.py:C", None, {"x": "1"})]),
+        ("m(x=f(1,2),y=*.[01])", [NamedItem("m", None, {"x": "f(1,2)", "y": "*.[01]"})]),
+        ("m(x='1,2)',y=\"it's\",z='it''s')", [NamedItem("m", None, {"x": "1,2)", "y": "it's", "z": "it's"})]),
         (
             "m(x=[1, [2]],y=null,z='null',w={\"a\": 1})",
-            [Item("m", None, {"x": [1, [2]], "y": None, "z": "null", "w": {"a": 1}})],
+            [NamedItem("m", None, {"x": [1, [2]], "y": None, "z": "null", "w": {"a": 1}})],
         ),
-        ("m(x=a=b,y='')", [Item("m", None, {"x": "a=b", "y": ""})]),
+        ("m(x=a=b,y='')", [NamedItem("m", None, {"x": "a=b", "y": ""})]),
     ],
 )
-def test_methods_are_read_as_documented(text: str, listed: list[Item]) -> None:
+def test_methods_are_read_as_documented(text: str, listed: list[NamedItem]) -> None:
     assert grammar.items(text, "method") == listed
 
 
 @pytest.mark.parametrize(
     ("text", "listed"),
     [
-        ("pg22/S1(tokens=8192),needle", [Item("pg22", "S1", {"tokens": "8192"}), Item("needle")]),
-        ("needle(tokens=5)", [Item("needle", None, {"tokens": "5"})]),
-        ("a/b.py:C/short", [Item("a/b.py:C", "short")]),
-        ("a/b.py:C", [Item("a/b.py:C")]),
-        ("'a/b'/ c ", [Item("a/b", "c")]),
-        ("task/'a,b'(k=1)", [Item("task", "a,b", {"k": "1"})]),
-        ("task/a:b", [Item("task", "a:b")]),
+        ("pg22/S1(tokens=8192),needle", [NamedItem("pg22", "S1", {"tokens": "8192"}), NamedItem("needle")]),
+        ("needle(tokens=5)", [NamedItem("needle", None, {"tokens": "5"})]),
+        ("a/b.py:C/short", [NamedItem("a/b.py:C", "short")]),
+        ("a/b.py:C", [NamedItem("a/b.py:C")]),
+        ("'a/b'/ c ", [NamedItem("a/b", "c")]),
+        ("task/'a,b'(k=1)", [NamedItem("task", "a,b", {"k": "1"})]),
+        ("task/a:b", [NamedItem("task", "a:b")]),
     ],
 )
-def test_tasks_are_read_as_documented(text: str, listed: list[Item]) -> None:
+def test_tasks_are_read_as_documented(text: str, listed: list[NamedItem]) -> None:
     assert grammar.items(text, "task") == listed
 
 
@@ -151,7 +160,7 @@ def test_a_value_of_set_is_text_unless_it_is_json_or_quoted() -> None:
 
 @given(st.text(min_size=1, max_size=8).filter(lambda text: bool(text.strip())), st.sampled_from([{}, {"K": "3"}]))
 def test_a_method_is_read_back_whatever_its_name(name: str, settings: dict[str, str]) -> None:
-    assert grammar.single(grammar.spelled_method(name, settings), "method") == grammar.Item(name, None, settings)
+    assert grammar.single(grammar.spelled_method(name, settings), "method") == grammar.NamedItem(name, None, settings)
 
 
 def test_a_stroke_needs_no_quotes_in_a_method() -> None:

@@ -21,7 +21,7 @@ class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="allow", frozen=True)
 
 
-class Cost(_Part):
+class TrainingCost(_Part):
     """What the training cost."""
 
     flops: Count | None
@@ -30,14 +30,14 @@ class Cost(_Part):
     tokens: Count
 
 
-class Backbone(_Part):
+class CardBackbone(_Part):
     """Beside which backbone it was."""
 
     name: str
     digest: str
 
 
-class Weights(_Part):
+class WeightsFile(_Part):
     """The file of the weights."""
 
     sha256: str
@@ -77,9 +77,9 @@ class Card(_Part):
     kind: str
     label: str
     settings: dict[str, Any]
-    backbone: Backbone
-    weights: Weights
-    cost: Cost
+    backbone: CardBackbone
+    weights: WeightsFile
+    cost: TrainingCost
     free: tuple[str, ...] | None = None
     use: dict[str, Any] = {}
     recommended: bool = False

@@ -35,7 +35,7 @@ SPECIAL = frozenset(",()[]{}'\"")
 
 
 @dataclasses.dataclass(frozen=True)
-class Item:
+class NamedItem:
     """A method or a task as it is named.
 
     Attributes:
@@ -49,7 +49,7 @@ class Item:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def items(texts: str | Sequence[str], kind: Kind) -> list[Item]:
+def items(texts: str | Sequence[str], kind: Kind) -> list[NamedItem]:
     """The methods or tasks that a text, or each of several texts, lists.
 
     Raises:
@@ -61,7 +61,7 @@ def items(texts: str | Sequence[str], kind: Kind) -> list[Item]:
     return listed
 
 
-def single(text: str, kind: Kind) -> Item:
+def single(text: str, kind: Kind) -> NamedItem:
     """The only method or task of a text.
 
     Raises:
@@ -73,7 +73,7 @@ def single(text: str, kind: Kind) -> Item:
     return listed[0]
 
 
-def split(text: str) -> Item:
+def split(text: str) -> NamedItem:
     """A split and its settings, as `512(prompt=chat)`; the name of the item is the split's.
 
     Raises:
@@ -171,7 +171,7 @@ class _Reader:
         self.position += marked.end() if marked else 0
         return marked is not None
 
-    def items(self, kind: str) -> list[Item]:
+    def items(self, kind: str) -> list[NamedItem]:
         """All items up to the end; `kind` says what they are of."""
         listed = []
         while self.rest():
@@ -179,7 +179,7 @@ class _Reader:
                 listed.append(self.item(kind))
         return listed
 
-    def item(self, kind: str) -> Item:
+    def item(self, kind: str) -> NamedItem:
         """The next item and nothing of the comma behind it."""
         name, split = self.name(kind)
         if not name:
@@ -193,7 +193,7 @@ class _Reader:
             self.mark()
         if self.rest() and not self.rest().startswith(","):
             raise UserError(f"'{short(self.rest())}' stands behind {short(name)}: put a comma between two {kind}s.")
-        return Item(name, split, settings)
+        return NamedItem(name, split, settings)
 
     def name(self, kind: str) -> tuple[str, str | None]:
         """A name, and for tasks a split."""

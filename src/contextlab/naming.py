@@ -167,7 +167,7 @@ def meant(text: str) -> Meant:
     raise unknown("method", text, [*registry.methods(), *trained.names()])
 
 
-def methods(texts: str | Sequence[str]) -> list[tuple[grammar.Item, Meant]]:
+def methods(texts: str | Sequence[str]) -> list[tuple[grammar.NamedItem, Meant]]:
     """The methods that a text, or each of several texts, lists, each with the settings behind its name.
 
     Raises:

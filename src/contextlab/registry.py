@@ -96,7 +96,7 @@ def task_and_split(name: str, split: str | None, settings: Mapping[str, Any] | N
     Raises:
         UserError: as `task`, or for an unknown split.
     """
-    item = grammar.Item("") if split is None else grammar.split(split)
+    item = grammar.NamedItem("") if split is None else grammar.split(split)
     made = task(name, {**item.settings, **(settings or {})})
     return made, made.check_split(item.name or None)
 

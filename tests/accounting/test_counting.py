@@ -14,7 +14,7 @@ from contextlab.accounting import COUNTING
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Dataset, Options
-from contextlab.harness.case import Case
+from contextlab.harness.case import TaskCase
 from contextlab.harness.runner import seeded_example
 
 NUMBERS: dict[str, Any] = {
@@ -49,5 +49,5 @@ def test_random_numbers_of_an_example() -> None:
 def test_the_wrong_context_of_an_example() -> None:
     examples = tuple(Choice(f"{work}{n}", work, "", (), 0) for work in "abc" for n in range(2))
     nothing: Any = SimpleNamespace()
-    case = Case("toy", nothing, "", Options(), Dataset(examples, "sample", "", ""), nothing, None)
+    case = TaskCase("toy", nothing, "", Options(), Dataset(examples, "sample", "", ""), nothing, None)
     assert [case.other(number).id for number in range(len(examples))] == NUMBERS["others"]

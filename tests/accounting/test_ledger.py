@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contextlab.accounting import ledger as module
 from contextlab.accounting.flops import count as count_flops
-from contextlab.accounting.ledger import Cost, Ledger, Meter
+from contextlab.accounting.ledger import Ledger, Meter, TotalCost
 from contextlab.accounting.memory import PeakMemory
 from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import chunk_topk
@@ -82,20 +82,20 @@ def tokens(rows: int, length: int) -> Tensor:
 
 peaks = st.none() | st.integers(0, 10**12)
 costs = st.builds(
-    Cost, st.integers(0, 10**18), peaks, st.integers(0, 1000).map(float), *[st.integers(0, 10**6)] * 2, peaks
+    TotalCost, st.integers(0, 10**18), peaks, st.integers(0, 1000).map(float), *[st.integers(0, 10**6)] * 2, peaks
 )
 
 
 @given(costs, costs, costs)
-def test_costs_add_up_in_any_order_and_peaks_do_not(a: Cost, b: Cost, c: Cost) -> None:
+def test_costs_add_up_in_any_order_and_peaks_do_not(a: TotalCost, b: TotalCost, c: TotalCost) -> None:
     assert a + b == b + a
     assert (a + b) + c == a + (b + c)
-    assert a + Cost() == a
+    assert a + TotalCost() == a
     known = [peak for peak in (a.peak_bytes, b.peak_bytes) if peak is not None]
     assert (a + b).peak_bytes == max(known, default=None)
     assert (a + dataclasses.replace(b, flops=None)).flops is None
     assert ((a + b).joules is None) == (a.joules is None or b.joules is None)
-    assert Cost(**a.as_dict()) == a
+    assert TotalCost(**a.as_dict()) == a
 
 
 def test_energy_is_that_between_the_beginning_and_the_end_of_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_call_is_entered_with_its_products_and_runs_once(watched: list[int]) -
 
     for _ in range(3):
         assert torch.equal(ledger.call("query", square, tokens=7, kind="square"), x @ x)
-        expected = Cost(2 * 4**3, None, 0.0, 7, 3 * 64, flops_formula=None, joules=None)
+        expected = TotalCost(2 * 4**3, None, 0.0, 7, 3 * 64, flops_formula=None, joules=None)
         assert dataclasses.replace(ledger.take()["query"], seconds=0.0) == expected
     assert (len(calls), len(watched)) == (3, 0)
 

@@ -5,7 +5,7 @@ import gc
 import torch
 
 from contextlab.accounting.ledger import Ledger, Meter
-from contextlab.accounting.texts import Text, Texts
+from contextlab.accounting.texts import ReadText, ReadTexts
 from contextlab.backbone import load
 from contextlab.method import AnyMethod, Lengths
 from contextlab.methods.finetune import Finetune, FinetuneConfig
@@ -72,9 +72,9 @@ def test_a_method_without_a_formula_is_metered_as_before() -> None:
 
 
 def test_texts_of_states_that_are_gone_are_forgotten() -> None:
-    method, texts = Full(load("tiny-llama")), Texts()
+    method, texts = Full(load("tiny-llama")), ReadTexts()
     state = method.start()
-    texts.put(state, Text(method.formula(), 3))
+    texts.put(state, ReadText(method.formula(), 3))
     assert texts.of(state).before == 3
     assert texts.of(method.start()).formula is None
     del state
@@ -83,7 +83,7 @@ def test_texts_of_states_that_are_gone_are_forgotten() -> None:
 
 
 def test_a_text_without_a_formula_answers_nothing() -> None:
-    text = Text().after(5)
+    text = ReadText().after(5)
     assert text.before == 5
     answers = (text.read(3, logprobs=True), text.score([[1]]), text.generate([[1]], [[2]], 1), text.state_bytes)
     assert answers == (None,) * 4

@@ -14,18 +14,18 @@ from contextlab.harness.aggregation import (
     recounted,
     unmeasured,
 )
-from contextlab.harness.stored import CallCost, Cost, ExampleLine, Phase, Size
+from contextlab.harness.stored import CallCost, ExampleLine, Phase, PhaseCost, StateSize
 
 NONE = Peaks({}, 0)
 counts = st.integers(0, 2**50)
 calls = st.builds(CallCost, flops=counts, peak_bytes=counts, seconds=st.floats(0, 1e6), tokens=counts)
 
 
-def line(cost: dict[Phase, CallCost], state: Size | None = None) -> ExampleLine:
+def line(cost: dict[Phase, CallCost], state: StateSize | None = None) -> ExampleLine:
     return ExampleLine(id="x", index=0, record={}, quality=0.0, cost=cost, state=state)
 
 
-def query(lines: list[ExampleLine], peaks: Peaks = NONE) -> Cost:
+def query(lines: list[ExampleLine], peaks: Peaks = NONE) -> PhaseCost:
     cost = costs(lines, peaks).query
     assert cost is not None
     return cost
@@ -89,9 +89,9 @@ def test_a_line_is_recounted_in_its_flops_alone() -> None:
 
 
 def test_an_example_that_was_skipped_does_not_dilute_the_cost() -> None:
-    state = Size(bytes=8, floats=2, tokens=1)
+    state = StateSize(bytes=8, floats=2, tokens=1)
     lines = [line({"query": CallCost(flops=10, peak_bytes=4, seconds=2.0, tokens=6)}, state), line({})]
-    assert query(lines) == Cost(flops=10, peak_bytes=4, seconds=2.0, tokens=6)
+    assert query(lines) == PhaseCost(flops=10, peak_bytes=4, seconds=2.0, tokens=6)
     assert mean_size(lines) == state
 
 

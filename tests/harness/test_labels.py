@@ -22,14 +22,14 @@ SETTINGS = st.dictionaries(
 @given(NAMES, SETTINGS, st.booleans())
 def test_the_label_of_a_method_names_it(name: str, settings: dict[str, Any], untrained: bool) -> None:
     label = labels.of_method(name, settings, untrained=untrained)
-    assert grammar.single(label, "method") == grammar.Item(name, None, settings)
+    assert grammar.single(label, "method") == grammar.NamedItem(name, None, settings)
     assert label.endswith(grammar.UNTRAINED) == untrained
 
 
 @given(NAMES, SETTINGS, st.integers(1, 10**12))
 def test_the_label_of_a_trained_method_names_it(name: str, settings: dict[str, Any], tokens: int) -> None:
     label = labels.of_method(name, settings, trained=tokens)
-    assert grammar.single(label, "method") == grammar.Item(name, None, settings)
+    assert grammar.single(label, "method") == grammar.NamedItem(name, None, settings)
     assert label.endswith(f" (trained {short_count(tokens)})")
 
 
@@ -47,7 +47,7 @@ def test_the_label_of_a_task_names_it(
     lengths = {"history": history, "tokens": tokens}
     label = labels.of_task(name, grammar.spelled_split(split, settings), lengths)
     set_lengths = {key: str(value) for key, value in lengths.items() if value is not None}
-    assert grammar.single(label, "task") == grammar.Item(name, split, {**settings, **set_lengths})
+    assert grammar.single(label, "task") == grammar.NamedItem(name, split, {**settings, **set_lengths})
 
 
 def test_splits_of_earlier_versions_are_shown_as_they_are() -> None:

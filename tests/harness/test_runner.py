@@ -24,11 +24,11 @@ from contextlab.benchmarks.task import Dataset, Options
 from contextlab.errors import UserError
 from contextlab.harness import identity as identities
 from contextlab.harness import runner
-from contextlab.harness.case import Case
+from contextlab.harness.case import TaskCase
 from contextlab.harness.runner import Results, bench
 from contextlab.harness.store import read_result
-from contextlab.harness.stored import Model, minor
-from contextlab.reports.layout import Layout
+from contextlab.harness.stored import StoredModel, minor
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.stored import load_results
 from contextlab.reports.tables import comparison
 
@@ -65,7 +65,7 @@ def stored(out: Path) -> list[dict[str, Any]]:
 
 
 def without_time(value: Any) -> Any:
-    if isinstance(value, Model):
+    if isinstance(value, StoredModel):
         return without_time(value.as_json())
     if isinstance(value, dict):
         timed = ("seconds", "seconds_spread", "started", "command", "seal")
@@ -149,7 +149,7 @@ def test_the_terminal_and_the_table_compare_alike(tmp_path: Path) -> None:
     assert difference.metric.high is not None
     cell = f"{difference.metric.value:+.3f} [{difference.metric.low:+.3f}, {difference.metric.high:+.3f}]"
     stored = load_results(tmp_path)
-    table = comparison(stored, Layout(baseline=COUNTER)).to_frame()
+    table = comparison(stored, TableLayout(baseline=COUNTER)).to_frame()
     assert table.loc[(OTHER,), f"accuracy - {COUNTER}"] == cell
     by_run = {result.run_id: result.parts for result in stored}
     assert [by_run[one.run_id] for one in results.runs] == [one.parts for one in results.runs]
@@ -158,7 +158,7 @@ def test_the_terminal_and_the_table_compare_alike(tmp_path: Path) -> None:
 def test_the_wrong_context_is_the_next_of_another_work() -> None:
     examples = tuple(Choice(str(n), work, "", (), 0) for n, work in enumerate("aabca"))
     dataset = Dataset(examples, "sample", "", "")
-    case = Case("toy", registry.task(LETTERS), "short", Options(), dataset, None, 2)  # type: ignore[arg-type]
+    case = TaskCase("toy", registry.task(LETTERS), "short", Options(), dataset, None, 2)  # type: ignore[arg-type]
     assert [case.other(index).id for index in range(5)] == ["2", "2", "3", "4", "2"]
     assert [example.id for example in case.selected] == ["0", "1"]
 
@@ -292,7 +292,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path: Path, options: d
 def test_a_data_set_must_have_examples_with_ids_of_their_own(ids: list[str]) -> None:
     examples = tuple(Choice(i, "w", "", (), 0) for i in ids)
     dataset = Dataset(examples, "sample", "", "")
-    case = Case("toy", registry.task(LETTERS), "short", Options(), dataset, None, None)  # type: ignore[arg-type]
+    case = TaskCase("toy", registry.task(LETTERS), "short", Options(), dataset, None, None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="toy short holds"):
         case.check()
 

@@ -17,7 +17,7 @@ from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.errors import UserError
 from contextlab.harness.comparison import Results
-from contextlab.harness.stored import Model, Result
+from contextlab.harness.stored import Result, StoredModel
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing.parts import texts
@@ -36,7 +36,7 @@ def _threads_change_places_often() -> Iterator[None]:
 
 def plain(value: Any) -> Any:
     """What two runs have in common: everything but what a clock says."""
-    if isinstance(value, Model):
+    if isinstance(value, StoredModel):
         return plain(value.as_json())
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items() if key not in MEASURED}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from contextlab.reports.cells import Cell, Column, Kind, Table
+from contextlab.reports.cells import Cell, Column, ColumnKind, Table
 
 NATS = Column("", "nats_per_token", "metric", "nats/token", "", compared=True)
 STATE = Column("", "state MiB", "cost", "state", "MiB")
 
 
-def column(name: str, kind: Kind = "metric", group: str = "", unit: str = "") -> Column:
+def column(name: str, kind: ColumnKind = "metric", group: str = "", unit: str = "") -> Column:
     return Column(group, name, kind, name, unit)
 
 

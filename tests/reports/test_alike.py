@@ -16,7 +16,7 @@ from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports.alike import check_alike, mixtures, of_weights
 from contextlab.reports.filters import selected
-from contextlab.reports.layout import Layout
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.names import Names
 from contextlab.reports.tables import comparison
 
@@ -127,7 +127,7 @@ def test_runs_are_of_one_state_where_no_two_differ_in_a_module_that_both_have(co
 def test_a_caption_names_methods_as_the_table_shows_them() -> None:
     names = Names({"method": {"full": "Full attention"}, "task": {"pg22": "PG-22"}})
     runs = [of_code("full", "a" * 40, cache="1"), of_code("hso", "b" * 40, cache="2")]
-    table = comparison(runs, Layout(names=names))
+    table = comparison(runs, TableLayout(names=names))
     assert "Runs come from 2 states of the code: aaaaaaa (Full attention), bbbbbbb (hso)" in table.legend
     (mixture,) = mixtures([with_provenance(prompt_sha256=letter * 64) for letter in "ab"], names=names)
     assert mixture.what.startswith("prompts of PG-22/")

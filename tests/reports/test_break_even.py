@@ -9,7 +9,7 @@ from stored_runs import changed, result
 
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
-from contextlab.reports.break_even import ALWAYS, NEVER, Line, line, tables
+from contextlab.reports.break_even import ALWAYS, NEVER, CostLine, line, tables
 from contextlab.reports.names import Names
 
 
@@ -24,8 +24,8 @@ def run(method: str, context: float, query: float, **changes: Any) -> Result:
 
 def test_an_example_may_have_several_questions() -> None:
     metrics = {"nats_per_token": {"value": 1.0, "low": None, "high": None, "n": 12}}
-    assert line(run("a", 3, 8, metrics=metrics), "flops") == Line(3.0, 2.0)
-    assert line(run("a", 3, 8), "seconds") == Line(3.0, 8.0)
+    assert line(run("a", 3, 8, metrics=metrics), "flops") == CostLine(3.0, 2.0)
+    assert line(run("a", 3, 8), "seconds") == CostLine(3.0, 8.0)
 
 
 def test_both_tables_are_there_for_every_task_and_machine() -> None:
@@ -63,7 +63,7 @@ def test_a_trained_method_is_cheaper_when_its_training_has_paid_off() -> None:
     assert [once.text(0, 1), shared.text(0, 1)] == ["500", "5"]
     assert "the training, counted once for 100 contexts" in shared.caption
     assert shown.text(0, 4) == "11"
-    assert line(runs[0], "seconds") == Line(1000.0, 1.0)
+    assert line(runs[0], "seconds") == CostLine(1000.0, 1.0)
 
 
 def test_columns_of_questions_have_the_unit_of_one_question() -> None:
@@ -87,7 +87,7 @@ costs = st.integers(0, 1000).map(float)
 
 @given(costs, costs, costs, costs, st.integers(1, 10_000))
 def test_from_its_break_even_point_on_a_method_is_cheaper(a: float, b: float, c: float, d: float, n: int) -> None:
-    one, other = Line(a, b), Line(c, d)
+    one, other = CostLine(a, b), CostLine(c, d)
     crossing = one.cheaper_from(other)
     if crossing == NEVER:
         assert one.total(10**9) >= other.total(10**9)
@@ -101,7 +101,7 @@ def test_from_its_break_even_point_on_a_method_is_cheaper(a: float, b: float, c:
 
 @given(costs, costs, costs, costs)
 def test_of_two_methods_at_most_one_is_cheaper_in_the_end(a: float, b: float, c: float, d: float) -> None:
-    one, other = Line(a, b), Line(c, d)
+    one, other = CostLine(a, b), CostLine(c, d)
     both = [one.cheaper_from(other), other.cheaper_from(one)]
     assert NEVER in both
     if (a, b) != (c, d) and b != d:
@@ -110,14 +110,14 @@ def test_of_two_methods_at_most_one_is_cheaper_in_the_end(a: float, b: float, c:
 
 
 def test_reading_once_is_shared_by_all_questions() -> None:
-    one = Line(10.0, 2.0)
+    one = CostLine(10.0, 2.0)
     assert [one.each(n) for n in (1, 5, 10)] == [12.0, 4.0, 3.0]
-    assert Line(10.0, 1.0).cheaper_from(Line(0.0, 3.0)) == 5.0
+    assert CostLine(10.0, 1.0).cheaper_from(CostLine(0.0, 3.0)) == 5.0
 
 
 @given(positive, positive, positive, positive)
 def test_where_two_methods_meet_they_cost_the_same(c1: float, q1: float, c2: float, q2: float) -> None:
-    one, two = Line(c1, q1), Line(c2, q2)
+    one, two = CostLine(c1, q1), CostLine(c2, q2)
     number = one.meets(two)
     if number is None:
         dearer = (c1 >= c2) == (q1 >= q2)

@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 from made_tables import NATS, STATE, column, table
 
 from contextlab.errors import UserError
-from contextlab.reports.cells import Cell, Kind, Table, in_groups, number, sorted_by, with_mean_over_tasks, written
+from contextlab.reports.cells import (
+    Cell,
+    ColumnKind,
+    Table,
+    in_groups,
+    number,
+    sorted_by,
+    with_mean_over_tasks,
+    written,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,22 +43,22 @@ from contextlab.reports.cells import Cell, Kind, Table, in_groups, number, sorte
         (Cell(1e7), "metric", "1e+07"),
     ],
 )
-def test_numbers_are_written_by_their_kind(cell: Cell, kind: Kind, text: str) -> None:
+def test_numbers_are_written_by_their_kind(cell: Cell, kind: ColumnKind, text: str) -> None:
     assert written(cell, kind) == text
 
 
-kinds: list[Kind] = ["metric", "difference", "share", "cost"]
+kinds: list[ColumnKind] = ["metric", "difference", "share", "cost"]
 
 
 @given(st.floats(-1e300, 1e300), st.sampled_from(kinds))
-def test_written_numbers_read_back(value: float, kind: Kind) -> None:
+def test_written_numbers_read_back(value: float, kind: ColumnKind) -> None:
     precise = {"metric": 5.1e-4, "difference": 5.1e-4, "share": 5.1e-3, "cost": 0.5}[kind]
     back = float(number(value, kind).replace(",", ""))
     assert back == pytest.approx(value, rel=6e-3, abs=precise)
 
 
 @given(st.floats(1.1e-5, 1e300), st.sampled_from([-1, 1]), st.sampled_from(kinds))
-def test_no_number_but_nothing_is_written_as_nothing(value: float, sign: int, kind: Kind) -> None:
+def test_no_number_but_nothing_is_written_as_nothing(value: float, sign: int, kind: ColumnKind) -> None:
     assert float(number(sign * value, kind).replace(",", "")) != 0
 
 

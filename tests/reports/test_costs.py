@@ -5,7 +5,7 @@ from stored_runs import result, three
 
 from contextlab.errors import UserError
 from contextlab.reports import costs
-from contextlab.reports.layout import Layout
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.tables import comparison
 
 
@@ -35,7 +35,7 @@ def test_every_single_cost_is_a_column_of_the_frame() -> None:
 
 
 def test_energy_is_a_column_where_a_gpu_counted_it() -> None:
-    layout = Layout(costs=("joules",))
+    layout = TableLayout(costs=("joules",))
     assert not [column for column in comparison(three(), layout).columns if column.kind == "cost"]
     cost = {"flops": 1, "peak_bytes": 1, "seconds": 1.0, "tokens": 1}
     joules = {"full": 30.5, "window": 20.0}
@@ -49,13 +49,13 @@ def test_energy_is_a_column_where_a_gpu_counted_it() -> None:
 def test_by_default_a_table_has_few_costs() -> None:
     shown = [column.name for column in comparison(three()).columns]
     assert shown == ["nats_per_token", "share", "TFLOPs query", "state MiB"]
-    assert [column.name for column in comparison(three(), Layout(costs=("none",))).columns] == shown[:2]
+    assert [column.name for column in comparison(three(), TableLayout(costs=("none",))).columns] == shown[:2]
 
 
 def test_what_a_processor_and_a_gpu_measured_has_columns_of_its_own() -> None:
     """FLOPs and state do not depend on the machine; seconds and peak memory do."""
     gpu = result("full", provenance={"device": "cuda (H100)"})
-    made = comparison([result("full"), gpu], Layout(costs=("all",)))
+    made = comparison([result("full"), gpu], TableLayout(costs=("all",)))
     shown = {column.name: n for n, column in enumerate(made.columns)}
     assert {"seconds cpu", "seconds cuda", "peak MiB cpu", "peak MiB cuda", "TFLOPs query", "state MiB"} <= shown.keys()
     assert [len(made.column(shown[name])) for name in ("seconds cpu", "seconds cuda", "state MiB")] == [1, 1, 2]

@@ -11,7 +11,7 @@ from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports.cells import Cell, Table
 from contextlab.reports.entries import entries, of_common_seeds, peers
-from contextlab.reports.layout import Layout
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.tables import comparison
 
 GAINS = {"window": 0.0, "method": 0.25, "full": 0.5}
@@ -26,7 +26,7 @@ def seed_of(method: str, seed: int) -> Result:
 
 
 def table(runs: list[Result], baseline: str = "full") -> Table:
-    return comparison(runs, Layout(costs=("none",), baseline=baseline, mean_seeds=True))
+    return comparison(runs, TableLayout(costs=("none",), baseline=baseline, mean_seeds=True))
 
 
 def cells(made: Table, method: str) -> dict[str, Cell]:
@@ -65,7 +65,7 @@ def test_methods_without_a_common_seed_are_not_compared() -> None:
 
 def test_only_methods_with_the_same_seeds_are_marked() -> None:
     def marks(runs: list[Result]) -> set[str]:
-        made = comparison(runs, Layout(costs=("none",), metrics=("nats_per_token",), mean_seeds=True, marks=True))
+        made = comparison(runs, TableLayout(costs=("none",), metrics=("nats_per_token",), mean_seeds=True, marks=True))
         return {cell.mark for cell in made.cells.values()}
 
     same = [seed_of(method, seed) for method in ("window", "full") for seed in (0, 1)]

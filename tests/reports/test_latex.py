@@ -13,8 +13,8 @@ from made_tables import NATS, STATE, column, table
 from stored_runs import result, three
 
 from contextlab.reports import latex
-from contextlab.reports.cells import Cell, Kind, Table
-from contextlab.reports.layout import Layout
+from contextlab.reports.cells import Cell, ColumnKind, Table
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.names import Names
 from contextlab.reports.stored import summaries
 from contextlab.reports.tables import comparison
@@ -92,7 +92,7 @@ NUMBERS = st.floats(-2000, 2000).map(lambda value: Cell(value)) | st.builds(
 
 
 @given(cells=st.lists(NUMBERS, min_size=1, max_size=5), kind=st.sampled_from(["metric", "difference", "cost"]))
-def test_a_marked_number_has_a_place_for_every_digit_of_its_column(cells: list[Cell], kind: Kind) -> None:
+def test_a_marked_number_has_a_place_for_every_digit_of_its_column(cells: list[Cell], kind: ColumnKind) -> None:
     """On both sides of the decimal point: else the point of a marked number is not below those of the others."""
     marked = [dataclasses.replace(cell, mark="best") for cell in cells]
     text = latex.document(table({f"m{n}": [cell] for n, cell in enumerate(marked)}, [column("x", kind)]))
@@ -106,7 +106,7 @@ def test_a_marked_number_has_a_place_for_every_digit_of_its_column(cells: list[C
 
 
 @given(cells=st.lists(NUMBERS, min_size=1, max_size=5), kind=st.sampled_from(["metric", "difference", "cost"]))
-def test_a_column_keeps_the_signs_of_its_numbers(cells: list[Cell], kind: Kind) -> None:
+def test_a_column_keeps_the_signs_of_its_numbers(cells: list[Cell], kind: ColumnKind) -> None:
     """By itself siunitx drops the plus sign, and has no room for a sign that the format does not name."""
     rows = {f"m{n}": [cell] for n, cell in enumerate(cells)}
     text = latex.document(table(rows, [column("x", kind)]))
@@ -188,7 +188,7 @@ def wide() -> Table:
     tasks = ("pg22", "wikitext_x")
     methods = {"window": 3.2, "full": 3.0, "longmem(reduction=1,memory_layers=10-29) (trained 61.4k)": 3.1}
     runs = [result(method, nats, task=task) for task in tasks for method, nats in methods.items()]
-    layout = Layout(metrics=("all",), costs=("all",), baseline="window", marks=True, names=Names())
+    layout = TableLayout(metrics=("all",), costs=("all",), baseline="window", marks=True, names=Names())
     return comparison(runs, layout)
 
 
@@ -205,11 +205,11 @@ def compiled(folder: Path, text: str) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is missing: apt-get install texlive-science")
 def test_tables_fit_a_two_column_paper(tmp_path: Path) -> None:
-    four = comparison(summaries(ROOT / "results/four-methods-pg22"), Layout(marks=True))
-    every = comparison(summaries(ROOT / "results/nine-tasks"), Layout(metrics=("all",), costs=("all",)))
-    by_task = comparison(summaries(ROOT / "results/hso-lm"), Layout(("task",), (), baseline="window"))
+    four = comparison(summaries(ROOT / "results/four-methods-pg22"), TableLayout(marks=True))
+    every = comparison(summaries(ROOT / "results/nine-tasks"), TableLayout(metrics=("all",), costs=("all",)))
+    by_task = comparison(summaries(ROOT / "results/hso-lm"), TableLayout(("task",), (), baseline="window"))
     narrow = comparison(
-        summaries(ROOT / "results/chapterbreak-ctx-4k"), Layout(metrics=("accuracy",), costs=("state",))
+        summaries(ROOT / "results/chapterbreak-ctx-4k"), TableLayout(metrics=("accuracy",), costs=("state",))
     )
     log = compiled(tmp_path, "\n".join(latex.document(one) for one in (four, every, by_task, narrow, wide())))
     assert "Overfull" not in log

@@ -11,7 +11,7 @@ from stored_runs import three
 from contextlab import grammar
 from contextlab.errors import UserError
 from contextlab.reports.cells import split_columns
-from contextlab.reports.layout import Layout
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.names import PLAIN, Names, letter, short_labels, short_methods, titles
 from contextlab.reports.tables import comparison
 
@@ -54,7 +54,7 @@ def test_metrics_have_short_titles_without_names(names: Names) -> None:
 
 
 def test_a_table_shows_the_names(names: Names) -> None:
-    made = comparison(three(max_context=8), Layout(names=names, baseline="full"))
+    made = comparison(three(max_context=8), TableLayout(names=names, baseline="full"))
     assert made.rows == (("window",), ("sliding",), ("Full attention",))
     assert made.columns[0].title == "NLL"
     assert made.caption.startswith("PG-22/S2: real")

@@ -15,7 +15,7 @@ from contextlab.benchmarks.metrics.estimates import holm
 from contextlab.harness.stored import Result
 from contextlab.reports import significance
 from contextlab.reports.cells import Table
-from contextlab.reports.layout import Layout
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.significance import PartsOf, marks
 from contextlab.reports.tables import comparison
 
@@ -37,7 +37,7 @@ def marked(made: Table, column: int = 0) -> dict[str, str]:
 
 
 def table(*runs: Result, **more: Any) -> Table:
-    return comparison(runs, Layout(marks=True, costs=("none",), **more))
+    return comparison(runs, TableLayout(marks=True, costs=("none",), **more))
 
 
 def test_the_best_and_the_second_best_are_marked_where_they_differ() -> None:
@@ -56,7 +56,7 @@ def test_of_two_methods_only_the_better_one_is_marked() -> None:
 
 
 def test_without_marks_nothing_is_tested() -> None:
-    made = comparison([run("a", 0.0), run("b", 0.2)], Layout())
+    made = comparison([run("a", 0.0), run("b", 0.2)], TableLayout())
     assert marked(made) == {}
     assert "the best" not in made.caption
 

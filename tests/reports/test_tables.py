@@ -12,7 +12,7 @@ from contextlab.benchmarks.task import Part
 from contextlab.errors import UserError
 from contextlab.harness.stored import QUALITY, Result
 from contextlab.reports import tables
-from contextlab.reports.layout import Layout
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.stored import load_results
 
 METRIC = {"value": 20.0, "low": None, "high": None, "n": 3}
@@ -28,7 +28,7 @@ def comparison(
     **more: Any,
 ) -> pandas.DataFrame:
     """The text of a table with all metrics and costs."""
-    layout = Layout((rows,), (columns,), tuple(metrics), ("all",), baseline, **more)
+    layout = TableLayout((rows,), (columns,), tuple(metrics), ("all",), baseline, **more)
     return tables.comparison(runs, layout).to_frame()
 
 
@@ -94,7 +94,11 @@ def test_the_caption_names_intervals_and_directions() -> None:
 def test_a_caption_is_two_sentences_and_a_legend(runs: list[Result]) -> None:
     """All other sentences are notes."""
     noisy = [changed(run, cost={"query": {**COST, "seconds_spread": 0.3}}) for run in runs]
-    for layout in (Layout(), Layout(costs=("all",), legacy=True, baseline="window"), Layout(mean_seeds=True)):
+    for layout in (
+        TableLayout(),
+        TableLayout(costs=("all",), legacy=True, baseline="window"),
+        TableLayout(mean_seeds=True),
+    ):
         for results in (runs, noisy):
             made = tables.comparison(results, layout)
             assert len(made.sentences) <= 2

@@ -12,7 +12,7 @@ from stored_runs import three
 
 from contextlab.reports import terminal
 from contextlab.reports.cells import Cell, Column, Table
-from contextlab.reports.layout import Layout
+from contextlab.reports.layout import TableLayout
 from contextlab.reports.tables import comparison
 
 WIDE = Cell(3.453, 1.713, 4.612)
@@ -36,7 +36,7 @@ def test_nothing_is_cut_off_at_80_columns() -> None:
 
 
 def test_a_phone_wide_terminal_shows_every_number() -> None:
-    made = comparison(three(), Layout(baseline="window"))
+    made = comparison(three(), TableLayout(baseline="window"))
     out = printed(made, 40)
     assert max(map(len, out.splitlines())) <= 40
     for row in range(len(made.rows)):

@@ -17,7 +17,7 @@ from toy_corpus import text, tiny
 from contextlab import cards
 from contextlab.training import card
 from contextlab.training.corpus import prepare
-from contextlab.training.loop import Progress
+from contextlab.training.loop import TrainingProgress
 
 COSTS = st.tuples(st.integers(0, 10**18), st.floats(0, 1e6), st.integers(0, 10**12))
 """FLOPs, seconds and tokens."""
@@ -51,11 +51,11 @@ def test_weights_have_cost_their_own_training_and_all_before(
     own: tuple[int, float, int], before: tuple[int, float, int], flops_known: bool
 ) -> None:
     trainer = SimpleNamespace(
-        progress=Progress(tokens=own[2], flops=own[0], seconds=own[1]),
+        progress=TrainingProgress(tokens=own[2], flops=own[0], seconds=own[1]),
         method=SimpleNamespace(backbone=SimpleNamespace(device=torch.device("cpu"))),
     )
     flops = before[0] if flops_known else None
-    begun = SimpleNamespace(cost=cards.Cost(flops=flops, seconds=before[1], tokens=before[2]))
+    begun = SimpleNamespace(cost=cards.TrainingCost(flops=flops, seconds=before[1], tokens=before[2]))
     cost = card._cost(cast(Any, trainer), cast(Any, begun))
     assert cost["flops"] == own[0] + (flops or 0)
     assert cost["seconds"] == own[1] + before[1]

@@ -13,7 +13,7 @@ from contextlab import backbone as backbones
 from contextlab.backbone import Backbone
 from contextlab.method import AnyMethod
 from contextlab.methods.longmem import LongMem, LongMemConfig
-from contextlab.training.corpus import Corpus, Entry, prepare
+from contextlab.training.corpus import Corpus, DocumentSpan, prepare
 from contextlab.training.options import TrainConfig
 
 WORDS = ["the", "old", "sea", "light", "keeper", "wrote", "again", "of", "ships", "that", "never", "came", "back"]
@@ -46,7 +46,7 @@ def corpus(path: Path, monkeypatch: pytest.MonkeyPatch, backbone: Backbone | Non
 def made(lengths: list[int], shas: list[str] | None = None) -> Corpus:
     starts = np.cumsum([0, *lengths])
     entries = tuple(
-        Entry(f"d{n}", (shas or [f"{n:064x}" for n in range(len(lengths))])[n], int(starts[n]), length)
+        DocumentSpan(f"d{n}", (shas or [f"{n:064x}" for n in range(len(lengths))])[n], int(starts[n]), length)
         for n, length in enumerate(lengths)
     )
     return Corpus("made", "key", {}, entries, np.arange(starts[-1], dtype=np.uint16))

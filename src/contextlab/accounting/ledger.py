@@ -15,7 +15,7 @@ from contextlab.accounting import energy
 from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.memory import PeakMemory, storage_bytes
 from contextlab.accounting.products import ProductCounter
-from contextlab.accounting.texts import Text, Texts
+from contextlab.accounting.texts import ReadText, ReadTexts
 from contextlab.errors import UserError
 from contextlab.formula import total
 from contextlab.method import AnyMethod, Capabilities, Lengths, State
@@ -33,7 +33,7 @@ SHARE_AGAIN = 0.04
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class TotalCost:
     """The total cost of several calls.
 
     Attributes:
@@ -54,9 +54,9 @@ class Cost:
     flops_formula: int | None = 0
     joules: float | None = 0.0
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: TotalCost) -> TotalCost:
         peaks = [peak for peak in (self.peak_bytes, other.peak_bytes) if peak is not None]
-        return Cost(
+        return TotalCost(
             total([self.flops, other.flops]),
             max(peaks, default=None),
             self.seconds + other.seconds,
@@ -113,7 +113,7 @@ class Ledger:
         self._counting, self._watching = counting, watching
         self._resident_bytes = resident_bytes
         self._joules = energy.meter(device)
-        self._costs: dict[Phase, Cost] = {}
+        self._costs: dict[Phase, TotalCost] = {}
         self._flops = 0
         self._largest: dict[tuple[Phase, str, bool], list[_Call]] = {}
 
@@ -146,14 +146,14 @@ class Ledger:
         after = self._energy()
         joules = None if before is None or after is None else after - before
         read = tokens(result) if callable(tokens) else tokens
-        entered = Cost(None, None, seconds, read, joules=joules, flops_formula=formula(result))
+        entered = TotalCost(None, None, seconds, read, joules=joules, flops_formula=formula(result))
         if products is not None:
             call = _Call(fn, held_bytes, _bytes_of(result), products)
             entered = self._counted(entered, phase, kind, call)
-        self._costs[phase] = self._costs.get(phase, Cost()) + entered
+        self._costs[phase] = self._costs.get(phase, TotalCost()) + entered
         return result
 
-    def take(self) -> dict[Phase, Cost]:
+    def take(self) -> dict[Phase, TotalCost]:
         """The costs by phase since the last `take`."""
         costs, self._costs = self._costs, {}
         return costs
@@ -181,7 +181,7 @@ class Ledger:
     def _reads_allocator(self) -> bool:
         return self._counting and self._device.type == "cuda"
 
-    def _counted(self, cost: Cost, phase: Phase, kind: str, call: _Call) -> Cost:
+    def _counted(self, cost: TotalCost, phase: Phase, kind: str, call: _Call) -> TotalCost:
         flops = self._watched(call)[0] if self._watching else call.products.flops
         if self._reads_allocator:
             return dataclasses.replace(cost, flops=flops, peak_bytes=torch.cuda.max_memory_allocated(self._device))
@@ -244,7 +244,7 @@ class Meter:
         self.ledger = ledger
         self.example = ""
         self._state: dict[str, Any] | None = None
-        self._texts = Texts()
+        self._texts = ReadTexts()
 
     @property
     def backbone(self) -> Backbone:
@@ -259,7 +259,7 @@ class Meter:
     def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> State:
         """An empty state; costs nothing."""
         state: State = self.method.start(batch_size, ahead=ahead)
-        self._texts.put(state, Text(self.method.formula(ahead)))
+        self._texts.put(state, ReadText(self.method.formula(ahead)))
         return state
 
     def read(

@@ -26,7 +26,7 @@ from contextlab.accounting.flops import CALL_ARGUMENTS, attention_flops, named, 
 from contextlab.accounting.watch import tensors_in
 
 Arguments = tuple[Any, ...]
-Count = Callable[["ProductCounter", Arguments, Mapping[str, Any], Any], tuple[int, int]]
+CountedAs = Callable[["ProductCounter", Arguments, Mapping[str, Any], Any], tuple[int, int]]
 """Computes FLOPs of a call and of its backward pass from the arguments and the result."""
 
 
@@ -106,7 +106,7 @@ def _unwrap() -> None:
             setattr(owner, name, original)
 
 
-def _wrapped(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+def _wrapped(original: Callable[..., Any], count: CountedAs) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         counter = _counter()
@@ -158,7 +158,7 @@ def _custom(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], resul
     return (formula(*inputs, **kwargs, out_val=result) if formula else 0), 0
 
 
-def _decomposition(packet: Any) -> Count:
+def _decomposition(packet: Any) -> CountedAs:
     """A matrix decomposition, by the formula registered for its operation."""
 
     def count(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
@@ -171,7 +171,7 @@ def _decomposition(packet: Any) -> Count:
 _PRODUCT_NAMES = ("matmul", "mm", "bmm", "mv", "dot")
 _SUM_NAMES = ("addmm", "addmv", "baddbmm")
 _COPY_NAMES = ("repeat_interleave", "gather", "clone")
-_COUNTS: dict[tuple[Any, str], Count] = {
+_COUNTS: dict[tuple[Any, str], CountedAs] = {
     (functional, "linear"): _product,
     (functional, "scaled_dot_product_attention"): _attention,
     (CustomOpDef, "__call__"): _custom,

@@ -11,7 +11,7 @@ from contextlab.method import State
 
 
 @dataclasses.dataclass(frozen=True)
-class Text:
+class ReadText:
     """What is known of a state of one row.
 
     Attributes:
@@ -22,9 +22,9 @@ class Text:
     formula: Formula | None = None
     before: int = 0
 
-    def after(self, tokens: int) -> Text:
+    def after(self, tokens: int) -> ReadText:
         """The text with so many tokens more."""
-        return Text(self.formula, self.before + tokens)
+        return ReadText(self.formula, self.before + tokens)
 
     def read(self, tokens: int, *, logprobs: bool) -> int | None:
         """FLOPs of reading on."""
@@ -47,19 +47,19 @@ class Text:
         return None if self.formula is None else self.formula.state_bytes(self.before)
 
 
-class Texts:
+class ReadTexts:
     """The texts of states that somebody still holds."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[State], Text]] = {}
+        self._known: dict[int, tuple[weakref.ref[State], ReadText]] = {}
 
-    def put(self, state: State, text: Text) -> None:
+    def put(self, state: State, text: ReadText) -> None:
         """Note what a state has read."""
         number = id(state)
         if text.formula is not None and state.batch_size == 1:
             self._known[number] = weakref.ref(state, lambda _: self._known.pop(number, None)), text
 
-    def of(self, state: State) -> Text:
+    def of(self, state: State) -> ReadText:
         """What a state has read; a text without a formula for a state that was not noted."""
-        reference, text = self._known.get(id(state), (None, Text()))
-        return text if reference is not None and reference() is state else Text()
+        reference, text = self._known.get(id(state), (None, ReadText()))
+        return text if reference is not None and reference() is state else ReadText()

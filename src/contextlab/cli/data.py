@@ -18,7 +18,7 @@ from contextlab.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.data.catalogue import DataSet, Remote
-    from contextlab.benchmarks.data.gutenberg import Row
+    from contextlab.benchmarks.data.gutenberg import CatalogueRow
 
 app = typer.Typer(help="Data sets: list them, get them, and check whether they are intact.", no_args_is_help=True)
 
@@ -162,7 +162,7 @@ def build(
     screen.print(f"sha256 of the set: {manifest['sha256']}.")
 
 
-def _progress(rows: list[Row]) -> Iterator[Row]:
+def _progress(rows: list[CatalogueRow]) -> Iterator[CatalogueRow]:
     from rich.console import Console
     from rich.progress import track
 

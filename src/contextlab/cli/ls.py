@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.task import Task
     from contextlab.config import Config
 
-Line = dict[str, Any]
+Listing = dict[str, Any]
 
 
-class Kind(StrEnum):
+class ListKind(StrEnum):
     """Kinds of things that can be listed."""
 
     methods = "methods"
@@ -36,7 +36,7 @@ class Kind(StrEnum):
 
 
 def ls(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[ListKind, typer.Argument(help="What to list.")],
     name: Annotated[str | None, typer.Argument(help="Show one method or task with its splits and settings.")] = None,
     folder: From = Path("runs"),
     verbose: Annotated[bool, typer.Option("--verbose", help="Show requirements, settings and prompts.")] = False,
@@ -48,26 +48,26 @@ def ls(
     if name is not None:
         _show(kind, name, verbose, as_json)
         return
-    lines: dict[Kind, Callable[[], Iterator[Line]]] = {
-        Kind.methods: lambda: _methods(verbose),
-        Kind.tasks: lambda: _tasks(verbose),
-        Kind.backbones: _backbones,
-        Kind.weights: _weights,
-        Kind.results: lambda: _results(folder),
-        Kind.columns: _columns,
+    lines: dict[ListKind, Callable[[], Iterator[Listing]]] = {
+        ListKind.methods: lambda: _methods(verbose),
+        ListKind.tasks: lambda: _tasks(verbose),
+        ListKind.backbones: _backbones,
+        ListKind.weights: _weights,
+        ListKind.results: lambda: _results(folder),
+        ListKind.columns: _columns,
     }
     for line in lines[kind]():
         _say(line, as_json)
 
 
-def _say(line: Line, as_json: bool) -> None:
+def _say(line: Listing, as_json: bool) -> None:
     prompts = {} if as_json else line.pop("prompts", {})
     say(json.dumps(line) if as_json else harmless.line("  ".join(_words(line))))
     for splits, prompt in prompts.items():
         say(f"\n    {splits}:\n{textwrap.indent(prompt, ' ' * 8)}\n")
 
 
-def _words(line: Line) -> Iterator[str]:
+def _words(line: Listing) -> Iterator[str]:
     name, about, *more = line.items()
     yield f"{name[1]:<14}"
     yield str(about[1])
@@ -76,12 +76,12 @@ def _words(line: Line) -> Iterator[str]:
             yield f"[{key}: {', '.join(value) if isinstance(value, list) else value}]"
 
 
-def _show(kind: Kind, name: str, verbose: bool, as_json: bool) -> None:
+def _show(kind: ListKind, name: str, verbose: bool, as_json: bool) -> None:
     """One method or task, its splits and its settings."""
-    if kind not in (Kind.methods, Kind.tasks):
+    if kind not in (ListKind.methods, ListKind.tasks):
         raise UserError(f"`contextlab ls {kind}` shows all {kind}: leave {name} out.")
-    line, splits, config = _method(name, verbose) if kind == Kind.methods else _task(name, verbose)
-    settings = _settings_of_method(name, config) if kind == Kind.methods else _settings(name, config)
+    line, splits, config = _method(name, verbose) if kind == ListKind.methods else _task(name, verbose)
+    settings = _settings_of_method(name, config) if kind == ListKind.methods else _settings(name, config)
     if as_json:
         say(json.dumps({**line, **({"splits": splits} if splits else {}), "settings": settings}))
         return
@@ -118,7 +118,7 @@ def _settings_of_method(name: str, config: type[Config]) -> list[dict[str, str]]
     ]
 
 
-def _method(name: str, verbose: bool) -> tuple[Line, dict[str, str], type[Config]]:
+def _method(name: str, verbose: bool) -> tuple[Listing, dict[str, str], type[Config]]:
     from contextlab import cards, naming, registry
 
     meant = naming.meant(name)
@@ -144,7 +144,7 @@ def _stands_for(name: str) -> list[str]:
     ]
 
 
-def _task(name: str, verbose: bool) -> tuple[Line, dict[str, str], type[Config]]:
+def _task(name: str, verbose: bool) -> tuple[Listing, dict[str, str], type[Config]]:
     from contextlab import registry
 
     task = registry.task(name)
@@ -153,7 +153,7 @@ def _task(name: str, verbose: bool) -> tuple[Line, dict[str, str], type[Config]]
     return {**line, "default": task.default_split, **prompts}, task.splits, task.Config
 
 
-def _methods(verbose: bool) -> Iterator[Line]:
+def _methods(verbose: bool) -> Iterator[Listing]:
     """Names and first lines are read from the sources; requirements and settings need an import of torch."""
     from contextlab import registry, static
 
@@ -166,7 +166,7 @@ def _methods(verbose: bool) -> Iterator[Line]:
             yield {**line, "about": str(error)}
 
 
-def _details(name: str) -> Line:
+def _details(name: str) -> Listing:
     from contextlab import backbone, registry
     from contextlab.config import described
 
@@ -187,7 +187,7 @@ def _needs(method: Any) -> list[tuple[str, bool]]:
     ]
 
 
-def _tasks(verbose: bool) -> Iterator[Line]:
+def _tasks(verbose: bool) -> Iterator[Listing]:
     from contextlab import registry
 
     for name, package in registry.tasks().items():
@@ -216,7 +216,7 @@ def _prompts(task: Task) -> dict[str, str]:
     return {", ".join(of_one): prompt for prompt, of_one in splits.items() if prompt}
 
 
-def _backbones() -> Iterator[Line]:
+def _backbones() -> Iterator[Listing]:
     from contextlab import backbone
 
     for name, about in backbone.known().items():
@@ -224,7 +224,7 @@ def _backbones() -> Iterator[Line]:
     yield {"name": "(others)", "about": "any causal language model of transformers, by hub id, folder or GGUF file"}
 
 
-def _weights() -> Iterator[Line]:
+def _weights() -> Iterator[Listing]:
     """Trained weights by the names that `--method` takes; a broken card takes no other from the list."""
     from contextlab import cards, trained
 
@@ -245,7 +245,7 @@ def _weights() -> Iterator[Line]:
         }
 
 
-def _results(folder: Path) -> Iterator[Line]:
+def _results(folder: Path) -> Iterator[Listing]:
     from contextlab.reports.stored import summaries
 
     for result in summaries(folder):
@@ -258,7 +258,7 @@ def _results(folder: Path) -> Iterator[Line]:
         }
 
 
-def _columns() -> Iterator[Line]:
+def _columns() -> Iterator[Listing]:
     from contextlab.reports.frame import COLUMNS
 
     for name, (kind, about) in COLUMNS.items():

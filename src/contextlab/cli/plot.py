@@ -42,10 +42,10 @@ def plot(
     """Draw stored results as a picture for a paper's column or a page, and print its caption."""
     from contextlab.reports import plots
     from contextlab.reports.plots import draw
-    from contextlab.reports.plots.chosen import Options
+    from contextlab.reports.plots.chosen import PictureOptions
 
     draw.check_format(out)
-    options = Options(x, metric, baseline, tuple(label or ()), names_of(names), contexts)
+    options = PictureOptions(x, metric, baseline, tuple(label or ()), names_of(names), contexts)
     made = plots.picture(kind, folders, options, where=where or (), under=limits_of(under), mixed=mixed)
     draw.save(made, out)
     say(made.caption)

@@ -15,8 +15,8 @@ from contextlab.cli.options import DataFolder, Device, format_of
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
-    from contextlab.reports.papers.plan import Step
-    from contextlab.reports.papers.schema import Entry, Paper, Run
+    from contextlab.reports.papers.plan import PlannedRun
+    from contextlab.reports.papers.schema import Paper, PaperEntry, PaperRun
     from contextlab.reports.papers.sheet import Page
 
 EMBEDDED = "smollm2-135m"
@@ -83,16 +83,16 @@ def reproduce(
         _print([page.comparison(paper, entry, list(measured))], style)
 
 
-def _can(entry: Entry, scale: Scale, found: list[tuple[Paper, Entry]]) -> bool:
+def _can(entry: PaperEntry, scale: Scale, found: list[tuple[Paper, PaperEntry]]) -> bool:
     """Whether an entry takes part: of a whole paper, only entries with a recipe."""
     return len(found) == 1 or scale == Scale.paper or entry.embedded is not None
 
 
-def _backbone(entry: Entry, scale: Scale) -> str:
+def _backbone(entry: PaperEntry, scale: Scale) -> str:
     return EMBEDDED if scale == Scale.embedded else str(entry.paper.backbone)
 
 
-def _runs(paper: Paper, entry: Entry, scale: Scale, data: Path | None, made: bool) -> list[Run]:
+def _runs(paper: Paper, entry: PaperEntry, scale: Scale, data: Path | None, made: bool) -> list[PaperRun]:
     """The runs of a recipe, which may be made already.
 
     Raises:
@@ -114,7 +114,7 @@ def _runs(paper: Paper, entry: Entry, scale: Scale, data: Path | None, made: boo
     return entry.paper.runs
 
 
-def _plan(paper: Paper, entry: Entry, scale: Scale, out: Path, data: Path | None, options: dict[str, Any]) -> Page:
+def _plan(paper: Paper, entry: PaperEntry, scale: Scale, out: Path, data: Path | None, options: dict[str, Any]) -> Page:
     """What an entry would run, with estimates."""
     from contextlab.reports.papers import plan, sheet
 
@@ -145,12 +145,12 @@ def _plan(paper: Paper, entry: Entry, scale: Scale, out: Path, data: Path | None
 PLAN = ("run", "examples", "TFLOPs", "time", "memory")
 
 
-def _step(step: Step) -> tuple[str, ...]:
+def _step(step: PlannedRun) -> tuple[str, ...]:
     flops = f"{step.flops / 1e12:,.3g}"
     return step.command, f"{step.examples:,}", flops, _time(step.seconds), f"{step.memory / 1e9:.1f} GB"
 
 
-def _total(steps: list[Step]) -> Iterator[tuple[str, ...]]:
+def _total(steps: list[PlannedRun]) -> Iterator[tuple[str, ...]]:
     if len(steps) > 1:
         flops = sum(step.flops for step in steps) / 1e12
         memory = max(step.memory for step in steps) / 1e9

@@ -15,7 +15,7 @@ from contextlab.errors import check_known, listed
 if TYPE_CHECKING:
     from contextlab.reports.cells import Table
     from contextlab.reports.filters import Selection
-    from contextlab.reports.layout import Layout
+    from contextlab.reports.layout import TableLayout
 
 FORMATS = ("markdown", "latex", "html", "csv", "json", "text")
 
@@ -58,12 +58,12 @@ def table(
 ) -> None:
     """Print a comparison table of stored results, with a caption about its data."""
     from contextlab.reports.filters import selection_of
-    from contextlab.reports.layout import ENDS, Layout
+    from contextlab.reports.layout import ENDS, TableLayout
 
     style = format_of(style, FORMATS)
     check_known("choice of --seeds", [seeds], ("each", "mean"))
     check_known("choice of --mean", [mean] if mean else [], ("tasks",))
-    layout = Layout(
+    layout = TableLayout(
         rows=_words(rows),
         columns=_words(columns),
         metrics=_words(metric),
@@ -94,7 +94,7 @@ def _print_frame(selection: Selection, style: str) -> None:
         warn(f"contextlab: {selection.left_out.sentence}.")
 
 
-def _print_table(selection: Selection, layout: Layout, style: str, *, mixed: bool, notes: bool) -> None:
+def _print_table(selection: Selection, layout: TableLayout, style: str, *, mixed: bool, notes: bool) -> None:
     from contextlab.reports.alike import check_alike
     from contextlab.reports.dimensions import DIMENSIONS
     from contextlab.reports.tables import comparison

@@ -14,7 +14,7 @@ import typer
 from contextlab.cli import announce, say
 from contextlab.cli.bench import settings_of
 
-Line = dict[str, Any]
+CurveLine = dict[str, Any]
 
 
 def train(
@@ -56,11 +56,11 @@ def train(
         _say(card, out)
 
 
-def _live() -> Callable[[Line], None]:
+def _live() -> Callable[[CurveLine], None]:
     """Shows where a run is, on one line that is written over."""
-    last: Line = {}
+    last: CurveLine = {}
 
-    def show(line: Line) -> None:
+    def show(line: CurveLine) -> None:
         last.update(line)
         gain = last.get("validation", {}).get("content_gain")
         words = [f"{last['tokens']:,} tokens"]
@@ -79,7 +79,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
-def _say(card: Line, out: Path) -> None:
+def _say(card: CurveLine, out: Path) -> None:
     """What a run has come to."""
     if sys.stderr.isatty():
         print(file=sys.stderr)
@@ -95,7 +95,7 @@ def _say(card: Line, out: Path) -> None:
     say(f"Weights and card in {out}: use them as {_with_weights(card, out)}.")
 
 
-def _with_weights(card: Line, out: Path) -> str:
+def _with_weights(card: CurveLine, out: Path) -> str:
     """The folder as a method; a class in a file is found from its own folder alone, so that it is named itself."""
     from contextlab import grammar
 

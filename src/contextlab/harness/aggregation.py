@@ -10,19 +10,19 @@ import pydantic
 
 from contextlab.benchmarks.task import Measure
 from contextlab.errors import UserError
-from contextlab.harness.case import Case
+from contextlab.harness.case import TaskCase
 from contextlab.harness.selection import BuiltMethod
 from contextlab.harness.stored import (
     PHASES,
     CallCost,
-    Cost,
     Costs,
     ExampleLine,
     Parameters,
     Phase,
+    PhaseCost,
     Provenance,
     Result,
-    Size,
+    StateSize,
     plain,
 )
 from contextlab.method import AnyMethod
@@ -61,7 +61,7 @@ class Peaks:
 
 
 def result_of(
-    run_id: str, one: BuiltMethod, case: Case, lines: Sequence[ExampleLine], peaks: Peaks, about: Provenance
+    run_id: str, one: BuiltMethod, case: TaskCase, lines: Sequence[ExampleLine], peaks: Peaks, about: Provenance
 ) -> Result:
     """The result of a run.
 
@@ -112,12 +112,12 @@ def result_of(
         ) from error
 
 
-def training_cost(method: AnyMethod) -> Cost | None:
+def training_cost(method: AnyMethod) -> PhaseCost | None:
     """What the weights of a method cost once; None where it has none, or they came without a card."""
     if method.card is None:
         return None
     cost = method.card.cost
-    return Cost(flops=cost.flops, peak_bytes=cost.peak_bytes, seconds=cost.seconds, tokens=cost.tokens)
+    return PhaseCost(flops=cost.flops, peak_bytes=cost.peak_bytes, seconds=cost.seconds, tokens=cost.tokens)
 
 
 def largest_bytes(line: ExampleLine, phase: Phase) -> int:
@@ -151,12 +151,12 @@ def costs(lines: Sequence[ExampleLine], peaks: Peaks) -> Costs:
     return Costs(**{phase: _cost(every, peaks.phases.get(phase)) for phase, every in of_phases.items()})
 
 
-def mean_size(lines: Sequence[ExampleLine]) -> Size | None:
+def mean_size(lines: Sequence[ExampleLine]) -> StateSize | None:
     """Means of the sizes of states; None where no example has one."""
     sizes = [line.state for line in lines if line.state is not None]
     if not sizes:
         return None
-    return Size(
+    return StateSize(
         bytes=_whole_mean([size.bytes for size in sizes]),
         bytes_formula=_mean([size.bytes_formula for size in sizes]),
         floats=_whole_mean([size.floats for size in sizes]),
@@ -173,7 +173,7 @@ def _parameters(method: AnyMethod) -> Parameters:
     )
 
 
-def _cost(every: Sequence[CallCost], peak: int | None) -> Cost | None:
+def _cost(every: Sequence[CallCost], peak: int | None) -> PhaseCost | None:
     """Means of FLOPs, tokens and energy, the highest peak, and the median and the spread of the seconds.
 
     The spread is the interquartile range of the seconds per FLOP (per token, where FLOPs were not counted) divided by
@@ -186,7 +186,7 @@ def _cost(every: Sequence[CallCost], peak: int | None) -> Cost | None:
     speeds = [cost.seconds / done for cost, done in zip(every, work, strict=True) if done]
     peaks = [cost.peak_bytes for cost in every if cost.peak_bytes is not None]
     joules = [cost.joules for cost in every if cost.joules is not None]
-    return Cost(
+    return PhaseCost(
         flops=flops,
         flops_formula=_mean([cost.flops_formula for cost in every]),
         peak_bytes=peak if peak is not None else max(peaks, default=None),

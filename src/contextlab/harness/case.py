@@ -18,7 +18,7 @@ from contextlab.harness.stored import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class TaskCase:
     """One task under one control, with the same examples for every method."""
 
     name: str
@@ -73,7 +73,7 @@ class Case:
 
 def cases(
     tasks: Sequence[SelectedTask], controls: Sequence[Control], limit: int | None, data: Path | None
-) -> Iterator[Case]:
+) -> Iterator[TaskCase]:
     """Every task under every control, with its data loaded once.
 
     Raises:
@@ -86,7 +86,7 @@ def cases(
         for one, dataset in zip(tasks, datasets, strict=True):
             protocol = one.task.protocol(one.split, control)
             options = one.task.options(control)
-            case = Case(one.name, one.task, one.task.spelled(one.split), options, dataset, protocol, limit)
+            case = TaskCase(one.name, one.task, one.task.spelled(one.split), options, dataset, protocol, limit)
             case.check()
             yield case
 

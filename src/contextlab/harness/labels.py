@@ -106,7 +106,7 @@ def of_task(name: str, split: str, lengths: Mapping[str, int | None]) -> str:
     try:
         item = grammar.split(split)
     except UserError:  # stored by a version without this grammar, or by another program
-        item = grammar.Item(split)
+        item = grammar.NamedItem(split)
     return grammar.spelled(name, item.name, {**item.settings, **set_lengths})
 
 

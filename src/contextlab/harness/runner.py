@@ -23,12 +23,12 @@ from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.harness import code
 from contextlab.harness.aggregation import Peaks, largest_bytes, recounted, result_of, unmeasured
-from contextlab.harness.case import Case, cases, controls_of
+from contextlab.harness.case import TaskCase, cases, controls_of
 from contextlab.harness.comparison import Results, RunKey, differences
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.progress import Progress
 from contextlab.harness.selection import BuiltMethod, built, select
-from contextlab.harness.store import Run, open_run
+from contextlab.harness.store import OpenRun, open_run
 from contextlab.harness.stored import PHASES, ExampleLine, Result
 from contextlab.method import AnyMethod
 from contextlab.seals import first_fault
@@ -132,7 +132,7 @@ def _check_out(out: Path | str) -> None:
         raise UserError(f"{existing} is a file: name a folder with --out.")
 
 
-def _run(one: BuiltMethod, case: Case, seed: int, out: Path, bar: Progress, counting: bool) -> Result:
+def _run(one: BuiltMethod, case: TaskCase, seed: int, out: Path, bar: Progress, counting: bool) -> Result:
     """The result of one run, with the parts of its examples in the metrics."""
     name, method = one.name, one.method
     current = provenance(method, case.task, case.protocol, seed)
@@ -175,7 +175,7 @@ def _warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
     return Meter(method, Ledger(backbone.device, counting=counting, watching=watching, resident_bytes=resident))
 
 
-def _measure(meter: Meter, case: Case, run: Run, seed: int, peaks: Peaks, owed: Sequence[ExampleLine]) -> Peaks:
+def _measure(meter: Meter, case: TaskCase, run: OpenRun, seed: int, peaks: Peaks, owed: Sequence[ExampleLine]) -> Peaks:
     """The highest peaks of all stored examples; where the products missed FLOPs, lines are counted again.
 
     Args:
@@ -203,7 +203,7 @@ def _measure(meter: Meter, case: Case, run: Run, seed: int, peaks: Peaks, owed: 
     return peaks
 
 
-def _example(meter: Meter, case: Case, index: int, seed: int) -> ExampleLine:
+def _example(meter: Meter, case: TaskCase, index: int, seed: int) -> ExampleLine:
     example = case.dataset.examples[index]
     meter.example = example.id
     # Every example has its own seed, so that a resumed run draws the same numbers.

@@ -11,7 +11,7 @@ from contextlab.backbone import Backbone
 from contextlab.benchmarks.task import Task
 from contextlab.config import Config, alike
 from contextlab.errors import UserError, short, unknown
-from contextlab.grammar import Item
+from contextlab.grammar import NamedItem
 from contextlab.harness import labels
 from contextlab.harness.labels import WeightsName
 from contextlab.method import AnyMethod
@@ -52,14 +52,14 @@ def select(
     """
     of_methods = naming.methods(methods)
     of_tasks = [_with_split(item, split) for item in grammar.items(tasks, "task")]
-    owners: list[tuple[Item, type[Config]]] = [(item, meant.kind.Config) for item, meant in of_methods]
+    owners: list[tuple[NamedItem, type[Config]]] = [(item, meant.kind.Config) for item, meant in of_methods]
     owners += [(item, registry.task_class(item.name).Config) for item in of_tasks]
     dealt = _dealt(owners, settings or {}, {key: value for key, value in lengths.items() if value is not None})
     first, rest = dealt[: len(of_methods)], dealt[len(of_methods) :]
     return list(_methods(of_methods, first)), list(_tasks(of_tasks, rest))
 
 
-def _methods(named: Sequence[tuple[Item, Meant]], settings: Sequence[Mapping[str, Any]]) -> Iterator[NamedMethod]:
+def _methods(named: Sequence[tuple[NamedItem, Meant]], settings: Sequence[Mapping[str, Any]]) -> Iterator[NamedMethod]:
     seen: list[NamedMethod] = []
     for (_, meant), own in zip(named, settings, strict=True):
         method = meant.given(own)
@@ -69,7 +69,7 @@ def _methods(named: Sequence[tuple[Item, Meant]], settings: Sequence[Mapping[str
             yield method
 
 
-def _tasks(named: Sequence[Item], settings: Sequence[Mapping[str, Any]]) -> Iterator[SelectedTask]:
+def _tasks(named: Sequence[NamedItem], settings: Sequence[Mapping[str, Any]]) -> Iterator[SelectedTask]:
     seen: list[tuple[str, str, Config]] = []
     for item, own in zip(named, settings, strict=True):
         task = registry.task(item.name, own)
@@ -79,7 +79,7 @@ def _tasks(named: Sequence[Item], settings: Sequence[Mapping[str, Any]]) -> Iter
             yield SelectedTask(item.name, task, split)
 
 
-def _with_split(item: Item, text: str | None) -> Item:
+def _with_split(item: NamedItem, text: str | None) -> NamedItem:
     """An item with the split for all tasks and the settings of that split."""
     if text is None:
         return item
@@ -87,17 +87,17 @@ def _with_split(item: Item, text: str | None) -> Item:
         raise UserError(f"{item.name} has a split after its name and another in --split: keep one of the two.")
     split = grammar.split(text)
     _refuse_twice(item, split.settings, "--split")
-    return Item(item.name, split.name, {**item.settings, **split.settings})
+    return NamedItem(item.name, split.name, {**item.settings, **split.settings})
 
 
-def _refuse_twice(item: Item, settings: Iterable[str], option: str) -> None:
+def _refuse_twice(item: NamedItem, settings: Iterable[str], option: str) -> None:
     for key in settings:
         if key in item.settings:
             raise UserError(f"{item.name} has {short(key)} twice, after its name and in {option}: keep one of the two.")
 
 
 def _dealt(
-    owners: Sequence[tuple[Item, type[Config]]], settings: Mapping[str, Any], lengths: Mapping[str, Any]
+    owners: Sequence[tuple[NamedItem, type[Config]]], settings: Mapping[str, Any], lengths: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
     """The settings of every method and task: its own, and those for all, where it has them."""
     for key in lengths:
@@ -122,7 +122,7 @@ def _dealt(
     ]
 
 
-def _check_alike(having: Sequence[tuple[Item, type[Config]]], key: str, value: Any, option: str) -> None:
+def _check_alike(having: Sequence[tuple[NamedItem, type[Config]]], key: str, value: Any, option: str) -> None:
     """Refuse one value for settings that have the same name and different meanings."""
     first, kind = having[0]
     other = next((item for item, config in having if not alike(kind, config, key)), None)

@@ -21,7 +21,7 @@ from contextlab import files, locks, packed, seals
 from contextlab.errors import UserError
 from contextlab.files import Journal
 from contextlab.harness import earlier
-from contextlab.harness.stored import ExampleLine, Manifest, Model, Parts, Provenance, Result, plain
+from contextlab.harness.stored import ExampleLine, Manifest, Parts, Provenance, Result, StoredModel, plain
 from contextlab.seals import Damaged
 
 SUMMARY, MANIFEST, LINES = "summary.json", "manifest.json", "examples.jsonl"
@@ -29,7 +29,7 @@ PACKED = f"{LINES}.xz"
 """Holds the lines where there is no file `LINES`."""
 BROKEN = (Damaged, RecursionError, pydantic.ValidationError)
 """Errors of reading a file that is none of ours."""
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound=StoredModel)
 
 
 def digest(value: Any) -> str:
@@ -44,7 +44,7 @@ def run_id(identity: Mapping[str, Any]) -> str:
     return f"{readable}-{digest(identity)[:12]}"
 
 
-class Run:
+class OpenRun:
     """A run that this process has locked, with its finished examples.
 
     Attributes:
@@ -89,7 +89,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def open_run(out: Path, identity: Mapping[str, Any], provenance: Provenance) -> Iterator[Run]:
+def open_run(out: Path, identity: Mapping[str, Any], provenance: Provenance) -> Iterator[OpenRun]:
     """Lock the run of an identity below `out`, a new or an unfinished one.
 
     Raises:
@@ -102,7 +102,7 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Provenance) -> 
         with _writing(folder):
             refusal = f"Another process is running {folder}: wait for it, or end it."
             held.enter_context(locks.alone(folder, refusal))
-            run = Run(folder, manifest)
+            run = OpenRun(folder, manifest)
             held.enter_context(run.journal)
         try:
             yield run

@@ -70,10 +70,10 @@ def _check_metric(metric: Metric) -> Metric:
     return metric
 
 
-Part = Annotated[task.Part, pydantic.PlainValidator(_part), pydantic.PlainSerializer(list)]
+StoredPart = Annotated[task.Part, pydantic.PlainValidator(_part), pydantic.PlainSerializer(list)]
 
 
-class Model(pydantic.BaseModel):
+class StoredModel(pydantic.BaseModel):
     """A JSON object whose fields have exactly these types."""
 
     model_config = pydantic.ConfigDict(extra="allow", strict=True, frozen=True)
@@ -83,8 +83,8 @@ class Model(pydantic.BaseModel):
         return self.model_dump(mode="json", by_alias=True)
 
 
-class CallCost(Model):
-    """What the calls of one phase of one example cost; see `accounting.ledger.Cost`."""
+class CallCost(StoredModel):
+    """What the calls of one phase of one example cost; see `accounting.ledger.TotalCost`."""
 
     flops: Flops | None
     peak_bytes: Count | None
@@ -95,7 +95,7 @@ class CallCost(Model):
     joules: Amount | None = None
 
 
-class Cost(Model):
+class PhaseCost(StoredModel):
     """What one phase costs, per example; None where it was not counted."""
 
     flops: Flops | None = Field(description="floating-point operations, two per multiply-add; mean per example")
@@ -114,20 +114,20 @@ class Cost(Model):
     )
 
 
-class Costs(Model):
+class Costs(StoredModel):
     """Costs by phase; None where a run has no such phase."""
 
-    train: Cost | None = None
-    contextualize: Cost | None = None
-    query: Cost | None = None
+    train: PhaseCost | None = None
+    contextualize: PhaseCost | None = None
+    query: PhaseCost | None = None
 
-    def phases(self) -> dict[Phase, Cost]:
+    def phases(self) -> dict[Phase, PhaseCost]:
         """The phases of an example that the run has, which are all but the training."""
-        both: dict[Phase, Cost | None] = {"contextualize": self.contextualize, "query": self.query}
+        both: dict[Phase, PhaseCost | None] = {"contextualize": self.contextualize, "query": self.query}
         return {phase: cost for phase, cost in both.items() if cost is not None}
 
 
-class Size(Model):
+class StateSize(StoredModel):
     """The size of a state, in a result its mean over the examples."""
 
     bytes: Count = Field(description="size of the state behind the context, mean over examples")
@@ -141,7 +141,7 @@ class Size(Model):
     )
 
 
-class Data(Model):
+class Data(StoredModel):
     """The data that a run was measured on."""
 
     source: str = Field(description="where the data come from")
@@ -150,7 +150,7 @@ class Data(Model):
     note: str = Field(description="what the data are: real, re-laid or generated")
 
 
-class Parameters(Model):
+class Parameters(StoredModel):
     """Numbers of parameters."""
 
     backbone: Count = Field(description="of the language model")
@@ -158,7 +158,7 @@ class Parameters(Model):
     trained: Count = Field(description="that the method can train")
 
 
-class Provenance(Model):
+class Provenance(StoredModel):
     """Versions, machine and time."""
 
     contextlab: str = Field(description="contextlab that ran it")
@@ -182,7 +182,7 @@ class Provenance(Model):
     )
 
 
-class Manifest(Model):
+class Manifest(StoredModel):
     """What a run depends on, and the provenance of its first start."""
 
     schema_: Literal[2] = Field(default=2, alias="schema")
@@ -191,7 +191,7 @@ class Manifest(Model):
     provenance: Provenance
 
 
-class ExampleLine(Model):
+class ExampleLine(StoredModel):
     """One finished example.
 
     Attributes:
@@ -209,9 +209,9 @@ class ExampleLine(Model):
     index: Count
     record: Object
     quality: Number | None
-    parts: dict[str, list[Part]] = {}
+    parts: dict[str, list[StoredPart]] = {}
     cost: dict[Phase, CallCost]
-    state: Size | None
+    state: StateSize | None
     recounted: bool = False
 
     def compared(self) -> Parts:
@@ -221,7 +221,7 @@ class ExampleLine(Model):
         return {**self.parts, QUALITY: [task.Part(self.quality, 1.0, cluster)]}
 
 
-class Result(Model):
+class Result(StoredModel):
     """The result of a run."""
 
     schema_: Literal[2] = Field(default=2, alias="schema")
@@ -251,7 +251,7 @@ class Result(Model):
     metrics: dict[str, Annotated[Metric, pydantic.AfterValidator(_check_metric)]] = Field(min_length=1)
     cost: Costs
     measured: Count = Field(description="stored examples, the first ones, whose peak memory is known")
-    state: Size | None
+    state: StateSize | None
     provenance: Provenance
     _folder: Path | None = pydantic.PrivateAttr(default=None)
     _parts: Mapping[str, Parts] | None = pydantic.PrivateAttr(default=None)

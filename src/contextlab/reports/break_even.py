@@ -24,7 +24,7 @@ ALWAYS, NEVER = 0.0, math.inf
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class CostLine:
     """What one context and its questions cost: a straight line over the number of questions.
 
     Attributes:
@@ -43,12 +43,12 @@ class Line:
         """The same for each of the questions."""
         return self.context / questions + self.question
 
-    def meets(self, other: Line) -> float | None:
+    def meets(self, other: CostLine) -> float | None:
         """The number of questions at which both cost the same; None where one is cheaper for every number."""
         more, saved = self._beside(other)
         return more / saved if saved and more / saved > 0 else None
 
-    def cheaper_from(self, other: Line) -> float:
+    def cheaper_from(self, other: CostLine) -> float:
         """The number of questions from which this costs less than the other.
 
         `ALWAYS` where it does so for any number of them, `NEVER` where it does not from any number on.
@@ -58,12 +58,12 @@ class Line:
             return max(more / saved, ALWAYS)
         return ALWAYS if saved == 0 and more < 0 else NEVER
 
-    def _beside(self, other: Line) -> tuple[float, float]:
+    def _beside(self, other: CostLine) -> tuple[float, float]:
         """What the context costs more than the other's, and what every question saves."""
         return self.context - other.context, other.question - self.question
 
 
-def line(result: Result, resource: Resource, contexts: int = 1) -> Line | None:
+def line(result: Result, resource: Resource, contexts: int = 1) -> CostLine | None:
     """The costs of a result; None where it reads no context before its questions, or they were not measured.
 
     Args:
@@ -76,7 +76,7 @@ def line(result: Result, resource: Resource, contexts: int = 1) -> Line | None:
     if context is None or query is None:
         return None
     once = training.value / contexts if training is not None else 0.0
-    return Line(context.value + once, query.value / questions_of(result))
+    return CostLine(context.value + once, query.value / questions_of(result))
 
 
 def questions_of(result: Result) -> float:
@@ -110,7 +110,7 @@ def tables(
         UserError: when no result reads a context before its questions.
     """
     names = names or Names()
-    groups: dict[tuple[str, ...], dict[str, tuple[Result, Line]]] = {}
+    groups: dict[tuple[str, ...], dict[str, tuple[Result, CostLine]]] = {}
     others = [name for name in DIMENSIONS if name != "method"]
     shown = latest(results)
     for words, result in shown:
@@ -133,7 +133,7 @@ def tables(
 
 
 def _costs(
-    members: dict[str, tuple[Result, Line]], resource: Resource, questions: Sequence[int], contexts: int, about: str
+    members: dict[str, tuple[Result, CostLine]], resource: Resource, questions: Sequence[int], contexts: int, about: str
 ) -> Table:
     """Each method's costs by phase, and for numbers of questions."""
     unit, field = UNITS[resource], FIELDS[resource]
@@ -172,7 +172,7 @@ def _costs(
     return made.part(range(len(made.rows)), [n for n in range(len(made.columns)) if made.column(n)])
 
 
-def _crossings(lines: dict[str, Line], resource: Resource, contexts: int, about: str) -> Table:
+def _crossings(lines: dict[str, CostLine], resource: Resource, contexts: int, about: str) -> Table:
     """From how many questions the method of a row is cheaper than that of a column."""
     columns = tuple(Column("cheaper than", name, "cost", name) for name in lines)
     cells = {

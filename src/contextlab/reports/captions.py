@@ -47,11 +47,11 @@ MARKS_NOTE = (
     "Marks: better than every other method of the column, and better than every other but the best, by paired tests "
     f"over clusters between all pairs of methods, corrected by Holm's procedure to a family-wise error of {ALPHA:.0%}"
 )
-Shown = Sequence[tuple[Result, dict[str, str]]]
+NamedRuns = Sequence[tuple[Result, dict[str, str]]]
 """Results with their names in every dimension."""
 
 
-def about(shown: Shown, counts: str, differing: Collection[str], names: Names) -> str:
+def about(shown: NamedRuns, counts: str, differing: Collection[str], names: Names) -> str:
     """The first sentence: which data, how many examples, and the context, model and type of all rows.
 
     Args:
@@ -69,7 +69,7 @@ def about(shown: Shown, counts: str, differing: Collection[str], names: Names) -
     return "; ".join(filter(None, [", ".join(filter(None, ["; ".join(said), counts])), same]))
 
 
-def data(shown: Shown, names: Names) -> list[str]:
+def data(shown: NamedRuns, names: Names) -> list[str]:
     """Which data the tasks have, each said once with the tasks that have it."""
     tasks: dict[str, list[str]] = defaultdict(list)
     for result, one in shown:
@@ -109,7 +109,7 @@ def legend(columns: Sequence[Column], ends: tuple[str, str], names: Names, *, no
         yield LEGACY
 
 
-def own_windows(shown: Shown, names: Names) -> Iterable[str]:
+def own_windows(shown: NamedRuns, names: Names) -> Iterable[str]:
     """Which models attend in a sliding window of their own, so that `full` is not attention to all tokens."""
     yield from dict.fromkeys(
         f"{names.of('backbone', r.backbone)} attends in a sliding window of its own: with every method, full too, a "
@@ -120,7 +120,7 @@ def own_windows(shown: Shown, names: Names) -> Iterable[str]:
 
 
 def notes(
-    shown: Shown, columns: Sequence[Column], differing: Collection[str], names: Names, *, noisy: bool
+    shown: NamedRuns, columns: Sequence[Column], differing: Collection[str], names: Names, *, noisy: bool
 ) -> Iterable[str]:
     """How the numbers were made: machine, data, where methods end, their twins, intervals and the counting of costs.
 
@@ -205,7 +205,7 @@ def _marked(table: Table) -> bool:
     return any(cell.mark for cell in table.cells.values())
 
 
-def _same(shown: Shown, dimensions: Sequence[str], differing: Collection[str], names: Names) -> list[str]:
+def _same(shown: NamedRuns, dimensions: Sequence[str], differing: Collection[str], names: Names) -> list[str]:
     """Dimensions that are equal for all rows, with their names."""
     words = shown[0][1]
     return [f"{name} {names.of(name, words[name])}" for name in dimensions if name not in differing]

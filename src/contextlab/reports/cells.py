@@ -14,7 +14,7 @@ import pandas
 
 from contextlab.errors import UserError, unknown
 
-Kind = Literal["count", "metric", "difference", "share", "cost"]
+ColumnKind = Literal["count", "metric", "difference", "share", "cost"]
 Mark = Literal["", "best", "second"]
 ROUNDING = 1e-5
 """Metrics and differences up to this are written as 0: they are sums of float32 numbers."""
@@ -57,7 +57,7 @@ class Column:
 
     group: str
     name: str
-    kind: Kind
+    kind: ColumnKind
     title: str
     unit: str = ""
     compared: bool = dataclasses.field(default=False, compare=False)
@@ -136,26 +136,26 @@ def paragraph(sentences: Sequence[str]) -> str:
     return " ".join(f"{sentence}." for sentence in sentences)
 
 
-def written(cell: Cell, kind: Kind) -> str:
+def written(cell: Cell, kind: ColumnKind) -> str:
     """A number with its interval or standard deviation."""
     return " ".join(
         filter(None, [value(cell, kind), deviation(cell, kind), interval(cell, kind), "~" if cell.disturbed else ""])
     )
 
 
-def value(cell: Cell, kind: Kind) -> str:
+def value(cell: Cell, kind: ColumnKind) -> str:
     """A number without its interval."""
     return number(cell.value, kind, _decimals(cell, kind))
 
 
-def deviation(cell: Cell, kind: Kind) -> str:
+def deviation(cell: Cell, kind: ColumnKind) -> str:
     """The standard deviation of a number behind a sign; empty without one."""
     if cell.deviation is None:
         return ""
     return f"± {number(cell.deviation, kind, _decimals(cell, kind)).removeprefix('+')}"
 
 
-def interval(cell: Cell, kind: Kind) -> str:
+def interval(cell: Cell, kind: ColumnKind) -> str:
     """The interval of a number in brackets; empty without one."""
     if cell.low is None or cell.high is None:
         return ""
@@ -163,7 +163,7 @@ def interval(cell: Cell, kind: Kind) -> str:
     return f"[{_fixed(cell.low, kind, decimals)}, {_fixed(cell.high, kind, decimals)}]"
 
 
-def number(value: float, kind: Kind, decimals: int | None = None) -> str:
+def number(value: float, kind: ColumnKind, decimals: int | None = None) -> str:
     """A number as text: three decimals, two in shares; three digits in costs; two digits of what is smaller than these.
 
     Args:
@@ -181,7 +181,7 @@ def number(value: float, kind: Kind, decimals: int | None = None) -> str:
     return _fixed(value, kind, decimals)
 
 
-def _fixed(value: float, kind: Kind, decimals: int) -> str:
+def _fixed(value: float, kind: ColumnKind, decimals: int) -> str:
     """A number with these decimals, and without any where it is very large."""
     sign = "+" if kind == "difference" else ""
     if abs(value) >= 1e5 and kind != "share":
@@ -191,7 +191,7 @@ def _fixed(value: float, kind: Kind, decimals: int) -> str:
     return f"{value:{sign}{zero}.{decimals}f}"
 
 
-def _decimals(cell: Cell, kind: Kind) -> int:
+def _decimals(cell: Cell, kind: ColumnKind) -> int:
     """So many decimals that an interval, or a deviation, spans ten units of the last one, and one in shares."""
     usual = _usual(kind)
     bounded = cell.low is not None and cell.high is not None
@@ -201,7 +201,7 @@ def _decimals(cell: Cell, kind: Kind) -> int:
     return min(max(usual, usual - 2 + math.ceil(-math.log10(1.01 * spread))), MOST_DECIMALS)
 
 
-def _usual(kind: Kind) -> int:
+def _usual(kind: ColumnKind) -> int:
     return 2 if kind == "share" else 3
 
 

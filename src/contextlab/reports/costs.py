@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlab.accounting import legacy
 from contextlab.errors import unknown
 from contextlab.harness import stored
-from contextlab.harness.stored import Result, Size
+from contextlab.harness.stored import Result, StateSize
 from contextlab.reports.cells import Cell, Column
 
 MOST_SPREAD = 0.25
@@ -17,7 +17,7 @@ TERA, MEBI = 1e12, 2.0**20
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class CostColumn:
     """One column of costs.
 
     Attributes:
@@ -41,36 +41,40 @@ class Cost:
 
 
 CATALOGUE = (
-    Cost("TFLOPs contextualize", "context", "TFLOP", ("contextualize_flops", "flops", "contextualize", "all")),
-    Cost("TFLOPs query", "query", "TFLOP", ("query_flops", "flops", "query", "all")),
-    Cost("TFLOPs contextualize by formula", "context, formula", "TFLOP", ("contextualize_flops_formula", "formula")),
-    Cost("TFLOPs query by formula", "query, formula", "TFLOP", ("query_flops_formula", "formula")),
-    Cost("peak MiB", "peak", "MiB", ("peak_bytes", "peak", "all"), measured=True),
-    Cost("seconds", "time", "s", ("seconds", "all"), measured=True),
-    Cost("seconds contextualize", "context", "s", ("contextualize_seconds", "contextualize"), measured=True),
-    Cost("seconds query", "query", "s", ("query_seconds", "query"), measured=True),
-    Cost("joules contextualize", "context", "J", ("contextualize_joules", "joules", "contextualize"), measured=True),
-    Cost("joules query", "query", "J", ("query_joules", "joules", "query"), measured=True),
-    Cost("tokens contextualize", "context", "tokens", ("contextualize_tokens", "tokens", "contextualize")),
-    Cost("tokens query", "query", "tokens", ("query_tokens", "tokens", "query")),
-    Cost("state MiB", "state", "MiB", ("state_bytes", "state", "all")),
-    Cost("state MiB by formula", "state, formula", "MiB", ("state_bytes_formula", "formula")),
-    Cost("state floats", "state", "floats", ("state_floats",)),
-    Cost("state tokens", "state", "tokens", ("state_tokens",)),
-    Cost("cached tokens", "cached", "tokens", ("state_cached",)),
-    Cost("TFLOPs train", "training", "TFLOP", ("train_flops", "train", "all")),
-    Cost("seconds train", "training", "s", ("train_seconds", "train", "all")),
-    Cost("tokens train", "training", "tokens", ("train_tokens", "train", "all")),
+    CostColumn("TFLOPs contextualize", "context", "TFLOP", ("contextualize_flops", "flops", "contextualize", "all")),
+    CostColumn("TFLOPs query", "query", "TFLOP", ("query_flops", "flops", "query", "all")),
+    CostColumn(
+        "TFLOPs contextualize by formula", "context, formula", "TFLOP", ("contextualize_flops_formula", "formula")
+    ),
+    CostColumn("TFLOPs query by formula", "query, formula", "TFLOP", ("query_flops_formula", "formula")),
+    CostColumn("peak MiB", "peak", "MiB", ("peak_bytes", "peak", "all"), measured=True),
+    CostColumn("seconds", "time", "s", ("seconds", "all"), measured=True),
+    CostColumn("seconds contextualize", "context", "s", ("contextualize_seconds", "contextualize"), measured=True),
+    CostColumn("seconds query", "query", "s", ("query_seconds", "query"), measured=True),
+    CostColumn(
+        "joules contextualize", "context", "J", ("contextualize_joules", "joules", "contextualize"), measured=True
+    ),
+    CostColumn("joules query", "query", "J", ("query_joules", "joules", "query"), measured=True),
+    CostColumn("tokens contextualize", "context", "tokens", ("contextualize_tokens", "tokens", "contextualize")),
+    CostColumn("tokens query", "query", "tokens", ("query_tokens", "tokens", "query")),
+    CostColumn("state MiB", "state", "MiB", ("state_bytes", "state", "all")),
+    CostColumn("state MiB by formula", "state, formula", "MiB", ("state_bytes_formula", "formula")),
+    CostColumn("state floats", "state", "floats", ("state_floats",)),
+    CostColumn("state tokens", "state", "tokens", ("state_tokens",)),
+    CostColumn("cached tokens", "cached", "tokens", ("state_cached",)),
+    CostColumn("TFLOPs train", "training", "TFLOP", ("train_flops", "train", "all")),
+    CostColumn("seconds train", "training", "s", ("train_seconds", "train", "all")),
+    CostColumn("tokens train", "training", "tokens", ("train_tokens", "train", "all")),
 )
 LEGACY = (
-    Cost("legacy TMACs query", "legacy", "TMAC", ("legacy",)),
-    Cost("cached TMACs query", "cached", "TMAC", ("legacy",)),
+    CostColumn("legacy TMACs query", "legacy", "TMAC", ("legacy",)),
+    CostColumn("cached TMACs query", "cached", "TMAC", ("legacy",)),
 )
 FEW = ("flops", "state", "train_flops")
 """The costs in a table where none are named."""
 
 
-def selected(words: Sequence[str]) -> list[Cost]:
+def selected(words: Sequence[str]) -> list[CostColumn]:
     """The costs that words of `--cost` name, in the order of the catalogue; `none` names none.
 
     Raises:
@@ -134,7 +138,7 @@ def legacy_numbers(result: Result) -> dict[str, Cell]:
     return {cost.name: Cell(macs / TERA) for cost, macs in zip(LEGACY, counts, strict=True)}
 
 
-def _state(state: Size | None) -> dict[str, float]:
+def _state(state: StateSize | None) -> dict[str, float]:
     if state is None:
         return {}
     values = {"state MiB": state.bytes / MEBI, "state floats": state.floats, "state tokens": state.tokens}
@@ -143,7 +147,7 @@ def _state(state: Size | None) -> dict[str, float]:
     return values if state.cached is None else {**values, "cached tokens": state.cached}
 
 
-def _training(cost: stored.Cost | None) -> dict[str, float]:
+def _training(cost: stored.PhaseCost | None) -> dict[str, float]:
     """The cost of training the weights, where that is known."""
     if cost is None:
         return {}

@@ -64,7 +64,7 @@ class Field:
 
 
 @dataclasses.dataclass(frozen=True)
-class Example:
+class ExamplePair:
     """One example in both runs.
 
     Attributes:
@@ -102,7 +102,7 @@ class Diff:
     fields: list[Field]
     measure: Measure
     comparison: Comparison | None
-    examples: list[Example]
+    examples: list[ExamplePair]
     shared: int
 
     @property
@@ -169,7 +169,7 @@ def diff(first: Result, second: Result) -> Diff:
     of_both = parts_of(first), parts_of(second)
     shared = [example for example in of_both[0] if example in of_both[1]] if same else []
     moved = [
-        Example(one, *(_value(measure, run[one]) for run in of_both))
+        ExamplePair(one, *(_value(measure, run[one]) for run in of_both))
         for one in shared
         if _value(measure, of_both[0][one]) != _value(measure, of_both[1][one])
     ]

@@ -19,7 +19,7 @@ EVERY_SEED = "mean"
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class TableRow:
     """One row of numbers: a method on a task, with one result for every seed.
 
     Attributes:
@@ -47,18 +47,18 @@ class Entry:
         return *rest, kind_of_device(self.first), self.first.data.examples
 
 
-def entries(results: Sequence[Result], *, mean_seeds: bool) -> list[Entry]:
+def entries(results: Sequence[Result], *, mean_seeds: bool) -> list[TableRow]:
     """The latest result of every run, with its names; of all seeds together where their mean is shown.
 
     Raises:
         UserError: for seeds of one method with different numbers of examples.
     """
     if not mean_seeds:
-        return [Entry(words, (result,)) for words, result in latest(results)]
+        return [TableRow(words, (result,)) for words, result in latest(results)]
     together: dict[tuple[tuple[str, str], ...], list[Result]] = defaultdict(list)
     for words, result in latest(results):
         together[tuple((words | {"seed": EVERY_SEED}).items())].append(result)
-    made = [Entry(dict(words), tuple(sorted(runs, key=_seed))) for words, runs in together.items()]
+    made = [TableRow(dict(words), tuple(sorted(runs, key=_seed))) for words, runs in together.items()]
     for entry in made:
         counts = {run.provenance.seed: run.data.examples for run in entry.runs}
         if len(set(counts.values())) > 1:
@@ -70,15 +70,15 @@ def entries(results: Sequence[Result], *, mean_seeds: bool) -> list[Entry]:
     return made
 
 
-def peers(of: Iterable[Entry]) -> dict[tuple[Any, ...], dict[str, Entry]]:
+def peers(of: Iterable[TableRow]) -> dict[tuple[Any, ...], dict[str, TableRow]]:
     """For every set of examples the entries by name: with and without mark, and by the method where it is unique."""
-    groups: dict[tuple[Any, ...], dict[str, Entry]] = defaultdict(dict)
+    groups: dict[tuple[Any, ...], dict[str, TableRow]] = defaultdict(dict)
     for entry in of:
         groups[entry.examples][entry.words["method"]] = entry
     return {examples: _with_plain_names(group) for examples, group in groups.items()}
 
 
-def other_names(entry: Entry) -> tuple[str, str]:
+def other_names(entry: TableRow) -> tuple[str, str]:
     """The method's name, and its settings where it has the name of its weights."""
     return entry.first.method, labels.by_settings(entry.first)
 
@@ -88,19 +88,19 @@ def unmarked(name: str) -> str:
     return re.sub(f" {MARK.pattern}$", "", name)
 
 
-def of_common_seeds(*of: Entry) -> list[tuple[Result, ...]]:
+def of_common_seeds(*of: TableRow) -> list[tuple[Result, ...]]:
     """The runs of several entries by the number of their seed, for every seed that all have; empty without any."""
     by_seed = [{run.provenance.seed: run for run in entry.runs} for entry in of]
     common = sorted(set[int].intersection(*(set(runs) for runs in by_seed)))
     return [tuple(runs[seed] for runs in by_seed) for seed in common]
 
 
-def usual_seeds(of: Sequence[Entry]) -> str:
+def usual_seeds(of: Sequence[TableRow]) -> str:
     """The seeds that means are over, for a caption; some methods may lack some (`missing_seeds`)."""
     return f"mean ± standard deviation over {_spelled(_usual(of))}"
 
 
-def missing_seeds(of: Sequence[Entry], names: Names, *, paired: bool) -> Iterator[str]:
+def missing_seeds(of: Sequence[TableRow], names: Names, *, paired: bool) -> Iterator[str]:
     """A sentence on methods that have other seeds than most; nothing where all have the same.
 
     Args:
@@ -121,7 +121,7 @@ def missing_seeds(of: Sequence[Entry], names: Names, *, paired: bool) -> Iterato
         yield ", ".join(dict.fromkeys(others)) + rule
 
 
-def _usual(of: Sequence[Entry]) -> tuple[int, ...]:
+def _usual(of: Sequence[TableRow]) -> tuple[int, ...]:
     counts = Counter(entry.seeds for entry in of)
     return max(counts, key=lambda seeds: (len(seeds), counts[seeds]))
 
@@ -137,7 +137,7 @@ def _spelled(seeds: Sequence[int]) -> str:
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
 
 
-def _with_plain_names(of: dict[str, Entry]) -> dict[str, Entry]:
+def _with_plain_names(of: dict[str, TableRow]) -> dict[str, TableRow]:
     counts = Counter(entry.first.method for entry in of.values())
     plain = {entry.first.method: entry for entry in of.values() if counts[entry.first.method] == 1}
     by_settings = {labels.by_settings(entry.first): entry for entry in of.values()}

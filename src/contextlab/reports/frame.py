@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 
 from contextlab import harmless
-from contextlab.harness.stored import PHASES, Cost, Data, Model, Provenance, Result, Size
+from contextlab.harness.stored import PHASES, Data, PhaseCost, Provenance, Result, StateSize, StoredModel
 from contextlab.reports.dimensions import dimensions, once
 from contextlab.reports.stored import gc_paused, summaries
 
@@ -71,7 +71,13 @@ _FIELDS = {
     **{f"state_{key}": ("float64", f"state.{key}") for key in ("bytes", "bytes_formula", "floats", "tokens", "cached")},
 }
 """Type of every column about a run, and the field of the stored result that it has, with the field's description."""
-_MODELS: dict[str, type[Model]] = {"": Result, "provenance": Provenance, "data": Data, "cost": Cost, "state": Size}
+_MODELS: dict[str, type[StoredModel]] = {
+    "": Result,
+    "provenance": Provenance,
+    "data": Data,
+    "cost": PhaseCost,
+    "state": StateSize,
+}
 _ONCE = {"train": "the training of the weights, once", "contextualize": "reading the context", "query": "a question"}
 
 

@@ -17,7 +17,7 @@ ENDS = ("window", "full")
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """What a table shows.
 
     Attributes:

@@ -17,7 +17,7 @@ from contextlab.reports.alike import mixtures, of_weights, with_mixtures
 from contextlab.reports.cells import Cell, Column, Table, sorted_by, with_mean_over_tasks
 from contextlab.reports.dimensions import DIMENSIONS, learned
 from contextlab.reports.entries import (
-    Entry,
+    TableRow,
     entries,
     missing_seeds,
     of_common_seeds,
@@ -26,13 +26,13 @@ from contextlab.reports.entries import (
     unmarked,
     usual_seeds,
 )
-from contextlab.reports.layout import ENDS, SHARE, Layout
+from contextlab.reports.layout import ENDS, SHARE, TableLayout
 from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
 from contextlab.reports.stored import gc_paused
 
 
 @gc_paused()
-def comparison(results: Sequence[Result], layout: Layout | None = None) -> Table:
+def comparison(results: Sequence[Result], layout: TableLayout | None = None) -> Table:
     """One table of many results, in the order in which they were started, equal rows together.
 
     When a run is stored several times, the latest result is used. Differences to a baseline are paired, over the same
@@ -50,13 +50,13 @@ def comparison(results: Sequence[Result], layout: Layout | None = None) -> Table
     Raises:
         UserError: for an unknown dimension, baseline, metric or cost.
     """
-    return _Builder(results, layout or Layout()).table()
+    return _Builder(results, layout or TableLayout()).table()
 
 
 class _Builder:
     """Makes a table: entries, then columns, then cells."""
 
-    def __init__(self, results: Sequence[Result], layout: Layout) -> None:
+    def __init__(self, results: Sequence[Result], layout: TableLayout) -> None:
         layout.check({name for result in results for name in result.metrics})
         self.layout, self.names = layout, layout.names
         self.entries = entries(results, mean_seeds=layout.mean_seeds)
@@ -76,7 +76,7 @@ class _Builder:
         self.machines = costs.kinds_of_machine(entry.first for entry in self.entries)
 
     def table(self) -> Table:
-        rows: dict[tuple[str, ...], dict[Column, tuple[Cell, Entry]]] = {}
+        rows: dict[tuple[str, ...], dict[Column, tuple[Cell, TableRow]]] = {}
         columns: dict[str, dict[Column, None]] = defaultdict(dict)
         for entry in self.entries:
             row = rows.setdefault(tuple(entry.words[name] for name in self.keys), {})
@@ -123,11 +123,11 @@ class _Builder:
                 named = " and ".join(self.layout.twins)
                 raise UserError(f"Only one of the twins {named} has learned: name two that were trained alike.")
 
-    def _group(self, entry: Entry) -> str:
+    def _group(self, entry: TableRow) -> str:
         names = [name for name in self.layout.columns if name in self.differing and name not in self.layout.rows]
         return ", ".join(self.names.of(name, entry.words[name]) for name in names)
 
-    def _cells(self, entry: Entry) -> Iterator[tuple[Column, Cell]]:
+    def _cells(self, entry: TableRow) -> Iterator[tuple[Column, Cell]]:
         group = self._group(entry)
         if not self._equal_n:
             yield Column(group, "n", "count", "n"), Cell(entry.first.data.examples)
@@ -141,7 +141,7 @@ class _Builder:
             for cost in costs.LEGACY:
                 yield cost.column(group), costs.legacy_numbers(entry.first)[cost.name]
 
-    def _qualities(self, entry: Entry, group: str) -> Iterator[tuple[Column, Cell]]:
+    def _qualities(self, entry: TableRow, group: str) -> Iterator[tuple[Column, Cell]]:
         baseline = self.peers[entry.examples].get(self.layout.baseline or "")
         available = [name for name in entry.first.metrics if all(name in run.metrics for run in entry.runs)]
         for name in self.layout.chosen([entry.first.measure.name], available):
@@ -162,7 +162,7 @@ class _Builder:
         if self.layout.shows_share and entry.examples in self._shared and (cell := self._shares[id(entry)]) is not None:
             yield Column(group, SHARE, "share", SHARE), cell
 
-    def _difference(self, entry: Entry, baseline: Entry, name: str) -> Cell | None:
+    def _difference(self, entry: TableRow, baseline: TableRow, name: str) -> Cell | None:
         """The difference over the seeds that both have; None without any, or where the baseline lacks the metric."""
         mine, other = ([runs[n] for runs in of_common_seeds(entry, baseline)] for n in range(2))
         if not mine or not all(name in run.metrics for run in other):
@@ -175,7 +175,7 @@ class _Builder:
         one, two = (statistics.fmean(run.metrics[name].value for run in runs) for runs in (mine, other))
         return Cell(one - two)
 
-    def _share(self, entry: Entry) -> Cell | None:
+    def _share(self, entry: TableRow) -> Cell | None:
         """The share over the seeds that all three have; None where one of them has none."""
         of_examples = self.peers[entry.examples]
         window, full = (self._end(of_examples, name) for name in self.layout.twins)
@@ -187,12 +187,12 @@ class _Builder:
             return None
         return _mean([Cell(one.value, one.low, one.high) for one in known])
 
-    def _end(self, of_examples: Mapping[str, Entry], name: str) -> Entry | None:
+    def _end(self, of_examples: Mapping[str, TableRow], name: str) -> TableRow | None:
         """The method whose share is 0 or 1; the ends that nobody named have learned nothing."""
         end = of_examples.get(name)
         return None if end is not None and self.layout.twins == ENDS and learned(end.first) else end
 
-    def _marked(self, column: Column, of_column: Mapping[int, tuple[Cell, Entry]]) -> dict[int, Cell]:
+    def _marked(self, column: Column, of_column: Mapping[int, tuple[Cell, TableRow]]) -> dict[int, Cell]:
         """The best and second best cells of a column with their marks, where all are of the same examples and seeds."""
         of = [entry for _, entry in of_column.values()]
         if not column.compared or len({(entry.examples, entry.seeds) for entry in of}) != 1:
@@ -274,7 +274,7 @@ class _Builder:
         return [(run, dict(entry.words)) for entry in self.entries for run in entry.runs]
 
 
-def _metric(entry: Entry, name: str) -> Cell:
+def _metric(entry: TableRow, name: str) -> Cell:
     metrics = [run.metrics[name] for run in entry.runs]
     return _mean([Cell(one.value, one.low, one.high) for one in metrics])
 

@@ -20,14 +20,14 @@ from torch import Tensor
 from contextlab import files, seals, tensors
 from contextlab.errors import UserError
 from contextlab.training import records
-from contextlab.training.loop import Progress, Trainer
+from contextlab.training.loop import Trainer, TrainingProgress
 
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 NAME = re.compile(r"checkpoint-(\d{15})")
 LEARNED, OPTIMISER, RUN = "learned.safetensors", "optimiser.safetensors", "run.json"
 STEPS = "steps"
-_PROGRESS = pydantic.TypeAdapter(Progress)
+_PROGRESS = pydantic.TypeAdapter(TrainingProgress)
 _POSITIONS = pydantic.TypeAdapter(list[tuple[Count, Count, Count]])
 
 

@@ -27,7 +27,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.files import Journal
 from contextlab.paths import cache_dir
-from contextlab.training.sources import Document, Source, open_source
+from contextlab.training.sources import CorpusSource, TrainingText, open_source
 
 FORM = 1
 """Rises when the same files would be tokenised otherwise."""
@@ -39,7 +39,7 @@ LARGEST = 2**32
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class DocumentSpan:
     """A document inside the file of tokens.
 
     Attributes:
@@ -87,7 +87,7 @@ class Corpus:
     name: str
     key: str
     files: Mapping[str, str]
-    documents: tuple[Entry, ...]
+    documents: tuple[DocumentSpan, ...]
     ids: np.ndarray[Any, Any]
     most: int = 0
 
@@ -148,7 +148,7 @@ class _About(pydantic.BaseModel):
     tokens: int = Field(ge=1)
     most: int = Field(ge=0)
     sha256: str
-    documents: tuple[Entry, ...] = Field(min_length=1)
+    documents: tuple[DocumentSpan, ...] = Field(min_length=1)
 
 
 def _rank(sha256: str) -> float:
@@ -175,7 +175,7 @@ def prepare(path: str | Path, backbone: Backbone) -> Corpus:
     return corpus
 
 
-def _cached(folder: Path, source: Source, key: str) -> Corpus | None:
+def _cached(folder: Path, source: CorpusSource, key: str) -> Corpus | None:
     """The corpus in a folder of the cache; None where there is none, or it is not whole: it is made again."""
     try:
         return stored(folder, source.name, source.digests, key)
@@ -212,7 +212,7 @@ def stored(folder: Path, name: str, digests: Mapping[str, str], key: str | None 
     return Corpus(name, about.key, dict(digests), about.documents, ids, about.most)
 
 
-def _key(source: Source, backbone: Backbone) -> str:
+def _key(source: CorpusSource, backbone: Backbone) -> str:
     parts = [FORM, sorted(source.digests.items()), backbone.tokenizer_digest, str(_width(backbone))]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -221,7 +221,7 @@ def _width(backbone: Backbone) -> np.dtype[Any]:
     return np.dtype("<u2" if backbone.vocab_size <= 2**16 else "<u4")
 
 
-def _build(source: Source, backbone: Backbone, folder: Path, key: str) -> Corpus:
+def _build(source: CorpusSource, backbone: Backbone, folder: Path, key: str) -> Corpus:
     """Tokenise every document into a folder that is there as a whole or not at all."""
     # The lock is held: nobody is writing a partial folder.
     files.sweep(folder.parent, 0)
@@ -240,7 +240,7 @@ def _build(source: Source, backbone: Backbone, folder: Path, key: str) -> Corpus
                 _check_ids(most, backbone)
                 tokens.write(ids.astype(width).tobytes())
                 about_answers = _answers(document, [len(piece) for piece in pieces])
-                entry = Entry(document.name, document.sha256, start, len(ids), document.about, *about_answers)
+                entry = DocumentSpan(document.name, document.sha256, start, len(ids), document.about, *about_answers)
                 entries.append(dataclasses.asdict(entry))
                 start += len(ids)
         if not entries:
@@ -250,7 +250,7 @@ def _build(source: Source, backbone: Backbone, folder: Path, key: str) -> Corpus
     return stored(folder, source.name, source.digests, key)
 
 
-def _answers(document: Document, lengths: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
+def _answers(document: TrainingText, lengths: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
     """Tokens of a document's context, and first token and end of its answers."""
     ends = list(itertools.accumulate(lengths))
     marked = zip(document.parts, lengths, ends, strict=True)

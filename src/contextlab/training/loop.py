@@ -30,7 +30,7 @@ WATCHED = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class OptimiserStep:
     """One step of the optimiser.
 
     Attributes:
@@ -55,7 +55,7 @@ class Step:
 
 
 @dataclasses.dataclass
-class Progress:
+class TrainingProgress:
     """What a run has come to; everything that counts beside tensors.
 
     Attributes:
@@ -112,7 +112,7 @@ class Trainer:
             weight_decay=settings.weight_decay,
         )
         self.state: State = method.start(len(streams.rows))
-        self.progress = Progress()
+        self.progress = TrainingProgress()
 
     def _groups(self) -> list[dict[str, Any]]:
         """What is learned, grouped by the factors of the learning rate."""
@@ -122,7 +122,7 @@ class Trainer:
             groups.setdefault(factor, []).append(one)
         return [{"factor": factor, "params": params} for factor, params in groups.items()]
 
-    def step(self) -> Step:
+    def step(self) -> OptimiserStep:
         """Learn from `accumulate` batches and take one step.
 
         Raises:
@@ -195,7 +195,7 @@ class Trainer:
                 torch.autograd.grad(loss, self.parameters, allow_unused=True)
         return counter.flops, time.perf_counter() - started
 
-    def _apply(self, sums: Tensor) -> Step:
+    def _apply(self, sums: Tensor) -> OptimiserStep:
         """One step of the optimiser with the gradients of all processes.
 
         Args:
@@ -224,7 +224,7 @@ class Trainer:
         self.progress.tokens += round(tokens)
         self.progress.steps += 1
         predicted = None if math.isnan(nats) else nats / tokens
-        return Step(self.progress.tokens, loss / tokens, predicted, rate, norm, 0.0)
+        return OptimiserStep(self.progress.tokens, loss / tokens, predicted, rate, norm, 0.0)
 
     def _zero_grad(self) -> None:
         """Of all that is learned; the optimiser knows those alone whose moments this process keeps."""

@@ -32,7 +32,7 @@ from contextlab.training.validation import Validation, Validator
 
 RUN, CURVE = "run.json", "curve.jsonl"
 
-Line = dict[str, Any]
+CurveLine = dict[str, Any]
 
 
 def train(
@@ -42,7 +42,7 @@ def train(
     out: str | Path,
     backbone: str = EMBEDDED,
     device: str | None = None,
-    on_line: Callable[[Line], None] | None = None,
+    on_line: Callable[[CurveLine], None] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Train what a method learns on the documents of a corpus, and write its weights and their card.
@@ -127,7 +127,7 @@ class _Run:
         self.trainer = Trainer(method, streams, objective, settings, processes)
         self.validator = Validator(method, corpus, settings, self.segment)
 
-    def completed(self, on_line: Callable[[Line], None]) -> dict[str, Any]:
+    def completed(self, on_line: Callable[[CurveLine], None]) -> dict[str, Any]:
         """All steps that are left, and the card."""
         stored = self._matched()
         finished = self._finished()
@@ -140,7 +140,7 @@ class _Run:
         elif stored is None and self.processes.first:
             records.write(self.out / RUN, self._about())
         self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve, extra.curve_sha256)
-        self.validations: list[Line] = list(extra.validations)
+        self.validations: list[CurveLine] = list(extra.validations)
         if self.validations:
             last = self.validations[-1]["validation"]
             self.validator.references = last["window"], last["full"]
@@ -200,7 +200,7 @@ class _Run:
         self.validations.append(line)
         self._say(line)
 
-    def _say(self, line: Line) -> None:
+    def _say(self, line: CurveLine) -> None:
         if self.processes.first:
             self.curve.append(line)
             self.on_line(line)

@@ -26,7 +26,7 @@ ABOUT = ("id", "title", "author", "source", "licence", "license")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class TextPart:
     """A stretch of a document; whether it is an answer, whose tokens alone count where a document has any."""
 
     text: str
@@ -34,7 +34,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
+class TrainingText:
     """A text, and what is known about it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Document:
     """
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[TextPart, ...]
     sha256: str
     about: Mapping[str, Any]
 
@@ -56,7 +56,7 @@ class Document:
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class CorpusSource:
     """Files of documents.
 
     Attributes:
@@ -71,7 +71,7 @@ class Source:
     index: Mapping[str, Mapping[str, Any]]
     digests: Mapping[str, str]
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[TrainingText]:
         """Every document that is not empty, in the order of the files.
 
         Raises:
@@ -82,18 +82,18 @@ class Source:
                 pool = instructions.read_pool(path.parent / instructions.POOL)
                 for task, text in instructions.texts(path, _text(path).split("\n"), pool):
                     sha256 = hashlib.sha256(text.encode()).hexdigest()
-                    yield Document(f"{name}#{task}", (Part(text),), sha256, self.index.get(sha256, {}))
+                    yield TrainingText(f"{name}#{task}", (TextPart(text),), sha256, self.index.get(sha256, {}))
                 continue
             lines = ".jsonl" in path.suffixes
-            texts = _lines(path) if lines else (((Part(text),), {}) for text in _text(path).split(END))
+            texts = _lines(path) if lines else (((TextPart(text),), {}) for text in _text(path).split(END))
             for number, (parts, about) in enumerate(texts):
                 text = "".join(part.text for part in parts)
                 if text.strip():
                     sha256 = hashlib.sha256(text.encode()).hexdigest()
-                    yield Document(f"{name}#{number}", parts, sha256, {**about, **self.index.get(sha256, {})})
+                    yield TrainingText(f"{name}#{number}", parts, sha256, {**about, **self.index.get(sha256, {})})
 
 
-def open_source(location: str | Path) -> Source:
+def open_source(location: str | Path) -> CorpusSource:
     """The files of documents behind a name.
 
     Args:
@@ -118,7 +118,7 @@ def open_source(location: str | Path) -> Source:
     further = sorted(one for one in (index, *pools) if one.is_file())
     listed = {**files, **{one.relative_to(folder).as_posix(): one for one in further}}
     name = str(location) if hub else path.resolve().name
-    return Source(name, files, _index(index), {name: _digest(one) for name, one in listed.items()})
+    return CorpusSource(name, files, _index(index), {name: _digest(one) for name, one in listed.items()})
 
 
 def _fetched(name: str) -> Path:
@@ -162,7 +162,7 @@ def _text(path: Path) -> str:
         ) from None
 
 
-def _lines(path: Path) -> Iterator[tuple[tuple[Part, ...], dict[str, Any]]]:
+def _lines(path: Path) -> Iterator[tuple[tuple[TextPart, ...], dict[str, Any]]]:
     """The texts of a jsonl file in parts, each with the other fields of its line."""
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if not line.strip():
@@ -178,18 +178,18 @@ def _lines(path: Path) -> Iterator[tuple[tuple[Part, ...], dict[str, Any]]]:
         yield parts, _about(value)
 
 
-def _parts(value: Any) -> tuple[Part, ...]:
+def _parts(value: Any) -> tuple[TextPart, ...]:
     """The text of a line; or a context, and behind it the prompts and answers of the line, or of each of its `turns`.
 
     Raises:
         ValueError, KeyError, TypeError or AttributeError: for a line of another form, or an empty context or answer.
     """
     if isinstance(value, dict) and "text" in value:
-        parts = [Part(value["text"])]
+        parts = [TextPart(value["text"])]
     else:
-        parts = [Part(value["context"])]
+        parts = [TextPart(value["context"])]
         for turn in value.get("turns", [value]):
-            parts += [Part(turn["prompt"]), Part(turn["answer"], answer=True)]
+            parts += [TextPart(turn["prompt"]), TextPart(turn["answer"], answer=True)]
         if len(parts) == 1 or not all(part.text for part in parts if part.answer or part is parts[0]):
             raise ValueError
     for part in parts:

@@ -13,7 +13,7 @@ from contextlab.errors import UserError
 from contextlab.harness.store import read_result
 from contextlab.harness.stored import Result
 from contextlab.reports.papers import measure
-from contextlab.reports.papers.schema import Run
+from contextlab.reports.papers.schema import PaperRun
 
 OPTIONS: dict[str, Any] = {"backbone": "tiny-llama", "device": "cpu", "progress": False}
 
@@ -25,7 +25,7 @@ def _generated_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
 
 
-def stored(runs: list[Run], folder: Path) -> list[measure.Measured]:
+def stored(runs: list[PaperRun], folder: Path) -> list[measure.Measured]:
     """What a folder holds."""
     return list(measure.stored(runs, folder, "tiny-llama"))
 
@@ -38,8 +38,8 @@ def edit(folder: Path, **changes: Any) -> Result:
     return result
 
 
-def run(**changes: Any) -> Run:
-    return Run.model_validate({**RUN, **changes})
+def run(**changes: Any) -> PaperRun:
+    return PaperRun.model_validate({**RUN, **changes})
 
 
 def test_what_is_measured_is_found_in_the_store(tmp_path: Path) -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 from toy_paper import RUN, paper, result
 
-from contextlab.harness.stored import Cost, Result
+from contextlab.harness.stored import PhaseCost, Result
 from contextlab.reports.papers import schema
 from contextlab.reports.papers.measure import Measured
 from contextlab.reports.papers.page import comparison, published
-from contextlab.reports.papers.schema import Run
+from contextlab.reports.papers.schema import PaperRun
 
 
 def measured(row: str, method: str, stored: Result | None, **changes: Any) -> Measured:
-    run = Run.model_validate({**RUN, "methods": [method], "rows": [row], **changes})
+    run = PaperRun.model_validate({**RUN, "methods": [method], "rows": [row], **changes})
     return Measured(run, row, method, "pg22/S1(tokens=48)", stored)
 
 
@@ -155,7 +155,7 @@ def test_json_names_the_columns() -> None:
 
 
 def with_tokens(one: Result, tokens: int) -> Result:
-    cost = one.cost.model_copy(update={"train": Cost(flops=None, seconds=1.0, tokens=tokens)})
+    cost = one.cost.model_copy(update={"train": PhaseCost(flops=None, seconds=1.0, tokens=tokens)})
     return one.model_copy(update={"cost": cost})
 
 

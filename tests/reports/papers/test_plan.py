@@ -6,13 +6,13 @@ import pytest
 from toy_paper import paper, result
 
 from contextlab.reports.papers import plan, schema
-from contextlab.reports.papers.schema import Run
+from contextlab.reports.papers.schema import PaperRun
 
 SHAPE = plan.Shape(parameters=10**9, layers=10, width=100, cached=4000)
 
 
-def run(method: str = "window", tokens: int = 8192, **changes: object) -> Run:
-    return Run.model_validate(
+def run(method: str = "window", tokens: int = 8192, **changes: object) -> PaperRun:
+    return PaperRun.model_validate(
         {"methods": [method], "rows": ["a"], "task": "needle", "tokens": tokens, "read": {"x": "f1"}, **changes}
     )
 

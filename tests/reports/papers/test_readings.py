@@ -9,16 +9,16 @@ from toy_paper import result
 from contextlab.benchmarks.task import Part
 from contextlab.harness.stored import Result
 from contextlab.reports.papers import schema
-from contextlab.reports.papers.readings import COSTS, Reading, change, gained, printed_change, reading
+from contextlab.reports.papers.readings import COSTS, MeasuredValue, change, gained, printed_change, reading
 
 
 def test_a_metric_has_its_interval() -> None:
-    assert reading(result(18.0), "token_perplexity", "perplexity") == Reading(18.0, 17.0, 20.0)
+    assert reading(result(18.0), "token_perplexity", "perplexity") == MeasuredValue(18.0, 17.0, 20.0)
 
 
 def test_a_share_becomes_a_percentage_where_the_paper_prints_percentages() -> None:
-    assert reading(result(), "accuracy", "accuracy %") == Reading(50.0)
-    assert reading(result(), "accuracy", "accuracy") == Reading(0.5)
+    assert reading(result(), "accuracy", "accuracy %") == MeasuredValue(50.0)
+    assert reading(result(), "accuracy", "accuracy") == MeasuredValue(0.5)
 
 
 def test_what_was_not_measured_is_none() -> None:
@@ -132,15 +132,15 @@ def test_other_examples_give_no_gain() -> None:
 @pytest.mark.parametrize(
     ("measured", "unit", "text"),
     [
-        (Reading(54.06, 49.96, 60), "accuracy %", "54.1 [50.0, 60.0]"),
-        (Reading(30.123), "perplexity", "30.12"),
-        (Reading(14666.4), "tokens/s", "14,666"),
-        (Reading(4.5e12), "training FLOPs", "4.5e+12"),
-        (Reading(0.00022), "MB", "0.00022"),
-        (Reading(1.0, None, 2.0), "MB", "1"),
+        (MeasuredValue(54.06, 49.96, 60), "accuracy %", "54.1 [50.0, 60.0]"),
+        (MeasuredValue(30.123), "perplexity", "30.12"),
+        (MeasuredValue(14666.4), "tokens/s", "14,666"),
+        (MeasuredValue(4.5e12), "training FLOPs", "4.5e+12"),
+        (MeasuredValue(0.00022), "MB", "0.00022"),
+        (MeasuredValue(1.0, None, 2.0), "MB", "1"),
     ],
 )
-def test_numbers_as_cells(measured: Reading, unit: str, text: str) -> None:
+def test_numbers_as_cells(measured: MeasuredValue, unit: str, text: str) -> None:
     assert measured.text(unit) == text
 
 

@@ -16,7 +16,7 @@ from contextlab.accounting import legacy
 from contextlab.errors import UserError
 from contextlab.harness.selection import select
 from contextlab.reports.papers import schema
-from contextlab.reports.papers.schema import PRINTED, Entry, Paper, number
+from contextlab.reports.papers.schema import PRINTED, Paper, PaperEntry, number
 
 WANTED = {
     "longmem": "table2 table3 table4 table5 table6 table7 figure4",
@@ -29,7 +29,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:E[+-]\d+)?\+?")
 QUESTION, FITTED, CONTEXT = 71, 67.2, 2352
 
 
-def entries() -> Iterator[tuple[Paper, Entry]]:
+def entries() -> Iterator[tuple[Paper, PaperEntry]]:
     for paper in schema.papers().values():
         for entry in paper.entry:
             yield paper, entry
@@ -64,7 +64,7 @@ def test_every_table_and_figure_that_was_promised_is_there() -> None:
 
 
 @pytest.mark.parametrize(("paper", "entry"), ENTRIES)
-def test_every_number_stands_in_the_paper(paper: Paper, entry: Entry, texts: dict[str, str]) -> None:
+def test_every_number_stands_in_the_paper(paper: Paper, entry: PaperEntry, texts: dict[str, str]) -> None:
     printed = set(NUMBER.findall(texts[paper.name]))
     cells = [cell for cells in entry.published().values() for cell in cells.values()]
     assert [cell for cell in cells if not set(NUMBER.findall(cell)) <= printed] == []
@@ -74,7 +74,7 @@ def test_every_number_stands_in_the_paper(paper: Paper, entry: Entry, texts: dic
 
 @pytest.mark.parametrize(("paper", "entry"), ENTRIES)
 def test_numbers_of_a_row_or_a_column_stand_beside_each_other(
-    paper: Paper, entry: Entry, texts: dict[str, str]
+    paper: Paper, entry: PaperEntry, texts: dict[str, str]
 ) -> None:
     printed = NUMBER.findall(texts[paper.name])
 
@@ -90,7 +90,7 @@ def test_numbers_of_a_row_or_a_column_stand_beside_each_other(
 
 
 @pytest.mark.parametrize(("paper", "entry"), ENTRIES)
-def test_a_mean_that_is_not_the_mean_of_its_columns_is_corrected(paper: Paper, entry: Entry) -> None:
+def test_a_mean_that_is_not_the_mean_of_its_columns_is_corrected(paper: Paper, entry: PaperEntry) -> None:
     corrected = {(one.row, one.column): one.corrected for one in entry.corrections}
     for row, cells in entry.published().items() if entry.average else ():
         before = list(cells)[: list(cells).index(str(entry.average))]
@@ -141,7 +141,7 @@ def test_the_corrected_averages_of_demonstrations_are_those_of_the_rows() -> Non
 
 
 @pytest.mark.parametrize(("paper", "entry"), ENTRIES)
-def test_every_run_names_methods_and_a_task_that_exist(paper: Paper, entry: Entry) -> None:
+def test_every_run_names_methods_and_a_task_that_exist(paper: Paper, entry: PaperEntry) -> None:
     for run in [*(entry.embedded.runs if entry.embedded else []), *entry.paper.runs]:
         methods, tasks = select(run.methods, run.task)
         assert (len(methods), len(tasks)) == (len(run.methods), 1)

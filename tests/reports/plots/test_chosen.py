@@ -10,7 +10,7 @@ from contextlab.reports.frame import frame_of
 from contextlab.reports.names import Names
 from contextlab.reports.plots.chosen import (
     MOST,
-    Options,
+    PictureOptions,
     equal_examples,
     named,
     ranked,
@@ -64,13 +64,13 @@ def test_no_two_methods_have_one_name() -> None:
 
 def test_eight_methods_have_a_name_and_of_each_the_best_form_comes_first() -> None:
     order = [(f"evalm-{n}", "evalm") for n in range(9)] + [("window", "window"), ("full", "full")]
-    chosen = named(order, Options())
+    chosen = named(order, PictureOptions())
     assert len(chosen) == MOST
     assert chosen[:3] == ["evalm-0", "window", "full"]
-    assert named(order, Options(), ["evalm-8"])[0] == "evalm-8"
-    assert named(order, Options(label=("full", "evalm-*"))) == ["full", *(f"evalm-{n}" for n in range(9))]
+    assert named(order, PictureOptions(), ["evalm-8"])[0] == "evalm-8"
+    assert named(order, PictureOptions(label=("full", "evalm-*"))) == ["full", *(f"evalm-{n}" for n in range(9))]
     with pytest.raises(UserError, match="did you mean 'full'"):
-        named(order, Options(label=("fulll",)))
+        named(order, PictureOptions(label=("fulll",)))
 
 
 def test_the_best_are_those_of_the_better_direction() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contextlab.errors import UserError
-from contextlab.reports.plots.chosen import Options
+from contextlab.reports.plots.chosen import PictureOptions
 from contextlab.reports.plots.curves import MOST, training, trainings
 from contextlab.trained import SHIPPED
 
@@ -33,7 +33,7 @@ def card(folder: Path, label: str, **fields: Any) -> Path:
 
 def test_steps_and_validations_are_panels(tmp_path: Path) -> None:
     lines = [{"tokens": 0, "validation": VALID}, step(10, 4.0), step(20, 3.5), {"tokens": 20, "validation": VALID}]
-    losses, held_back, gains = training([curve(tmp_path / "run", lines)], Options()).panels
+    losses, held_back, gains = training([curve(tmp_path / "run", lines)], PictureOptions()).panels
     assert (losses.series[0].x, losses.series[0].y) == ((10.0, 20.0), (4.0, 3.5))
     assert (held_back.series[0].x, held_back.series[0].y) == ((0.0, 20.0), (3.0, 3.0))
     assert gains.series[0].y == (0.1, 0.1)
@@ -42,7 +42,7 @@ def test_steps_and_validations_are_panels(tmp_path: Path) -> None:
 
 def test_a_running_training_is_drawn_without_its_incomplete_line(tmp_path: Path) -> None:
     folder = curve(tmp_path / "run", [step(10, 4.0)], tail='{"tokens": 2')
-    (losses,) = training([folder], Options()).panels
+    (losses,) = training([folder], PictureOptions()).panels
     assert losses.series[0].x == (10.0,)
 
 
@@ -57,7 +57,7 @@ def test_a_straight_curve_stays_where_it_is_when_it_is_averaged(count: int, tmp_
 
 def test_long_curves_are_averaged_and_keep_their_mean(tmp_path: Path) -> None:
     lines = [step(n, float(n % 7)) for n in range(6 * MOST)]
-    (losses,) = training([curve(tmp_path / "run", lines)], Options()).panels
+    (losses,) = training([curve(tmp_path / "run", lines)], PictureOptions()).panels
     (line,) = losses.series
     assert len(line.x) == MOST
     assert sum(line.y) / MOST == pytest.approx(sum(one["nats"] for one in lines) / len(lines))
@@ -68,7 +68,7 @@ def test_several_trainings_are_named_by_what_tells_them_apart(tmp_path: Path) ->
     card(tmp_path / "b", "longmem(K=64,M=1)")
     card(tmp_path / "c", "sliding(rank=8)")
     card(tmp_path / "d", "sliding(rank=8)")
-    labels = [one.label for one in training([tmp_path], Options()).panels[0].series]
+    labels = [one.label for one in training([tmp_path], PictureOptions()).panels[0].series]
     assert labels == ["longmem(K=32)", "longmem(K=64)", "sliding #1", "sliding #2"]
 
 
@@ -88,11 +88,11 @@ def test_the_weights_of_the_package_have_curves() -> None:
 def test_a_broken_card_is_one_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / "card.json").write_text(content)
     with pytest.raises(UserError) as caught:
-        training([tmp_path], Options())
+        training([tmp_path], PictureOptions())
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_without_trainings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contextlab train"):
-        training([tmp_path], Options())
+        training([tmp_path], PictureOptions())

@@ -12,13 +12,13 @@ from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports.filters import LeftOut
 from contextlab.reports.frame import frame_of
-from contextlab.reports.plots.chosen import Options
+from contextlab.reports.plots.chosen import PictureOptions
 from contextlab.reports.plots.pairs import controls, scatter
 from contextlab.reports.plots.picture import Picture
 
 
 def draw(kind: Callable[..., Picture], runs: Sequence[Result], baseline: str | None = None) -> Picture:
-    return kind(frame_of(runs), Options(baseline=baseline), LeftOut(len(runs)))
+    return kind(frame_of(runs), PictureOptions(baseline=baseline), LeftOut(len(runs)))
 
 
 MINUS = "\N{MINUS SIGN}"

@@ -11,16 +11,16 @@ from stored_runs import changed, three
 
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
-from contextlab.reports.break_even import Line
+from contextlab.reports.break_even import CostLine
 from contextlab.reports.filters import LeftOut
 from contextlab.reports.frame import frame_of
-from contextlab.reports.plots.chosen import Options
+from contextlab.reports.plots.chosen import PictureOptions
 from contextlab.reports.plots.picture import Picture
 from contextlab.reports.plots.questions import break_even, crossings
 
 
 def draw(runs: Sequence[Result], x: str = "flops", contexts: int = 1) -> Picture:
-    return break_even(frame_of(runs), Options(x=x, contexts=contexts), LeftOut(len(runs)))
+    return break_even(frame_of(runs), PictureOptions(x=x, contexts=contexts), LeftOut(len(runs)))
 
 
 positive = st.floats(0.01, 100)
@@ -43,7 +43,7 @@ def test_the_context_is_shared_by_all_its_questions() -> None:
 
 @given(st.lists(st.tuples(positive, positive), min_size=1, max_size=6), st.floats(1, 1000))
 def test_between_two_crossings_one_method_is_the_cheapest(pairs: list[tuple[float, float]], number: float) -> None:
-    costs = {str(n): Line(*pair) for n, pair in enumerate(pairs)}
+    costs = {str(n): CostLine(*pair) for n, pair in enumerate(pairs)}
     changes = crossings(costs)
     cheapest = min(costs, key=lambda name: costs[name].each(1.0 + 1e-12))
     for at, before, after in changes:

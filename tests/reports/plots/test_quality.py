@@ -12,16 +12,16 @@ from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports.filters import LeftOut
 from contextlab.reports.frame import frame_of
-from contextlab.reports.plots.chosen import NONE, Options
+from contextlab.reports.plots.chosen import NONE, PictureOptions
 from contextlab.reports.plots.picture import FRONT, Panel, Picture
-from contextlab.reports.plots.quality import Cost, length, pareto, position, reach, thousands
+from contextlab.reports.plots.quality import CostAxis, length, pareto, position, reach, thousands
 
 TO = "\N{EN DASH}"
 Draw = Callable[..., Picture]
 
 
 def draw(kind: Draw, runs: Sequence[Result], baseline: str | None = NONE, **options: Any) -> Picture:
-    return kind(frame_of(runs), Options(baseline=baseline, **options), LeftOut(len(runs)))
+    return kind(frame_of(runs), PictureOptions(baseline=baseline, **options), LeftOut(len(runs)))
 
 
 def panel(kind: Draw, runs: Sequence[Result], baseline: str | None = NONE, **options: Any) -> Panel:
@@ -55,7 +55,7 @@ RUNS = [
 @pytest.mark.parametrize(
     ("x", "costs"), [("flops", [1.0, 3.0, 2.0]), ("seconds", [1.0, 3.0, 2.0]), ("state", [1.0, 1.0, 1.0])]
 )
-def test_costs_of_all_phases_but_training_are_summed(x: Cost, costs: list[float]) -> None:
+def test_costs_of_all_phases_but_training_are_summed(x: CostAxis, costs: list[float]) -> None:
     drawn = panel(pareto, RUNS, x=x)
     assert [one.x for one in drawn.series] == [(cost,) for cost in costs]
     assert [one.y for one in drawn.series] == [(3.2,), (3.0,), (3.3,)]

@@ -84,7 +84,7 @@ class Mirror:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class CatalogueRow:
     """A text of the catalogue."""
 
     number: int
@@ -96,7 +96,7 @@ class Row:
     locc: str
 
 
-def select(catalogue: bytes, first: str, last: str, excluded: Iterable[int]) -> list[Row]:
+def select(catalogue: bytes, first: str, last: str, excluded: Iterable[int]) -> list[CatalogueRow]:
     """The English texts issued from `first` to `last` (ISO dates), without the excluded numbers.
 
     They are ordered by the sha256 of their numbers: the first n are a random sample that is the same for everybody.
@@ -143,6 +143,6 @@ def _wanted(record: dict[str, str], first: str, last: str) -> bool:
     return record["Type"] == "Text" and record["Language"] == "en" and first <= record["Issued"] <= last
 
 
-def _row(record: dict[str, str]) -> Row:
+def _row(record: dict[str, str]) -> CatalogueRow:
     number, _, issued, title, language, authors, subjects, locc = (record[name] for name in COLUMNS)
-    return Row(int(number), issued, title, language, authors, subjects, locc)
+    return CatalogueRow(int(number), issued, title, language, authors, subjects, locc)

@@ -14,7 +14,7 @@ from contextlab.benchmarks.data.fetch import SUMS, read_sums
 from contextlab.benchmarks.data.sources import json_file, json_lines
 from contextlab.errors import UserError
 
-State = Literal["absent", "broken", "incomplete", "re-laid", "unverified", "intact", "complete"]
+Condition = Literal["absent", "broken", "incomplete", "re-laid", "unverified", "intact", "complete"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Report:
     """
 
     name: str
-    state: State
+    state: Condition
     folder: str
     files: int = 0
     bytes: int = 0
@@ -90,7 +90,7 @@ def examine(dataset: DataSet, root: Path) -> Report:
     )
 
 
-def _state(problems: list[str], missing: tuple[str, ...], original: list[bool], files: int, verified: int) -> State:
+def _state(problems: list[str], missing: tuple[str, ...], original: list[bool], files: int, verified: int) -> Condition:
     if problems:
         return "broken"
     if not all(original):

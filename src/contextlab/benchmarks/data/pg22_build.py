@@ -25,7 +25,7 @@ from contextlab.errors import UserError
 from contextlab.files import Journal
 
 if TYPE_CHECKING:
-    from contextlab.benchmarks.data.gutenberg import Mirror, Row
+    from contextlab.benchmarks.data.gutenberg import CatalogueRow, Mirror
 
 FIRST, LAST = "2020-01-01", "2022-12-31"
 # The least tokens of every range; books shorter than the first are left out.
@@ -57,7 +57,7 @@ def build(
     *,
     limit: int | None = None,
     catalogue: str | None = None,
-    progress: Callable[[list[Row]], Iterator[Row]] = iter,
+    progress: Callable[[list[CatalogueRow]], Iterator[CatalogueRow]] = iter,
 ) -> dict[str, Any]:
     """Draw the set into `folder` and return its manifest.
 
@@ -86,7 +86,7 @@ def _build(
     tokenizer: Any,
     limit: int | None,
     catalogue: str | None,
-    progress: Callable[[list[Row]], Iterator[Row]],
+    progress: Callable[[list[CatalogueRow]], Iterator[CatalogueRow]],
 ) -> dict[str, Any]:
     from contextlab.benchmarks.data.gutenberg import select
 
@@ -204,7 +204,7 @@ def bucket(tokens: int) -> str | None:
     return next((name for name, least in reversed(RANGES.items()) if tokens >= least), None)
 
 
-def _draw(row: Row, folder: Path, mirror: Mirror, tokenizer: Any) -> dict[str, Any]:
+def _draw(row: CatalogueRow, folder: Path, mirror: Mirror, tokenizer: Any) -> dict[str, Any]:
     from contextlab.benchmarks.data.gutenberg import body
 
     book = mirror.book(row.number)

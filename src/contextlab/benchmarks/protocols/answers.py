@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from contextlab.backbone import Backbone
 
 Score = Callable[[str, Question], float]
-Summary = Callable[[list[dict[str, Any]]], dict[str, Metric]]
+MetricsOf = Callable[[list[dict[str, Any]]], dict[str, Metric]]
 
 NATS = "nats_per_token"
 SEPARATOR = "\n\n"
@@ -65,7 +65,7 @@ class QuestionProtocol(Protocol):
         options: Options,
         measures: Sequence[str],
         by: str | None = None,
-        summary: Summary | None = None,
+        summary: MetricsOf | None = None,
         over_works: bool = False,
         wording: Wording = "plain",
         bare: str = "bare-question",
@@ -182,7 +182,7 @@ class AnswerProtocol(QuestionProtocol):
         *,
         max_new_tokens: int = SHORT_ANSWER,
         by: str | None = None,
-        summary: Summary | None = None,
+        summary: MetricsOf | None = None,
         over_works: bool = False,
         wording: Wording = "plain",
         bare: str = "bare-question",
@@ -228,7 +228,7 @@ class RankProtocol(QuestionProtocol):
         options: Options,
         *,
         by: str | None = None,
-        summary: Summary | None = None,
+        summary: MetricsOf | None = None,
         over_works: bool = False,
         wording: Wording = "plain",
         bare: str = "bare-question",

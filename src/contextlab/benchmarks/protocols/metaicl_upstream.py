@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from contextlab.benchmarks.examples import Question, Reading
-from contextlab.benchmarks.protocols.answers import RankProtocol, Summary, last
+from contextlab.benchmarks.protocols.answers import MetricsOf, RankProtocol, last
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
@@ -33,7 +33,7 @@ class UpstreamProtocol(RankProtocol):
     Consecutive items with the same cut share one state; any other item reads its own context.
     """
 
-    def __init__(self, options: Options, summary: Summary) -> None:
+    def __init__(self, options: Options, summary: MetricsOf) -> None:
         super().__init__(("metaicl-item", "metaicl-item"), options, summary=summary, over_works=True)
         self.prompt = f"MetaICL, {ITEM_TOKENS} tokens an item and {INPUT_TOKENS} in all"
 

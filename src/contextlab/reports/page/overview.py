@@ -15,7 +15,7 @@ from contextlab.reports.filters import matching
 from contextlab.reports.names import PLAIN, Names, titles
 from contextlab.reports.plots.chosen import USUAL
 from contextlab.reports.plots.observed import difference, higher_is_better, runs_of
-from contextlab.reports.plots.quality import COSTS, Cost, cost_of
+from contextlab.reports.plots.quality import COSTS, CostAxis, cost_of
 from contextlab.reports.plots.style import POLYGONS, looks
 
 COLUMNS = ("run", "method", "name", "task", "benchmark", "context", "backbone", "device", "dtype", "seed", "examples")
@@ -56,7 +56,7 @@ def overview(frame: pandas.DataFrame, names: Names = PLAIN, baseline: str | None
     return {
         "runs": runs,
         "groups": [{name: _plain(getattr(groups[key], name)) for name in ABOUT} for key in keys],
-        "costs": dict[Cost, str](COSTS),
+        "costs": dict[CostAxis, str](COSTS),
     }
 
 

@@ -15,7 +15,7 @@ from contextlab.harness.selection import SelectedTask, select
 from contextlab.harness.stored import Result, plain
 from contextlab.naming import NamedMethod
 from contextlab.reports.dimensions import started
-from contextlab.reports.papers.schema import Entry, Paper, Run
+from contextlab.reports.papers.schema import Paper, PaperEntry, PaperRun
 from contextlab.reports.stored import load_results
 
 
@@ -32,7 +32,7 @@ class Measured:
         twin: of a method that has learned, the result of its twin on the same examples; None where it was not measured.
     """
 
-    run: Run
+    run: PaperRun
     row: str
     method: str
     task: str
@@ -40,7 +40,7 @@ class Measured:
     twin: Result | None = None
 
 
-def measured(runs: Iterable[Run], **options: Any) -> Iterator[Measured]:
+def measured(runs: Iterable[PaperRun], **options: Any) -> Iterator[Measured]:
     """Make the runs; stored examples are not run again.
 
     Args:
@@ -58,7 +58,7 @@ def measured(runs: Iterable[Run], **options: Any) -> Iterator[Measured]:
             yield _measured(run, row, method, _label(task), result, results.runs)
 
 
-def stored(runs: Iterable[Run], folder: Path, backbone: str = EMBEDDED) -> Iterator[Measured]:
+def stored(runs: Iterable[PaperRun], folder: Path, backbone: str = EMBEDDED) -> Iterator[Measured]:
     """The stored results of the methods of every run, all on the same examples, whatever their number.
 
     Of several groups of results on the same examples it is the one with the most methods, and then the newest.
@@ -81,7 +81,7 @@ def stored(runs: Iterable[Run], folder: Path, backbone: str = EMBEDDED) -> Itera
 
 
 def _measured(
-    run: Run, row: str, method: NamedMethod, task: str, result: Result | None, others: Sequence[Result]
+    run: PaperRun, row: str, method: NamedMethod, task: str, result: Result | None, others: Sequence[Result]
 ) -> Measured:
     if result is None:
         return Measured(run, row, method.label, task, None)
@@ -99,7 +99,7 @@ def _twin(result: Result, others: Iterable[Result]) -> Result | None:
     return None if twin is None else next((one for one in same if _is_of(one, twin)), None)
 
 
-def missing(paper: Paper, entry: Entry, data: Path | None) -> list[str]:
+def missing(paper: Paper, entry: PaperEntry, data: Path | None) -> list[str]:
     """What this machine lacks to run an entry at the paper's scale, as parts of a sentence."""
     never = [words for words in (paper.model.missing, entry.paper.missing) if words]
     if never or entry.paper.backbone is None:
@@ -114,7 +114,7 @@ def _absent_model(name: str) -> Iterator[str]:
         yield f"the model {name} is not in the cache of the hub on this machine"
 
 
-def _absent_data(runs: Iterable[Run], data: Path | None) -> Iterator[str]:
+def _absent_data(runs: Iterable[PaperRun], data: Path | None) -> Iterator[str]:
     for run in runs:
         _, (one,) = select(run.methods, run.task)
         if not _is_there(one, data):

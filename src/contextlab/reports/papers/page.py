@@ -13,7 +13,7 @@ from contextlab.reports.alike import mixtures, of_weights
 from contextlab.reports.dimensions import once
 from contextlab.reports.papers.measure import Measured
 from contextlab.reports.papers.readings import gained, printed_change, reading
-from contextlab.reports.papers.schema import ABSENT, Column, Entry, Paper
+from contextlab.reports.papers.schema import ABSENT, Paper, PaperColumn, PaperEntry
 from contextlab.reports.papers.sheet import Page, title
 
 HEAD = ("", "paper", "here")
@@ -21,7 +21,7 @@ NOT_PRINTED = "not printed"
 NOT_MEASURED = "not measured"
 
 
-def comparison(paper: Paper, entry: Entry, found: Sequence[Measured]) -> Page:
+def comparison(paper: Paper, entry: PaperEntry, found: Sequence[Measured]) -> Page:
     """Published and measured numbers side by side, after what differs: model, data, size, training and machine."""
     results = [one.result for one in found if one.result is not None]
     tasks = dict.fromkeys(one.task for one in found)
@@ -40,7 +40,7 @@ def comparison(paper: Paper, entry: Entry, found: Sequence[Measured]) -> Page:
     return Page(title(paper, entry), [HEAD, *facts, *numbers], notes)
 
 
-def published(paper: Paper, entry: Entry) -> Page:
+def published(paper: Paper, entry: PaperEntry) -> Page:
     """An entry as the paper has it; corrected numbers follow the printed ones."""
     head = (*entry.keys, *(_named(column) for column in entry.columns))
     corrected = {(one.row, one.column): one.corrected for one in entry.corrections}
@@ -59,7 +59,7 @@ def published(paper: Paper, entry: Entry) -> Page:
     return Page(title(paper, entry), table, [entry.about, *_remarks(entry)])
 
 
-def _numbers(entry: Entry, found: Sequence[Measured]) -> Iterator[tuple[str, str, str]]:
+def _numbers(entry: PaperEntry, found: Sequence[Measured]) -> Iterator[tuple[str, str, str]]:
     """One line for every published number that has a counterpart."""
     cells = entry.published()
     corrected = {(one.row, one.column): one.corrected for one in entry.corrections}
@@ -73,7 +73,7 @@ def _numbers(entry: Entry, found: Sequence[Measured]) -> Iterator[tuple[str, str
             printed = cells.get(one.row, {}).get(name, NOT_PRINTED)
             gain = printed_change(printed, cells.get(above, {}).get(name), unit) if one.row in cells else ""
             yield (
-                f"{one.row}: {_named(Column(name=name, unit=unit)) if unit else name}",
+                f"{one.row}: {_named(PaperColumn(name=name, unit=unit)) if unit else name}",
                 _with(_bracketed(printed, gain), corrected.get((one.row, name))),
                 _here(one, of_rows.get((above, name)), name, unit or name),
             )
@@ -95,7 +95,7 @@ def _here(one: Measured, baseline: Measured | None, name: str, unit: str) -> str
     return f"{one.method}: {_bracketed(shown.text(unit), gain)}"
 
 
-def _remarks(entry: Entry) -> list[str]:
+def _remarks(entry: PaperEntry) -> list[str]:
     wrong = [
         f"{one.row}, {one.column}: printed {one.printed}, corrected {one.corrected}: {one.reason}."
         for one in entry.corrections
@@ -103,7 +103,7 @@ def _remarks(entry: Entry) -> list[str]:
     return [*(f"The paper: {text}" for text in entry.says), *entry.remarks, *wrong]
 
 
-def _named(column: Column) -> str:
+def _named(column: PaperColumn) -> str:
     return f"{column.name} ({column.unit})"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from contextlab import naming
 from contextlab.harness.stored import Result
-from contextlab.reports.papers.schema import Entry, Model, Paper, Run
+from contextlab.reports.papers.schema import Paper, PaperEntry, PaperModel, PaperRun
 
 SPEED = 200e9
 """FLOPs per second of the embedded model in float32 on two cores of an Intel Xeon, in long texts without other load."""
@@ -76,7 +76,7 @@ EFFORTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class PlannedRun:
     """One run of a plan with its estimates: FLOPs, seconds, and bytes at its highest."""
 
     command: str
@@ -86,7 +86,9 @@ class Step:
     memory: float
 
 
-def steps(runs: Iterable[Run], size: Shape, speed: float, total: int | None = None, **options: Any) -> list[Step]:
+def steps(
+    runs: Iterable[PaperRun], size: Shape, speed: float, total: int | None = None, **options: Any
+) -> list[PlannedRun]:
     """The runs as commands with estimates.
 
     Args:
@@ -112,20 +114,20 @@ def speed_of(results: Iterable[Result]) -> float | None:
     return statistics.median(speeds) if speeds else None
 
 
-def whole(paper: Paper, entry: Entry, speed: float) -> Step:
+def whole(paper: Paper, entry: PaperEntry, speed: float) -> PlannedRun:
     """One method over the paper's whole evaluation, with the paper's model."""
     scale, size = entry.paper, shape(paper.model)
     flops = size.flops(scale.tokens, scale.context / 2)
     words = f"one method reads {scale.tokens:,} tokens, each sees at most {scale.context:,}"
-    return Step(words, 1, flops, flops / speed, size.memory(scale.context))
+    return PlannedRun(words, 1, flops, flops / speed, size.memory(scale.context))
 
 
-def shape(model: Model) -> Shape:
+def shape(model: PaperModel) -> Shape:
     """The size of a paper's model, with as many key heads as query heads."""
     return Shape(model.parameters, model.layers, model.width, 2 * model.layers * model.width)
 
 
-def command(run: Run, **options: Any) -> str:
+def command(run: PaperRun, **options: Any) -> str:
     """The `contextlab bench` command of a run."""
     words = ["contextlab", "bench", "--method", ",".join(run.methods), "--task", run.task]
     given = {"limit": run.limit, **{name: value for name, value in options.items() if value is not None}}
@@ -133,14 +135,14 @@ def command(run: Run, **options: Any) -> str:
     return shlex.join(words)
 
 
-def _step(run: Run, size: Shape, speed: float, total: int | None, options: Mapping[str, Any]) -> Step:
+def _step(run: PaperRun, size: Shape, speed: float, total: int | None, options: Mapping[str, Any]) -> PlannedRun:
     limit = options.get("limit") or run.limit
     examples = limit or max(1, round((total or run.tokens) / run.tokens))
     efforts = [EFFORTS.get(naming.method_of(method), Effort()) for method in run.methods]
     flops = [effort.flops * examples * size.flops(run.tokens, _view(effort, run.tokens)) for effort in efforts]
     seconds = [one / (speed * effort.speed * _part(run.tokens)) for one, effort in zip(flops, efforts, strict=True)]
     memory = max(size.memory(effort.kept * run.tokens) for effort in efforts)
-    return Step(command(run, **options), examples, sum(flops), sum(seconds), memory)
+    return PlannedRun(command(run, **options), examples, sum(flops), sum(seconds), memory)
 
 
 def _view(effort: Effort, tokens: int) -> float:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from contextlab.harness.comparison import difference
-from contextlab.harness.stored import Cost, Phase, Result
+from contextlab.harness.stored import Phase, PhaseCost, Result
 from contextlab.reports.costs import MOST_SPREAD
 from contextlab.reports.papers.schema import ABSENT, number
 
@@ -19,7 +19,7 @@ MANIFOLD = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class MeasuredValue:
     """A measured number with its 95 % interval, where it has one, in the unit of the published number."""
 
     value: float
@@ -34,7 +34,7 @@ class Reading:
         return _short(self.value, unit) + interval
 
 
-def reading(result: Result, name: str, unit: str) -> Reading | None:
+def reading(result: Result, name: str, unit: str) -> MeasuredValue | None:
     """A metric, or one of `COSTS`, of a result; None where it was not measured.
 
     Args:
@@ -44,13 +44,13 @@ def reading(result: Result, name: str, unit: str) -> Reading | None:
     """
     if name in COSTS:
         value = COSTS[name](result)
-        return None if value is None else Reading(value)
+        return None if value is None else MeasuredValue(value)
     metric = result.metrics.get(name)
     if metric is None:
         return None
     scale = 100.0 if PERCENT in unit else 1.0
     bounds = (None if end is None else scale * end for end in (metric.low, metric.high))
-    return Reading(scale * metric.value, *bounds)
+    return MeasuredValue(scale * metric.value, *bounds)
 
 
 def change(value: float, baseline: float | None, unit: str) -> str:
@@ -105,7 +105,7 @@ def _data(result: Result) -> tuple[str, int]:
     return result.data.sha256, result.data.examples
 
 
-def _total(number: Callable[[Cost], float | None], *phases: Phase) -> Callable[[Result], float | None]:
+def _total(number: Callable[[PhaseCost], float | None], *phases: Phase) -> Callable[[Result], float | None]:
     """The sum over phases; None where one was not counted, or there is none."""
 
     def read(result: Result) -> float | None:
@@ -125,12 +125,12 @@ def _scaled(read: Callable[[Result], float | None], scale: float) -> Callable[[R
     return scaled
 
 
-def _seconds(cost: Cost) -> float | None:
+def _seconds(cost: PhaseCost) -> float | None:
     """Seconds; None where they differ so much over the examples that another program was running."""
     return None if (cost.seconds_spread or 0) > MOST_SPREAD else cost.seconds
 
 
-def _flops(cost: Cost) -> int | None:
+def _flops(cost: PhaseCost) -> int | None:
     return cost.flops
 
 

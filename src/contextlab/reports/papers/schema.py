@@ -21,8 +21,8 @@ from contextlab.errors import UserError, unknown
 ABSENT = "-"
 PRINTED = re.compile(r"-|\d+(\.\d+)?(E[+-]\d+)?\+?( \(\d+(\.\d+)?\))?")
 
-Count = Annotated[int, Field(gt=0)]
-Text = Annotated[str, Field(min_length=1)]
+Positive = Annotated[int, Field(gt=0)]
+PaperText = Annotated[str, Field(min_length=1)]
 
 
 def _printed(cell: str) -> str:
@@ -31,14 +31,14 @@ def _printed(cell: str) -> str:
     return cell
 
 
-Cell = Annotated[str, pydantic.AfterValidator(_printed)]
+PrintedCell = Annotated[str, pydantic.AfterValidator(_printed)]
 
 
 class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Column(_Part):
+class PaperColumn(_Part):
     """A column of a published table.
 
     Attributes:
@@ -46,8 +46,8 @@ class Column(_Part):
         unit: of its numbers.
     """
 
-    name: Text
-    unit: Text
+    name: PaperText
+    unit: PaperText
 
 
 class Correction(_Part):
@@ -61,14 +61,14 @@ class Correction(_Part):
         reason: why.
     """
 
-    row: Text
-    column: Text
-    printed: Cell
-    corrected: Text
-    reason: Text
+    row: PaperText
+    column: PaperText
+    printed: PrintedCell
+    corrected: PaperText
+    reason: PaperText
 
 
-class Run(_Part):
+class PaperRun(_Part):
     """Methods on one task, and which of their results stand beside which published numbers.
 
     Attributes:
@@ -80,15 +80,15 @@ class Run(_Part):
         read: by column, the name of a metric or of one of `readings.COSTS`.
     """
 
-    methods: Annotated[list[Text], Field(min_length=1)]
-    rows: list[Text]
-    task: Text
-    limit: Count | None = None
-    tokens: Count
-    read: Annotated[dict[str, Text], Field(min_length=1)]
+    methods: Annotated[list[PaperText], Field(min_length=1)]
+    rows: list[PaperText]
+    task: PaperText
+    limit: Positive | None = None
+    tokens: Positive
+    read: Annotated[dict[str, PaperText], Field(min_length=1)]
 
     @pydantic.model_validator(mode="after")
-    def _same_length(self) -> Run:
+    def _same_length(self) -> PaperRun:
         if len(self.methods) != len(self.rows):
             raise ValueError(f"{len(self.methods)} methods stand for {len(self.rows)} rows")
         return self
@@ -102,8 +102,8 @@ class Embedded(_Part):
         differs: sentences on what differs from the paper beyond model, data, size and training.
     """
 
-    runs: Annotated[list[Run], Field(min_length=1)]
-    differs: list[Text]
+    runs: Annotated[list[PaperRun], Field(min_length=1)]
+    differs: list[PaperText]
 
 
 class PaperScale(_Part):
@@ -117,14 +117,14 @@ class PaperScale(_Part):
         runs: those that can be made where backbone and data are there.
     """
 
-    backbone: Text | None = None
-    missing: Text | None = None
-    tokens: Count
-    context: Count
-    runs: list[Run] = []
+    backbone: PaperText | None = None
+    missing: PaperText | None = None
+    tokens: Positive
+    context: Positive
+    runs: list[PaperRun] = []
 
 
-class Entry(_Part):
+class PaperEntry(_Part):
     """A table or figure.
 
     Attributes:
@@ -148,21 +148,21 @@ class Entry(_Part):
     """
 
     name: Annotated[str, Field(pattern=r"^(table|figure)\d+$")]
-    label: Text
-    section: Text
-    about: Text
-    keys: list[Text]
-    columns: list[Column]
+    label: PaperText
+    section: PaperText
+    about: PaperText
+    keys: list[PaperText]
+    columns: list[PaperColumn]
     rows: list[list[str]]
-    baselines: list[Text] = []
-    average: Text | None = None
-    says: list[Text] = []
+    baselines: list[PaperText] = []
+    average: PaperText | None = None
+    says: list[PaperText] = []
     corrections: list[Correction] = []
-    data: Text
-    size: Text
-    remarks: list[Text] = []
+    data: PaperText
+    size: PaperText
+    remarks: list[PaperText] = []
     embedded: Embedded | None = None
-    not_here: Text | None = None
+    not_here: PaperText | None = None
     paper: PaperScale
 
     def published(self) -> dict[str, dict[str, str]]:
@@ -185,13 +185,13 @@ class Entry(_Part):
         return None
 
     @pydantic.model_validator(mode="after")
-    def _consistent(self) -> Entry:
+    def _consistent(self) -> PaperEntry:
         for fault in _faults(self):
             raise ValueError(fault)
         return self
 
 
-class Model(_Part):
+class PaperModel(_Part):
     """A paper's model.
 
     Attributes:
@@ -203,24 +203,24 @@ class Model(_Part):
         width: of the backbone.
     """
 
-    about: Text
-    trained: Text
-    missing: Text | None = None
-    parameters: Count
-    layers: Count
-    width: Count
+    about: PaperText
+    trained: PaperText
+    missing: PaperText | None = None
+    parameters: Positive
+    layers: Positive
+    width: Positive
 
 
 class Paper(_Part):
     """A paper with its tables and figures."""
 
-    name: Text
-    title: Text
-    authors: Text
-    venue: Text
+    name: PaperText
+    title: PaperText
+    authors: PaperText
+    venue: PaperText
     arxiv: Annotated[str, Field(pattern=r"^\d{4}\.\d{5}$")]
-    model: Model
-    entry: Annotated[list[Entry], Field(min_length=1)]
+    model: PaperModel
+    entry: Annotated[list[PaperEntry], Field(min_length=1)]
 
     @pydantic.model_validator(mode="after")
     def _distinct(self) -> Paper:
@@ -239,7 +239,7 @@ def number(cell: str) -> float | None:
     return None if first == ABSENT else float(first)
 
 
-def _faults(entry: Entry) -> Iterator[str]:
+def _faults(entry: PaperEntry) -> Iterator[str]:
     """What in an entry does not fit together, as sentences."""
     wide = len(entry.keys) + len(entry.columns)
     for texts in entry.rows:
@@ -302,7 +302,7 @@ def papers() -> dict[str, Paper]:
     return {paper.name: paper for paper in read_all}
 
 
-def find(name: str) -> list[tuple[Paper, Entry]]:
+def find(name: str) -> list[tuple[Paper, PaperEntry]]:
     """The entries that a name stands for: all of a paper, or one, as in `longmem/table7`.
 
     Raises:

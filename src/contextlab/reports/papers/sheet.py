@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from contextlab import harmless
-from contextlab.reports.papers.schema import Entry, Paper
+from contextlab.reports.papers.schema import Paper, PaperEntry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Page:
         }
 
 
-def title(paper: Paper, entry: Entry) -> str:
+def title(paper: Paper, entry: PaperEntry) -> str:
     """Where an entry stands."""
     where = f"section {entry.section}" if entry.section[:1].isdigit() else entry.section
     return f"{paper.name}/{entry.name}: {paper.authors}, {entry.label} ({where})"

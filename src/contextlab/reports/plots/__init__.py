@@ -12,7 +12,7 @@ from contextlab.errors import UserError, unknown
 from contextlab.reports.alike import check_alike, mixtures, of_weights
 from contextlab.reports.filters import LeftOut, Limit, selection_of
 from contextlab.reports.frame import frame_of
-from contextlab.reports.plots.chosen import Options
+from contextlab.reports.plots.chosen import PictureOptions
 from contextlab.reports.plots.curves import training
 from contextlab.reports.plots.pairs import controls, scatter
 from contextlab.reports.plots.picture import Picture
@@ -30,7 +30,7 @@ KINDS: Mapping[str, str] = {
     "training": "losses and content gains of trainings",
 }
 """What each kind of picture shows."""
-DRAWERS: Mapping[str, Callable[[pandas.DataFrame, Options, LeftOut], Picture]] = {
+DRAWERS: Mapping[str, Callable[[pandas.DataFrame, PictureOptions, LeftOut], Picture]] = {
     "pareto": pareto,
     "length": length,
     "position": position,
@@ -50,7 +50,7 @@ WITHOUT = {
 def picture(
     kind: str,
     folders: Sequence[Path],
-    options: Options | None = None,
+    options: PictureOptions | None = None,
     *,
     where: Sequence[str] = (),
     under: Sequence[Limit] = (),
@@ -69,7 +69,7 @@ def picture(
     Raises:
         UserError: for an unknown name, or results that do not make such a picture, or are not alike.
     """
-    options = options or Options()
+    options = options or PictureOptions()
     if kind not in KINDS:
         raise unknown("kind of picture", kind, KINDS)
     if options.x not in COSTS:

@@ -23,7 +23,7 @@ USUAL = "window"
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class PictureOptions:
     """What a user chooses for a picture.
 
     Attributes:
@@ -67,7 +67,7 @@ class Shown:
         return None if self.baseline is None else self.labels[self.baseline]
 
 
-def shown(rows: pandas.DataFrame, options: Options, left_out: LeftOut) -> Shown:
+def shown(rows: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Shown:
     """The values of rows on equal examples, or their differences to the baseline.
 
     Args:
@@ -141,7 +141,7 @@ def unique_titles(methods: Iterable[str], names: Names) -> dict[str, str]:
 
 
 def named(
-    ranked: Sequence[tuple[str, str]], options: Options, first: Sequence[str] = (), most: int = MOST
+    ranked: Sequence[tuple[str, str]], options: PictureOptions, first: Sequence[str] = (), most: int = MOST
 ) -> list[str]:
     """Labels of the methods that have a name in a picture.
 

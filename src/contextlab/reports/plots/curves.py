@@ -14,7 +14,7 @@ from contextlab.errors import UserError
 from contextlab.reports.filters import LeftOut
 from contextlab.reports.names import Names
 from contextlab.reports.plots import picture
-from contextlab.reports.plots.chosen import Options, named, unique_titles
+from contextlab.reports.plots.chosen import PictureOptions, named, unique_titles
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Place, Series
 from contextlab.training import records
 
@@ -55,7 +55,7 @@ def trainings(folders: Iterable[Path]) -> list[Training]:
     return [_read(path) for path in paths]
 
 
-def training(folders: Iterable[Path], options: Options) -> Picture:
+def training(folders: Iterable[Path], options: PictureOptions) -> Picture:
     """Losses, and the content gain of the validations, against the tokens that were learned from.
 
     Raises:

@@ -17,7 +17,7 @@ from contextlab.benchmarks.metrics.estimates import paired
 from contextlab.benchmarks.task import Measure, Metric, Part
 from contextlab.errors import UserError, unknown
 from contextlab.harness.store import lines
-from contextlab.harness.stored import ExampleLine, Model, Number
+from contextlab.harness.stored import ExampleLine, Number, StoredModel
 from contextlab.reports.filters import matching
 from contextlab.reports.names import PLAIN, Names
 from contextlab.seals import first_fault
@@ -165,14 +165,14 @@ def _parts_of(folder: str, examples: int, metric: str) -> Mapping[str, list[Part
     return {name: parts for name, parts in named.items() if parts}
 
 
-class _Span(Model):
+class _Span(StoredModel):
     """What a record says of the tokens around one position."""
 
     nats: Number
     tokens: Annotated[int, Field(gt=0, lt=2**63)]
 
 
-class _Details(Model):
+class _Details(StoredModel):
     """What a record says of positions, and of questions."""
 
     work: str | None = None

@@ -13,7 +13,7 @@ from contextlab.errors import UserError, unknown
 from contextlab.reports.filters import LeftOut, matching
 from contextlab.reports.plots import picture
 from contextlab.reports.plots.chosen import (
-    Options,
+    PictureOptions,
     equal_examples,
     measured,
     named,
@@ -35,7 +35,7 @@ ALIKE = ("backbone", "dtype", "seed")
 OTHERS = {"none": "no context", "wrong": "a wrong one"}
 
 
-def scatter(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+def scatter(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
     """The metric of every example under other methods against that under the baseline.
 
     Args:
@@ -91,7 +91,7 @@ def scatter(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pic
     return Picture((Panel(*axes, series, (Guide("", "equal"),)),), caption, picture.notes(drawn, grey))
 
 
-def controls(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+def controls(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
     """What the own context gives beyond none, and beyond a wrong one; the method with the largest gain above.
 
     Args:

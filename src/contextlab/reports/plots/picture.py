@@ -13,7 +13,7 @@ import pandas
 from contextlab.reports.filters import LeftOut
 from contextlab.reports.plots.observed import clusters_of, runs_of
 
-Scale = Literal["linear", "log", "log2"]
+AxisScale = Literal["linear", "log", "log2"]
 Interval = tuple[float, float] | None
 Ticks = tuple[tuple[float, str], ...]
 Place = Literal["points", "ends", "legend", "none"]
@@ -32,7 +32,7 @@ class Axis:
     """
 
     label: str
-    scale: Scale = "linear"
+    scale: AxisScale = "linear"
     ticks: Ticks = ()
 
 

@@ -44,7 +44,7 @@ class Box(NamedTuple):
 
 
 Point = tuple[float, float]
-Line = tuple[Point, Point]
+Stroke = tuple[Point, Point]
 
 
 def spread(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
@@ -184,7 +184,7 @@ def _badness(box: Box, point: Point, strangers: Sequence[Point], marks: Sequence
     return distance + COVERED * covered + CROSSED * crossed
 
 
-def _tangled(box: Box, point: Point, others: Sequence[Box], lines: Sequence[Line]) -> float:
+def _tangled(box: Box, point: Point, others: Sequence[Box], lines: Sequence[Stroke]) -> float:
     """What is added where the line to the point meets another label or its line, or the label such a line."""
     way = (point, box.nearest(*point))
     places = _along(way)
@@ -193,7 +193,7 @@ def _tangled(box: Box, point: Point, others: Sequence[Box], lines: Sequence[Line
     return CROSSED * met
 
 
-def _along(line: Line) -> list[Point]:
+def _along(line: Stroke) -> list[Point]:
     """Places on a line behind its beginning."""
     (x, y), (end_x, end_y) = line
     steps = int(math.dist(*line) / STEP)
@@ -204,7 +204,7 @@ def _inside(place: Point, box: Box) -> bool:
     return box.left < place[0] < box.right and box.low < place[1] < box.high
 
 
-def _cross(one: Line, other: Line) -> bool:
+def _cross(one: Stroke, other: Stroke) -> bool:
     """Whether two lines cross."""
     (a, b), (c, d) = one, other
     return _turn(a, b, c) * _turn(a, b, d) < 0 and _turn(c, d, a) * _turn(c, d, b) < 0

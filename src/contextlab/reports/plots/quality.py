@@ -12,7 +12,7 @@ import pandas
 from contextlab.errors import UserError
 from contextlab.reports.filters import LeftOut
 from contextlab.reports.plots import picture
-from contextlab.reports.plots.chosen import Options, Shown, measured, named, ranked, shown
+from contextlab.reports.plots.chosen import PictureOptions, Shown, measured, named, ranked, shown
 from contextlab.reports.plots.observed import (
     POSITION,
     REACH,
@@ -21,10 +21,10 @@ from contextlab.reports.plots.observed import (
     higher_is_better,
     metric_label,
 )
-from contextlab.reports.plots.picture import FRONT, Axis, Guide, Panel, Picture, Scale, Series, front
+from contextlab.reports.plots.picture import FRONT, Axis, AxisScale, Guide, Panel, Picture, Series, front
 
-Cost = Literal["flops", "state", "seconds"]
-COSTS: dict[Cost, str] = {
+CostAxis = Literal["flops", "state", "seconds"]
+COSTS: dict[CostAxis, str] = {
     "flops": "TFLOPs per example",
     "state": "state in MiB",
     "seconds": "seconds per example",
@@ -35,7 +35,7 @@ DECADE = 8.0
 """Costs whose largest is this many times the smallest are drawn on a logarithmic axis."""
 
 
-def pareto(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+def pareto(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
     """Quality against a cost, with the front of methods that no other beats in both.
 
     Args:
@@ -46,7 +46,7 @@ def pareto(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pict
     Raises:
         UserError: when results have several tasks or contexts, for seconds several devices, or no such cost.
     """
-    x: Cost = options.x
+    x: CostAxis = options.x
     check_costs_alike(frame, x, "Quality against cost is drawn for")
     rows, left_out = measured(frame, options.metric, left_out)
     name = _one_metric(rows)
@@ -72,7 +72,7 @@ def pareto(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pict
     return _picture(panel, about, rows, known, missing, picture.STAIR if len(best) > 1 else "")
 
 
-def length(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+def length(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
     """Quality against the tokens of the context, of all splits of one benchmark.
 
     Args:
@@ -92,14 +92,14 @@ def length(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pict
     chosen = named(_ranked_lines(lines, higher), options)
     series = [_series(known, own, [tokens_of(one.run) for one in own], True, chosen) for own in lines.values()]
     tokens = [x for one in series for x in one.x]
-    scale: Scale = "log2" if max(tokens) > 2 * min(tokens) else "linear"
+    scale: AxisScale = "log2" if max(tokens) > 2 * min(tokens) else "linear"
     axis = Axis("tokens of the context", scale)
     drawn = Panel(axis, _axis(name, higher, known, options), tuple(series), _zero(known), dodge=True, labels="ends")
     about = f"{_metric(name, known, options)} against the mean number of tokens that are read"
     return _picture(drawn, about, rows, known, known.left_out)
 
 
-def position(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+def position(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
     """A metric by the position of the tokens that it is measured on.
 
     Raises:
@@ -112,7 +112,7 @@ def position(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pi
     return _by_bins(frame, options, left_out, ticks, POSITION, "position of the token")
 
 
-def reach(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+def reach(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
     """A metric by the distance between a question and what it asks for.
 
     Raises:
@@ -122,7 +122,7 @@ def reach(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Pictu
     return _by_bins(frame, options, left_out, bins, REACH, "tokens back to the answer")
 
 
-def cost_of(run: Any, x: Cost) -> float | None:
+def cost_of(run: Any, x: CostAxis) -> float | None:
     """A cost of a run per example, in the unit of its axis; None where it was not counted."""
     if x == "state":
         return None if pandas.isna(run.state_bytes) else float(run.state_bytes) / 2**20
@@ -161,7 +161,7 @@ def _by(
 
 def _by_bins(
     frame: pandas.DataFrame,
-    options: Options,
+    options: PictureOptions,
     left_out: LeftOut,
     bins: Sequence[tuple[str, str]],
     pattern: re.Pattern[str],
@@ -200,7 +200,7 @@ def _ranked_lines(lines: Mapping[str, Sequence[Observation]], higher: bool | Non
     return ranked(means, higher)
 
 
-def check_costs_alike(frame: pandas.DataFrame, cost: Cost, why: str) -> None:
+def check_costs_alike(frame: pandas.DataFrame, cost: CostAxis, why: str) -> None:
     """Refuse results of several tasks or circumstances, which seconds also have with the device.
 
     Raises:
@@ -242,15 +242,15 @@ def _zero(known: Shown) -> tuple[Guide, ...]:
     return (Guide("", "level", (), (0.0,)),) if known.baseline else ()
 
 
-def _metric(metric: str, known: Shown, options: Options) -> str:
+def _metric(metric: str, known: Shown, options: PictureOptions) -> str:
     return metric_label(metric, None, known.against, options.names)
 
 
-def _axis(metric: str, higher: bool | None, known: Shown, options: Options) -> Axis:
+def _axis(metric: str, higher: bool | None, known: Shown, options: PictureOptions) -> Axis:
     return Axis(metric_label(metric, higher, known.against, options.names))
 
 
-def _scale(values: Sequence[float]) -> Scale:
+def _scale(values: Sequence[float]) -> AxisScale:
     return "log" if max(values) >= DECADE * min(values) else "linear"
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pandas
 
 from contextlab.errors import UserError
-from contextlab.reports.break_even import Line
+from contextlab.reports.break_even import CostLine
 from contextlab.reports.filters import LeftOut
 from contextlab.reports.plots import picture
-from contextlab.reports.plots.chosen import Options, equal_examples, named, unique_titles
+from contextlab.reports.plots.chosen import PictureOptions, equal_examples, named, unique_titles
 from contextlab.reports.plots.observed import measure_rows, runs_of
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
-from contextlab.reports.plots.quality import COSTS, Cost, check_costs_alike
+from contextlab.reports.plots.quality import COSTS, CostAxis, check_costs_alike
 
 LEAST, MOST = 10, 30
 """Questions are drawn up to 2 to one of these powers, as far as methods cross."""
@@ -24,7 +24,7 @@ SHOWN = 2
 """Changes of the cheapest method that a caption says."""
 
 
-def break_even(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> Picture:
+def break_even(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
     """Cost per question against the number of questions about a context, training included.
 
     Args:
@@ -35,7 +35,7 @@ def break_even(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> 
     Raises:
         UserError: when results have several tasks, or read no context apart from the questions.
     """
-    x: Cost = options.x
+    x: CostAxis = options.x
     if x == "state":
         raise UserError("A state has no cost per question: choose flops or seconds with --x.")
     check_costs_alike(frame, x, "Cost per question is drawn for")
@@ -72,7 +72,7 @@ def break_even(frame: pandas.DataFrame, options: Options, left_out: LeftOut) -> 
     )
 
 
-def amortised(row: Any, x: Cost, contexts: int = 1) -> Line | None:
+def amortised(row: Any, x: CostAxis, contexts: int = 1) -> CostLine | None:
     """The costs of one run: reading a context with the share of the training, and a question; None if not counted."""
     context, query, training = (
         (row.contextualize_flops, row.query_flops, row.train_flops)
@@ -84,10 +84,10 @@ def amortised(row: Any, x: Cost, contexts: int = 1) -> Line | None:
     unit = 1e12 if x == "flops" else 1.0
     questions = row.n / row.examples
     once = 0.0 if pandas.isna(training) else float(training) / contexts
-    return Line((float(context) + once) / unit, float(query) / unit / questions)
+    return CostLine((float(context) + once) / unit, float(query) / unit / questions)
 
 
-def crossings(costs: Mapping[str, Line]) -> list[tuple[float, str, str]]:
+def crossings(costs: Mapping[str, CostLine]) -> list[tuple[float, str, str]]:
     """Numbers of questions at which another method becomes the cheapest, with the earlier and the later one."""
     numbers = sorted({n for a in costs.values() for b in costs.values() if (n := a.meets(b)) is not None and n > 1})
     # Between two crossings one method is the cheapest throughout, so that any number there shows it.
