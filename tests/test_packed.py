@@ -61,7 +61,7 @@ def test_texts_are_far_from_the_limit(tmp_path: Path) -> None:
 def test_a_broken_file_is_broken(ending: str, damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = tmp_path / f"file{ending}"
     path.write_bytes(damage(PACKERS[ending](os.urandom(5000))))
-    with pytest.raises(packed.Broken):
+    with pytest.raises(packed.BrokenPack):
         packed.content(path)
 
 

@@ -26,7 +26,7 @@ ANY_SIZE, TIMES, MOST = 64 * 2**20, 100, 4 * 2**30
 UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
-class Broken(Exception):
+class BrokenPack(Exception):
     """A packed file that cannot be unpacked; the text says why."""
 
 
@@ -48,7 +48,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         with unpack(path) as content:
             yield cast(IO[bytes], io.BufferedReader(_Limited(content, path, limit(path))))
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise Broken(str(error).partition("\n")[0].lower()) from None
+        raise BrokenPack(str(error).partition("\n")[0].lower()) from None
 
 
 def content(path: Path) -> bytes:

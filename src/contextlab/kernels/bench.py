@@ -41,7 +41,7 @@ class Size:
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class KernelCase:
     """One operation at one size.
 
     Attributes:
@@ -81,7 +81,7 @@ def seconds(run: Run, device: torch.device, repeats: int) -> list[float]:
 
 
 def measure(
-    case: Case, device: torch.device, ceiling: Mapping[str, float], peak_of: PeakOf, repeats: int
+    case: KernelCase, device: torch.device, ceiling: Mapping[str, float], peak_of: PeakOf, repeats: int
 ) -> list[dict[str, Any]]:
     """One record per run of a case; a wrong output gets its error and no speed."""
     records = []
@@ -108,7 +108,7 @@ def measure(
     return records
 
 
-def _record(case: Case, name: str, error: float | None) -> dict[str, Any]:
+def _record(case: KernelCase, name: str, error: float | None) -> dict[str, Any]:
     return {
         "op": case.op,
         "form": name,

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contextlab.kernels import dispatch
-from contextlab.kernels.bench import Case, Run, Size
+from contextlab.kernels.bench import KernelCase, Run, Size
 from contextlab.kernels.chunk_topk import chunk_topk, chunk_topk_flops
 from contextlab.kernels.chunk_topk import reference as plain_search
 from contextlab.kernels.eva_attention import eva_attention
@@ -36,7 +36,7 @@ MOST_SCORES = 2**30
 SINKS = 4
 
 
-def attention_cases(size: Size, device: torch.device) -> Iterator[Case]:
+def attention_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     """Joint memory attention, forward and backward, with a full bank."""
     q, k, v, q_memory = _local_inputs(size, device)
     bank_k, bank_v = (
@@ -59,12 +59,12 @@ def attention_cases(size: Size, device: torch.device) -> Iterator[Case]:
     traffic = retrieved_bytes + 5 * q.nbytes + k.nbytes + v.nbytes
     truth = functools.cache(lambda: _joint_truth(q, k, v, q_memory, *memory, scale))
     runs = {**_forms(run, device), "gather + SDPA": gathered}
-    case = Case("joint_memory_attention", size, runs, _relative_to(truth), traffic, flops)
+    case = KernelCase("joint_memory_attention", size, runs, _relative_to(truth), traffic, flops)
     yield case
     yield _with_gradients(case, (q, k, v, q_memory, gate))
 
 
-def local_cases(size: Size, device: torch.device) -> Iterator[Case]:
+def local_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     """The local part alone, against torch's fused attention."""
     q, k, v, _ = _local_inputs(size, device)
     scale = size.D**-0.5
@@ -79,12 +79,12 @@ def local_cases(size: Size, device: torch.device) -> Iterator[Case]:
     runs = {**_forms(run, device), "SDPA": sdpa}
     traffic, flops = 2 * q.nbytes + k.nbytes + v.nbytes, ops.local_flops(q, k)
 
-    case = Case("local_attention", size, runs, _relative_to(truth), traffic, flops)
+    case = KernelCase("local_attention", size, runs, _relative_to(truth), traffic, flops)
     yield case
     yield _with_gradients(case, (q, k, v))
 
 
-def search_cases(size: Size, device: torch.device) -> Iterator[Case]:
+def search_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     """Chunk search over a full bank."""
     q = torch.randn(1, size.H, size.T, size.D, device=device).to(size.dtype)
     mean = torch.randn(1, size.K, size.n, size.D, device=device).to(size.dtype)
@@ -115,10 +115,10 @@ def search_cases(size: Size, device: torch.device) -> Iterator[Case]:
         return max(_relative(own, best), _relative(score, best))
 
     traffic = q.nbytes + mean.nbytes + size.H * size.T * size.m * 12
-    yield Case("chunk_topk", size, runs, error, traffic, chunk_topk_flops(q, mean, count))
+    yield KernelCase("chunk_topk", size, runs, error, traffic, chunk_topk_flops(q, mean, count))
 
 
-def eva_cases(size: Size, device: torch.device) -> Iterator[Case]:
+def eva_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     """EVA attention over a whole sequence, beside fused attention over equally many pairs and over all tokens."""
     q, k, v, _ = _local_inputs(size, device)
     positions = torch.arange(size.T, device=device)
@@ -147,7 +147,7 @@ def eva_cases(size: Size, device: torch.device) -> Iterator[Case]:
     beside = {"SDPA, equal work": (on_as_many, flops), "SDPA, causal over all": (over_all, ops.local_flops(q, k))}
     truth = functools.cache(lambda: torch.cat([out.detach() for _, out in _eva_parts(leaves, counts, size)], 2))
     traffic = 2 * q.nbytes + 2 * k.nbytes + 2 * chunk_k.nbytes
-    case = Case("eva_attention", size, runs, _relative_to(truth), traffic, flops, beside)
+    case = KernelCase("eva_attention", size, runs, _relative_to(truth), traffic, flops, beside)
     yield case
 
     def true_gradients(dout: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def eva_cases(size: Size, device: torch.device) -> Iterator[Case]:
     yield _with_gradients(case, leaves, true_gradients)
 
 
-def compress_cases(size: Size, device: torch.device) -> Iterator[Case]:
+def compress_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     """Chunk compression, without the computation of the means."""
     _, k, v, _ = _local_inputs(size, device)
     q_mean, k_mean = (
@@ -181,12 +181,12 @@ def compress_cases(size: Size, device: torch.device) -> Iterator[Case]:
 
     truth = functools.cache(lambda: exact([x.detach().double() for x in (q_mean, k, v)]))
     traffic, flops = 2 * k.nbytes + 3 * q_mean.nbytes, pooling_ops.flops(k, True)
-    case = Case("eva_chunk_compress", size, _forms(run, device), _relative_to(truth), traffic, flops)
+    case = KernelCase("eva_chunk_compress", size, _forms(run, device), _relative_to(truth), traffic, flops)
     yield case
     yield _with_gradients(case, (q_mean, k, v), true_gradients)
 
 
-def sink_cases(size: Size, device: torch.device) -> Iterator[Case]:
+def sink_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     """Sink attention of the last T queries of a full cache: each sees the first 4 keys and the last W."""
     keys = size.W + size.T
     q, q_sink = (torch.randn(1, size.H, size.T, size.D, device=device).to(size.dtype) for _ in range(2))
@@ -203,10 +203,10 @@ def sink_cases(size: Size, device: torch.device) -> Iterator[Case]:
         return plain_sinks.sink_attention(q.double(), q_sink.double(), k.double(), v.double(), seen, SINKS, scale)
 
     traffic, flops = 3 * q.nbytes + 2 * k.nbytes, sink_attention_flops(q, q_sink, k, v, seen)
-    yield Case("sink_attention", size, _forms(run, device), _relative_to(functools.cache(truth)), traffic, flops)
+    yield KernelCase("sink_attention", size, _forms(run, device), _relative_to(functools.cache(truth)), traffic, flops)
 
 
-def retrieval_cases(size: Size, device: torch.device) -> Iterator[Case]:
+def retrieval_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     """W tokens behind T queries in view, and chunks of a full bank in the same softmax, forward and backward."""
     q, k_new, v_new, q_memory = _local_inputs(size, device)
     older = (torch.randn(1, size.K, size.W, size.D, device=device).to(size.dtype) for _ in range(2))
@@ -231,12 +231,12 @@ def retrieval_cases(size: Size, device: torch.device) -> Iterator[Case]:
 
     flops = retrieval_attention_flops(*inputs)
     traffic = 2 * ids.numel() * size.c * size.D * bank_k.element_size() + 4 * q.nbytes + k.nbytes + v.nbytes
-    case = Case("retrieval_attention", size, _forms(run, device), _relative_to(truth), traffic, flops)
+    case = KernelCase("retrieval_attention", size, _forms(run, device), _relative_to(truth), traffic, flops)
     yield case
     yield _with_gradients(case, (q, k, v, q_memory, bias))
 
 
-CASES: dict[str, Callable[[Size, torch.device], Iterator[Case]]] = {
+CASES: dict[str, Callable[[Size, torch.device], Iterator[KernelCase]]] = {
     "joint_memory_attention": attention_cases,
     "local_attention": local_cases,
     "chunk_topk": search_cases,
@@ -312,7 +312,9 @@ def _gather_and_sdpa(
     return torch.lerp(_sdpa(q, k, v, scale), memory, torch.sigmoid(gate)[:, None, None].to(q.dtype))
 
 
-def _with_gradients(case: Case, leaves: Sequence[Tensor], truth: Callable[[Tensor], Tensor] | None = None) -> Case:
+def _with_gradients(
+    case: KernelCase, leaves: Sequence[Tensor], truth: Callable[[Tensor], Tensor] | None = None
+) -> KernelCase:
     """The same case, forward and backward; the result is the concatenation of all gradients.
 
     `truth` computes them from the output's gradient; the reference does when it is None.
@@ -339,7 +341,7 @@ def _with_gradients(case: Case, leaves: Sequence[Tensor], truth: Callable[[Tenso
     def error(result: Tensor) -> float:
         return _relative(result, expected())
 
-    return Case(f"{case.op} with gradients", case.size, runs, error, 3 * case.bytes, 3 * case.flops)
+    return KernelCase(f"{case.op} with gradients", case.size, runs, error, 3 * case.bytes, 3 * case.flops)
 
 
 def _eva_parts(leaves: Sequence[Tensor], counts: Tensor, size: Size) -> Iterator[tuple[slice, Tensor]]:

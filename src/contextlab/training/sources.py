@@ -148,7 +148,7 @@ def _bytes(path: Path) -> bytes:
     """
     try:
         return packed.content(path)
-    except (OSError, packed.Broken) as error:
+    except (OSError, packed.BrokenPack) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path} cannot be read ({reason}): give an intact file, or take it out.") from error
 

@@ -14,7 +14,7 @@ from contextlab.backbone import load, wrap
 from contextlab.errors import UserError
 from contextlab.method import Lengths, State
 from contextlab.methods.hso import HSO, HSOConfig
-from contextlab.methods.hso.reading import Reading
+from contextlab.methods.hso.reading import HsoReading
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
 from contextlab.methods.window import Window, WindowConfig
 
@@ -479,8 +479,8 @@ def test_a_row_that_diverges_ends_alone(backbone):
 
 
 def test_a_text_that_becomes_hard_is_compared_and_goes_on(backbone, monkeypatch):
-    compared, original = [], Reading._plain_loss
-    monkeypatch.setattr(Reading, "_plain_loss", lambda self, row: compared.append(row) or original(self, row))
+    compared, original = [], HsoReading._plain_loss
+    monkeypatch.setattr(HsoReading, "_plain_loss", lambda self, row: compared.append(row) or original(self, row))
     tokens = torch.cat((easy(backbone), text(60)), dim=1)
     assert read(hso(backbone, context=128, lr=1e-4), tokens).isfinite().all()
     assert compared
@@ -489,7 +489,7 @@ def test_a_text_that_becomes_hard_is_compared_and_goes_on(backbone, monkeypatch)
 def test_the_comparison_is_the_plain_models_loss_of_the_stretch(backbone):
     tokens = text(40)
     method = hso(backbone, lr=1e-9, context=128)
-    reading = Reading(backbone, method.config, method.start(), tokens, None, context=method.context, scored=True)
+    reading = HsoReading(backbone, method.config, method.start(), tokens, None, context=method.context, scored=True)
     with torch.no_grad():
         for _ in range(4):
             reading.window()

@@ -14,7 +14,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Lengths
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
-from contextlab.methods.memtrm.method import MemoryReader, MemTRMState
+from contextlab.methods.memtrm.method import MemTRMState, TokenReader
 from contextlab.methods.sliding import Sliding
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing.parts import read
@@ -60,14 +60,14 @@ def test_one_layer_computes_what_the_public_fixture_says(fixture: Callable[[str]
     )
     positions: Any = NoPositions()
     layout = Layout(torch.arange(length)[None])
-    reader = MemoryReader(positions, state, layout, 0, x["topk_idx"].shape[2], x["gate_bias"])
+    reader = TokenReader(positions, state, layout, 0, x["topk_idx"].shape[2], x["gate_bias"])
     out = reader(0, *local, width**-0.5)
     assert reader.ids_BHtk is not None
     assert torch.equal(reader.ids_BHtk[0].sort(-1).values, x["topk_idx"].sort(-1).values)
     torch.testing.assert_close(out[0], x["out"], rtol=1e-9, atol=1e-12)
-    closed = MemoryReader(positions, state, layout, 0, 3, torch.full_like(x["gate_bias"], -60.0))
+    closed = TokenReader(positions, state, layout, 0, 3, torch.full_like(x["gate_bias"], -60.0))
     torch.testing.assert_close(closed(0, *local, width**-0.5)[0], x["local_out"], rtol=1e-9, atol=1e-12)
-    opened = MemoryReader(positions, state, layout, 0, 3, torch.full_like(x["gate_bias"], 60.0))
+    opened = TokenReader(positions, state, layout, 0, 3, torch.full_like(x["gate_bias"], 60.0))
     torch.testing.assert_close(opened(0, *local, width**-0.5)[0], x["mem_out"], rtol=1e-9, atol=1e-12)
 
 

@@ -124,7 +124,7 @@ def _digests(path: Path) -> set[str]:
                     for digest in hashes:
                         digest.update(block)
             digests |= {f"{digest.name}:{digest.hexdigest()}" for digest in hashes}
-    except (OSError, packed.Broken) as error:
+    except (OSError, packed.BrokenPack) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     if not size:
         raise UserError(f"{path} is empty: replace it with an intact copy.")

@@ -92,7 +92,7 @@ def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
     try:
         raw = path.read_bytes()
         content = packed.content(path) if path.suffix == ".gz" else raw
-    except (OSError, packed.Broken, ValueError) as error:
+    except (OSError, packed.BrokenPack, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     sha256 = hashlib.sha256(raw).hexdigest()
     try:
@@ -114,7 +114,7 @@ def lines(path: Path) -> Iterator[tuple[str, bytes]]:
         with packed.opened(path) as file:
             for number, line in enumerate(file, start=1):
                 yield f"Line {number} of {path}", line.rstrip(b"\n")
-    except (OSError, packed.Broken) as error:
+    except (OSError, packed.BrokenPack) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
 
 

@@ -22,7 +22,7 @@ QUERIES_AT_ONCE = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class QueryBlock:
     """A block of queries with some of the keys that it attends to.
 
     Attributes:
@@ -145,7 +145,7 @@ def _blocks(
     counts_BT: Tensor | None,
     window: int,
     overlap: int,
-) -> Iterator[list[Part]]:
+) -> Iterator[list[QueryBlock]]:
     """The parts of every block of queries; no block extends over the end of a window."""
     keys, chunks = k_BKSD.shape[2], chunk_k_BKnD.shape[2]
     older = keys - q_BHTD.shape[2]
@@ -154,21 +154,21 @@ def _blocks(
         end = min(begin + QUERIES_AT_ONCE, begin // window * window + window, keys)
         span = slice(begin - older, end - older)
         if bias is not None:
-            parts = [Part(span, False, slice(0, keys), bias[_rows(bias, span)])]
+            parts = [QueryBlock(span, False, slice(0, keys), bias[_rows(bias, span)])]
         else:
             first = max(begin // window * window - overlap, 0)
-            parts = [Part(span, False, slice(begin, end), causal=True)]
-            parts += [Part(span, False, slice(first, begin))] * (first < begin)
+            parts = [QueryBlock(span, False, slice(begin, end), causal=True)]
+            parts += [QueryBlock(span, False, slice(first, begin))] * (first < begin)
         counts_Bt = None if counts_BT is None else counts_BT[:, span].clamp(0, chunks)
         all_see = chunks if counts_Bt is None else int(counts_Bt.min())
-        parts += [Part(span, True, slice(0, all_see))] * (all_see > 0)
+        parts += [QueryBlock(span, True, slice(0, all_see))] * (all_see > 0)
         some_see = chunks if counts_Bt is None else int(counts_Bt.max())
         if counts_Bt is not None and some_see > all_see:
             hidden_B1tn = torch.arange(all_see, some_see, device=q_BHTD.device) >= counts_Bt[:, None, :, None]
             # Finite, not -inf: a query that sees no chunk then has a finite output here, which gets weight 0.
             floor = torch.finfo(q_BHTD.dtype).min / 2
             mask = torch.zeros_like(hidden_B1tn, dtype=q_BHTD.dtype).masked_fill(hidden_B1tn, floor)
-            parts.append(Part(span, True, slice(all_see, some_see), mask))
+            parts.append(QueryBlock(span, True, slice(all_see, some_see), mask))
         yield parts
         begin = end
 

@@ -17,7 +17,7 @@ from contextlab.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class ColdBlock:
     """Tokens that are read from a cold start, and which are learned.
 
     Attributes:
@@ -34,7 +34,7 @@ class Block:
         return int(self.scored_t.sum())
 
 
-def blocks_of(tokens_1M: Tensor, scored_M: Tensor, length: int) -> list[Block]:
+def blocks_of(tokens_1M: Tensor, scored_M: Tensor, length: int) -> list[ColdBlock]:
     """Blocks of so many tokens, each with the token behind it, so that all but the context's first are predicted.
 
     Args:
@@ -44,13 +44,13 @@ def blocks_of(tokens_1M: Tensor, scored_M: Tensor, length: int) -> list[Block]:
     """
     count = tokens_1M.shape[1]
     blocks = (
-        Block(tokens_1M[:, begin : begin + length + 1], scored_M[begin + 1 : begin + length + 1])
+        ColdBlock(tokens_1M[:, begin : begin + length + 1], scored_M[begin + 1 : begin + length + 1])
         for begin in range(0, count - 1, length)
     )
     return [block for block in blocks if block.count]
 
 
-def divided(blocks: Sequence[Block], share: float, draw: random.Random) -> tuple[list[Block], list[Block]]:
+def divided(blocks: Sequence[ColdBlock], share: float, draw: random.Random) -> tuple[list[ColdBlock], list[ColdBlock]]:
     """Blocks to learn from, and those held back: the nearest whole number to the share, but never all."""
     held = draw.sample(range(len(blocks)), min(round(share * len(blocks)), max(len(blocks) - 1, 0)))
     return (

@@ -13,7 +13,7 @@ from torch import Tensor
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.methods.adaptable import Adaptable, logprobs_within
-from contextlab.methods.finetune.blocks import Block, divided
+from contextlab.methods.finetune.blocks import ColdBlock, divided
 from contextlab.methods.finetune.config import FinetuneConfig
 from contextlab.methods.rules import SGD, Adam, Rule
 
@@ -39,7 +39,7 @@ class Fit:
         self.network, self.model, self.config = network, model, config
         self.rule = rule_of(config)
 
-    def __call__(self, blocks: Sequence[Block]) -> list[Tensor]:
+    def __call__(self, blocks: Sequence[ColdBlock]) -> list[Tensor]:
         """The weights that have learned the blocks; with blocks held back those of the best epoch, or those of before.
 
         Raises:
@@ -68,7 +68,7 @@ class Fit:
             raise self._diverged()
         return best
 
-    def loss(self, weights: Sequence[Tensor], blocks: Sequence[Block]) -> float:
+    def loss(self, weights: Sequence[Tensor], blocks: Sequence[ColdBlock]) -> float:
         """Nats per token of blocks.
 
         Raises:
@@ -80,7 +80,7 @@ class Fit:
             raise self._diverged()
         return loss
 
-    def _gradients(self, weights: Sequence[Tensor], batch: Sequence[Block]) -> list[Tensor]:
+    def _gradients(self, weights: Sequence[Tensor], batch: Sequence[ColdBlock]) -> list[Tensor]:
         """Of the mean loss over the tokens of a batch; block by block, so that one block's activations are held."""
         total = sum(block.count for block in batch)
         sums: list[Tensor] = []
@@ -96,7 +96,7 @@ class Fit:
                 sums = [gradient.mul(share) for gradient in gradients]
         return sums
 
-    def _predict(self, block: Block) -> tuple[Tensor, None]:
+    def _predict(self, block: ColdBlock) -> tuple[Tensor, None]:
         return logprobs_within(self.network, block.tokens_1T, block.scored_t), None
 
     def _diverged(self) -> UserError:

@@ -17,7 +17,7 @@ from contextlab.formula import Formula
 from contextlab.method import Capabilities, ContextMethod, Lengths
 from contextlab.methods.hso.config import HSOConfig
 from contextlab.methods.hso.formula import HSOFormula
-from contextlab.methods.hso.reading import Reading
+from contextlab.methods.hso.reading import HsoReading
 from contextlab.methods.hso.state import HSOState
 from contextlab.methods.window import Window, WindowConfig
 
@@ -113,7 +113,7 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
         """
         # Gradients are needed here even where the caller has switched them off.
         with torch.inference_mode(False), torch.no_grad(), self.backbone.frozen():
-            reading = Reading(
+            reading = HsoReading(
                 self.backbone, self.config, state, tokens_BT, lengths_B, context=self.context, scored=logprobs
             )
             while bool((reading.rest_B > 0).any()):

@@ -16,7 +16,7 @@ from contextlab.errors import UserError
 from contextlab.methods.hso.adam import Step
 from contextlab.methods.hso.attend import WindowAttend
 from contextlab.methods.hso.config import HSOConfig
-from contextlab.methods.hso.state import Buffers, HSOState, grown
+from contextlab.methods.hso.state import HSOState, MomentBuffers, grown
 
 DIVERGED = 1.0
 """Nats per token above the plain model's loss."""
@@ -43,7 +43,7 @@ class Pass:
     known_Bt: Tensor
 
 
-class Reading:
+class HsoReading:
     """A read in progress.
 
     Attributes:
@@ -85,7 +85,7 @@ class Reading:
         needed = min(int((self.used_B + self.open_B + self.rest_B).amax()), most) + 1
         self.slots = max(needed, state.tokens_BS.shape[1])
         self.tokens_BS = grown(state.tokens_BS, 1, self.slots + 1)
-        self.buffers = Buffers(self.config, state, self.slots)
+        self.buffers = MomentBuffers(self.config, state, self.slots)
 
     def window(self) -> None:
         """Read on to the end of every row's window, and update those whose last target is in this call."""

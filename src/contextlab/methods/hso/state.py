@@ -56,7 +56,7 @@ class HSOState(State):
         return int((self.used_B + self.open_B).sum())
 
 
-class Buffers:
+class MomentBuffers:
     """Cache and moments, preallocated for `slots` slots; those behind a row's states hold no moments.
 
     Attributes:

@@ -146,7 +146,7 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
 
     def forward(self, state: MemTRMState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
         """`hidden_BTC` of tokens that lie behind a state, and the reader of the local cache."""
-        reader = MemoryReader(self.backbone, state, layout, self.memory_layer, self.config.K, self.memory.gate_H)
+        reader = TokenReader(self.backbone, state, layout, self.memory_layer, self.config.K, self.memory.gate_H)
         return self.local.hidden(self.network, state, tokens_BT, reader), (reader,)
 
     def continuations(self, state: MemTRMState, longest: int) -> Branches[MemTRMState]:
@@ -193,7 +193,7 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
         return KV((k,), (v,), kept_B).take(slots_BJ, kept_B)
 
 
-class MemoryReader(CacheReader):
+class TokenReader(CacheReader):
     """Local attention, in one layer mixed with attention to the best tokens of a bank."""
 
     def __init__(
