@@ -1,4 +1,4 @@
-"""Imports between packages ("rooms"): arrows, circles, arrows to a higher floor, and sizes of modules."""
+"""Imports between packages ("rooms"): arrows, circles, arrows to a higher floor, sizes; and names with several meanings."""
 
 from __future__ import annotations
 
@@ -115,8 +115,33 @@ def code_lines(path: Path) -> int:
     return len(lines - skipped)
 
 
+def single_importers(graph: dict[str, set[str]]) -> dict[str, str]:
+    """Modules that exactly one other module imports, with that one."""
+    importers: dict[str, list[str]] = {}
+    for name, targets in graph.items():
+        for target in targets:
+            importers.setdefault(target, []).append(name)
+    return {target: names[0] for target, names in sorted(importers.items()) if len(names) == 1}
+
+
+def repeated_classes(known: dict[str, Path]) -> dict[str, list[str]]:
+    """Public names of classes that several modules define, with these modules."""
+    owners: dict[str, list[str]] = {}
+    for name, path in known.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners.setdefault(node.name, []).append(name)
+    return {name: modules for name, modules in sorted(owners.items()) if len(modules) > 1}
+
+
+def variables(name: str, known: dict[str, Path]) -> int:
+    """How often the package names a variable or argument so."""
+    nodes = (node for path in known.values() for node in ast.walk(ast.parse(path.read_text())))
+    return sum(name == (getattr(node, "id", None) or getattr(node, "arg", None)) for node in nodes)
+
+
 def drawn() -> dict[str, object]:
-    """Numbers of rooms, arrows, circles and code lines."""
+    """Numbers of rooms, arrows, circles, code lines and words with several meanings."""
     known = modules()
     graph = {name: imports(name, path, known) for name, path in known.items()}
     sizes = {name: code_lines(path) for name, path in known.items()}
@@ -131,6 +156,9 @@ def drawn() -> dict[str, object]:
         "rooms": {a: sorted(b for c, b in arrows if c == a) for a in sorted({a for a, _ in arrows})},
         "circles": circles(graph),
         "upward": upward(graph),
+        "single_importers": {name: sizes[name] for name in single_importers(graph)},
+        "repeated_classes": repeated_classes(known),
+        "variables_named_one": variables("one", known),
     }
 
 

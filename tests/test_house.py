@@ -68,6 +68,19 @@ def test_code_lines_leave_out_comments_and_docstrings(house: ModuleType, tmp_pat
     assert house.code_lines(tmp_path / "m.py") == 5
 
 
+def test_a_public_class_has_a_name_of_its_own(drawn: dict[str, Any]) -> None:
+    assert drawn["repeated_classes"] == {}
+
+
+def test_names_with_several_owners_are_seen(house: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("class Cost: ...\nclass _Own: ...\nclass Alone: ...\n")
+    (tmp_path / "b.py").write_text("class Cost: ...\nclass _Own: ...\n\ndef f(one): return [one for one in one]\n")
+    known = {name: tmp_path / f"{name}.py" for name in "ab"}
+    assert house.repeated_classes(known) == {"Cost": ["a", "b"]}
+    assert house.variables("one", known) == 4
+    assert house.single_importers({"a": {"b"}, "b": set(), "c": {"d"}, "e": {"d"}}) == {"b": "a"}
+
+
 def test_no_module_is_larger_than_the_limit(drawn: dict[str, Any]) -> None:
     assert {name: size for name, size in drawn["largest_modules"].items() if size > LARGEST} == {}
 
