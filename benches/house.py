@@ -1,4 +1,4 @@
-"""Imports between packages ("rooms"): arrows, circles, arrows to a higher floor, sizes; and names with several meanings."""
+"""Imports between packages ("rooms"): arrows, circles, arrows upwards and sizes; and names with several meanings."""
 
 from __future__ import annotations
 

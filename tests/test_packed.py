@@ -73,7 +73,7 @@ def test_what_is_packed_here_is_unpacked_and_has_nothing_of_the_time_in_it(tmp_p
     assert packed.packed(content) == path.read_bytes()
     for damage in (path.read_bytes() + b"\0", path.read_bytes()[:-1], b"x" + path.read_bytes()):
         path.write_bytes(damage)
-        with pytest.raises(packed.Broken):
+        with pytest.raises(packed.BrokenPack):
             packed.unpacked(path)
 
 

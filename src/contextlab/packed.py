@@ -36,7 +36,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
     Raises:
         OSError: when it cannot be read.
-        Broken: when it cannot be unpacked, perhaps after some of it was read.
+        BrokenPack: when it cannot be unpacked, perhaps after some of it was read.
         UserError: when it holds more than it may.
     """
     unpack = UNPACK.get(path.suffix)
@@ -55,7 +55,7 @@ def content(path: Path) -> bytes:
     """All that a file holds, unpacked.
 
     Raises:
-        OSError, Broken, UserError: as `opened`.
+        OSError, BrokenPack, UserError: as `opened`.
     """
     with opened(path) as file:
         return file.read()
@@ -71,18 +71,18 @@ def unpacked(path: Path) -> bytes:
 
     Raises:
         OSError: when it cannot be read.
-        Broken: when it cannot be unpacked, or holds more.
+        BrokenPack: when it cannot be unpacked, or holds more.
         UserError: when it holds more than it may.
     """
     whole, most, reader = path.read_bytes(), limit(path), lzma.LZMADecompressor(lzma.FORMAT_XZ)
     try:
         content = reader.decompress(whole, max_length=most + 1)
     except lzma.LZMAError as error:
-        raise Broken(str(error).partition("\n")[0].lower()) from None
+        raise BrokenPack(str(error).partition("\n")[0].lower()) from None
     if len(content) > most:
         raise _too_large(path, most)
     if not reader.eof or reader.unused_data:
-        raise Broken("it goes on behind its end" if reader.eof else "its end is missing")
+        raise BrokenPack("it goes on behind its end" if reader.eof else "its end is missing")
     return content
 
 

@@ -91,7 +91,7 @@ def test_runs_with_weights_in_more_bits_are_alike_and_named(tmp_path: Path, monk
     )
     assert of_weights(runs) == [sentence]
     assert of_weights(runs[2:]) == []
-    assert sentence in comparison(runs, Layout(mean_seeds=True)).notes
+    assert sentence in comparison(runs, TableLayout(mean_seeds=True)).notes
     with pytest.raises(UserError, match="2 sets of learned weights of mine"):
         check_alike([*runs, result("longmem", method_weights="a" * 64, weights_name="mine")])
 

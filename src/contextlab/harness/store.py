@@ -161,7 +161,7 @@ def content(folder: Path) -> bytes | None:
         return packed.unpacked(path) if path.name == PACKED else path.read_bytes()
     except FileNotFoundError:
         return None
-    except packed.Broken as broken:
+    except packed.BrokenPack as broken:
         raise UserError(
             f"{path} is broken ({broken}): put the intact file back, or delete it and run its benchmark again."
         ) from None

@@ -49,7 +49,7 @@ def test_a_running_training_is_drawn_without_its_incomplete_line(tmp_path: Path)
 @pytest.mark.parametrize("count", [1, MOST, MOST + 1, 6 * MOST, 6 * MOST + 5])
 def test_a_straight_curve_stays_where_it_is_when_it_is_averaged(count: int, tmp_path: Path) -> None:
     lines = [step(10 * n + 3, 50 - n / 100) for n in range(count)]
-    (losses,) = training([curve(tmp_path / "run", lines)], Options()).panels
+    (losses,) = training([curve(tmp_path / "run", lines)], PictureOptions()).panels
     (series,) = losses.series
     assert len(series.x) <= MOST
     assert list(series.y) == pytest.approx([50 - (x - 3) / 1000 for x in series.x])
