@@ -12,7 +12,7 @@ from latex2mathml.converter import convert
 
 LINK = re.compile(r"(\]\()(\.\.?/[^)\s#]*)")
 SECTION = re.compile(r"<!-- run: .*?<!-- end -->", re.DOTALL)
-STAR = re.compile(r"(?<![*\\])\*(?![*\s])")
+STAR = re.compile(r"(`[^`\n]*`)|(?<![*\\])\*(?![*\s])")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 INTERVAL = re.compile(r"\[([-+\d.]+), ([-+\d.]+)\]")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
@@ -24,10 +24,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
     def to_repository(match: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, match[2]))
-        return match[0] if path.startswith("docs/") else f"{match[1]}{config.repo_url}/blob/main/{path}"
+        return match[0] if path.startswith("docs/") else f"{match[1]}{config.extra['repository']}/blob/main/{path}"
 
     linked = LINK.sub(to_repository, markdown)
-    return SECTION.sub(lambda match: STAR.sub(r"\*", match[0]), linked)
+    return SECTION.sub(lambda section: STAR.sub(lambda match: match[1] or r"\*", section[0]), linked)
 
 
 def on_page_content(content: str, **_: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def _word(value: Any) -> str:
         return " ".join(f"{key}{number}" for key, number in value.items() if number)
     if isinstance(value, list):
         return ", ".join(map(_word, value))
-    return f"{value:,.4g}" if isinstance(value, float) else str(value).replace("|", r"\|")
+    return f"{value:,.4g}" if isinstance(value, float) else re.sub(r"(?<!\\)\|", r"\|", str(value))
 
 
 def main() -> None:

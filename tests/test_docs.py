@@ -162,7 +162,7 @@ def test_only_the_chosen_sections_are_filled(tmp_path):
 
 
 def test_a_page_is_filled_between_its_marks(tmp_path):
-    runs = [{"op": "a|b", "size": {"H": 2, "W": 0}}, {"op": "c", "peak": 1.5}]
+    runs = [{"op": r"a|b\|c", "size": {"H": 2, "W": 0}}, {"op": "c", "peak": 1.5}]
     report = {"seconds": [1.25, 2.0], "deep": {"n": 3, "no": None}, "runs": runs}
     (tmp_path / "found.json").write_text(f"progress\n{json.dumps(report)}\n")
     page = f"before\n<!-- run: benches/tables.py {tmp_path}/found.json -->\nold\n<!-- end -->\nafter\n"
@@ -173,7 +173,7 @@ def test_a_page_is_filled_between_its_marks(tmp_path):
     assert lines[0] == "before"
     assert lines[-1] == "after"
     once = ["| found |  |", "| --- | --- |", "| seconds | 1.25, 2 |", "| deep.n | 3 |"]
-    every = ["| op | size | peak |", "| --- | --- | --- |", r"| a\|b | H2 |  |", "| c |  | 1.5 |"]
+    every = ["| op | size | peak |", "| --- | --- | --- |", r"| a\|b\|c | H2 |  |", "| c |  | 1.5 |"]
     assert lines[3:-3] == [*once, "", *every]
 
 

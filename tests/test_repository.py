@@ -41,7 +41,13 @@ def test_the_citation_is_that_of_the_package() -> None:
 
 
 def test_every_address_of_the_project_is_below_its_repository() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.*"), ROOT / "pyproject.toml", ROOT / "CITATION.cff"]
+    pages = [
+        *ROOT.glob("*.md"),
+        *(ROOT / ".github").rglob("*.*"),
+        ROOT / "pyproject.toml",
+        ROOT / "CITATION.cff",
+        ROOT / "mkdocs.yml",
+    ]
     addresses = [url for page in pages for url in re.findall(r"https://github\.com/[\w./-]+", page.read_text("utf-8"))]
     assert len(addresses) > 4
     assert all(url.startswith(PROJECT["urls"]["Repository"]) for url in addresses)

@@ -51,6 +51,8 @@ def test_no_page_loads_anything_from_another_server(site: Path) -> None:
         (page, element) for page, element in elements(site) if re.search(r'(?:src|href)="(?:https?:)?//', element)
     ]
     assert [(page, element) for page, element in loaded if 'rel="canonical"' not in element] == []
+    # This part of the theme asks GitHub for the number of stars.
+    assert "md-source" not in (site / "index.html").read_text("utf-8")
 
 
 def test_formulas_are_shown_without_a_script(site: Path) -> None:
@@ -75,15 +77,15 @@ def test_the_reference_describes_the_functions_of_the_package(site: Path) -> Non
 )
 def test_links_to_files_that_are_no_pages_lead_to_the_repository(link: str, made: str) -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri="methods/full.md"))
-    config = SimpleNamespace(repo_url="https://forge")
+    config = SimpleNamespace(extra={"repository": "https://forge"})
     assert bench("mkdocs_hooks").on_page_markdown(link, page=page, config=config) == made
 
 
 def test_stars_of_a_filled_table_are_no_emphasis() -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
-    text = "*a*\n<!-- run: x -->\n| *.q_proj | *.v |\n* point\n**bold**\n<!-- end -->\n*b*\n"
-    made = bench("mkdocs_hooks").on_page_markdown(text, page=page, config=SimpleNamespace(repo_url=""))
-    assert made == "*a*\n<!-- run: x -->\n| \\*.q_proj | \\*.v |\n* point\n**bold**\n<!-- end -->\n*b*\n"
+    text = "*a*\n<!-- run: x -->\n| *.q_proj | *.v | `*.k` |\n* point\n**bold**\n<!-- end -->\n*b*\n"
+    made = bench("mkdocs_hooks").on_page_markdown(text, page=page, config=SimpleNamespace(extra={"repository": ""}))
+    assert made == "*a*\n<!-- run: x -->\n| \\*.q_proj | \\*.v | `*.k` |\n* point\n**bold**\n<!-- end -->\n*b*\n"
 
 
 def test_formulas_and_tables_of_a_page() -> None:
