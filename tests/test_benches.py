@@ -13,7 +13,8 @@ import pytest
 import stored_runs
 
 from contextlab import backbone as backbones
-from contextlab import seals, train
+from contextlab import cards, load, seals, train, trained, verify
+from contextlab.errors import UserError
 from contextlab.harness import store
 from contextlab.harness.runner import bench as run_bench
 from contextlab.training.corpus import prepare
@@ -321,3 +322,48 @@ def test_stored_runs_again(bench, tmp_path):
     assert changed["sliding"]["equal"] == 2
     assert changed["window"]["equal"] == 1
     assert list(changed["window"]["differences"]) == [f"{lines[0]['id']}: nats"]
+
+
+def test_weights_in_8_bits(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    texts, out = tmp_path / "texts", tmp_path / "mine"
+    texts.mkdir()
+    for n in range(6):
+        (texts / f"{n}.txt").write_text(" ".join(f"word{i * i % (n + 11)}" for i in range(300)))
+    options = {"backbone": "tiny-llama", "device": "cpu", "tokens": 300, "segment": 32}
+    train("longmem(N=32,K=8)", texts, out=out, **options)
+    before = cards.read(out / cards.CARD)
+    sizes = {"HISTORY": 64, "SCORED": 32}
+    report = bench("eight_bits", "--corpus", str(texts), "--backbone", "tiny-llama", str(out), **sizes)
+    (measured,) = report["sets"]
+    assert measured["tokens"] == measured["texts"] * 31
+    assert measured["difference"] == pytest.approx(measured["nats"]["after"] - measured["nats"]["before"])
+    assert measured["in_8_bits"] == (abs(measured["difference"]) < report["limit"])
+    for in_8_bits in (False, True):
+        measured["in_8_bits"] = in_8_bits
+        (tmp_path / "report.json").write_text(json.dumps(report))
+        said = bench("eight_bits", "--store", str(tmp_path / "report.json"), "--backbone", "tiny-llama", str(out))
+        assert said == {"stored": ["mine"] * in_8_bits}
+        assert (cards.read(out / cards.CARD) == before) is not in_8_bits
+    card = cards.beside(out / cards.FILE)
+    assert (card.weights.bytes, card.weights.dtype) == (measured["bytes"]["after"], "int8")
+    (file,) = card.earlier
+    assert (file.digest, file.difference) == (before.weights.digest, measured["difference"])
+    loaded = load("longmem(N=32,K=8)", backbone="tiny-llama", device="cpu", weights=out)
+    assert loaded.weights_digest == card.weights.digest != before.weights.digest
+    assert all(checked.wrong is None for checked in verify.below([out / cards.FILE]))
+    with pytest.raises(UserError, match="another file than the one that was measured"):
+        bench("eight_bits", "--store", str(tmp_path / "report.json"), "--backbone", "tiny-llama", str(out))
+
+
+def test_the_package_has_in_8_bits_what_the_limit_allows():
+    report = json.loads((BENCHES.parent / "results/benches/eight_bits.json").read_text())
+    measured = {one["weights"]: one for one in report["sets"]}
+    shipped = {one.name: one.card for one in trained.every() if one.file.is_relative_to(trained.SHIPPED)}
+    for name, card in shipped.items():
+        if card.weights.dtype != "int8":
+            assert not measured[name]["in_8_bits"]
+        for file in card.earlier:
+            assert abs(file.difference) < report["limit"]
+            assert file.difference == measured[name]["difference"]
+            assert {"before": file.bytes, "after": card.weights.bytes} == measured[name]["bytes"]
