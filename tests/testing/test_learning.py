@@ -66,12 +66,19 @@ METHODS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+FAMILIES = ("tiny-gpt2", "tiny-opt")
+# Every form in one family, and every method in both; LongMem copies the layers of Llama- and GPT-2-style models only.
+FORMS = [
+    pytest.param(name, family, marks=[] if alone or number == form % 2 else [pytest.mark.slow])
+    for form, name in enumerate(METHODS)
+    for alone in [name.startswith("longmem")]
+    for number, family in enumerate(FAMILIES[:1] if alone else FAMILIES)
+]
+
+
 @pytest.mark.parametrize("law", learning.LAWS)
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("family", ["tiny-gpt2", "tiny-opt"])
-def test_methods_that_learn_keep_the_laws(family: str, name: str, law: str) -> None:
-    if family == "tiny-opt" and name.startswith("longmem"):
-        pytest.skip("LongMem copies the layers of Llama- and GPT-2-style models only")
+@pytest.mark.parametrize(("name", "family"), FORMS)
+def test_methods_that_learn_keep_the_laws(name: str, family: str, law: str) -> None:
     backbone = backbones.load(family, device="cpu", dtype="float64")
     learning.LAWS[law](METHODS[name](backbone))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -24,41 +23,39 @@ TEST = """
 import pytest
 
 @pytest.mark.laws_of("{method}", {settings})
-def test_laws(law):
+def test_{name}(law):
     law()
 """
 
 
-@pytest.fixture
-def outcome(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
-    def run(method: str, settings: str = "N=24") -> pytest.RunResult:
-        pytester.makepyfile(mine=METHOD)
-        pytester.makepyfile(test_mine=TEST.format(method=f"{pytester.path}/mine.py:{method}", settings=settings))
-        return pytester.runpytest_subprocess("-q", "-k", "tiny-gpt2 and (normalised or lengths)", "-p", "no:xdist")
-
-    return run
+def written(name: str, method: str, settings: str = "") -> str:
+    return TEST.format(name=name, method=method, settings=settings)
 
 
-def test_a_method_that_keeps_the_laws_passes(outcome: Callable[..., pytest.RunResult]) -> None:
-    assert outcome("Mine").parseoutcomes()["passed"] == 2
-
-
-def test_a_broken_law_fails_with_one_sentence(outcome: Callable[..., pytest.RunResult]) -> None:
-    result = outcome("Broken")
-    assert result.parseoutcomes()["failed"] == 1
+def test_laws_pass_or_fail_with_one_sentence(pytester: pytest.Pytester) -> None:
+    """Those of a method that keeps them, of one that breaks one, and of one whose setting does not exist."""
+    pytester.makepyfile(mine=METHOD)
+    mine, broken = (f"{pytester.path}/mine.py:{name}" for name in ("Mine", "Broken"))
+    tests = (written("kept", mine, "N=24"), written("broken", broken, "N=24"), written("misspelt", mine, "n=24"))
+    pytester.makepyfile(test_mine="".join(tests))
+    result = pytester.runpytest_subprocess("-q", "-rA", "-k", "tiny-gpt2 and (normalised or lengths)", "-p", "no:xdist")
+    result.assert_outcomes(passed=3, failed=3)
+    lines = [line.partition(" - ")[0] for line in result.outlines if line.startswith(("PASSED", "FAILED"))]
+    outcomes = sorted((line.split("::")[1].partition("[")[0], line.split(" ")[0]) for line in lines)
+    assert outcomes == [
+        ("test_broken", "FAILED"),
+        ("test_broken", "PASSED"),
+        *[("test_kept", "PASSED")] * 2,
+        *[("test_misspelt", "FAILED")] * 2,
+    ]
     result.stdout.fnmatch_lines(["*normalised (tiny-gpt2): probabilities after 0 tokens do not sum to one*"])
-
-
-def test_a_setting_that_does_not_exist_fails_with_a_suggestion(outcome: Callable[..., pytest.RunResult]) -> None:
-    result = outcome("Mine", "n=24")
-    assert result.parseoutcomes()["failed"] == 2
     result.stdout.fnmatch_lines(["*There is no setting 'n'*"])
 
 
 def test_every_law_becomes_a_test(pytester: pytest.Pytester) -> None:
     from contextlab.testing import cases
 
-    pytester.makepyfile(test_mine=TEST.format(method="window", settings=""))
+    pytester.makepyfile(test_mine=written("laws", "window"))
     result = pytester.runpytest_subprocess("-q", "--collect-only", "-p", "no:xdist")
     assert sum("test_laws[" in line for line in result.outlines) == len(list(cases()))
 
