@@ -136,7 +136,7 @@ def spelled_value(value: Any) -> str:
 
 
 def _bracketed(settings: Mapping[str, Any]) -> str:
-    pairs = ",".join(f"{key}={spelled_value(one)}" for key, one in settings.items())
+    pairs = ",".join(f"{key}={spelled_value(of_key)}" for key, of_key in settings.items())
     return f"({pairs})" if pairs else ""
 
 

@@ -32,13 +32,17 @@ class ReadText:
 
     def score(self, candidates: Sequence[Sequence[int]]) -> int | None:
         """FLOPs of scoring candidates."""
-        return None if self.formula is None else self.formula.score(self.before, [len(one) for one in candidates])
+        return (
+            None
+            if self.formula is None
+            else self.formula.score(self.before, [len(candidate) for candidate in candidates])
+        )
 
     def generate(
         self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], max_new_tokens: int
     ) -> int | None:
         """FLOPs of writing what was written."""
-        read, made = ([len(one) for one in texts] for texts in (prompts, written))
+        read, made = ([len(text) for text in texts] for texts in (prompts, written))
         return None if self.formula is None else self.formula.generate(self.before, read, made, max_new_tokens)
 
     @property

@@ -152,14 +152,14 @@ class Template:
     instruction: str = ""
     cleaning: tuple[tuple[str, str], ...] = ()
 
-    def clean(self, one: Labelled) -> Labelled:
+    def clean(self, demonstration: Labelled) -> Labelled:
         """A text, cleaned as in the paper."""
         if not self.cleaning:
-            return one
-        text = one.text
+            return demonstration
+        text = demonstration.text
         for debris, clean in self.cleaning:
             text = text.replace(debris, clean)
-        return dataclasses.replace(one, text=text)
+        return dataclasses.replace(demonstration, text=text)
 
 
 @dataclasses.dataclass(frozen=True)

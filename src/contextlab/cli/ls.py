@@ -88,9 +88,9 @@ def _show(kind: ListKind, name: str, verbose: bool, as_json: bool) -> None:
     _say(line, as_json)
     for split, about in splits.items():
         say(harmless.line(f"  /{split:<13} {about}"))
-    for one in settings:
-        say(harmless.line(f"  {one['name']:<14} {one['type']}, default {one['default']}"))
-        say(textwrap.indent(textwrap.fill(harmless.line(one["about"]), 100), " " * 17))
+    for setting in settings:
+        say(harmless.line(f"  {setting['name']:<14} {setting['type']}, default {setting['default']}"))
+        say(textwrap.indent(textwrap.fill(harmless.line(setting["about"]), 100), " " * 17))
 
 
 def _settings(name: str, config: type[Config]) -> list[dict[str, str]]:
@@ -109,12 +109,17 @@ def _settings_of_method(name: str, config: type[Config]) -> list[dict[str, str]]
     weights = naming.meant(name).weights
     named = {} if weights is None else weights.card.named
     forms = [
-        {"name": "form", "type": "paper", "default": one, "about": "the method's own defaults, as with any setting"}
-        for one in _stands_for(name)
+        {
+            "name": "form",
+            "type": "paper",
+            "default": stands_for,
+            "about": "the method's own defaults, as with any setting",
+        }
+        for stands_for in _stands_for(name)
     ]
     return forms + [
-        {**one, "default": spelled_value(named[one["name"]])} if one["name"] in named else one
-        for one in _settings(name, config)
+        {**setting, "default": spelled_value(named[setting["name"]])} if setting["name"] in named else setting
+        for setting in _settings(name, config)
     ]
 
 
@@ -138,8 +143,8 @@ def _stands_for(name: str) -> list[str]:
     from contextlab import trained
 
     return [
-        f"{one.name} beside {one.card.backbone.name}"
-        for (method, _), one in trained.recommendations().items()
+        f"{weights.name} beside {weights.card.backbone.name}"
+        for (method, _), weights in trained.recommendations().items()
         if method == name
     ]
 

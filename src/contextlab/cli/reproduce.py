@@ -164,7 +164,7 @@ def _speed(out: Path) -> tuple[float, str]:
     if out.is_dir() and any(out.rglob("summary.json")):
         from contextlab.reports.stored import load_results
 
-        results = [one for one in load_results(out) if one.backbone == EMBEDDED]
+        results = [result for result in load_results(out) if result.backbone == EMBEDDED]
         if speed := plan.speed_of(results):
             return speed, f"the median of {len(results)} runs below {out}"
     return plan.SPEED, "that of smollm2-135m on two cores of an Intel Xeon"

@@ -29,14 +29,17 @@ def verify(
     from contextlab import verify as checks
 
     results = list(checks.below(paths or checks.own()))
-    damaged = [one for one in results if one.wrong is not None]
-    counts = {kind: sum(one.kind == kind for one in results) for kind in dict.fromkeys(one.kind for one in results)}
+    damaged = [checked for checked in results if checked.wrong is not None]
+    counts = {
+        kind: sum(checked.kind == kind for checked in results)
+        for kind in dict.fromkeys(checked.kind for checked in results)
+    }
     if as_json:
-        found = [{"kind": one.kind, "path": str(one.path), "wrong": one.wrong} for one in damaged]
+        found = [{"kind": file.kind, "path": str(file.path), "wrong": file.wrong} for file in damaged]
         print(json.dumps({"checked": counts, "damaged": found}))
     else:
-        for one in damaged:
-            say(f"{one.kind}: {harmless.line(one.wrong or '')}")
+        for file in damaged:
+            say(f"{file.kind}: {harmless.line(file.wrong or '')}")
         listed = ", ".join(f"{kind} {count}" for kind, count in counts.items()) or "nothing"
         say(f"Checked: {listed}; {len(damaged) or 'nothing'} damaged.")
     if damaged:

@@ -61,7 +61,12 @@ class Peaks:
 
 
 def result_of(
-    run_id: str, one: BuiltMethod, case: TaskCase, lines: Sequence[ExampleLine], peaks: Peaks, about: Provenance
+    run_id: str,
+    built_method: BuiltMethod,
+    case: TaskCase,
+    lines: Sequence[ExampleLine],
+    peaks: Peaks,
+    about: Provenance,
 ) -> Result:
     """The result of a run.
 
@@ -76,13 +81,13 @@ def result_of(
     Raises:
         UserError: when the task gives metrics that cannot be stored.
     """
-    method, weights = one.method, one.weights
-    what = f"{one.label} on {case.name}"
+    method, weights = built_method.method, built_method.weights
+    what = f"{built_method.label} on {case.name}"
     try:
         metrics = case.protocol.summarise([line.record for line in lines])
         return Result(
             run_id=run_id,
-            method=one.name,
+            method=built_method.name,
             method_config=plain(method.config.as_dict()),
             changed=list(method.config.changed()),
             method_weights=method.weights_digest,

@@ -81,12 +81,14 @@ def cases(
     """
     if limit is not None and limit < 1:
         raise UserError(f"--limit {limit} leaves no example: give 1 or more.")
-    datasets = [one.task.load(one.split, data) for one in tasks]
+    datasets = [selected.task.load(selected.split, data) for selected in tasks]
     for control in controls:
-        for one, dataset in zip(tasks, datasets, strict=True):
-            protocol = one.task.protocol(one.split, control)
-            options = one.task.options(control)
-            case = TaskCase(one.name, one.task, one.task.spelled(one.split), options, dataset, protocol, limit)
+        for selected, dataset in zip(tasks, datasets, strict=True):
+            protocol = selected.task.protocol(selected.split, control)
+            options = selected.task.options(control)
+            case = TaskCase(
+                selected.name, selected.task, selected.task.spelled(selected.split), options, dataset, protocol, limit
+            )
             case.check()
             yield case
 

@@ -140,10 +140,10 @@ def compare(
     shared = [example for example in mine[0] if all(example in run for run in runs)]
     whole = all(measure.name in run[example] for run in runs for example in shared)
     used = measure if whole else Measure(QUALITY)
-    one, two = (
+    of_mine, of_other = (
         [{example: run[example][used.name] for example in shared} for run in of_method] for of_method in (mine, other)
     )
-    return compared(used, one, two)
+    return compared(used, of_mine, of_other)
 
 
 def differences(runs: Mapping[RunKey, Result]) -> Iterable[Difference]:

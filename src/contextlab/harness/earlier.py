@@ -34,7 +34,7 @@ def migrated(value: Mapping[str, Any], manifest: Any) -> dict[str, Any]:
         **value,
         "schema": 2,
         "provenance": {**source, **provenance} if isinstance(provenance, dict) else provenance,
-        "cost": {name: _cost(name, one) for name, one in cost.items()} if isinstance(cost, dict) else cost,
+        "cost": {name: _cost(name, phase) for name, phase in cost.items()} if isinstance(cost, dict) else cost,
     }
 
 

@@ -132,14 +132,14 @@ def _check_out(out: Path | str) -> None:
         raise UserError(f"{existing} is a file: name a folder with --out.")
 
 
-def _run(one: BuiltMethod, case: TaskCase, seed: int, out: Path, bar: Progress, counting: bool) -> Result:
+def _run(built_method: BuiltMethod, case: TaskCase, seed: int, out: Path, bar: Progress, counting: bool) -> Result:
     """The result of one run, with the parts of its examples in the metrics."""
-    name, method = one.name, one.method
+    name, method = built_method.name, built_method.method
     current = provenance(method, case.task, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
         missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
-        label = f"{one.label} on {case.label} ({case.options.context})"
+        label = f"{built_method.label} on {case.label} ({case.options.context})"
         computed = bar.examples(missing, len(case.selected) - len(missing), label)
         peaks = Peaks.of(run.summary)
         owed = unmeasured(list(run.lines.values()), peaks.examples) if counting else []
@@ -153,7 +153,7 @@ def _run(one: BuiltMethod, case: TaskCase, seed: int, out: Path, bar: Progress, 
         result = run.summary
         if missing or owed or result is None or result.data.examples != len(lines):
             about = current.model_copy(update={"started": run.manifest.provenance.started})
-            result = run.finish(result_of(run.manifest.run_id, one, case, lines, peaks, about))
+            result = run.finish(result_of(run.manifest.run_id, built_method, case, lines, peaks, about))
     return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
 
 

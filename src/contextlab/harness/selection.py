@@ -168,8 +168,8 @@ def built(methods: Iterable[NamedMethod], backbone: Backbone) -> list[BuiltMetho
         UserError: when settings or weights do not fit the backbone, or the memory.
     """
     labelled: dict[str, BuiltMethod] = {}
-    for one in methods:
-        method = _built(one, backbone)
+    for named in methods:
+        method = _built(named, backbone)
         labelled.setdefault(method.label, method)
     return list(labelled.values())
 

@@ -153,15 +153,15 @@ class ContextLM(TemplateLM):
         for start in range(0, len(candidates), AT_ONCE):
             some = candidates[start : start + AT_ONCE]
             logprobs_NM = self.method.score(state, some)[0].double().cpu()
-            yield from (float(row[: len(one)].sum()) for row, one in zip(logprobs_NM, some, strict=True))
+            yield from (float(row[: len(tokens)].sum()) for row, tokens in zip(logprobs_NM, some, strict=True))
 
     def _greedy(self, state: State, candidates: list[list[int]]) -> list[bool]:
         # Only continuations that begin with the most probable token can be greedy.
         written = [int(self.method.next_logprobs(state)[0].argmax())]
-        longest = max((len(one) for one in candidates if one[:1] == written), default=0)
+        longest = max((len(candidate) for candidate in candidates if candidate[:1] == written), default=0)
         if longest > 1:
             (written,) = self.method.generate(state, [[]], max_new_tokens=longest)
-        return [one == written[: len(one)] for one in candidates]
+        return [candidate == written[: len(candidate)] for candidate in candidates]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Texts written after contexts, up to the first of the `until` strings or the end of text."""
@@ -278,7 +278,9 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The model, its arguments and the metadata, from the command or else from its file."""
     file = EvaluatorConfig.load_yaml_config(arguments["config"]) if arguments.get("config") else {}
     model, *maps = (arguments.get(name) or file.get(name) for name in ("model", "model_args", "metadata"))
-    model_args, metadata = (simple_parse_args_string(one) if isinstance(one, str) else one or {} for one in maps)
+    model_args, metadata = (
+        simple_parse_args_string(options) if isinstance(options, str) else options or {} for options in maps
+    )
     return {"model": model, "model_args": model_args, "metadata": metadata}
 
 

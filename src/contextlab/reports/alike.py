@@ -43,7 +43,7 @@ class Mixture:
     @property
     def refusal(self) -> str:
         """One sentence for an error."""
-        shown = "; ".join(f"{name} in {listed([one.run_id for one in runs], 1)}" for name, runs in self.values[:FEW])
+        shown = "; ".join(f"{name} in {listed([run.run_id for run in runs], 1)}" for name, runs in self.values[:FEW])
         more = f"; {len(self.values) - FEW} more" if len(self.values) > FEW else ""
         return (
             f"Runs come from {len(self.values)} {self.what} ({shown}{more}): choose one with "

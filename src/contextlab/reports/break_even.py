@@ -128,7 +128,9 @@ def tables(
         about = ", ".join(f"{name} {names.of(name, word)}" for name, word in zip(others, key, strict=True))
         made = [_costs(members, resource, questions, contexts, about)]
         if len(members) > 1:
-            made.append(_crossings({name: one for name, (_, one) in members.items()}, resource, contexts, about))
+            made.append(
+                _crossings({name: cost_line for name, (_, cost_line) in members.items()}, resource, contexts, about)
+            )
         yield from (dataclasses.replace(table, left_out=without.sentence) for table in made)
 
 
@@ -145,11 +147,11 @@ def _costs(
     ]
     many = [Column(f"{field} per question of", f"{count:,}", "cost", f"{count:,}", unit) for count in questions]
     cells: dict[tuple[int, int], Cell] = {}
-    for row, (result, one) in enumerate(members.values()):
+    for row, (result, per_question) in enumerate(members.values()):
         known = costs.numbers(result)
-        values = {0: known[f"{field} contextualize"].value, 1: one.question}
+        values = {0: known[f"{field} contextualize"].value, 1: per_question.question}
         values |= {n: known[fixed[n].name].value for n in (2, 3) if fixed[n].name in known}
-        values |= {n: one.each(count) for n, count in enumerate(questions, start=len(fixed))}
+        values |= {n: per_question.each(count) for n, count in enumerate(questions, start=len(fixed))}
         noisy = resource == "seconds" and costs.disturbed(result)
         cells |= {
             (row, column): Cell(value, disturbed=noisy and column not in (2, 3)) for column, value in values.items()
@@ -177,9 +179,9 @@ def _crossings(lines: dict[str, CostLine], resource: Resource, contexts: int, ab
     columns = tuple(Column("cheaper than", name, "cost", name) for name in lines)
     cells = {
         (row, column): Cell(crossing)
-        for row, one in enumerate(lines.values())
+        for row, own in enumerate(lines.values())
         for column, other in enumerate(lines.values())
-        if row != column and (crossing := one.cheaper_from(other)) != NEVER
+        if row != column and (crossing := own.cheaper_from(other)) != NEVER
     }
     sentence = (
         f"Questions per context from which the method of the row needs less {_word(resource)} than that of the "

@@ -65,9 +65,9 @@ def _table(members: dict[str, Result], about: str) -> Table:
         for row, result in enumerate(members.values()):
             known = costs.numbers(result)
             share = questions_of(result) if name == QUERY else 1.0
-            both = (known.get(one) for one in (name, f"{name} by formula"))
-            measured, formula = (one and Cell(one.value / share) for one in both)
-            cells |= {(row, first + n): one for n, one in enumerate((measured, formula)) if one is not None}
+            both = (known.get(cost) for cost in (name, f"{name} by formula"))
+            measured, formula = (cost and Cell(cost.value / share) for cost in both)
+            cells |= {(row, first + n): cost for n, cost in enumerate((measured, formula)) if cost is not None}
             if measured is not None and formula is not None and (measured.value == formula.value or formula.value):
                 gap = measured.value - formula.value
                 cells[row, first + 2] = Cell(100 * gap / formula.value if gap else 0.0)

@@ -63,7 +63,7 @@ def about(shown: NamedRuns, counts: str, differing: Collection[str], names: Name
     same = ", ".join(_same(shown, NAMED, differing, names))
     said = data(shown, names)
     if len(said) > MOST_DATA:
-        kinds = Counter({one["task"]: _kind(result.data.note) for result, one in shown}.values())
+        kinds = Counter({words["task"]: _kind(result.data.note) for result, words in shown}.values())
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         said = [f"{kinds.total()} tasks (data: {counted}, described in the notes)"]
     return "; ".join(filter(None, [", ".join(filter(None, ["; ".join(said), counts])), same]))
@@ -72,8 +72,8 @@ def about(shown: NamedRuns, counts: str, differing: Collection[str], names: Name
 def data(shown: NamedRuns, names: Names) -> list[str]:
     """Which data the tasks have, each said once with the tasks that have it."""
     tasks: dict[str, list[str]] = defaultdict(list)
-    for result, one in shown:
-        tasks[f"{result.data.note} ({result.data.source})"].append(names.of("task", one["task"]))
+    for result, words in shown:
+        tasks[f"{result.data.note} ({result.data.source})"].append(names.of("task", words["task"]))
     return [f"{', '.join(dict.fromkeys(of))}: {note}" for note, of in tasks.items()]
 
 
@@ -171,9 +171,9 @@ def directions(results: Iterable[Result], names: Names) -> Iterable[str]:
     measures = dict.fromkeys(result.measure for result in results)
     words = {True: "higher", False: "lower"}
     better = [
-        f"{names.of('metric', one.name)} {words[one.higher_is_better]}"
-        for one in measures
-        if one.higher_is_better is not None
+        f"{names.of('metric', measure.name)} {words[measure.higher_is_better]}"
+        for measure in measures
+        if measure.higher_is_better is not None
     ]
     if better:
         yield f"Better is: {', '.join(better)}"

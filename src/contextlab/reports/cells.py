@@ -307,7 +307,9 @@ def _with_mean_columns(table: Table) -> Table:
     cells = dict(table.cells)
     for number, numbers in enumerate(means.values(), start=len(table.columns)):
         for row in range(len(table.rows)):
-            values = [table.cells[row, one].value for one in numbers if (row, one) in table.cells]
+            values = [
+                table.cells[row, task_column].value for task_column in numbers if (row, task_column) in table.cells
+            ]
             if len(values) == len(groups):
                 cells[row, number] = Cell(statistics.fmean(values))
     return dataclasses.replace(table, columns=(*table.columns, *means), cells=cells)

@@ -110,8 +110,8 @@ class Diff:
         """Examples that are right in the first run only, and in the second only; none for other measures."""
         if not self.measure.bounded:
             return [], []
-        lost = [one.id for one in self.examples if (one.first, one.second) == (1.0, 0.0)]
-        gained = [one.id for one in self.examples if (one.first, one.second) == (0.0, 1.0)]
+        lost = [example.id for example in self.examples if (example.first, example.second) == (1.0, 0.0)]
+        gained = [example.id for example in self.examples if (example.first, example.second) == (0.0, 1.0)]
         return lost, gained
 
     def as_json(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Diff:
             "shared": self.shared,
             "only_first_right": lost,
             "only_second_right": gained,
-            "examples": [{**dataclasses.asdict(one), "change": one.change} for one in self.examples],
+            "examples": [{**dataclasses.asdict(example), "change": example.change} for example in self.examples],
         }
 
 
@@ -146,7 +146,7 @@ def run_of(name: str, below: Path) -> Result:
         return read_result(folder)
     if folder.is_dir():
         raise UserError(f"{short(name)} is no finished run: name a folder with {SUMMARY}, or the id of a run.")
-    stored = {one.run_id: one for one in summaries(below)}
+    stored = {result.run_id: result for result in summaries(below)}
     fitting = [run_id for run_id in stored if run_id == name] or [run_id for run_id in stored if run_id.endswith(name)]
     if not fitting:
         raise unknown(f"run below {below}", name, stored)
@@ -169,9 +169,9 @@ def diff(first: Result, second: Result) -> Diff:
     of_both = parts_of(first), parts_of(second)
     shared = [example for example in of_both[0] if example in of_both[1]] if same else []
     moved = [
-        ExamplePair(one, *(_value(measure, run[one]) for run in of_both))
-        for one in shared
-        if _value(measure, of_both[0][one]) != _value(measure, of_both[1][one])
+        ExamplePair(name, *(_value(measure, run[name]) for run in of_both))
+        for name in shared
+        if _value(measure, of_both[0][name]) != _value(measure, of_both[1][name])
     ]
     return Diff(
         (named(first), named(second)),
@@ -179,7 +179,7 @@ def diff(first: Result, second: Result) -> Diff:
         list(_fields(first, second)),
         measure,
         comparison,
-        sorted(moved, key=lambda one: -abs(one.change)),
+        sorted(moved, key=lambda item: -abs(item.change)),
         len(shared),
     )
 
@@ -189,21 +189,21 @@ def _fields(first: Result, second: Result) -> Iterator[Field]:
     if first.method != second.method:
         yield Field("settings", "method", first.method, second.method)
     for name in settings:
-        one, two = (_shown(run.method_config.get(name, MISSING)) for run in (first, second))
-        if one != two:
-            yield Field("settings", name, one, two)
+        left, right = (_shown(run.method_config.get(name, MISSING)) for run in (first, second))
+        if left != right:
+            yield Field("settings", name, left, right)
     flat = [{**run.as_json(), "identity": _identity(run)} for run in (first, second)]
     for kind, names in FIELDS.items():
         for name in names:
-            one, two = (_shown(_at(run, name), digest="sha" in name or "source" in name) for run in flat)
-            if one != two:
-                yield Field(kind, name.split(".")[-1], one, two)
+            left, right = (_shown(_at(run, name), digest="sha" in name or "source" in name) for run in flat)
+            if left != right:
+                yield Field(kind, name.split(".")[-1], left, right)
     # Two methods have modules of their own; what both have must be equal.
     of_both = [run.provenance.code or {} for run in (first, second)]
     for module in sorted(of_both[0].keys() & of_both[1].keys()):
-        one, two = (code[module] for code in of_both)
-        if one != two:
-            yield Field("code", module, one, two)
+        left, right = (code[module] for code in of_both)
+        if left != right:
+            yield Field("code", module, left, right)
 
 
 def _identity(result: Result) -> dict[str, JsonValue]:

@@ -33,8 +33,8 @@ def dimensions(results: Sequence[Result]) -> list[dict[str, str]]:
         for result, shown in zip(results, settings, strict=True)
     ]
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for number, one in enumerate(words):
-        alike[tuple(one.values())].append(number)
+    for number, of_result in enumerate(words):
+        alike[tuple(of_result.values())].append(number)
     for numbers in alike.values():
         for number, version in zip(numbers, _versions([results[n] for n in numbers]), strict=True):
             words[number]["method"] += version
@@ -130,8 +130,8 @@ def _versions(results: Sequence[Result]) -> Iterator[str]:
         yield from ("" for _ in results)
         return
     versions = [[(name, str(getattr(r.provenance, name))[:8]) for name in VERSIONS] for r in results]
-    differing = [name for n, name in enumerate(VERSIONS) if len({one[n][1] for one in versions}) > 1][:1]
-    for result, one in zip(results, versions, strict=True):
-        version = " ".join(f"{name} {value}" for name, value in one if name in differing)
-        same = sum(other == one for other in versions) > 1
+    differing = [name for n, name in enumerate(VERSIONS) if len({fields[n][1] for fields in versions}) > 1][:1]
+    for result, own in zip(results, versions, strict=True):
+        version = " ".join(f"{name} {value}" for name, value in own if name in differing)
+        same = sum(other == own for other in versions) > 1
         yield f" ({version}{', ' if version and same else ''}{'run ' + result.run_id[-6:] if same else ''})"

@@ -77,7 +77,7 @@ def _fits(frame: pandas.DataFrame, condition: str) -> pandas.Series[bool]:
     if sign in ORDERS:
         numbers = pandas.to_numeric(values, errors="coerce").astype("float64")
         return ORDERS[sign](numbers, _number(value, condition)) & numbers.notna()  # type: ignore[no-any-return]
-    texts = ["" if missing else _text(one) for one, missing in zip(values, values.isna(), strict=True)]
+    texts = ["" if missing else _text(cell) for cell, missing in zip(values, values.isna(), strict=True)]
     if column in SHORTER:
         fits = matching(value, texts, list(frame[SHORTER[column]].astype(str)))
     else:
@@ -115,21 +115,21 @@ def _text(value: Any) -> str:
 
 def _like(text: str, pattern: str) -> bool:
     # Square brackets are part of names here, and stand for themselves.
-    choices = (WORDS.get(one, one).replace("[", "[[]") for one in pattern.split("|"))
-    return any(fnmatch.fnmatchcase(text, one) for one in choices)
+    choices = (WORDS.get(choice, choice).replace("[", "[[]") for choice in pattern.split("|"))
+    return any(fnmatch.fnmatchcase(text, accepted) for accepted in choices)
 
 
 def _equal(text: str, value: str) -> bool:
     """Whether both are the same number."""
     try:
-        return any(float(text) == float(one) for one in value.split("|"))
+        return any(float(text) == float(choice) for choice in value.split("|"))
     except ValueError:
         return False
 
 
 def _choices(frame: pandas.DataFrame, condition: str) -> str:
     column = _parsed(condition)[0]
-    names = sorted({_text(one) for one in _column(frame, column).dropna()})
+    names = sorted({_text(cell) for cell in _column(frame, column).dropna()})
     more = ", ..." if len(names) > SHOWN else ""
     return f"its values are {', '.join(map(short, names[:SHOWN]))}{more}" if names else "all its values are missing"
 
@@ -285,7 +285,7 @@ def selection_of(
     Raises:
         UserError: when a folder has no results or a broken one, for a wrong condition, or when no run is left.
     """
-    copies = list({one.folder: one for folder in folders for one in summaries(folder)}.values())
+    copies = list({result.folder: result for folder in folders for result in summaries(folder)}.values())
     begun = list(dict.fromkeys(path for folder in folders for path in unfinished(folder)))
     results = once(copies)
     left_out = LeftOut(len(copies) + len(begun)).also(len(begun), "unfinished")
@@ -317,7 +317,9 @@ def _of_frame(results: Sequence[Result], frame: pandas.DataFrame) -> list[Result
     """The results in a frame, with those of their metrics that are in it."""
     metrics = frame.groupby("run", sort=False)["metric"].agg(set).to_dict()
     return [
-        one.model_copy(update={"metrics": {name: m for name, m in one.metrics.items() if name in metrics[one.run_id]}})
-        for one in results
-        if one.run_id in metrics
+        result.model_copy(
+            update={"metrics": {name: m for name, m in result.metrics.items() if name in metrics[result.run_id]}}
+        )
+        for result in results
+        if result.run_id in metrics
     ]

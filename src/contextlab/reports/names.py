@@ -114,7 +114,9 @@ def _spelled(label: str, parts: dict[str, tuple[str, dict[str, Any], str] | None
     if own is None:
         return label
     name, settings, mark = own
-    alike = [one[1] for one in parts.values() if one is not None and (one[0], _word(one[2])) == (name, _word(mark))]
+    alike = [
+        other[1] for other in parts.values() if other is not None and (other[0], _word(other[2])) == (name, _word(mark))
+    ]
     kept = {k: v for k, v in settings.items() if any(others.get(k, ABSENT) != v for others in alike)}
     return ", ".join(word for word in (grammar.spelled(name, None, kept), _word(mark)) if word)
 

@@ -57,7 +57,7 @@ def share(window: Result, method: Result, full: Result, parts_of: PartsOf) -> Me
 
 
 def _nats(stored: Mapping[str, Parts]) -> dict[str, list[Part]]:
-    return {example: one[NATS] for example, one in stored.items() if NATS in one}
+    return {example: of_example[NATS] for example, of_example in stored.items() if NATS in of_example}
 
 
 def marks(values: Sequence[float], *, higher: bool, pvalue: Callable[[int, int], float | None]) -> dict[int, Mark]:
@@ -73,15 +73,15 @@ def marks(values: Sequence[float], *, higher: bool, pvalue: Callable[[int, int],
     """
     pairs = list(itertools.combinations(range(len(values)), 2))
     pvalues = [pvalue(*pair) for pair in pairs]
-    known = [one for one in pvalues if one is not None]
+    known = [p for p in pvalues if p is not None]
     if not pairs or len(known) < len(pvalues):
         return {}
     corrected = dict(zip(map(frozenset, pairs), holm(known), strict=True))
     ranked = sorted(range(len(values)), key=lambda number: -values[number] if higher else values[number])
     first, second, rest = ranked[0], ranked[1], ranked[2:]
 
-    def differs(one: int, others: Sequence[int]) -> bool:
-        return all(corrected[frozenset((one, other))] < ALPHA for other in others)
+    def differs(first: int, others: Sequence[int]) -> bool:
+        return all(corrected[frozenset((first, other))] < ALPHA for other in others)
 
     marked: dict[int, Mark] = {}
     if differs(first, [second, *rest]):

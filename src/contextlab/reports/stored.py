@@ -57,7 +57,7 @@ def load_results(folder: Path | str) -> list[Result]:
     Raises:
         UserError: as `summaries`, or when a stored line is broken.
     """
-    return [one.placed(one.folder, parts_of(one)) for one in summaries(folder)]
+    return [result.placed(result.folder, parts_of(result)) for result in summaries(folder)]
 
 
 def parts_of(result: Result) -> Mapping[str, Parts]:

@@ -135,8 +135,8 @@ class _Builder:
         values = [costs.numbers(run) for run in entry.runs]
         for cost in self.costs:
             suffix = costs.machine(entry.first) if cost.measured and len(self.machines) > 1 else ""
-            if all(cost.name in one for one in values):
-                yield cost.column(group, suffix), _mean([one[cost.name] for one in values])
+            if all(cost.name in numbers for numbers in values):
+                yield cost.column(group, suffix), _mean([numbers[cost.name] for numbers in values])
         if self.layout.legacy:
             for cost in costs.LEGACY:
                 yield cost.column(group), costs.legacy_numbers(entry.first)[cost.name]
@@ -172,8 +172,8 @@ class _Builder:
             both = tested(measure, mine, other, self.parts_of)
             if both is not None:
                 return Cell(both.metric.value, both.metric.low, both.metric.high)
-        one, two = (statistics.fmean(run.metrics[name].value for run in runs) for runs in (mine, other))
-        return Cell(one - two)
+        mean, of_other = (statistics.fmean(run.metrics[name].value for run in runs) for runs in (mine, other))
+        return Cell(mean - of_other)
 
     def _share(self, entry: TableRow) -> Cell | None:
         """The share over the seeds that all three have; None where one of them has none."""
@@ -182,10 +182,10 @@ class _Builder:
         if window is None or full is None or learned(entry.first) != learned(window.first):
             return None
         shares = [share(low, own, high, self.parts_of) for low, own, high in of_common_seeds(window, entry, full)]
-        known = [one for one in shares if one is not None]
+        known = [cell for cell in shares if cell is not None]
         if not known or len(known) < len(shares):
             return None
-        return _mean([Cell(one.value, one.low, one.high) for one in known])
+        return _mean([Cell(cell.value, cell.low, cell.high) for cell in known])
 
     def _end(self, of_examples: Mapping[str, TableRow], name: str) -> TableRow | None:
         """The method whose share is 0 or 1; the ends that nobody named have learned nothing."""
@@ -201,8 +201,8 @@ class _Builder:
         if measure is None or measure.higher_is_better is None:
             return {}
 
-        def pvalue(one: int, other: int) -> float | None:
-            both = tested(measure, of[one].runs, of[other].runs, self.parts_of)
+        def pvalue(first: int, other: int) -> float | None:
+            both = tested(measure, of[first].runs, of[other].runs, self.parts_of)
             return both.pvalue if both is not None else None
 
         values = [cell.value for cell, _ in of_column.values()]
@@ -276,7 +276,7 @@ class _Builder:
 
 def _metric(entry: TableRow, name: str) -> Cell:
     metrics = [run.metrics[name] for run in entry.runs]
-    return _mean([Cell(one.value, one.low, one.high) for one in metrics])
+    return _mean([Cell(metric.value, metric.low, metric.high) for metric in metrics])
 
 
 def _mean(cells: Sequence[Cell]) -> Cell:

@@ -31,7 +31,7 @@ def screens(table: Table, width: int) -> Iterator[Screen]:
     for gap in GAPS:
         # A column needs its gap; the last one leaves it out.
         room = width - of_labels - gap * (parts - 1)
-        columns = split_columns(in_groups(table.columns), [one + gap for one in widths], room)
+        columns = split_columns(in_groups(table.columns), [column + gap for column in widths], room)
         if len(columns) == 1:
             break
     for part in columns:

@@ -28,13 +28,13 @@ class Answers(SlotObjective):
             UserError: saying what to give instead.
         """
         documents = [self.corpus.documents[n] for n in self.corpus.training]
-        plain = next((one.name for one in documents if not one.answers), None)
+        plain = next((document.name for document in documents if not document.answers), None)
         if plain is not None:
             raise UserError(
                 f"{plain} of {self.corpus.name} has no answers: give lines with a context, a prompt and an answer, or "
                 "use --objective lm."
             )
-        longest = max(one.tokens for one in documents)
+        longest = max(document.tokens for document in documents)
         if longest > segment:
             raise UserError(
                 f"The longest document of {self.corpus.name} has {longest} tokens and a segment has {segment}: use "

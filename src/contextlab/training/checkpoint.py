@@ -90,7 +90,7 @@ def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
 
 def stored(out: Path) -> list[Path]:
     """The whole checkpoints of a run, the newest first."""
-    return sorted((one for one in out.glob("checkpoint-*") if NAME.fullmatch(one.name)), reverse=True)
+    return sorted((folder for folder in out.glob("checkpoint-*") if NAME.fullmatch(folder.name)), reverse=True)
 
 
 def read(folder: Path) -> Extra:
@@ -164,7 +164,7 @@ def _save_shared(folder: Path, trainer: Trainer, extra: Extra) -> None:
         "processes": trainer.processes.count,
         "progress": dataclasses.asdict(trainer.progress),
         "extra": extra.model_dump(),
-        "files": {one.name: files.sha256(one) for one in sorted(folder.iterdir())},
+        "files": {file.name: files.sha256(file) for file in sorted(folder.iterdir())},
     }
     seals.write(folder / RUN, run)
 
@@ -187,7 +187,7 @@ def _load_optimiser(path: Path, trainer: Trainer) -> None:
             state.setdefault(int(number), {})[key] = tensor
         groups = trainer.optimiser.state_dict()["param_groups"]
         trainer.optimiser.load_state_dict({"state": state, "param_groups": groups})
-        held = [one for group in trainer.optimiser.param_groups for one in group["params"]]
+        held = [parameter for group in trainer.optimiser.param_groups for parameter in group["params"]]
         fits = all(
             moment.shape == held[number].shape and bool(moment.isfinite().all())
             for number, values in state.items()
@@ -203,7 +203,7 @@ def _whole(folder: Path) -> _Run:
     """The run of a checkpoint that has exactly the files that were written, with their content."""
     try:
         run = seals.read(folder / RUN, _Run)
-        held = {one.name: files.sha256(one) for one in folder.iterdir() if one.name != RUN}
+        held = {file.name: files.sha256(file) for file in folder.iterdir() if file.name != RUN}
     except (OSError, seals.Damaged) as error:
         raise _broken(folder, f"{RUN}: {files.reason(error) if isinstance(error, OSError) else error}") from None
     if changed := sorted({name for name, _ in held.items() ^ run.files.items()}):

@@ -50,7 +50,9 @@ class Contrast(Objective):
         state, own = self.method.learn(state, batch.tokens_BT, batch.lengths_B)
         _, other = self.method.learn(others, batch.tokens_BT, batch.lengths_B)
         counted_B = batch.counted_BT.sum(1)
-        own_B, other_B = (-(one.logprobs_BT * batch.counted_BT).sum(1) / counted_B.clamp(min=1) for one in (own, other))
+        own_B, other_B = (
+            -(prediction.logprobs_BT * batch.counted_BT).sum(1) / counted_B.clamp(min=1) for prediction in (own, other)
+        )
         contrast_B = contrast(own_B, other_B, self.config.weight).masked_fill(batch.fresh_B, 0.0)
         loss = ((own_B + contrast_B) * counted_B).sum() * batch.scale
         return Outcome(state, loss, (own_B.detach() * counted_B).sum() * batch.scale)

@@ -60,7 +60,7 @@ def read_pool(path: Path) -> Pool:
         return {}
     try:
         pool = json.loads(path.read_text("utf-8"))
-        whole = all(_is_template(one) for templates in pool.values() for one in templates)
+        whole = all(_is_template(template) for templates in pool.values() for template in templates)
     except (OSError, ValueError, RecursionError, AttributeError, TypeError):
         whole = False
     if not whole:
@@ -71,8 +71,8 @@ def read_pool(path: Path) -> Pool:
     return templates
 
 
-def _is_template(one: object) -> bool:
-    return isinstance(one, str) and one.count("{inputs}") == one.count("{targets}") == 1
+def _is_template(template: object) -> bool:
+    return isinstance(template, str) and template.count("{inputs}") == template.count("{targets}") == 1
 
 
 def _example(path: Path, number: int, line: str) -> tuple[str, str, str]:

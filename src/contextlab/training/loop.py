@@ -101,11 +101,12 @@ class Trainer:
         self.processes = processes or Processes()
         self.learned: nn.Module = method.learned
         groups = self._groups()
-        self.parameters = [one for group in groups for one in group["params"]]
+        self.parameters = [parameter for group in groups for parameter in group["params"]]
         self.owners = self.processes.owners(self.parameters)
-        mine = {one for one, owner in zip(self.parameters, self.owners, strict=True) if owner == self.processes.rank}
+        owned = zip(self.parameters, self.owners, strict=True)
+        mine = {weight for weight, owner in owned if owner == self.processes.rank}
         self.optimiser = torch.optim.AdamW(
-            [{**group, "params": [one for one in group["params"] if one in mine]} for group in groups],
+            [{**group, "params": [weight for weight in group["params"] if weight in mine]} for group in groups],
             lr=settings.lr,
             betas=settings.betas,
             eps=settings.eps,
@@ -116,10 +117,10 @@ class Trainer:
 
     def _groups(self) -> list[dict[str, Any]]:
         """What is learned, grouped by the factors of the learning rate."""
-        named = {name: one for name, one in self.learned.named_parameters() if one.requires_grad}
+        named = {name: parameter for name, parameter in self.learned.named_parameters() if parameter.requires_grad}
         groups: dict[float, list[nn.Parameter]] = {}
-        for one, factor in zip(named.values(), rates.factors(self.settings.rates, list(named)), strict=True):
-            groups.setdefault(factor, []).append(one)
+        for parameter, factor in zip(named.values(), rates.factors(self.settings.rates, list(named)), strict=True):
+            groups.setdefault(factor, []).append(parameter)
         return [{"factor": factor, "params": params} for factor, params in groups.items()]
 
     def step(self) -> OptimiserStep:
@@ -201,13 +202,14 @@ class Trainer:
         Args:
             sums: of the objective, of - log P (NaN where there is none) and of the tokens, of this process.
         """
-        held = [one for one in self.parameters if one.grad is not None or self.processes.count > 1]
-        for one in held:
-            one.grad = torch.zeros_like(one) if one.grad is None else one.grad
-        sums, *gradients = self.processes.add([sums, *(one.grad for one in held if one.grad is not None)])
+        held = [parameter for parameter in self.parameters if parameter.grad is not None or self.processes.count > 1]
+        for parameter in held:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        known = [weight.grad for weight in held if weight.grad is not None]
+        sums, *gradients = self.processes.add([sums, *known])
         loss, nats, tokens = sums.tolist()
-        for one, gradient in zip(held, gradients, strict=True):
-            one.grad = gradient.mul_(self._scale / tokens)
+        for parameter, gradient in zip(held, gradients, strict=True):
+            parameter.grad = gradient.mul_(self._scale / tokens)
         norm = float(nn.utils.clip_grad_norm_(held, self.settings.clip or math.inf))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._zero_grad()
@@ -228,5 +230,5 @@ class Trainer:
 
     def _zero_grad(self) -> None:
         """Of all that is learned; the optimiser knows those alone whose moments this process keeps."""
-        for one in self.parameters:
-            one.grad = None
+        for parameter in self.parameters:
+            parameter.grad = None

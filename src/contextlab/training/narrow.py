@@ -23,7 +23,7 @@ def narrow_products(modules: Iterable[nn.Module]) -> Iterator[None]:
 
     Weights stay as they are, gradients have their type, and what a layer returns has the type of its input.
     """
-    layers = {one for module in modules for one in module.modules() if isinstance(one, nn.Linear | Conv1D)}
+    layers = {part for module in modules for part in module.modules() if isinstance(part, nn.Linear | Conv1D)}
     try:
         for layer in layers:
             vars(layer)["forward"] = functools.partial(_narrow, layer.forward)

@@ -66,7 +66,7 @@ class Processes:
         """The process that keeps the moments of each: the largest first, each to the process that has least."""
         held = [0] * self.count
         owners = [0] * len(tensors)
-        for number in sorted(range(len(tensors)), key=lambda one: -tensors[one].numel()):
+        for number in sorted(range(len(tensors)), key=lambda index: -tensors[index].numel()):
             owners[number] = held.index(min(held))
             held[owners[number]] += tensors[number].numel()
         return owners

@@ -304,16 +304,16 @@ def _signals() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stop_requested
         return
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {caught: signal.getsignal(caught) for caught in (signal.SIGINT, signal.SIGTERM)}
 
     def stop(number: int, _frame: Any) -> None:
         stop_requested.set()
         signal.signal(number, before[signal.Signals(number)])
 
-    for one in before:
-        signal.signal(one, stop)
+    for caught in before:
+        signal.signal(caught, stop)
     try:
         yield stop_requested
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for caught, handler in before.items():
+            signal.signal(caught, handler)

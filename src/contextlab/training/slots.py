@@ -105,12 +105,12 @@ class SlotObjective(Objective):
     def outcome(self, losses: Sequence[tuple[float, Loss]], batch: Batch) -> Outcome:
         """The mean over the tokens that count in all slots, each slot with its weight, for every token of the batch."""
         state = self.method.start(len(batch.lengths_B))
-        count = sum(weight * one.count for weight, one in losses)
+        count = sum(weight * term.count for weight, term in losses)
         if not count:
             return Outcome(state, torch.zeros(()), torch.zeros(()))
         scale = float(batch.lengths_B.sum()) / count
-        loss = torch.stack([weight * one.loss for weight, one in losses]).sum()
-        nats = torch.stack([weight * one.nats for weight, one in losses]).sum()
+        loss = torch.stack([weight * term.loss for weight, term in losses]).sum()
+        nats = torch.stack([weight * term.nats for weight, term in losses]).sum()
         return Outcome(state, scale * loss, scale * nats)
 
     def _means(self, predicted: Prediction, slot: Slot, targets: tuple[Tensor, Tensor] | None) -> Tensor:

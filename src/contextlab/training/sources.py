@@ -107,18 +107,18 @@ def open_source(location: str | Path) -> CorpusSource:
     path = _fetched(str(location).removeprefix(HUB)) if hub else Path(location).expanduser()
     if not path.exists():
         raise UserError(f"There is no corpus {path}: name a folder or file of texts, or hub:NAME.")
-    below = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
-    texts = [one for one in below if one.name.endswith(FORMS) and one.name != INDEX]
+    below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    texts = [file for file in below if file.name.endswith(FORMS) and file.name != INDEX]
     if not texts:
         raise UserError(f"{path} holds no text files: give files that end in {', '.join(FORMS)}.")
     folder = path if path.is_dir() else path.parent
-    files = {one.relative_to(folder).as_posix(): one for one in texts}
+    files = {text.relative_to(folder).as_posix(): text for text in texts}
     index = folder / INDEX
-    pools = {one.parent / instructions.POOL for one in texts if instructions.ENDING in one.name}
-    further = sorted(one for one in (index, *pools) if one.is_file())
-    listed = {**files, **{one.relative_to(folder).as_posix(): one for one in further}}
+    pools = {text.parent / instructions.POOL for text in texts if instructions.ENDING in text.name}
+    further = sorted(file for file in (index, *pools) if file.is_file())
+    listed = {**files, **{file.relative_to(folder).as_posix(): file for file in further}}
     name = str(location) if hub else path.resolve().name
-    return CorpusSource(name, files, _index(index), {name: _digest(one) for name, one in listed.items()})
+    return CorpusSource(name, files, _index(index), {name: _digest(file) for name, file in listed.items()})
 
 
 def _fetched(name: str) -> Path:

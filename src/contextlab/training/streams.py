@@ -121,7 +121,7 @@ class Streams:
         if (row, epoch) not in self._orders:
             order = list(self.groups[row])
             random.Random(f"{self.seed} {self.rows[row]} {epoch}").shuffle(order)
-            self._orders = {key: one for key, one in self._orders.items() if key[0] != row}
+            self._orders = {key: drawn for key, drawn in self._orders.items() if key[0] != row}
             self._orders[row, epoch] = order
         return self._orders[row, epoch]
 
@@ -183,7 +183,7 @@ def balanced(lengths: dict[int, int], groups: int) -> list[list[int]]:
     """Documents dealt to groups of about equal length: the longest first, each to the group that has least."""
     heap = [(0, group) for group in range(groups)]
     dealt: list[list[int]] = [[] for _ in range(groups)]
-    for document in sorted(lengths, key=lambda one: (-lengths[one], one)):
+    for document in sorted(lengths, key=lambda item: (-lengths[item], item)):
         total, group = heapq.heappop(heap)
         dealt[group].append(document)
         heapq.heappush(heap, (total + lengths[document], group))

@@ -147,7 +147,7 @@ def block(path: Path) -> dict[str, Tensor] | None:
 def best(backbone: Backbone, hidden_NC: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """`ids_Nk` and `logprobs_Nk` of the most probable tokens behind hidden states."""
     tops = [backbone.logprobs_of_all(piece_NC).topk(k) for piece_NC in hidden_NC.split(PLACES)]
-    return torch.cat([one.indices for one in tops]), torch.cat([one.values for one in tops])
+    return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
 
 
 def cross_entropies(backbone: Backbone, hidden_NC: Tensor, ids_Nk: Tensor, logprobs_Nk: Tensor) -> Tensor:

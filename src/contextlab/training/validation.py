@@ -130,7 +130,7 @@ class Validator:
         if self._references is None:
             backbone = self.method.backbone
             window, full = Window(backbone, WindowConfig(N=self._local)), Full(backbone)
-            self._references = tuple(float(_nats(self._behind_own(one)[1])) for one in (window, full))  # type: ignore[assignment]
+            self._references = tuple(float(_nats(self._behind_own(method)[1])) for method in (window, full))  # type: ignore[assignment]
         assert self._references is not None
         return self._references
 

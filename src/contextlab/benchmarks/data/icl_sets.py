@@ -129,7 +129,7 @@ def load(name: str, part: str, data: Path | None) -> Texts:
 
 def _first_of_each_class(rows: list[Row], classes: int) -> tuple[list[Row], list[Row]]:
     """Training and test rows of a set without a test file: of each class the first 1,000 are tested, at most half."""
-    counts = [sum(label == one for one, _ in rows) for label in range(classes)]
+    counts = [sum(label == class_label for class_label, _ in rows) for label in range(classes)]
     left = [min(TESTED_PER_CLASS, count // 2) for count in counts]
     train: list[Row] = []
     test: list[Row] = []

@@ -62,7 +62,7 @@ def known(group: str) -> frozenset[str]:
 
 def packed(items: Iterable[str]) -> str:
     """The items in the format that `known` reads."""
-    return base64.b64encode(b"".join(bytes.fromhex(one) for one in sorted(set(items)))).decode()
+    return base64.b64encode(b"".join(bytes.fromhex(digest) for digest in sorted(set(items)))).decode()
 
 
 def published(dataset: str, path: Path) -> bool:

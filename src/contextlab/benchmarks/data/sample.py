@@ -285,7 +285,7 @@ class _Teller:
         a = self.pick(self._people)
         b = self.pick([person for person in self._people if person is not a])
         slots = {"A": a.name, "B": b.name, "trade_A": a.trade, "trade_B": b.trade}
-        sentences = [self._word(sentence) for sentence in (first, *(one for one in others if self._random() < 0.55))]
+        sentences = [self._word(phrase) for phrase in (first, *(other for other in others if self._random() < 0.55))]
         return self._count(" ".join(sentences).format_map(slots))
 
     def _word(self, phrase: _Phrase) -> str:

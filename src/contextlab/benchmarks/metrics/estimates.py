@@ -104,9 +104,9 @@ def compared(measure: Measure, mine: Sequence[Examples], other: Sequence[Example
     if not shared:
         return None
     a, b = (_over_seeds(runs, shared) for runs in (mine, other))
-    one, two = _aligned([a, b], shared)
+    left, right = _aligned([a, b], shared)
     levels = tuple(_between_seeds(runs, shared) for runs in (mine, other) if len(runs) > 1)
-    difference = dataclasses.replace(one - two, levels=levels)
+    difference = dataclasses.replace(left - right, levels=levels)
     if measure.bounded:
         changes = _changes(a, b, shared)
         bounds = intervals.change_interval(difference, *changes)
@@ -175,7 +175,7 @@ def _aligned(runs: Sequence[Examples], shared: Sequence[str]) -> list[Estimate]:
     """The estimates of several runs over the same examples, with the clusters in the same order."""
     parts = [list(itertools.chain.from_iterable(run[example] for example in shared)) for run in runs]
     clusters = sorted({part.cluster for part in itertools.chain.from_iterable(parts)})
-    return [jackknife(one, clusters) for one in parts]
+    return [jackknife(of_run, clusters) for of_run in parts]
 
 
 def _changes(mine: Examples, other: Examples, shared: Sequence[str]) -> tuple[float, float]:
@@ -187,7 +187,7 @@ def _changes(mine: Examples, other: Examples, shared: Sequence[str]) -> tuple[fl
     for example in shared:
         a, b = mine[example], other[example]
         if [part[1:] for part in a] != [part[1:] for part in b]:
-            a, b = ([Part(sum(p.numerator for p in one), sum(p.denominator for p in one), "")] for one in (a, b))
+            a, b = ([Part(sum(p.numerator for p in side), sum(p.denominator for p in side), "")] for side in (a, b))
         for p, q in zip(a, b, strict=True):
             change = p.numerator / p.denominator - q.numerator / q.denominator
             squares, differing = squares + change**2 * p.denominator, differing + bool(change) * p.denominator

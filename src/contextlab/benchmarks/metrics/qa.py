@@ -45,12 +45,12 @@ def _words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-def _common(one: list[str], two: list[str]) -> int:
+def _common(first: list[str], second: list[str]) -> int:
     """Length of the longest common subsequence."""
-    row = [0] * (len(two) + 1)
-    for word in one:
+    row = [0] * (len(second) + 1)
+    for word in first:
         before = row
         row = [0]
-        for index, other in enumerate(two):
+        for index, other in enumerate(second):
             row.append(before[index] + 1 if word == other else max(before[index + 1], row[index]))
     return row[-1]

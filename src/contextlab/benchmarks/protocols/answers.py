@@ -258,7 +258,7 @@ class RankProtocol(QuestionProtocol):
         """Nats per token of every option, the prediction and the right option."""
         for question, (tokens, *options) in zip(questions, sequences, strict=True):
             logprobs_NM = self._scored(meter, state, tokens, options).double().cpu()
-            nats = [-float(row[: len(one)].mean()) for row, one in zip(logprobs_NM, options, strict=True)]
+            nats = [-float(row[: len(option)].mean()) for row, option in zip(logprobs_NM, options, strict=True)]
             prediction, right = nats.index(min(nats)), question.options.index(question.answers[0])
             yield {
                 "prediction": prediction,
@@ -290,7 +290,7 @@ def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None
         values = [entry[by] for record in records for entry in record["questions"]]
         pairs = list(zip(values, question_parts(records, measures[0]), strict=True))
         for value in dict.fromkeys(values):
-            metrics[f"{measures[0]}_{value}"] = proportion([part for one, part in pairs if one == value])
+            metrics[f"{measures[0]}_{value}"] = proportion([part for group, part in pairs if group == value])
     return metrics
 
 

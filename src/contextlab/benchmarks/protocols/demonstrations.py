@@ -80,11 +80,11 @@ class IclProtocol(Protocol):
             tokens = meter.backbone.encode(self.context(shown).rstrip())
             tail = self.context(shown[-1:])
             candidates = [self._tokens(meter, tail, item) for item in items]
-            ahead = Lengths(len(tokens), max(len(candidate) for one in candidates for candidate, _ in one))
+            ahead = Lengths(len(tokens), max(len(candidate) for option in candidates for candidate, _ in option))
             check_fits(meter, ahead.context + ahead.question, "lower k")
             state = contextualize(meter, tokens, ahead)
             answers += self._answers(meter, state, items, candidates)
-            demonstrations.append([one.id for one in shown])
+            demonstrations.append([demonstration.id for demonstration in shown])
             context_tokens += len(tokens)
         return {
             "id": example.id,
@@ -111,7 +111,7 @@ class IclProtocol(Protocol):
     def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
         """The texts after the same demonstrations are a cluster."""
         answers = record["answers"]
-        return {"accuracy": [Part(float(one["correct"]), 1.0, self._cluster(record, one)) for one in answers]}
+        return {"accuracy": [Part(float(answer["correct"]), 1.0, self._cluster(record, answer)) for answer in answers]}
 
     def _cluster(self, record: dict[str, Any], answer: dict[str, Any]) -> str:
         alone = len(record["demonstrations"]) == len(record["answers"]) or not any(record["demonstrations"])
@@ -132,8 +132,11 @@ class IclProtocol(Protocol):
     def context(self, shown: Sequence[Labelled]) -> str:
         """The text of demonstrations."""
         form, labels, shift = self.template.form, self.template.labels, self.options.context == "wrong"
-        texts = [form.format(text=one.text, label=labels[(one.label + shift) % len(labels)][0]) for one in shown]
-        return self.template.instruction + "".join(one + self.template.separator for one in texts)
+        texts = [
+            form.format(text=demonstration.text, label=labels[(demonstration.label + shift) % len(labels)][0])
+            for demonstration in shown
+        ]
+        return self.template.instruction + "".join(text + self.template.separator for text in texts)
 
     def question(self, item: Labelled) -> str:
         """The text before the choices: the template up to the label; empty where the whole template is scored."""
@@ -154,8 +157,8 @@ class IclProtocol(Protocol):
         if self.template.scoring == "greedy":
             return [(join(backbone, tail, question.rstrip())[1], 0)]
         pairs = (
-            (join(backbone, tail, question + one)[1], join(backbone, tail + question, one)[1])
-            for one in self.choices(item)
+            (join(backbone, tail, question + choice)[1], join(backbone, tail + question, choice)[1])
+            for choice in self.choices(item)
         )
         return [(whole, len(scored)) for whole, scored in pairs]
 
@@ -167,10 +170,10 @@ class IclProtocol(Protocol):
         candidates: Sequence[Sequence[tuple[list[int], int]]],
     ) -> Iterator[dict[str, Any]]:
         if self.template.scoring != "greedy":
-            return (self._scored(meter, state, *one) for one in zip(items, candidates, strict=True))
+            return (self._scored(meter, state, *pair) for pair in zip(items, candidates, strict=True))
         prompts = [tokens for ((tokens, _),) in candidates]
         written = meter.generate("query", state, prompts, max_new_tokens=1)
-        return (self._written(item, meter.backbone.decode(one)) for item, one in zip(items, written, strict=True))
+        return (self._written(item, meter.backbone.decode(answer)) for item, answer in zip(items, written, strict=True))
 
     def _written(self, item: Labelled, text: str) -> dict[str, Any]:
         written = text.strip()
@@ -206,15 +209,15 @@ def _shuffled(block: Block) -> list[Labelled]:
     """The training texts that are not in the block, in an order from Python's random state."""
     draw = random.Random(random.getrandbits(64)).random
     excluded = {item.text for item in block.items}
-    return [one for one in sorted(block.train, key=lambda _: draw()) if one.text not in excluded]
+    return [labelled for labelled in sorted(block.train, key=lambda _: draw()) if labelled.text not in excluded]
 
 
 def _most_similar(train: tuple[Labelled, ...], item: Labelled, k: int) -> list[Labelled]:
     """The k most similar texts that are not the item's own, the most similar last."""
     ranked = (train[number] for number in _index(train).ranked(item.text))
-    return [one for one in ranked if one.text != item.text][:k][::-1]
+    return [labelled for labelled in ranked if labelled.text != item.text][:k][::-1]
 
 
 @lru_cache(maxsize=1)
 def _index(train: tuple[Labelled, ...]) -> Similar:
-    return Similar([one.text for one in train])
+    return Similar([labelled.text for labelled in train])

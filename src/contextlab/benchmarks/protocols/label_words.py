@@ -73,7 +73,7 @@ class LabelProtocol(Protocol):
             "correct": prediction == example.label,
             "nats": nats,
             "label_mass": float(logprobs_C.exp().sum()),
-            "demonstrations": [one.id for one in shown],
+            "demonstrations": [demonstration.id for demonstration in shown],
             "context_tokens": len(prompt),
         }
 
@@ -83,7 +83,7 @@ class LabelProtocol(Protocol):
         return {
             "accuracy": proportion([part for record in records for part in self.parts(record)["accuracy"]]),
             "macro_f1": macro_f1(answers, predictions, texts),
-            "nats_per_label": ratio([Part(one["nats"][one["answer"]], 1.0, one["id"]) for one in records]),
+            "nats_per_label": ratio([Part(stored["nats"][stored["answer"]], 1.0, stored["id"]) for stored in records]),
         }
 
     def quality(self, record: dict[str, Any]) -> float:
@@ -96,8 +96,11 @@ class LabelProtocol(Protocol):
 
     def _text(self, shown: Sequence[Labelled], example: Item) -> str:
         words, shift = self.form.words, self.options.context == "wrong"
-        labels = [words[(one.label + shift) % len(words)][0] for one in shown]
-        texts = [self.form.example.format(text=one.text, label=label) for one, label in zip(shown, labels, strict=True)]
+        labels = [words[(demonstration.label + shift) % len(words)][0] for demonstration in shown]
+        texts = [
+            self.form.example.format(text=demonstration.text, label=label)
+            for demonstration, label in zip(shown, labels, strict=True)
+        ]
         question = self.form.example.partition(" {label}")[0].format(text=example.text)
         return self.form.instruction + "".join(texts) + question
 
@@ -108,8 +111,8 @@ class LabelProtocol(Protocol):
         pool = _shuffled(example.train, draw)
         chosen: list[Labelled] = []
         for label in classes:
-            others = (one for one in pool if one.label == label and one.text != example.text)
-            short = (one for one in others if len(backbone.encode(one.text)) <= DEMONSTRATION_TOKENS)
+            others = (labelled for labelled in pool if labelled.label == label and labelled.text != example.text)
+            short = (labelled for labelled in others if len(backbone.encode(labelled.text)) <= DEMONSTRATION_TOKENS)
             wanted = each + (label in more)
             drawn = list(islice(short, wanted))
             if len(drawn) < wanted:

@@ -87,8 +87,8 @@ class UpstreamProtocol(RankProtocol):
 def demonstrations(backbone: Backbone, shown: Sequence[Question]) -> list[int]:
     """The tokens of demonstrations; inputs are cut so that input and output have at most 254 tokens."""
     tokens: list[int] = []
-    for number, one in enumerate(shown):
-        output = backbone.encode(f" {one.answers[0]}")
-        text = backbone.encode(" " * (number > 0) + one.text)
+    for number, demonstration in enumerate(shown):
+        output = backbone.encode(f" {demonstration.answers[0]}")
+        text = backbone.encode(" " * (number > 0) + demonstration.text)
         tokens += text[: max(ITEM_TOKENS - FREE_TOKENS - len(output), 0)] + output
     return tokens

@@ -83,8 +83,8 @@ class ChoiceProtocol(Protocol):
         """Accuracy, and the true candidates' nats per token."""
         parts = [self.parts(record) for record in records]
         return {
-            "accuracy": proportion([part for one in parts for part in one["accuracy"]]),
-            "nats_per_token": ratio([part for one in parts for part in one["nats_per_token"]]),
+            "accuracy": proportion([part for of_example in parts for part in of_example["accuracy"]]),
+            "nats_per_token": ratio([part for of_example in parts for part in of_example["nats_per_token"]]),
         }
 
     def quality(self, record: dict[str, Any]) -> float:
@@ -198,7 +198,7 @@ class PerplexityProtocol(Protocol):
 
 def _per_token(sums: list[tuple[str, dict[str, float]]]) -> Metric:
     """Nats per token over one span of several documents, from pairs of id and sums."""
-    return ratio([Part(one["nats"], one["tokens"], document) for document, one in sums])
+    return ratio([Part(total["nats"], total["tokens"], document) for document, total in sums])
 
 
 def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, start: int) -> dict[str, Any]:

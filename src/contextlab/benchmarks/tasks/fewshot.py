@@ -127,10 +127,10 @@ def rows(path: Path, parse: Parse, classes: int, encoding: str | None = None) ->
     text, sha256 = read(path, encoding)
     file, rows_read, done = io.StringIO(text), list[Row](), 0
     try:
-        for label, one in parse(file):
-            if not (0 <= label < classes and one):
+        for label, sentence in parse(file):
+            if not (0 <= label < classes and sentence):
                 raise ValueError
-            rows_read.append((label, one))
+            rows_read.append((label, sentence))
             done = file.tell()
     except (ValueError, csv.Error) as error:
         # An open quotation mark raises some lines later, all other errors in the line that was just read.

@@ -117,7 +117,7 @@ def template(name: str, settings: ICLConfig) -> Template:
     Raises:
         UserError: when the paper has no template for this set, or the template does not allow the scoring.
     """
-    having = [one for one in TEMPLATES if name in _file(one)]
+    having = [template for template in TEMPLATES if name in _file(template)]
     chosen = settings.template or having[0]
     if chosen not in having:
         raise UserError(f"{chosen} has no template for {name}: choose template={' or '.join(having)}.")

@@ -115,7 +115,7 @@ def f1(text: str, question: Question) -> float:
     if category == "multi-hop":
         parts = [part.strip() for part in text.split(",")]
         wanted = [part.strip() for part in answer.split(",")]
-        return sum(max(stemmed_f1(part, one) for part in parts) for one in wanted) / len(wanted)
+        return sum(max(stemmed_f1(part, answer) for part in parts) for answer in wanted) / len(wanted)
     return stemmed_f1(text, answer.partition(";")[0].strip() if category == "open-domain" else answer)
 
 

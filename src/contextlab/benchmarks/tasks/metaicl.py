@@ -222,7 +222,10 @@ def _readings(
     """The readings of one draw of demonstrations; those of a smaller k are also in those of a larger k."""
     draw = random.Random(f"{task}/{seed}").random
     shown = sorted(demonstrations, key=lambda _: draw())[:shots]
-    context = "\n\n".join(f"{prompt('metaicl-item').format(text=one.text)} {one.answers[0].strip()}" for one in shown)
+    context = "\n\n".join(
+        f"{prompt('metaicl-item').format(text=demonstration.text)} {demonstration.answers[0].strip()}"
+        for demonstration in shown
+    )
     return [
         Reading(f"{task}/{seed}/{start}", task, context, tuple(items[start : start + TOGETHER]), tuple(shown))
         for start in range(0, len(items), TOGETHER)

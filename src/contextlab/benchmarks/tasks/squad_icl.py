@@ -57,7 +57,9 @@ class SQuADICL(Task):
         self.check_split(split)
         location = locate("squad", "dev-v1.1.json", data)
         if location.path is None:
-            return sample_dataset(self._readings([[one] for one in sample_documents(squad.SAMPLE_SEED)]), "SQuAD")
+            return sample_dataset(
+                self._readings([[document] for document in sample_documents(squad.SAMPLE_SEED)]), "SQuAD"
+            )
         content, sha256 = json_file(location.path)
         articles = squad.articles(content, str(location.path))
         return Dataset(self._readings(articles), location.source, sha256, squad.note(articles, location.path))
@@ -74,7 +76,7 @@ class SQuADICL(Task):
         """One draw of demonstrations for n questions; those of a smaller k or memory are also in larger ones."""
         config = self.config
         tested, shown = (
-            [one for article in articles[first::2] for passage in article for one in _items(passage)]
+            [item for article in articles[first::2] for passage in article for item in _items(passage)]
             for first in (0, 1)
         )
         if len(shown) < config.k + config.memory:
@@ -94,11 +96,11 @@ class SQuADICL(Task):
 def _items(passage: Passage) -> list[Question]:
     """Every question about a passage, with the passage in front."""
     text = f"Passage: {passage.text}\n Question: "
-    return [Question(one.id, text + one.text, one.answers) for one in passage.questions]
+    return [Question(question.id, text + question.text, question.answers) for question in passage.questions]
 
 
-def _demonstration(one: Question) -> str:
-    return f"{ITEM.format(text=one.text)} {one.answers[0].strip()}"
+def _demonstration(question: Question) -> str:
+    return f"{ITEM.format(text=question.text)} {question.answers[0].strip()}"
 
 
 def _shuffled(items: Sequence[Question], draw: str) -> list[Question]:

@@ -71,7 +71,7 @@ def page(
     if data is not None:
         _add_texts(blocks, about, first, data, on_missing)
     about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
-    mixed = [one.sentence for one in mixtures(selection.results, DIMENSIONS, names)]
+    mixed = [mixture.sentence for mixture in mixtures(selection.results, DIMENSIONS, names)]
     mixed += of_weights(selection.results, names)
     said = ". ".join(filter(None, [selection.left_out.sentence, *mixed]))
     about |= {"version": __version__, "left_out": harmless.line(said)}
@@ -152,4 +152,4 @@ def _asset(name: str) -> str:
 
 
 def _unique(values: pandas.Series[Any]) -> list[str]:
-    return sorted({str(one) for one in values})
+    return sorted({str(value) for value in values})

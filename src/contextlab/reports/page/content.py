@@ -41,17 +41,20 @@ def texts(run: Any, ids: Collection[str], data: Path) -> dict[str, Any]:
         loaded = task.load(split, None if run["source"] == "sample" else data)
     if loaded.sha256 != run["data"]:
         raise UserError(f"The texts of {run['task']} are others than those that were measured: name another --data.")
-    return {one.id: shown(one) for one in loaded.examples if one.id in ids}
+    return {example.id: shown(example) for example in loaded.examples if example.id in ids}
 
 
 def shown(example: Any) -> dict[str, Any]:
     """What a page shows of an example; nothing of a type that it does not know."""
     if isinstance(example, Choice):
-        return {"end": _end(example.context), "options": [_cut(one) for one in example.candidates]}
+        return {"end": _end(example.context), "options": [_cut(candidate) for candidate in example.candidates]}
     if isinstance(example, Reading):
-        return {"end": _end(example.context), "questions": {one.id: _question(one) for one in example.questions}}
+        return {
+            "end": _end(example.context),
+            "questions": {question.id: _question(question) for question in example.questions},
+        }
     if isinstance(example, Block):
-        return {"questions": {one.id: {"text": _cut(one.text)} for one in example.items}}
+        return {"questions": {item.id: {"text": _cut(item.text)} for item in example.items}}
     if isinstance(example, Dialogue):
         return {"end": _end(example.earlier), "text": _cut(example.last.text)}
     if isinstance(example, Document | Labelled):
@@ -60,8 +63,8 @@ def shown(example: Any) -> dict[str, Any]:
 
 
 def _question(question: Question) -> dict[str, Any]:
-    made = {"text": _cut(question.text), "answers": [_cut(one) for one in question.answers]}
-    return made | ({"options": [_cut(one) for one in question.options]} if question.options else {})
+    made = {"text": _cut(question.text), "answers": [_cut(answer) for answer in question.answers]}
+    return made | ({"options": [_cut(option) for option in question.options]} if question.options else {})
 
 
 def _end(text: str) -> str:
@@ -87,29 +90,29 @@ def answers(record: Mapping[str, JsonValue]) -> dict[str, Any]:
         `items`: one for every question, with `id`, `said`, `right`, `score` and `nats` of the candidates, as far as
         they are stored; `segments`: nats per token along a text; `facts`: everything else that is a number or a word.
     """
-    several = [one for name in LISTS for one in _dicts(record.get(name))]
+    several = [question for name in LISTS for question in _dicts(record.get(name))]
     alone = [record] if not several and any(name in record for name in SAID) else []
-    made: dict[str, Any] = {"items": [_item(one) for one in several or alone]}
+    made: dict[str, Any] = {"items": [_item(question) for question in several or alone]}
     if isinstance(record.get("segments"), list):
         made["segments"] = _rounded(record["segments"])
-    facts = {name: _rounded(one) for name, one in record.items() if _is_fact(name, one, alone=not several)}
-    return {name: one for name, one in (made | {"facts": facts}).items() if one}
+    facts = {name: _rounded(value) for name, value in record.items() if _is_fact(name, value, alone=not several)}
+    return {name: value for name, value in (made | {"facts": facts}).items() if value}
 
 
-def _item(one: Mapping[str, Any]) -> dict[str, Any]:
-    nats = one.get("nats")
+def _item(question: Mapping[str, Any]) -> dict[str, Any]:
+    nats = question.get("nats")
     item = {
-        "id": one.get("id"),
-        "said": next((one[name] for name in SAID if name in one), None),
-        "right": one.get("answer"),
-        "score": next((float(one[name]) for name in SCORES if isinstance(one.get(name), int | float)), None),
+        "id": question.get("id"),
+        "said": next((question[name] for name in SAID if name in question), None),
+        "right": question.get("answer"),
+        "score": next((float(question[name]) for name in SCORES if isinstance(question.get(name), int | float)), None),
         "nats": _rounded(nats) if isinstance(nats, list) else None,
     }
     return {name: _rounded(value) for name, value in item.items() if value is not None}
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _is_fact(name: str, value: Any, *, alone: bool) -> bool:
@@ -123,9 +126,9 @@ def _rounded(value: Any) -> Any:
         # JSON has no infinite numbers.
         return round(value, DIGITS) if math.isfinite(value) else None
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [_rounded(item) for item in value]
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {name: _rounded(item) for name, item in value.items()}
     return value
 
 
@@ -154,7 +157,11 @@ def _card(kind: str, name: str) -> dict[str, Any]:
 
 def _about(kind: type[Any], config: type[Config]) -> dict[str, Any]:
     text = inspect.cleandoc(kind.__doc__ or "")
-    paragraphs = [" ".join(one.split()) for one in text.split("\n\n") if not one.startswith(("Args:", "Attributes:"))]
+    paragraphs = [
+        " ".join(paragraph.split())
+        for paragraph in text.split("\n\n")
+        if not paragraph.startswith(("Args:", "Attributes:"))
+    ]
     with registry.foreign(f"The settings of {kind.__name__} cannot be read", "correct its Config"):
-        settings = [dataclasses.asdict(one) for one in described(config)]
+        settings = [dataclasses.asdict(setting) for setting in described(config)]
     return {"about": paragraphs, "settings": settings}

@@ -65,7 +65,9 @@ def _run(measure: Any, metrics: Sequence[Any], short: Mapping[str, str]) -> dict
     return {name: _plain(getattr(measure, name)) for name in COLUMNS} | {
         "short": harmless.line(short[measure.method]),
         "measure": measure.metric,
-        "metrics": {one.metric: [_plain(v) for v in (one.value, one.low, one.high, one.n)] for one in metrics},
+        "metrics": {
+            metric.metric: [_plain(v) for v in (metric.value, metric.low, metric.high, metric.n)] for metric in metrics
+        },
         "costs": {cost: cost_of(measure, cost) for cost in COSTS},
         "trained": _plain(measure.train_tokens),
     }
@@ -91,8 +93,8 @@ def _looks(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
     by_form = dict(zip(forms, looks(forms), strict=True))
     chosen = [by_form[run["name"], run["method"]] for run in runs]
     return [
-        {"colour": one.colour, "marker": one.marker, "fill": one.fill, "path": _path(POLYGONS.get(one.marker, ()))}
-        for one in chosen
+        {"colour": look.colour, "marker": look.marker, "fill": look.fill, "path": _path(POLYGONS.get(look.marker, ()))}
+        for look in chosen
     ]
 
 

@@ -67,13 +67,15 @@ def stored(runs: Iterable[PaperRun], folder: Path, backbone: str = EMBEDDED) -> 
         UserError: when there are no results below the folder, or one is broken.
     """
     newest = sorted(load_results(folder), key=started, reverse=True)
-    own = [one for one in newest if one.context == "own" and one.backbone == backbone]
+    own = [result for result in newest if result.context == "own" and result.backbone == backbone]
     for run in runs:
         methods, (task,) = select(run.methods, run.task)
         label = _label(task)
-        on_task = [one for one in own if labels.of_result(one) == label]
-        fitting = [{_examples(one): one for one in reversed(on_task) if _is_of(one, method)} for method in methods]
-        groups = dict.fromkeys(_examples(one) for one in on_task)
+        on_task = [result for result in own if labels.of_result(result) == label]
+        fitting = [
+            {_examples(result): result for result in reversed(on_task) if _is_of(result, method)} for method in methods
+        ]
+        groups = dict.fromkeys(_examples(result) for result in on_task)
         # The first of equal ones, which is the newest.
         chosen = max(groups, key=lambda group: sum(group in results for results in fitting), default=("", 0))
         for row, method, results in zip(run.rows, methods, fitting, strict=True):
@@ -95,8 +97,8 @@ def _twin(result: Result, others: Iterable[Result]) -> Result | None:
         twin = None if result.twin is None else naming.single(result.twin)
     except UserError:  # stored by a version with other settings, or of a method that is not installed
         return None
-    same = (one for one in others if _examples(one) == _examples(result))
-    return None if twin is None else next((one for one in same if _is_of(one, twin)), None)
+    same = (other for other in others if _examples(other) == _examples(result))
+    return None if twin is None else next((other for other in same if _is_of(other, twin)), None)
 
 
 def missing(paper: Paper, entry: PaperEntry, data: Path | None) -> list[str]:
@@ -116,22 +118,22 @@ def _absent_model(name: str) -> Iterator[str]:
 
 def _absent_data(runs: Iterable[PaperRun], data: Path | None) -> Iterator[str]:
     for run in runs:
-        _, (one,) = select(run.methods, run.task)
-        if not _is_there(one, data):
-            yield f"the data of {one.name}/{one.split} is not there"
+        _, (task,) = select(run.methods, run.task)
+        if not _is_there(task, data):
+            yield f"the data of {task.name}/{task.split} is not there"
 
 
-def _is_there(one: SelectedTask, data: Path | None) -> bool:
+def _is_there(selected: SelectedTask, data: Path | None) -> bool:
     try:
-        return one.task.load(one.split, data).source != "sample"
+        return selected.task.load(selected.split, data).source != "sample"
     except UserError:
         return False
 
 
-def _label(one: SelectedTask) -> str:
-    options = one.task.options("own")
+def _label(selected: SelectedTask) -> str:
+    options = selected.task.options("own")
     lengths = {"history": options.history, "tokens": options.tokens}
-    return labels.of_task(one.name, one.task.spelled(one.split), lengths)
+    return labels.of_task(selected.name, selected.task.spelled(selected.split), lengths)
 
 
 def _examples(result: Result) -> tuple[str, int]:

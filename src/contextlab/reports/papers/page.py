@@ -23,9 +23,9 @@ NOT_MEASURED = "not measured"
 
 def comparison(paper: Paper, entry: PaperEntry, found: Sequence[Measured]) -> Page:
     """Published and measured numbers side by side, after what differs: model, data, size, training and machine."""
-    results = [one.result for one in found if one.result is not None]
-    tasks = dict.fromkeys(one.task for one in found)
-    absent = [task for task in tasks if all(one.result is None for one in found if one.task == task)]
+    results = [measured.result for measured in found if measured.result is not None]
+    tasks = dict.fromkeys(measured.task for measured in found)
+    absent = [task for task in tasks if all(measured.result is None for measured in found if measured.task == task)]
     facts = [
         ("model", paper.model.about, _listed(result.backbone for result in results)),
         ("data", entry.data, _listed(f"{labels.of_result(result)}: {result.data.note}" for result in results)),
@@ -33,7 +33,7 @@ def comparison(paper: Paper, entry: PaperEntry, found: Sequence[Measured]) -> Pa
         ("training", paper.model.trained, _listed(filter(None, map(_training, found)))),
         ("machine", "", _listed(result.provenance.device for result in results)),
     ]
-    numbers = list(_numbers(entry, [one for one in found if one.task not in absent]))
+    numbers = list(_numbers(entry, [measured for measured in found if measured.task not in absent]))
     notes = [entry.about, *(entry.embedded.differs if entry.embedded else []), *_learned(found), *_remarks(entry)]
     notes += [f"Not measured: {', '.join(absent)}."] if absent else []
     notes += _mixtures(found)
@@ -43,7 +43,7 @@ def comparison(paper: Paper, entry: PaperEntry, found: Sequence[Measured]) -> Pa
 def published(paper: Paper, entry: PaperEntry) -> Page:
     """An entry as the paper has it; corrected numbers follow the printed ones."""
     head = (*entry.keys, *(_named(column) for column in entry.columns))
-    corrected = {(one.row, one.column): one.corrected for one in entry.corrections}
+    corrected = {(correction.row, correction.column): correction.corrected for correction in entry.corrections}
     names = list(entry.published())
     rows = [
         (
@@ -62,45 +62,45 @@ def published(paper: Paper, entry: PaperEntry) -> Page:
 def _numbers(entry: PaperEntry, found: Sequence[Measured]) -> Iterator[tuple[str, str, str]]:
     """One line for every published number that has a counterpart."""
     cells = entry.published()
-    corrected = {(one.row, one.column): one.corrected for one in entry.corrections}
+    corrected = {(correction.row, correction.column): correction.corrected for correction in entry.corrections}
     of_rows: dict[tuple[str, str], Measured] = {}
-    for one in found:
-        for name in one.run.read if one.result is not None else ():
-            of_rows.setdefault((one.row, name), one)
-    for one in found:
-        for name in one.run.read:
-            unit, above = entry.unit(name), entry.baseline(one.row) or ""
-            printed = cells.get(one.row, {}).get(name, NOT_PRINTED)
-            gain = printed_change(printed, cells.get(above, {}).get(name), unit) if one.row in cells else ""
+    for measured in found:
+        for name in measured.run.read if measured.result is not None else ():
+            of_rows.setdefault((measured.row, name), measured)
+    for measured in found:
+        for name in measured.run.read:
+            unit, above = entry.unit(name), entry.baseline(measured.row) or ""
+            printed = cells.get(measured.row, {}).get(name, NOT_PRINTED)
+            gain = printed_change(printed, cells.get(above, {}).get(name), unit) if measured.row in cells else ""
             yield (
-                f"{one.row}: {_named(PaperColumn(name=name, unit=unit)) if unit else name}",
-                _with(_bracketed(printed, gain), corrected.get((one.row, name))),
-                _here(one, of_rows.get((above, name)), name, unit or name),
+                f"{measured.row}: {_named(PaperColumn(name=name, unit=unit)) if unit else name}",
+                _with(_bracketed(printed, gain), corrected.get((measured.row, name))),
+                _here(measured, of_rows.get((above, name)), name, unit or name),
             )
 
 
-def _here(one: Measured, baseline: Measured | None, name: str, unit: str) -> str:
+def _here(measured: Measured, baseline: Measured | None, name: str, unit: str) -> str:
     """A measured number, beside its baseline's or with its own interval."""
-    value = None if one.result is None else reading(one.result, one.run.read[name], unit)
-    if one.result is None or value is None:
+    value = None if measured.result is None else reading(measured.result, measured.run.read[name], unit)
+    if measured.result is None or value is None:
         return NOT_MEASURED
-    metric, gains = one.run.read[name], list[str]()
+    metric, gains = measured.run.read[name], list[str]()
     if baseline is not None and baseline.result is not None:
-        gains.append(gained(one.result, baseline.result, metric, unit))
-        if one.twin is not None:
-            gains.append(f"{gained(one.result, one.twin, metric, unit)} on its twin")
+        gains.append(gained(measured.result, baseline.result, metric, unit))
+        if measured.twin is not None:
+            gains.append(f"{gained(measured.result, measured.twin, metric, unit)} on its twin")
     gain = "; ".join(filter(None, gains))
     # The interval of a difference says more than that of a number whose examples differ much.
     shown = dataclasses.replace(value, low=None) if gain else value
-    return f"{one.method}: {_bracketed(shown.text(unit), gain)}"
+    return f"{measured.method}: {_bracketed(shown.text(unit), gain)}"
 
 
 def _remarks(entry: PaperEntry) -> list[str]:
-    wrong = [
-        f"{one.row}, {one.column}: printed {one.printed}, corrected {one.corrected}: {one.reason}."
-        for one in entry.corrections
+    corrections = [
+        f"{wrong.row}, {wrong.column}: printed {wrong.printed}, corrected {wrong.corrected}: {wrong.reason}."
+        for wrong in entry.corrections
     ]
-    return [*(f"The paper: {text}" for text in entry.says), *entry.remarks, *wrong]
+    return [*(f"The paper: {text}" for text in entry.says), *entry.remarks, *corrections]
 
 
 def _named(column: PaperColumn) -> str:
@@ -120,26 +120,28 @@ def _examples(result: Result) -> str:
     return f"{count} example{'s' if count > 1 else ''}"
 
 
-def _training(one: Measured) -> str:
+def _training(measured: Measured) -> str:
     """What the method of a run has learned; empty where nothing is stored."""
-    if one.result is None:
+    if measured.result is None:
         return ""
-    if one.result.cost.train is not None:
-        return f"{_unmarked(one.method)}: {short_count(one.result.cost.train.tokens)} tokens"
-    if one.result.untrained:
-        return f"{_unmarked(one.method)}: untrained"
-    return f"{one.result.method}: nothing to learn"
+    if measured.result.cost.train is not None:
+        return f"{_unmarked(measured.method)}: {short_count(measured.result.cost.train.tokens)} tokens"
+    if measured.result.untrained:
+        return f"{_unmarked(measured.method)}: untrained"
+    return f"{measured.result.method}: nothing to learn"
 
 
 def _learned(found: Sequence[Measured]) -> Iterator[str]:
     """What the results say of training: which methods have learned nothing, and what the twins of the others are."""
-    untrained = dict.fromkeys(_unmarked(one.method) for one in found if one.result and one.result.untrained)
+    untrained = dict.fromkeys(
+        _unmarked(measured.method) for measured in found if measured.result and measured.result.untrained
+    )
     if untrained:
         yield f"{', '.join(untrained)}: measured without any training."
     twins = dict.fromkeys(
-        f"{_with_tokens(one.method, one.result)} has the twin {_with_tokens(labels.whole(one.twin), one.twin)}"
-        for one in found
-        if one.twin is not None
+        f"{_with_tokens(row.method, row.result)} has the twin {_with_tokens(labels.whole(row.twin), row.twin)}"
+        for row in found
+        if row.twin is not None
     )
     if twins:
         yield (
@@ -151,7 +153,7 @@ def _learned(found: Sequence[Measured]) -> Iterator[str]:
 def _mixtures(found: Sequence[Measured]) -> Iterator[str]:
     """What the results of the column `here` and of its twins do not have in common, the device apart, which has its own
     row, and which of them have weights in more bits than now."""
-    results = once(r for one in found for r in (one.result, one.twin) if r is not None)
+    results = once(r for measured in found for r in (measured.result, measured.twin) if r is not None)
     for mixture in mixtures(results, {"device"}):
         yield f"{mixture.sentence}."
         if mixture.detail:

@@ -140,7 +140,9 @@ def _step(run: PaperRun, size: Shape, speed: float, total: int | None, options: 
     examples = limit or max(1, round((total or run.tokens) / run.tokens))
     efforts = [EFFORTS.get(naming.method_of(method), Effort()) for method in run.methods]
     flops = [effort.flops * examples * size.flops(run.tokens, _view(effort, run.tokens)) for effort in efforts]
-    seconds = [one / (speed * effort.speed * _part(run.tokens)) for one, effort in zip(flops, efforts, strict=True)]
+    seconds = [
+        amount / (speed * effort.speed * _part(run.tokens)) for amount, effort in zip(flops, efforts, strict=True)
+    ]
     memory = max(size.memory(effort.kept * run.tokens) for effort in efforts)
     return PlannedRun(command(run, **options), examples, sum(flops), sum(seconds), memory)
 

@@ -173,7 +173,7 @@ class PaperEntry(_Part):
 
     def unit(self, column: str) -> str:
         """The unit of a column; empty for one that the paper does not have, whose name has its unit."""
-        return next((one.unit for one in self.columns if one.name == column), "")
+        return next((known.unit for known in self.columns if known.name == column), "")
 
     def baseline(self, row: str) -> str | None:
         """The row that a row is compared with: the last baseline above it."""
@@ -252,9 +252,9 @@ def _faults(entry: PaperEntry) -> Iterator[str]:
     for row, values in cells.items():
         yield from (f"{entry.name}: {row}: {text} is no number" for text in values.values() if not _is_printed(text))
     yield from (f"{entry.name}: no row is called {name}" for name in entry.baselines if name not in cells)
-    for one in entry.corrections:
-        if cells.get(one.row, {}).get(one.column) != one.printed:
-            yield f"{entry.name}: {one.row} does not have {one.printed} as {one.column}"
+    for correction in entry.corrections:
+        if cells.get(correction.row, {}).get(correction.column) != correction.printed:
+            yield f"{entry.name}: {correction.row} does not have {correction.printed} as {correction.column}"
     if entry.average is not None and entry.average not in {column.name for column in entry.columns}:
         yield f"{entry.name}: no column is called {entry.average}"
     if (entry.embedded is None) == (entry.not_here is None):
@@ -316,5 +316,5 @@ def find(name: str) -> list[tuple[Paper, PaperEntry]]:
     paper, slash, entry = name.partition("/")
     if slash and paper in papers():
         # All entries of a paper are few enough to be listed.
-        raise unknown(f"entry of {paper}", entry, [one.name for one in papers()[paper].entry])
+        raise unknown(f"entry of {paper}", entry, [listed.name for listed in papers()[paper].entry])
     raise unknown("paper or entry", name, known if slash else papers())

@@ -82,8 +82,8 @@ def picture(
         check_alike(selection.results)
     made = DRAWERS[kind](frame_of(selection.results), options, selection.left_out)
     named = mixtures(selection.results, names=options.names)
-    caption = " ".join([made.caption, *(f"{one.sentence}." for one in named)])
-    details = [*(one.detail for one in named if one.detail), *of_weights(selection.results, options.names)]
+    caption = " ".join([made.caption, *(f"{mixture.sentence}." for mixture in named)])
+    details = [*(mixture.detail for mixture in named if mixture.detail), *of_weights(selection.results, options.names)]
     notes = " ".join(filter(None, [made.notes, *(f"{detail}." for detail in details)]))
     return dataclasses.replace(made, caption=caption, notes=notes)
 

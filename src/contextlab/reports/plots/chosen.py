@@ -88,7 +88,7 @@ def shown(rows: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) ->
     if not observations:
         baselines, observations = {}, observe(alike, {})
     label = next(iter(baselines.values())).method if baselines else None
-    drawn = {one.run.run for one in observations} | {row.run for row in baselines.values()}
+    drawn = {observation.run.run for observation in observations} | {row.run for row in baselines.values()}
     apart = alike.loc[~alike["run"].isin(drawn), "run"].nunique()
     labels = unique_titles((row.method for row in runs_of(alike)), options.names)
     named_baseline = "" if label is None else labels[label]
@@ -111,14 +111,14 @@ def equal_examples(rows: pandas.DataFrame, left_out: LeftOut) -> tuple[pandas.Da
     Where runs have several sets of examples, those of the set with the most runs are kept, then of the larger set: a
     mean over three books is not beside one over twenty-two.
     """
-    sets = [(str(one.task), str(one.data), int(one.examples)) for one in runs_of(rows)]
+    sets = [(str(row.task), str(row.data), int(row.examples)) for row in runs_of(rows)]
     counts = Counter(dict(zip(rows["run"], sets, strict=True)).values())
     best: dict[str, tuple[str, str, int]] = {}
-    for one, count in counts.items():
-        other = best.get(one[0])
-        if other is None or (count, one[2]) > (counts[other], other[2]):
-            best[one[0]] = one
-    keeps = [best[one[0]] == one for one in sets]
+    for data, count in counts.items():
+        other = best.get(data[0])
+        if other is None or (count, data[2]) > (counts[other], other[2]):
+            best[data[0]] = data
+    keeps = [best[data[0]] == data for data in sets]
     apart = rows.loc[[not keep for keep in keeps]].drop_duplicates("run")
     sizes = ", ".join(map(str, sorted(set(apart["examples"]))))
     return rows.loc[keeps], left_out.also(len(apart), f"on other examples (n = {sizes})")
@@ -156,7 +156,7 @@ def named(
     """
     labels = [label for label, _ in ranked]
     if options.label:
-        return list(dict.fromkeys(one for pattern in options.label for one in _fitting(pattern, ranked)))
+        return list(dict.fromkeys(method for pattern in options.label for method in _fitting(pattern, ranked)))
     best = {name: label for label, name in reversed(ranked)}
     of_each = [label for label, name in ranked if best[name] == label]
     return list(dict.fromkeys([*first, *of_each, *labels]))[:most]

@@ -63,23 +63,23 @@ def training(folders: Iterable[Path], options: PictureOptions) -> Picture:
     """
     known = trainings(folders)
     labels = _labels(known, options.names)
-    last = [one.validations[-1][1]["loss"] if one.validations else math.inf for one in known]
+    last = [curve.validations[-1][1]["loss"] if curve.validations else math.inf for curve in known]
     order = sorted(range(len(known)), key=last.__getitem__)
     best = [(labels[n], known[n].method or labels[n]) for n in order]
     chosen = set(named(best, options))
     losses, held_back, gains = [], [], []
-    for label, one in zip(labels, known, strict=True):
-        about: dict[str, Any] = {"form": one.label, "line": True, "quiet": label not in chosen}
-        if one.losses:
-            x, y = zip(*_averaged(one.losses), strict=True)
-            losses.append(Series(label, one.method, x, y, **about))
-        if one.validations:
-            x = tuple(tokens for tokens, _ in one.validations)
-            held_back.append(Series(label, one.method, x, tuple(v["loss"] for _, v in one.validations), **about))
-            y = tuple(v["content_gain"] for _, v in one.validations)
-            bars = tuple(_bar(v["content_gain"], v["content_error"]) for _, v in one.validations)
+    for label, course in zip(labels, known, strict=True):
+        about: dict[str, Any] = {"form": course.label, "line": True, "quiet": label not in chosen}
+        if course.losses:
+            x, y = zip(*_averaged(course.losses), strict=True)
+            losses.append(Series(label, course.method, x, y, **about))
+        if course.validations:
+            x = tuple(tokens for tokens, _ in course.validations)
+            held_back.append(Series(label, course.method, x, tuple(v["loss"] for _, v in course.validations), **about))
+            y = tuple(v["content_gain"] for _, v in course.validations)
+            bars = tuple(_bar(v["content_gain"], v["content_error"]) for _, v in course.validations)
             shown = bars if any(bars) and label in chosen else ()
-            gains.append(Series(label, one.method, x, y, intervals=shown, **about))
+            gains.append(Series(label, course.method, x, y, intervals=shown, **about))
     tokens = Axis("tokens learned from")
     zero = (Guide("", "level", (), (0.0,)),)
     # Names stand where lines are smooth; the losses on the corpus have them only where nothing else is drawn.
@@ -99,15 +99,15 @@ def training(folders: Iterable[Path], options: PictureOptions) -> Picture:
         "documents behind their own history",
         "The content gain is how much worse another document's history is",
     ]
-    meaning = "bars: one standard error, as the runs have stored it" if any(one.intervals for one in gains) else ""
+    meaning = "bars: one standard error, as the runs have stored it" if any(gain.intervals for gain in gains) else ""
     caption = picture.caption(sentences, [meaning, picture.grey_of(grey)], LeftOut(len(known)))
     return Picture(tuple(panels), caption, f"Grey: {'; '.join(grey)}." if grey else "")
 
 
 def _labels(known: Sequence[Training], names: Names) -> list[str]:
     """Short labels, numbered where several trainings have the same."""
-    short = unique_titles((one.label for one in known), names)
-    labels = [short[one.label] for one in known]
+    short = unique_titles((curve.label for curve in known), names)
+    labels = [short[curve.label] for curve in known]
     return [
         f"{text} #{labels[: n + 1].count(text)}" if labels.count(text) > 1 else text for n, text in enumerate(labels)
     ]
@@ -150,7 +150,7 @@ def _averaged(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]
     """At most `MOST` points, each the mean of so many neighbours."""
     size = math.ceil(len(points) / MOST)
     groups = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(sum(x for x, _ in one) / len(one), sum(y for _, y in one) / len(one)) for one in groups]
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def _bar(value: float, error: float) -> tuple[float, float] | None:

@@ -115,10 +115,10 @@ def _matplotlib() -> Any:
 def _looks(picture: Picture) -> Mapping[str, style.Look]:
     """The look of every label that is not grey; one of several panels is one series."""
     shown = {
-        one.label: (one.method or one.label, one.form)
+        drawn.label: (drawn.method or drawn.label, drawn.form)
         for panel in picture.panels
-        for one in panel.series
-        if not one.quiet
+        for drawn in panel.series
+        if not drawn.quiet
     }
     return dict(zip(shown, style.looks(shown.values()), strict=True))
 
@@ -130,7 +130,7 @@ def _height(panel: Panel, count: int) -> float:
     if panel.y.ticks:
         # Ticks stand at equal distances, so that the longest decides.
         return FOOT + ROW * max(2, *_counts([text for _, text in panel.y.ticks], TICK)) * len(panel.y.ticks)
-    labels = [one.label for one in panel.series if not one.quiet and panel.labels == "ends"]
+    labels = [drawn.label for drawn in panel.series if not drawn.quiet and panel.labels == "ends"]
     column = sum(LINE * lines + naming.BETWEEN for lines in _counts(labels, naming.BROAD))
     return max(HEIGHT if count == 1 else LOW_HEIGHT, column + 0.3 * (count == 1))
 

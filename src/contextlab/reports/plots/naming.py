@@ -51,7 +51,7 @@ def name(made: Figure, axes: Sequence[Axes], panels: Sequence[Panel], looks: Map
 
 def _texts(panel: Panel) -> dict[str, str]:
     """The labels of a panel's series, in several lines where they are long."""
-    labels = [one.label for one in panel.series if not one.quiet]
+    labels = [drawn.label for drawn in panel.series if not drawn.quiet]
     width = width_for(labels, BROAD)
     return {label: broken(label, width) for label in labels}
 
@@ -89,8 +89,8 @@ def _beside_points(made: Figure, axis: Axes, texts: Mapping[str, str]) -> None:
 
 def _legend(made: Figure, axes: Sequence[Axes]) -> None:
     entries: dict[str, Any] = {}
-    for one in axes:
-        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if len(entries) > 1:
         labels = [broken(label, WIDE) for label in entries]
@@ -116,16 +116,16 @@ def _bars(made: Figure, axis: Axes) -> list[Box]:
     """Intervals, lines without a name, and grey points, as narrow boxes."""
     from matplotlib.collections import LineCollection
 
-    collections = [one for one in axis.collections if isinstance(one, LineCollection)]
-    bars = [[(float(x), float(y)) for x, y in segment] for one in collections for segment in one.get_segments()]
+    collections = [lines for lines in axis.collections if isinstance(lines, LineCollection)]
+    bars = [[(float(x), float(y)) for x, y in segment] for lines in collections for segment in lines.get_segments()]
     ways = [_way(line) for line in axis.get_lines() if str(line.get_label()).startswith("_")]
     pairs = [(way[0], way[0]) for way in ways if len(way) == 1]
-    pairs += [pair for way in (*bars, *(one for one in ways if len(one) > 2)) for pair in pairwise(way)]
-    return [_around_line(_inches(made, axis, *one), _inches(made, axis, *other)) for one, other in pairs]
+    pairs += [pair for way in (*bars, *(curve for curve in ways if len(curve) > 2)) for pair in pairwise(way)]
+    return [_around_line(_inches(made, axis, *start), _inches(made, axis, *other)) for start, other in pairs]
 
 
-def _around_line(one: tuple[float, float], other: tuple[float, float]) -> Box:
-    low, high = [tuple(map(choose, one, other)) for choose in (min, max)]
+def _around_line(start: tuple[float, float], other: tuple[float, float]) -> Box:
+    low, high = [tuple(map(choose, start, other)) for choose in (min, max)]
     return Box(low[0] - THIN, low[1] - THIN, high[0] + THIN, high[1] + THIN)
 
 

@@ -46,7 +46,7 @@ def check_one(frame: pandas.DataFrame, columns: Sequence[str], why: str) -> None
         UserError: when they do.
     """
     for column in columns:
-        texts = sorted({str(one) for one in frame[column].dropna()})
+        texts = sorted({str(value) for value in frame[column].dropna()})
         if len(texts) > 1:
             shown = ", ".join(texts[:SHOWN]) + (", ..." if len(texts) > SHOWN else "")
             raise UserError(f"{why} one {column}, and there are {shown}: choose with --where '{column}=...'.")
@@ -112,14 +112,17 @@ def baselines_of(rows: pandas.DataFrame, baseline: str) -> dict[tuple[str, str],
 def difference(row: Any, other: Any) -> Metric | None:
     """The metric of one row minus that of another, over the examples that both runs store; None without any."""
     bounded = row.metric.startswith(HIGHER)
-    one, two = (_parts_of(run.folder, run.examples, row.metric) for run in (row, other))
-    return paired(Measure(row.metric, None, bounded), one, two)
+    own, others = (_parts_of(run.folder, run.examples, row.metric) for run in (row, other))
+    return paired(Measure(row.metric, None, bounded), own, others)
 
 
 def example_values(row: Any) -> dict[str, float]:
     """The metric of every example of a run: the mean over its questions, tokens or texts."""
     parts = _parts_of(row.folder, row.examples, row.metric)
-    return {name: sum(p.numerator for p in one) / sum(p.denominator for p in one) for name, one in parts.items()}
+    return {
+        name: sum(p.numerator for p in of_example) / sum(p.denominator for p in of_example)
+        for name, of_example in parts.items()
+    }
 
 
 def higher_is_better(frame: pandas.DataFrame, metric: str) -> bool | None:
@@ -148,7 +151,7 @@ def clusters_of(row: Any) -> tuple[int, str]:
     if not isinstance(row.folder, str):
         return 0, ""
     parts = _parts_of(row.folder, row.examples, row.metric)
-    clusters = {part.cluster for one in parts.values() for part in one}
+    clusters = {part.cluster for of_example in parts.values() for part in of_example}
     if clusters == set(parts):
         return len(clusters), "examples"
     of_works = any("work" in line.record for line in lines(Path(row.folder), row.examples))
@@ -200,8 +203,8 @@ def _parts(line: ExampleLine, metric: str) -> list[Part]:
     if at and (span := details.positions.get(f"{at['tokens']}k")):
         return [Part(span.nats, span.tokens, cluster)]
     if far:
-        questions = [one for one in details.questions if str(one.get("reach")) == far["reach"]]
-        return [_question(one, far["base"], cluster) for one in questions]
+        questions = [question for question in details.questions if str(question.get("reach")) == far["reach"]]
+        return [_question(question, far["base"], cluster) for question in questions]
     return []
 
 

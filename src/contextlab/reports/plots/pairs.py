@@ -75,7 +75,7 @@ def scatter(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut)
     only = series[0].label if len(series) == 1 else "other methods"
     axes = (Axis(f"{text}, {labels[first.method]}"), Axis(f"{text}, {only}"))
     side = {True: "above the diagonal", False: "below the diagonal", None: ""}[higher]
-    grey = [one.label for one in series if one.quiet]
+    grey = [curve.label for curve in series if curve.quiet]
     without = len(rows) - 1 - len(clouds)
     missing = left_out.also(without, f"without examples of {labels[first.method]}")
     drawn = of_metric[of_metric["run"].isin([first.run, *(row.run for row, _ in clouds.values())])]
@@ -83,7 +83,7 @@ def scatter(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut)
         [f"{text} of every example under {only} against {labels[first.method]}, {picture.data_of(drawn)}"],
         [
             f"{side}: {labels[first.method]} is worse" if side else "",
-            "larger with a number: several equal examples" if any(one.notes for one in series) else "",
+            "larger with a number: several equal examples" if any(curve.notes for curve in series) else "",
             picture.grey_of(grey),
         ],
         missing,
@@ -127,7 +127,7 @@ def controls(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut
         [f"Gain in {text} of the own context beyond {beyond}, {picture.data_of(drawn)}"],
         [
             "right of zero: the own context helps",
-            picture.bars_of(drawn, any(one.intervals for one in series), paired=True),
+            picture.bars_of(drawn, any(curve.intervals for curve in series), paired=True),
         ],
         left_out.also(without, "without a control"),
     )
@@ -169,5 +169,5 @@ def _cloud(label: str, row: Any, points: Sequence[tuple[float, float]], quiet: b
     )
 
 
-def _ordered(one: float, two: float) -> tuple[float, float]:
-    return min(one, two), max(one, two)
+def _ordered(first: float, second: float) -> tuple[float, float]:
+    return min(first, second), max(first, second)

@@ -33,12 +33,12 @@ def draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, style.Look]) -> Non
     _scale(axes, panel)
     for guide in panel.guides:
         _guide(axes, guide)
-    shown = [one for one in panel.series if not one.quiet]
-    for one in panel.series:
-        if one.quiet:
-            _quiet(axes, one)
-    for number, one in enumerate(shown):
-        _series(axes, one, looks[one.label], panel, shift(number, len(shown)) if panel.dodge else 0.0)
+    shown = [drawn for drawn in panel.series if not drawn.quiet]
+    for drawn in panel.series:
+        if drawn.quiet:
+            _quiet(axes, drawn)
+    for number, drawn in enumerate(shown):
+        _series(axes, drawn, looks[drawn.label], panel, shift(number, len(shown)) if panel.dodge else 0.0)
     axes.set_xlabel(axis_label(panel.x.label, FEW if panel.y.ticks else LETTERS))
     axes.set_ylabel(axis_label(panel.y.label))
     if panel.labels == "points":
@@ -110,7 +110,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
 
 def _decades(axis: Axis, panel: Panel) -> float:
     """Powers of ten that the points of an axis span."""
-    values = [value for one in panel.series for value in (one.x if axis is panel.x else one.y)]
+    values = [value for drawn in panel.series for value in (drawn.x if axis is panel.x else drawn.y)]
     return math.log10(max(values) / min(values))
 
 
@@ -120,34 +120,36 @@ def _moved(values: Sequence[float], by: float, axis: Axis) -> list[float]:
     return [value + by * bool(axis.ticks) for value in values]
 
 
-def _quiet(axes: Axes, one: Series) -> None:
+def _quiet(axes: Axes, drawn: Series) -> None:
     """A series that is there for comparison only."""
-    look: dict[str, Any] = {"color": style.PALE, "marker": "" if one.line else ".", "zorder": 2, "linewidth": 1.0}
-    axes.plot(one.x, one.y, linestyle="-" if one.line else "", **look)
+    look: dict[str, Any] = {"color": style.PALE, "marker": "" if drawn.line else ".", "zorder": 2, "linewidth": 1.0}
+    axes.plot(drawn.x, drawn.y, linestyle="-" if drawn.line else "", **look)
 
 
-def _series(axes: Axes, one: Series, look: style.Look, panel: Panel, by: float) -> None:
+def _series(axes: Axes, drawn: Series, look: style.Look, panel: Panel, by: float) -> None:
     # Side by side along the axis that has no intervals; negative, so that the first series is at the top.
-    x = _moved(one.x, by, panel.x) if one.along == "y" else list(one.x)
-    y = _moved(one.y, -by, panel.y) if one.along == "x" else list(one.y)
-    for at_x, at_y, interval in zip(x, y, one.intervals, strict=False):
+    x = _moved(drawn.x, by, panel.x) if drawn.along == "y" else list(drawn.x)
+    y = _moved(drawn.y, -by, panel.y) if drawn.along == "x" else list(drawn.y)
+    for at_x, at_y, interval in zip(x, y, drawn.intervals, strict=False):
         if interval is not None:
             low, high = interval
             # From its middle: an interval that is corrected for skewness need not hold its value.
             middle, half = (low + high) / 2, abs(high - low) / 2
             bar: dict[str, Any] = (
-                {"x": at_x, "y": middle, "yerr": half} if one.along == "y" else {"x": middle, "y": at_y, "xerr": half}
+                {"x": at_x, "y": middle, "yerr": half} if drawn.along == "y" else {"x": middle, "y": at_y, "xerr": half}
             )
             axes.errorbar(**bar, fmt="none", ecolor=look.colour, elinewidth=1.2, zorder=3)
     marker = marker_of(look)
-    if one.sizes:
-        for at_x, at_y, size in zip(x, y, one.sizes, strict=True):
+    if drawn.sizes:
+        for at_x, at_y, size in zip(x, y, drawn.sizes, strict=True):
             axes.plot([at_x], [at_y], **marker, linestyle="", markersize=_diameter(size), zorder=4, clip_on=False)
-        axes.plot([], [], **marker, linestyle="", label=one.label)
+        axes.plot([], [], **marker, linestyle="", label=drawn.label)
     else:
         every = max(1, len(x) // MARKERS)
-        axes.plot(x, y, **marker, linestyle=look.line if one.line else "", label=one.label, markevery=every, zorder=4)
-    for at_x, at_y, note, size in zip(x, y, one.notes, one.sizes, strict=False):
+        axes.plot(
+            x, y, **marker, linestyle=look.line if drawn.line else "", label=drawn.label, markevery=every, zorder=4
+        )
+    for at_x, at_y, note, size in zip(x, y, drawn.notes, drawn.sizes, strict=False):
         beside = (_diameter(size) / 2 + 4, 5)
         axes.annotate(note, (at_x, at_y), beside, textcoords="offset points", fontsize=style.SMALL, zorder=5)
 

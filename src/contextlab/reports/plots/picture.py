@@ -149,9 +149,9 @@ def _rounded(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.12g}"
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(one) for one in value]
+        return [_rounded(item) for item in value]
     return value
 
 
@@ -193,8 +193,8 @@ def grey_of(labels: Sequence[str]) -> str:
 def caption(sentences: Sequence[str], legend: Sequence[str], left_out: LeftOut) -> str:
     """At most two sentences, and a legend that ends with the runs that are not drawn; empty parts are not said."""
     missing = left_out.sentence
-    parts = [one for one in (*legend, missing[:1].lower() + missing[1:]) if one]
-    ends = [f"{_upper(one)}." for one in sentences if one]
+    parts = [part for part in (*legend, missing[:1].lower() + missing[1:]) if part]
+    ends = [f"{_upper(sentence)}." for sentence in sentences if sentence]
     return " ".join([*ends, *([f"{_upper('; '.join(parts))}."] if parts else [])])
 
 

@@ -103,7 +103,7 @@ def beside(
     order = sorted(range(len(points)), key=lambda n: (len(choices[n]), points[n]))
     starts = [order, *([n, *(other for other in order if other != n)] for n in order)]
     tries = [_placed(start, choices, points, sizes, room) for start in starts]
-    return min(tries, key=lambda one: one[0])[1]
+    return min(tries, key=lambda item: item[0])[1]
 
 
 def _choices(
@@ -178,9 +178,9 @@ def _badness(box: Box, point: Point, strangers: Sequence[Point], marks: Sequence
     distance = math.dist(*way)
     covered = sum(box.overlaps(bar) for bar in bars)
     # A label that is as near to another point could be taken for the name of that one.
-    crossed = sum(math.dist(one, box.nearest(*one)) < distance + NEAR for one in strangers)
+    crossed = sum(math.dist(stranger, box.nearest(*stranger)) < distance + NEAR for stranger in strangers)
     places = _along(way)
-    crossed += sum(any(_inside(place, one) for place in places) for one in marks)
+    crossed += sum(any(_inside(place, mark) for place in places) for mark in marks)
     return distance + COVERED * covered + CROSSED * crossed
 
 
@@ -204,9 +204,9 @@ def _inside(place: Point, box: Box) -> bool:
     return box.left < place[0] < box.right and box.low < place[1] < box.high
 
 
-def _cross(one: Stroke, other: Stroke) -> bool:
+def _cross(first: Stroke, other: Stroke) -> bool:
     """Whether two lines cross."""
-    (a, b), (c, d) = one, other
+    (a, b), (c, d) = first, other
     return _turn(a, b, c) * _turn(a, b, d) < 0 and _turn(c, d, a) * _turn(c, d, b) < 0
 
 

@@ -53,16 +53,18 @@ def pareto(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) 
     known = shown(rows, options, left_out)
     # The baseline is a point as well, since it has a cost: its difference to itself is 0.
     runs = [*known.observations, *(Observation(row, 0.0, None) for row in known.baselines.values())]
-    counted = {one.run.method: (cost, one) for one in runs if (cost := cost_of(one.run, x))}
+    counted = {run.run.method: (cost, run) for run in runs if (cost := cost_of(run.run, x))}
     if not counted:
         raise UserError(f"These results have no {COSTS[x]}: choose another cost with --x, or run `contextlab bench`.")
     higher = higher_is_better(frame, name)
-    points = [(cost, one.value) for cost, one in counted.values()]
+    points = [(cost, observation.value) for cost, observation in counted.values()]
     best = [list(counted)[number] for number in front(points, higher)] if higher is not None else []
-    order = ranked({label: (one.run.name, one.value) for label, (_, one) in counted.items()}, higher)
+    order = ranked(
+        {label: (observation.run.name, observation.value) for label, (_, observation) in counted.items()}, higher
+    )
     first = [*([known.baseline] if known.baseline else []), *reversed(best)]
     chosen = named(order, options, first)
-    series = [_series(known, [one], [cost], False, chosen) for cost, one in counted.values()]
+    series = [_series(known, [observation], [cost], False, chosen) for cost, observation in counted.values()]
     guides = _stair([points[list(counted).index(label)] for label in best]) + _zero(known)
     axis = Axis(COSTS[x], _scale([cost for cost, _ in points]))
     panel = Panel(axis, _axis(name, higher, known, options), tuple(series), guides, labels="points")
@@ -88,10 +90,12 @@ def length(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) 
     name = _one_metric(rows)
     known = shown(rows, options, left_out)
     higher = higher_is_better(frame, name)
-    lines = {label: sorted(own, key=lambda one: tokens_of(one.run)) for label, own in _by_method(known).items()}
+    lines = {label: sorted(own, key=lambda item: tokens_of(item.run)) for label, own in _by_method(known).items()}
     chosen = named(_ranked_lines(lines, higher), options)
-    series = [_series(known, own, [tokens_of(one.run) for one in own], True, chosen) for own in lines.values()]
-    tokens = [x for one in series for x in one.x]
+    series = [
+        _series(known, own, [tokens_of(observation.run) for observation in own], True, chosen) for own in lines.values()
+    ]
+    tokens = [x for curve in series for x in curve.x]
     scale: AxisScale = "log2" if max(tokens) > 2 * min(tokens) else "linear"
     axis = Axis("tokens of the context", scale)
     drawn = Panel(axis, _axis(name, higher, known, options), tuple(series), _zero(known), dodge=True, labels="ends")
@@ -175,10 +179,11 @@ def _by_bins(
     assert match is not None
     base = match["base"]
     higher = higher_is_better(frame, base)
-    lines = {label: sorted(own, key=lambda one: places[one.run.metric]) for label, own in _by_method(known).items()}
+    lines = {label: sorted(own, key=lambda item: places[item.run.metric]) for label, own in _by_method(known).items()}
     chosen = named(_ranked_lines(lines, higher), options)
     series = [
-        _series(known, own, [float(places[one.run.metric]) for one in own], True, chosen) for own in lines.values()
+        _series(known, own, [float(places[observation.run.metric]) for observation in own], True, chosen)
+        for own in lines.values()
     ]
     axis = Axis(along, ticks=tuple((float(number), text) for number, (_, text) in enumerate(bins)))
     drawn = Panel(axis, _axis(base, higher, known, options), tuple(series), _zero(known), dodge=True, labels="ends")
@@ -189,14 +194,17 @@ def _by_bins(
 
 def _by_method(known: Shown) -> dict[str, list[Observation]]:
     lines: dict[str, list[Observation]] = {}
-    for one in known.observations:
-        lines.setdefault(one.run.method, []).append(one)
+    for observation in known.observations:
+        lines.setdefault(observation.run.method, []).append(observation)
     return lines
 
 
 def _ranked_lines(lines: Mapping[str, Sequence[Observation]], higher: bool | None) -> list[tuple[str, str]]:
     """Methods by the mean of their values."""
-    means = {label: (own[0].run.name, sum(one.value for one in own) / len(own)) for label, own in lines.items()}
+    means = {
+        label: (own[0].run.name, sum(observation.value for observation in own) / len(own))
+        for label, own in lines.items()
+    }
     return ranked(means, higher)
 
 
@@ -217,12 +225,12 @@ def _one_metric(rows: pandas.DataFrame) -> str:
 def _series(known: Shown, own: Sequence[Observation], x: Sequence[float], line: bool, chosen: Sequence[str]) -> Series:
     run = own[0].run
     quiet = run.method not in chosen
-    intervals = () if quiet else tuple(one.interval for one in own)
+    intervals = () if quiet else tuple(observation.interval for observation in own)
     return Series(
         known.labels[run.method],
         run.name,
         tuple(map(float, x)),
-        tuple(float(one.value) for one in own),
+        tuple(float(observation.value) for observation in own),
         intervals if any(intervals) else (),
         line=line,
         form=run.method,
@@ -258,10 +266,10 @@ def _picture(
     panel: Panel, about: str, rows: pandas.DataFrame, known: Shown, left_out: LeftOut, legend: str = ""
 ) -> Picture:
     """A panel with its caption: what is drawn, of which data and model, what the bars are, and what is left out."""
-    drawn = {one.run.run for one in known.observations}
+    drawn = {observation.run.run for observation in known.observations}
     of_drawn = rows[rows["run"].isin(drawn)]
-    grey = [one.label for one in panel.series if one.quiet]
-    bars = picture.bars_of(of_drawn, any(one.intervals for one in panel.series), known.baseline is not None)
+    grey = [curve.label for curve in panel.series if curve.quiet]
+    bars = picture.bars_of(of_drawn, any(curve.intervals for curve in panel.series), known.baseline is not None)
     caption = picture.caption(
         [f"{about}, {picture.data_of(of_drawn)}"], [bars, legend, picture.grey_of(grey)], left_out
     )

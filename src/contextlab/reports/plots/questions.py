@@ -61,7 +61,7 @@ def break_even(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftO
     unit = COSTS[x].replace("example", "question")
     panel = Panel(Axis("questions about one context", "log2"), Axis(unit, "log"), series, guides, labels="ends")
     drawn = rows[rows["method"].isin(known)]
-    grey = [one.label for one in series if one.quiet]
+    grey = [curve.label for curve in series if curve.quiet]
     without = rows["run"].nunique() - len(known)
     missing = left_out.also(without, "without a context before its questions")
     about = f"{unit} with the context's share and that of training, {picture.data_of(drawn)}"
