@@ -119,15 +119,15 @@ def test_tasks_are_read_as_documented(text: str, listed: list[NamedItem]) -> Non
     [
         ("", "No method is named"),
         (" ,", "No method is named"),
-        ("longmem(K=32", "The bracket behind longmem is not closed: write longmem(K=32)."),
-        ("longmem(", "The bracket behind longmem is not closed: write longmem(key=value)."),
+        ("longmem(K=32", "The bracket after longmem is not closed: write longmem(K=32)."),
+        ("longmem(", "The bracket after longmem is not closed: write longmem(key=value)."),
         ("longmem(K)", "'K' of longmem has no value: write longmem(K=value)."),
         ("longmem(K=)", "There is no value for K of longmem"),
         ("longmem(K=1,K=1)", "longmem is given K twice: keep one of the two."),
-        ("longmem(K=1)x", "'x' stands behind longmem: put a comma between two methods."),
+        ("longmem(K=1)x", "'x' stands after longmem: put a comma between two methods."),
         ("longmem(K=[1)", "The value of K of longmem is not valid JSON"),
         ("longmem(K='1)", "The quotation of the value of K of longmem has no end: close it with '."),
-        ("longmem(K='1'2)", "'2)' stands behind K of longmem: put a comma between them."),
+        ("longmem(K='1'2)", "'2)' stands after K of longmem: put a comma between them."),
         ("(K=1)", "'(K=1)' has no name before it: begin with the name of the method."),
         ("'longmem", "The quotation of a method has no end"),
     ],
@@ -139,7 +139,7 @@ def test_what_does_not_follow_the_grammar_is_one_sentence(text: str, message: st
 
 
 def test_a_stroke_must_be_followed_by_a_split() -> None:
-    with pytest.raises(UserError, match="No split stands behind 'pg22/': name one, or leave the stroke away"):
+    with pytest.raises(UserError, match="No split stands after 'pg22/': name one, or leave the stroke away"):
         grammar.items("pg22/(tokens=1)", "task")
 
 
@@ -154,7 +154,7 @@ def test_a_value_of_set_is_text_unless_it_is_json_or_quoted() -> None:
     plain = ["", " a ", "x=y", "1,2)", "a'b", "nan"]
     assert [grammar.value(text, "it") for text in plain] == plain
     assert [grammar.value(text, "it") for text in ("null", "[1, 2]", "'[1]'")] == [None, [1, 2], "[1]"]
-    with pytest.raises(UserError, match="'x' stands behind the value of it"):
+    with pytest.raises(UserError, match="'x' stands after the value of it"):
         grammar.value("[1]x", "it")
 
 

@@ -7,7 +7,7 @@
     mark    = "(untrained)" | "(trained " tokens ")"
 
 A name is a registered one or `path.py:Class`; only tasks have splits. A plain value ends at a comma or a closing
-bracket; inside of brackets of its own it may hold both. In quotes, ' or ", a name, a split or a value may hold
+bracket; inside of its own brackets it may hold both. In quotes, ' or ", a name, a split or a value may hold
 anything, its own quotation mark written twice. White space around the parts has no meaning, nor has the mark by which
 tables say whether a method has learned something.
 """
@@ -25,13 +25,13 @@ from contextlab.errors import UserError, short
 Kind = Literal["method", "task", "objective"]
 
 UNTRAINED = "(untrained)"
-"""Mark in tables behind a method that has learned nothing."""
+"""Mark in tables after a method that has learned nothing."""
 MARK = re.compile(r"\((?:untrained|trained [^(),=]*)\)")
-"""What tables put behind a method that has something to learn."""
+"""Marks that tables put after a method that has something to learn."""
 FILE = ".py:"
 QUOTES = ("'", '"')
 SPECIAL = frozenset(",()[]{}'\"")
-"""What a plain name, split or value is not spelled with; in a value brackets could stay, if they are in pairs."""
+"""Characters that need quotes in a name, split or value; in a value, brackets could stay if they are in pairs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ def settings(text: str, owner: str) -> dict[str, Any]:
 
 
 def value(text: str, owner: str) -> Any:
-    """What a text stands for that is a value and nothing else, as behind `--set key=`; a plain one may hold anything.
+    """The value of a text that is a value and nothing else, as after `--set key=`; a plain one may hold anything.
 
     Raises:
         UserError: for a list or object that is no JSON, or a quotation without an end.
@@ -105,7 +105,7 @@ def value(text: str, owner: str) -> Any:
         return text
     result = reader.value(owner, end="")
     if reader.rest():
-        raise UserError(f"'{short(reader.rest())}' stands behind the value of {owner}: put all of it in quotes.")
+        raise UserError(f"'{short(reader.rest())}' stands after the value of {owner}: put all of it in quotes.")
     return result
 
 
@@ -155,7 +155,7 @@ class _Reader:
         self.text, self.position = text, 0
 
     def rest(self) -> str:
-        """What has not been read, without white space before it."""
+        """The text that has not been read, without white space before it."""
         self.position += len(self.text[self.position :]) - len(self.text[self.position :].lstrip())
         return self.text[self.position :]
 
@@ -180,7 +180,7 @@ class _Reader:
         return listed
 
     def item(self, kind: str) -> NamedItem:
-        """The next item and nothing of the comma behind it."""
+        """The next item, without the comma after it."""
         name, split = self.name(kind)
         if not name:
             raise UserError(f"'{short(self.rest())}' has no name before it: begin with the name of the {kind}.")
@@ -189,10 +189,10 @@ class _Reader:
             settings = self.settings(name, end=")")
             if not self.take(")"):
                 example = "key=value" if not settings else "{}={}".format(*next(iter(settings.items())))
-                raise UserError(f"The bracket behind {short(name)} is not closed: write {short(name)}({example}).")
+                raise UserError(f"The bracket after {short(name)} is not closed: write {short(name)}({example}).")
             self.mark()
         if self.rest() and not self.rest().startswith(","):
-            raise UserError(f"'{short(self.rest())}' stands behind {short(name)}: put a comma between two {kind}s.")
+            raise UserError(f"'{short(self.rest())}' stands after {short(name)}: put a comma between two {kind}s.")
         return NamedItem(name, split, settings)
 
     def name(self, kind: str) -> tuple[str, str | None]:
@@ -211,7 +211,7 @@ class _Reader:
         quoted = self.rest().startswith(QUOTES)
         split = self.quotation(f"a split of {name}") if quoted else self.run(",('\"").strip()
         if not split and not quoted:
-            raise UserError(f"No split stands behind '{short(name)}/': name one, or leave the stroke away.")
+            raise UserError(f"No split stands after '{short(name)}/': name one, or leave the stroke away.")
         return name, split
 
     def settings(self, owner: str, end: str) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class _Reader:
             settings[key] = self.value(f"{short(key)} of {owner}", end)
             if self.rest() and not self.rest().startswith((",", end or ",")):
                 raise UserError(
-                    f"'{short(self.rest())}' stands behind {short(key)} of {owner}: put a comma between them."
+                    f"'{short(self.rest())}' stands after {short(key)} of {owner}: put a comma between them."
                 )
         return settings
 
@@ -241,7 +241,7 @@ class _Reader:
             return self.quotation(f"the value of {owner}")
         plain = self.plain(end).strip()
         if not plain:
-            raise UserError(f"There is no value for {owner}: write one behind the =, or '' for an empty text.")
+            raise UserError(f"There is no value for {owner}: write one after the =, or '' for an empty text.")
         return None if plain == "null" else plain
 
     def json(self, owner: str) -> Any:
@@ -264,7 +264,7 @@ class _Reader:
         return quoted[1].replace(2 * quote, quote)
 
     def plain(self, end: str) -> str:
-        """Text up to a comma or `end` that stands in no bracket of its own."""
+        """Text up to a comma or `end` that stands in no brackets."""
         start, depth = self.position, 0
         while self.position < len(self.text):
             mark = self.text[self.position]

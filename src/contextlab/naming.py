@@ -1,4 +1,4 @@
-"""What a text means by a method: a registered one, a class in a file, or trained weights, with its settings.
+"""The meaning of the name of a method: a registered one, a class in a file, or trained weights, with settings.
 
 A method that is named without settings stands for the weights that a card recommends for it, on the backbone that they
 were trained beside.
@@ -28,7 +28,7 @@ FORM, PAPER = "form", "paper"
 
 @dataclasses.dataclass(frozen=True)
 class Meant:
-    """What a name stands for, before settings.
+    """The meaning of a name, before settings.
 
     Attributes:
         text: as it was written.
@@ -98,7 +98,7 @@ class NamedMethod:
     bare: bool = False
 
     def on(self, backbone: Backbone) -> NamedMethod:
-        """What it stands for on a backbone: the weights that are recommended there, where it was named alone."""
+        """Its meaning on a backbone: the weights that are recommended there, where it was named alone."""
         if not self.bare:
             return self
         listed = trained.recommendations()
@@ -152,7 +152,7 @@ class NamedMethod:
 
 
 def meant(text: str) -> Meant:
-    """What a name without settings stands for.
+    """The meaning of a name without settings.
 
     Raises:
         UserError: when there is nothing of that name, with the most similar one, or it cannot be used.
@@ -168,7 +168,7 @@ def meant(text: str) -> Meant:
 
 
 def methods(texts: str | Sequence[str]) -> list[tuple[grammar.NamedItem, Meant]]:
-    """The methods that a text, or each of several texts, lists, each with the settings behind its name.
+    """The methods that a text, or each of several texts, lists, each with the settings after its name.
 
     Raises:
         UserError: when none is named, a text does not follow the grammar, or as `meant`.
@@ -201,7 +201,7 @@ def method_of(text: str) -> str:
 
 
 def takes_form(kind: type[MethodConfig]) -> bool:
-    """Whether `form` means the form of the method, because it has no setting of its own with that name."""
+    """Whether `form` means the form of the method, because the method has no setting with that name."""
     return FORM not in {field.name for field in dataclasses.fields(kind)}
 
 

@@ -172,7 +172,7 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
         (["bench", "--method", f"{OTHER}(prior=1)", "--task", LETTERS], "There are no settings of"),
         (["bench", "--method", COUNTER, "--task", f"{LETTERS}/short", "--split", "long"], "in --split: keep one"),
         (["bench", "--method", COUNTER, "--task", f"{LETTERS}(tokens=1)", "--tokens", "2"], "in --tokens: keep one"),
-        (["bench", "--method", COUNTER, "--task", f"{LETTERS}/", "--limit", "1"], "No split stands behind"),
+        (["bench", "--method", COUNTER, "--task", f"{LETTERS}/", "--limit", "1"], "No split stands after"),
         (["bench", "--method", "window", "--task", "sst2", "--tokens", "9"], "is called tokens: leave --tokens out"),
         (["bench", "--method", "window", "--task", "squad", "--history", "9"], "leave --history out"),
         (["bench", "--method", "window", "--task", "pg22(tokens=0)"], "tokens='0' of pg22 is not valid"),

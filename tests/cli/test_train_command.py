@@ -73,7 +73,7 @@ def test_with_json_it_prints_the_card_and_nothing_else(tmp_path: Path, capfd: py
         (["--tokens", "0"], "tokens"),
         (["--segment", "4000"], "fewer than a segment of 4000"),
         (["--rows", "7"], "use --rows 4 or fewer"),
-        (["--objective", "lm("], "bracket behind lm"),
+        (["--objective", "lm("], "bracket after lm"),
     ],
 )
 def test_mistakes_are_one_sentence(

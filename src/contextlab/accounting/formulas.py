@@ -1,4 +1,4 @@
-"""What the formulas of methods share: the FLOPs of a model's parts, visible pairs, and the bytes of caches.
+"""Common parts of the formulas of methods: the FLOPs of a model's parts, visible pairs, and the bytes of caches.
 
 Everything follows from sizes; nothing is run. See `contextlab.formula`.
 """
@@ -127,7 +127,7 @@ def triangle(count: int) -> int:
 
 
 def pairs(used: int, tokens: int, most: int | None = None) -> int:
-    """Visible pairs of tokens behind so many slots in use, where no query sees more than `most` keys."""
+    """Visible pairs of tokens after so many slots in use, where no query sees more than `most` keys."""
     if most is None:
         return tokens * used + triangle(tokens)
     return causal_pairs(used + tokens, most) - causal_pairs(used, most)

@@ -5,7 +5,7 @@ functions that compute products are wrapped, for the duration of a call: each ru
 from the shapes of its arguments. Results are bitwise equal, and a product takes a microsecond longer. A product that
 is called from C++, or by a name that was bound before, is missed; therefore the ledger compares with the watch.
 
-The wrapped functions are those of all threads. Every thread has a counter of its own, and a thread without one runs the
+The wrapped functions are those of all threads. Every thread has its own counter, and a thread without one runs the
 function as it is.
 """
 

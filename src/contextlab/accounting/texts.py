@@ -1,4 +1,4 @@
-"""What the states of a run have read, so that formulas can be asked about calls on them."""
+"""The number of tokens that states of a run have read, from which formulas compute the cost of calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlab.method import State
 
 @dataclasses.dataclass(frozen=True)
 class ReadText:
-    """What is known of a state of one row.
+    """The text that a state of one row has read.
 
     Attributes:
         formula: of its method, for what was announced at its start; None where there is none, and every answer is None.
@@ -64,6 +64,6 @@ class ReadTexts:
             self._known[number] = weakref.ref(state, lambda _: self._known.pop(number, None)), text
 
     def of(self, state: State) -> ReadText:
-        """What a state has read; a text without a formula for a state that was not noted."""
+        """The text of a state; a text without a formula for a state that was not noted."""
         reference, text = self._known.get(id(state), (None, ReadText()))
         return text if reference is not None and reference() is state else ReadText()

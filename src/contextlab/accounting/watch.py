@@ -80,7 +80,7 @@ def _backend(args: tuple[Any, ...]) -> DispatchKey:
 
 @functools.cache
 def _parts(op: Any, backend: DispatchKey) -> DispatchKey | None:
-    """The dispatch key of an operation's decomposition; None for an operation with a kernel of its own."""
+    """The dispatch key of an operation's decomposition; None for an operation with its own kernel."""
     if not hasattr(op, "_overloadpacket") or torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), backend):
         return None
     for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.CompositeExplicitAutograd):

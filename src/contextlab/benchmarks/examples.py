@@ -21,7 +21,7 @@ class Example(Protocol):
 
 
 class Alone:
-    """An example that is a work of its own."""
+    """An example whose text is the whole work."""
 
     id: str
 

@@ -183,7 +183,7 @@ class Task(ABC):
         return Options(context, *(settings.get(name) for name in LENGTHS))
 
     def worded(self) -> Iterable[tuple[str, Task]]:
-        """Every split, with the task in each of the settings that have prompts of their own."""
+        """Every split, with the task in each of the settings that change its prompts."""
         return ((split, self) for split in self.splits)
 
     @abstractmethod

@@ -7,7 +7,7 @@ import typer
 from contextlab.cli import announce
 from contextlab.errors import UserError
 
-# Everything behind the first word is the harness's, `--help` too.
+# Everything after the first word is the harness's, `--help` too.
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
 

@@ -102,7 +102,7 @@ def _settings(name: str, config: type[Config]) -> list[dict[str, str]]:
 
 
 def _settings_of_method(name: str, config: type[Config]) -> list[dict[str, str]]:
-    """The settings of a method, as the name of trained weights stands for them, behind the word for its own form."""
+    """The settings of a method for which the name of trained weights stands, after the word for its own form."""
     from contextlab import naming
     from contextlab.grammar import spelled_value
 

@@ -34,7 +34,7 @@ Notes = Annotated[bool, typer.Option("--notes", help="Also how the numbers were 
 DataFolder = Annotated[Path | None, typer.Option(help="Folder of data sets; by default CONTEXTLAB_DATA.")]
 Device = Annotated[str | None, typer.Option(help="Torch device; by default the GPU, where there is one.")]
 OutOfReader = Annotated[Path | None, typer.Option("--out", hidden=True)]
-"""`--out` of a command that only reads, whose users are told the right name."""
+"""`--out` of a command that only reads, which is refused with the right name."""
 
 
 def check_reads(out: Path | None) -> None:

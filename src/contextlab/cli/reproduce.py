@@ -115,7 +115,7 @@ def _runs(paper: Paper, entry: PaperEntry, scale: Scale, data: Path | None, made
 
 
 def _plan(paper: Paper, entry: PaperEntry, scale: Scale, out: Path, data: Path | None, options: dict[str, Any]) -> Page:
-    """What an entry would run, with estimates."""
+    """The runs of an entry, with estimates."""
     from contextlab.reports.papers import plan, sheet
 
     speed, source = _speed(out)

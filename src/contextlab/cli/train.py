@@ -80,7 +80,7 @@ def _clock(seconds: float) -> str:
 
 
 def _say(card: CurveLine, out: Path) -> None:
-    """What a run has come to."""
+    """The outcome of a run."""
     if sys.stderr.isatty():
         print(file=sys.stderr)
     cost, first, last = card["cost"], card["curve"][0], card["gains"]

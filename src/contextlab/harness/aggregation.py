@@ -118,7 +118,7 @@ def result_of(
 
 
 def training_cost(method: AnyMethod) -> PhaseCost | None:
-    """What the weights of a method cost once; None where it has none, or they came without a card."""
+    """The cost of training the weights of a method; None without weights, or where their card is missing."""
     if method.card is None:
         return None
     cost = method.card.cost

@@ -36,7 +36,7 @@ class TaskCase:
 
     @property
     def data(self) -> Data:
-        """What is stored about its data."""
+        """The description of its data, as it is stored."""
         dataset = self.dataset
         return Data(source=dataset.source, sha256=dataset.sha256, examples=len(self.selected), note=dataset.note)
 

@@ -1,4 +1,4 @@
-"""What the code of a run computes: a digest of every module that its method and task import."""
+"""The state of the code of a run: a digest of every module that its method and task import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIGITS = 12
 
 @dataclasses.dataclass(frozen=True)
 class _Code:
-    """What a module computes.
+    """The code of a module.
 
     Attributes:
         digest: of its syntax without comments, documentation, layout and what only type checkers see.
@@ -226,7 +226,7 @@ def _token(item: Any) -> str:
 
 
 def _imported(item: Any, module: str, *, package: bool) -> Iterator[str]:
-    """What an import statement may import: the module that it names, and names in it, which may be modules."""
+    """Names that an import statement may import: its module, and the names in it, which may be modules."""
     if isinstance(item, ast.Import):
         yield from (alias.name for alias in item.names)
     elif isinstance(item, ast.ImportFrom):

@@ -100,7 +100,7 @@ class Results:
 
 
 def _short(run: Result) -> tuple[str, str, float, int]:
-    """What a run is, and its measure."""
+    """The label of a run, and its measure with value and number of examples."""
     metric = run.metrics[run.measure.name]
     return f"{labels.whole(run)} on {labels.of_result(run)} ({run.context})", run.measure.name, metric.value, metric.n
 

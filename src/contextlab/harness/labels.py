@@ -51,7 +51,7 @@ def whole(result: Result) -> str:
 
 
 def base(result: Result) -> tuple[str, list[str]]:
-    """What the label of a result begins with, and the names of the settings behind it."""
+    """The beginning of the label of a result, and the names of the settings after it."""
     if result.weights_name is not None:
         return result.weights_name, result.weights_changed
     return result.method, result.changed
@@ -72,7 +72,7 @@ def with_form(
 
 
 def legend(label: str, result: Result) -> str:
-    """What stands behind a label that is the name of trained weights; empty where a label says all itself.
+    """The meaning of a label that is the name of trained weights; empty for other labels.
 
     It is a part of a caption, without full stop: `longmem-difference: longmem(reduction=1,rank=16), trained with M=8192
     on 61,440 tokens`.
@@ -141,7 +141,7 @@ class WeightsName:
         defaults: Mapping[str, Any],
         free: Collection[str],
     ) -> Self | None:
-        """What names a method by its weights; None where its form is not one that the card declares free.
+        """The name of a method with weights; None where its settings differ in one that the card does not declare free.
 
         Args:
             weights: that it has; None for none with a card.

@@ -111,7 +111,7 @@ def bench(
 
 
 def _no_call(_: object) -> None:
-    """What is called where a caller wants no report."""
+    """Takes the place of a callback that is not given."""
 
 
 def _check_backbone(backbone: object) -> None:

@@ -1,4 +1,4 @@
-"""What a run stores: its manifest, a line for every example, and its result. Written and read through these models.
+"""The models of a stored run: its manifest, a line for every example, and its result.
 
 Fields that a later version adds are kept. Whatever is read has been validated, numbers are finite.
 """
@@ -84,7 +84,7 @@ class StoredModel(pydantic.BaseModel):
 
 
 class CallCost(StoredModel):
-    """What the calls of one phase of one example cost; see `accounting.ledger.TotalCost`."""
+    """The cost of the calls of one phase of one example; see `accounting.ledger.TotalCost`."""
 
     flops: Flops | None
     peak_bytes: Count | None
@@ -96,7 +96,7 @@ class CallCost(StoredModel):
 
 
 class PhaseCost(StoredModel):
-    """What one phase costs, per example; None where it was not counted."""
+    """The cost of one phase, per example; None where it was not counted."""
 
     flops: Flops | None = Field(description="floating-point operations, two per multiply-add; mean per example")
     flops_formula: Flops | None = Field(
@@ -183,7 +183,7 @@ class Provenance(StoredModel):
 
 
 class Manifest(StoredModel):
-    """What a run depends on, and the provenance of its first start."""
+    """The identity of a run, and the provenance of its first start."""
 
     schema_: Literal[2] = Field(default=2, alias="schema")
     run_id: str

@@ -245,7 +245,7 @@ def tokenizer_folder(backbone: str = BACKBONE) -> Path:
 def _write_tokenizer(folder: Path, definition: str) -> None:
     with files.new_folder(folder) as fresh:
         files.write(fresh / "tokenizer.json", definition)
-        # Without a class of its own, a checkpoint's tokenizer cannot bring code along.
+        # Without its own class, a checkpoint's tokenizer cannot bring code along.
         files.write(fresh / "tokenizer_config.json", json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
 
 

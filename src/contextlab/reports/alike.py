@@ -1,4 +1,4 @@
-"""What results of one table must have in common, and what is said of results that do not."""
+"""Checks that the results of a table are comparable, and sentences about those that are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a question costs: reading the context once and answering many questions about it."""
+"""The cost of a question when a context is read once and many questions are asked about it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALWAYS, NEVER = 0.0, math.inf
 
 @dataclasses.dataclass(frozen=True)
 class CostLine:
-    """What one context and its questions cost: a straight line over the number of questions.
+    """The cost of one context and its questions: a straight line over the number of questions.
 
     Attributes:
         context: cost of reading the context.
@@ -59,7 +59,7 @@ class CostLine:
         return ALWAYS if saved == 0 and more < 0 else NEVER
 
     def _beside(self, other: CostLine) -> tuple[float, float]:
-        """What the context costs more than the other's, and what every question saves."""
+        """The additional cost of the context over the other's, and the saving of every question."""
         return self.context - other.context, other.question - self.question
 
 
@@ -80,7 +80,7 @@ def line(result: Result, resource: Resource, contexts: int = 1) -> CostLine | No
 
 
 def questions_of(result: Result) -> float:
-    """Questions of an example, as its measure counts them; 1 where it has none of its own."""
+    """Questions of an example, as its measure counts them; 1 where the measure counts none."""
     counted = result.metrics.get(result.measure.name)
     return max(counted.n / result.data.examples, 1.0) if counted else 1.0
 

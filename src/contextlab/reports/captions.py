@@ -1,4 +1,4 @@
-"""What is said below a table: its data and what its numbers are, what signs mean, and notes on how it was made."""
+"""Captions of tables: the data, the meaning of numbers and signs, and notes on how the numbers were made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMED = ("context", "backbone", "dtype")
 """Dimensions that the first sentence names where they are equal for all rows; the notes name the others."""
 MACHINE = ("device", "seed")
 KINDS = ("real", "re-laid", "generated")
-"""What data can be, as the first word of their note says."""
+"""Kinds of data, by the first word of their note."""
 MOST_DATA = 2
 """So many different data sets are described in the caption; the notes describe more."""
 BY_WORK = "95 % intervals over independent works, texts or conversations"
@@ -92,7 +92,7 @@ def numbers(baseline: str, seeds: str, *, intervals: bool) -> str:
 
 
 def legend(columns: Sequence[Column], ends: tuple[str, str], names: Names, *, noisy: bool) -> Iterable[str]:
-    """What headings and signs mean.
+    """The meaning of headings and signs.
 
     Args:
         columns: of the table.
@@ -110,7 +110,7 @@ def legend(columns: Sequence[Column], ends: tuple[str, str], names: Names, *, no
 
 
 def own_windows(shown: NamedRuns, names: Names) -> Iterable[str]:
-    """Which models attend in a sliding window of their own, so that `full` is not attention to all tokens."""
+    """Models that themselves attend in a sliding window, so that `full` is not attention to all tokens."""
     yield from dict.fromkeys(
         f"{names.of('backbone', r.backbone)} attends in a sliding window of its own: with every method, full too, a "
         f"query sees at most {r.own_window:,} tokens there"
@@ -191,7 +191,7 @@ def below(table: Table, best: str = "Bold", second: str = "underlined") -> str:
 
 
 def explained(table: Table, best: str = "Bold", second: str = "underlined") -> tuple[str, ...]:
-    """What stands behind the two sentences of a caption: the legend, the marks, and which runs are left out."""
+    """The end of a caption, after its two sentences: the legend, the marks, and the runs that are left out."""
     marks = f"{best}: the best, {second}: the second best, where paired tests tell them from every other method"
     return (*table.legend, *([marks] if _marked(table) else []), *filter(None, [table.left_out]))
 

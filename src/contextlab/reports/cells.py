@@ -149,7 +149,7 @@ def value(cell: Cell, kind: ColumnKind) -> str:
 
 
 def deviation(cell: Cell, kind: ColumnKind) -> str:
-    """The standard deviation of a number behind a sign; empty without one."""
+    """The standard deviation of a number, after its sign; empty without a deviation."""
     if cell.deviation is None:
         return ""
     return f"± {number(cell.deviation, kind, _decimals(cell, kind)).removeprefix('+')}"

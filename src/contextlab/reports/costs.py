@@ -25,7 +25,7 @@ class CostColumn:
         title: heading in short.
         unit: its unit.
         groups: words of `--cost` that select it; the first is its own.
-        measured: whether it depends on the machine, so that processor and GPU need columns of their own.
+        measured: whether it depends on the machine, so that processor and GPU need separate columns.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What differs between two stored runs: settings, code, data and prompts, and which examples moved."""
+"""Differences between two stored runs: settings, code, data, prompts, and the examples whose quality changed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FIELDS = {
     ),
     "machine": ("provenance.device", "provenance.threads", "provenance.dtype", "provenance.seed"),
 }
-"""What is compared beside the method and its settings, by its kind."""
+"""Fields that are compared beside the method and its settings, by kind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _fields(first: Result, second: Result) -> Iterator[Field]:
             left, right = (_shown(_at(run, name), digest="sha" in name or "source" in name) for run in flat)
             if left != right:
                 yield Field(kind, name.split(".")[-1], left, right)
-    # Two methods have modules of their own; what both have must be equal.
+    # Each of two methods has its modules; those that both have must be equal.
     of_both = [run.provenance.code or {} for run in (first, second)]
     for module in sorted(of_both[0].keys() & of_both[1].keys()):
         left, right = (code[module] for code in of_both)
@@ -207,7 +207,7 @@ def _fields(first: Result, second: Result) -> Iterator[Field]:
 
 
 def _identity(result: Result) -> dict[str, JsonValue]:
-    """What the manifest of a run says about everything that its numbers depend on; empty without one."""
+    """The identity of a run in its manifest; empty without a manifest."""
     manifest = None if result.folder is None else read_manifest(result.folder)
     return {} if manifest is None else manifest.identity
 

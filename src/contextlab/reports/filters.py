@@ -221,7 +221,7 @@ COSTS: dict[str, tuple[str, Callable[[Result], float | None]]] = {
     "train": ("FLOP", _of("TFLOPs train", scale=TERA)),
     "seconds": ("s", _of("seconds", scale=1.0)),
 }
-"""What can be limited, with the unit and the number of a result."""
+"""Costs that can be limited, each with its unit and the number of a result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +257,7 @@ class LeftOut:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """What a table, picture or page shows of the runs below some folders.
+    """The runs below some folders that a table, picture or page shows.
 
     Attributes:
         results: that fit, every run once, with those of their metrics that fit.

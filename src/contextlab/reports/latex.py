@@ -110,7 +110,7 @@ def _environment(table: Table, labels: RowLabels, columns: list[int], kind: str,
 
 
 def _small_print(table: Table, labels: RowLabels, notes: bool) -> str:
-    """What stands below a table: notes on labels, the legend, and how the numbers were made where that is asked."""
+    """The text below a table: notes on labels, the legend, and on request how the numbers were made."""
     of_labels = [rf"\textsuperscript{{{letter}}}{escaped(note)}." for letter, note in labels.notes.items()]
     said = [*captions.explained(table), *(captions.remarks(table) if notes else ())]
     return " ".join(filter(None, [*of_labels, escaped(paragraph(said))]))
@@ -217,14 +217,14 @@ def _marked(text: str, cell: Cell, digits: tuple[int, int]) -> str:
 
 
 def _format(table: Table, column: int) -> tuple[int, int]:
-    """The most digits before and behind the decimal point."""
+    """The largest numbers of digits before and after the decimal point."""
     texts = [_number(cell, table.columns[column]).lstrip("+-") for cell in table.column(column)]
     parts = [text.partition(".") for text in texts]
     return max(len(whole) for whole, _, _ in parts), max(len(decimals) for _, _, decimals in parts)
 
 
 def _spec(table: Table, column: int) -> str:
-    """The type of a column: numbers aligned at the decimal point, and intervals behind them."""
+    """The type of a column: numbers aligned at the decimal point, and intervals after them."""
     whole, decimals = _format(table, column)
     texts = [_number(cell, table.columns[column]) for cell in table.column(column)]
     sign = "+" if any(text.startswith("+") for text in texts) else "-" if any(t.startswith("-") for t in texts) else ""
@@ -237,7 +237,7 @@ def _spec(table: Table, column: int) -> str:
 
 
 def _fields(table: Table, column: int) -> int:
-    """2 where a column has intervals or deviations, which stand in a column of their own."""
+    """2 where a column has intervals or deviations, which need a second column; otherwise 1."""
     return 2 if any(cell.low is not None or cell.deviation is not None for cell in table.column(column)) else 1
 
 

@@ -1,4 +1,4 @@
-"""What a table shows: rows, columns, metrics, costs, and how they are named and ordered."""
+"""The layout of a table: rows, columns, metrics, costs, and how they are named and ordered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDS = ("window", "full")
 
 @dataclasses.dataclass(frozen=True)
 class TableLayout:
-    """What a table shows.
+    """Rows, columns and numbers of a table.
 
     Attributes:
         rows: dimensions of the rows; others in which the results differ are added.

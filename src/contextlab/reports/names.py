@@ -15,7 +15,7 @@ from contextlab.reports.cells import Table
 
 KINDS = ("method", "task", "metric", "cost", "context", "backbone", "device", "dtype", "seed")
 BOUNDARIES = frozenset("(/ =,")
-"""What may follow a part of a label that is replaced."""
+"""Characters that may follow a part of a label that is replaced."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ ABSENT = object()
 def short_methods(labels: Iterable[str]) -> dict[str, str]:
     """Every label with those of its settings by which labels of one name differ, and whether it is trained.
 
-    Methods that are trained and those that are not are told apart by that word.
+    The word `trained` or `untrained` distinguishes methods of the same name.
 
     Args:
         labels: of methods, as in tables.
@@ -160,7 +160,7 @@ def _short(part: str, longest: int, notes: dict[str, str]) -> tuple[str, str]:
 
 
 def _unbracketed(text: str) -> str:
-    """`(K=32) (untrained)` as `K=32; untrained`, with a space behind every comma."""
+    """`(K=32) (untrained)` as `K=32; untrained`, with a space after every comma."""
     inner = text.strip().removeprefix("(").removesuffix(")").replace(") (", "; ")
     return ", ".join(part.strip() for part in inner.split(","))
 

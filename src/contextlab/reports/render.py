@@ -22,7 +22,7 @@ def render(table: Table, style: str = "markdown", *, notes: bool = False) -> str
     Args:
         table: from `tables.comparison`.
         style: one of `FORMATS`.
-        notes: whether to say below how the numbers were made; HTML always does, behind a heading that opens.
+        notes: whether to say below how the numbers were made; HTML always does, below a heading that opens.
 
     Raises:
         UserError: for another style.

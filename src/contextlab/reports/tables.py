@@ -248,7 +248,7 @@ class _Builder:
         return sorted(columns, key=key)
 
     def _sentences(self, cells: Iterable[Cell]) -> tuple[str, ...]:
-        """What the data and the numbers are."""
+        """Sentences on the data and the numbers."""
         counts = _examples(self._counts, self.names) if self._equal_n else ""
         baseline = self.names.of("method", self.layout.baseline or "")
         seeds = usual_seeds(self.entries) if self.layout.mean_seeds else ""
@@ -258,7 +258,7 @@ class _Builder:
         return (first, numbers) if numbers else (first,)
 
     def _legend(self, columns: Sequence[Column], *, noisy: bool) -> Iterator[str]:
-        """What headings and signs mean."""
+        """The meaning of headings and signs."""
         if self.layout.baseline:
             yield from captions.directions([entry.first for entry in self.entries], self.names)
         yield from captions.own_windows(self._shown, self.names)

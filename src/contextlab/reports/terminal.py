@@ -39,7 +39,7 @@ def screens(table: Table, width: int) -> Iterator[Screen]:
 
 
 def below(table: Table, *, notes: bool = False) -> Iterator[str]:
-    """What stands below the table: the notes on labels, the caption, and where asked how the numbers were made."""
+    """The lines below the table: notes on labels, the caption, and on request how the numbers were made."""
     for letter, note in short_labels(table, LONGEST).notes.items():
         yield f"[{letter}] {note}"
     yield captions.below(table)
@@ -87,7 +87,7 @@ def _heading(column: Column, *, with_group: bool) -> list[str]:
 
 
 def _broken(text: str, longest: int = 16) -> list[str]:
-    """A heading in lines, broken behind spaces and slashes, and within long words only where nothing else helps."""
+    """A heading in lines, broken after spaces and slashes, and within a word only where it is longer than a line."""
     lines = [""]
     for word in re.findall(r"[^\s/(,]*[\s/(,]*", text):
         for piece in (word[n : n + longest] for n in range(0, len(word), longest)):

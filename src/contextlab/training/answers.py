@@ -1,7 +1,7 @@
 """Instruction tuning (section 3.3 of GenerativeAdapter's paper): answers, from the memory alone of a context.
 
-A document is a context, and prompts with their answers behind it. The context becomes a memory, the rest is predicted
-behind it with an empty local context, and the answers alone count.
+A document is a context, and prompts with their answers after it. The context becomes a memory, the rest is predicted
+from it with an empty local context, and the answers alone count.
 
 Legend: B rows, P tokens of the contexts, T tokens of what follows.
 """
@@ -19,7 +19,7 @@ from contextlab.training.streams import Batch
 
 
 class Answers(SlotObjective):
-    """- log P of the answers of a document behind the memory of its context."""
+    """- log P of the answers of a document, given the memory of its context."""
 
     def check(self, segment: int) -> None:
         """Refuse documents without answers, and documents that are longer than a segment.

@@ -2,7 +2,7 @@
 
 Queries, keys and values are those of the frozen model with full attention. So no layer sees what another one has not
 learned yet, all of them learn side by side, and no gradient passes through the model: minutes where the other
-objectives need hours. A first stage, after which the method learns to predict with its own layers behind each other.
+objectives need hours. A first stage, after which the method learns to predict with all its layers in sequence.
 
 Legend: B rows, T tokens of a segment, H query heads, K key/value heads, D head width.
 """
@@ -25,7 +25,7 @@ from contextlab.training.streams import Batch
 class AttentionFit(Objective):
     """Squared error of attention outputs relative to full attention's squared norm, the mean over layers.
 
-    Every segment is a text of its own: full attention begins with it, and so does the method.
+    Every segment is a separate text: full attention begins with it, and so does the method.
     """
 
     def __init__(self, method: AnyMethod, corpus: Corpus, config: Any) -> None:
@@ -62,7 +62,7 @@ class _Beside:
     """Full attention, which the model goes on with, and beside it the attention that is fitted.
 
     Attributes:
-        errors: of all layers so far, each with a graph of its own.
+        errors: of all layers so far, each with a separate graph.
     """
 
     def __init__(self, full: CacheReader, attend: Attend, real_BT: Tensor) -> None:

@@ -93,7 +93,7 @@ def of(
 
 
 def _cost(trainer: Trainer, begun: cards.Card | None) -> dict[str, Any]:
-    """What the weights have cost, those they began with included."""
+    """The cost of the weights, that of the weights they began with included."""
     progress = trainer.progress
     flops, seconds, tokens = progress.flops, progress.seconds, progress.tokens
     if begun is not None:
@@ -108,7 +108,7 @@ def _cost(trainer: Trainer, begun: cards.Card | None) -> dict[str, Any]:
 
 
 def _corpus(corpus: Corpus) -> dict[str, Any]:
-    """What was trained on, with the works and licences that the corpus names."""
+    """The corpus of the training, with the works and licences that it names."""
     held_back = set(corpus.held_back)
     works = [{**entry.about, "held_back": n in held_back} for n, entry in enumerate(corpus.documents) if entry.about]
     licences = {entry.about.get("licence") or entry.about.get("license") for entry in corpus.documents}

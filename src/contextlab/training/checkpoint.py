@@ -94,7 +94,7 @@ def stored(out: Path) -> list[Path]:
 
 
 def read(folder: Path) -> Extra:
-    """What was saved with a checkpoint, whose files are whole.
+    """The extra data of a checkpoint whose files are whole.
 
     Raises:
         UserError: when one is not.
@@ -141,7 +141,7 @@ def load(folder: Path, trainer: Trainer, course: str = "") -> Extra:
 
 
 def _save_own(folder: Path, trainer: Trainer) -> None:
-    """What every process has for itself: its rows, their states, its draws, and the moments that it keeps."""
+    """The data of a single process: its rows, their states, its draws, and the moments that it keeps."""
     rank, device = trainer.processes.rank, trainer.method.backbone.device
     trainer.state.save(folder / f"state-{rank}.safetensors")
     random = {"cpu": torch.get_rng_state()}

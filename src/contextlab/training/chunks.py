@@ -1,7 +1,7 @@
 """The objectives of GenerativeAdapter's paper: reconstruction of what was read, and completion of it (section 3.3).
 
-A row of a batch is a context of its own: n chunks, which are read one after the other into an empty memory. Completion
-slot i is chunk i behind the memory of the chunks before it. Reconstruction slot i holds tokens of chunks 0 to i, which
+A row of a batch is a separate context: n chunks, which are read one after the other into an empty memory. Completion
+slot i is chunk i after the memory of the chunks before it. Reconstruction slot i holds tokens of chunks 0 to i, which
 are predicted from their memory with an empty local context. The first token of a slot is predicted from nothing and
 counts nowhere, as in the released code; the first chunk, in front of which there is no memory, is no completion slot.
 
@@ -102,7 +102,7 @@ class Reconstruction(SlotObjective):
 
 
 class Completion(Reconstruction):
-    """- log P of every chunk behind the memory of the chunks before it."""
+    """- log P of every chunk, given the memory of the chunks before it."""
 
     Config: ClassVar[type[Config]] = CompletionConfig
 

@@ -1,4 +1,4 @@
-"""The contrast objective: predict a document better behind its own memory than behind another document's.
+"""The contrast objective: predict a document better from its own memory than from another document's.
 
 A loss alone is lowered most easily by learning the domain, which another document's memory serves as well; only the
 difference of the two measures what was learned from this document.
@@ -33,12 +33,12 @@ class ContrastConfig(ObjectiveConfig):
 
 
 class Contrast(Objective):
-    """own + softplus(weight (own - other)) per row, for the same tokens behind the own and the next row's state."""
+    """own + softplus(weight (own - other)) per row, for the same tokens after the own and the next row's state."""
 
     Config: ClassVar[type[Config]] = ContrastConfig
 
     def __call__(self, state: State, batch: Batch) -> Outcome:
-        """Learn from the batch twice; rows without a history of their own count with their own loss alone.
+        """Learn from the batch twice; rows without a history count with their own loss alone.
 
         Raises:
             UserError: when there is one row.

@@ -80,7 +80,7 @@ class Corpus:
         key: sha256 over the files and the tokenizer.
         files: sha256 of every file.
         documents: in the order of the files.
-        ids: the tokens of all documents, one document behind the other.
+        ids: the tokens of all documents, one document after the other.
         most: the largest token.
     """
 
@@ -99,7 +99,7 @@ class Corpus:
 
     @functools.cached_property
     def held_back(self) -> list[int]:
-        """Documents for validation, in an order of their own.
+        """Documents for validation, in a separate order.
 
         A document's digest decides, so that adding others changes little; copies of a text are held back together.
         """

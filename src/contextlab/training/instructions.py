@@ -1,4 +1,4 @@
-"""Many-shot instruction tuning (EVALM, section 3.2): examples of a task, each in words, one behind the other.
+"""Many-shot instruction tuning (EVALM, section 3.2): examples of a task, each in words, one after the other.
 
 A file whose name ends in `.instructions.jsonl` has an example on every line, as in FLAN: `inputs`, `targets`, and the
 name of its task. All examples of a task are one document, in an order that their digests give. Training cuts documents

@@ -56,7 +56,7 @@ class OptimiserStep:
 
 @dataclasses.dataclass
 class TrainingProgress:
-    """What a run has come to; everything that counts beside tensors.
+    """The progress of a run, beside its tensors.
 
     Attributes:
         tokens: learned from, by all processes.
@@ -116,7 +116,7 @@ class Trainer:
         self.progress = TrainingProgress()
 
     def _groups(self) -> list[dict[str, Any]]:
-        """What is learned, grouped by the factors of the learning rate."""
+        """The learned parameters, grouped by the factors of the learning rate."""
         named = {name: parameter for name, parameter in self.learned.named_parameters() if parameter.requires_grad}
         groups: dict[float, list[nn.Parameter]] = {}
         for parameter, factor in zip(named.values(), rates.factors(self.settings.rates, list(named)), strict=True):

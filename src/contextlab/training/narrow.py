@@ -1,6 +1,6 @@
 """Products in bfloat16 on a GPU: the linear layers compute narrow, and everything between them stays as wide as it is.
 
-Autocast around a whole method would reach caches, banks and summaries, which have types of their own, and operations
+Autocast around a whole method would reach caches, banks and summaries, which have their types, and operations
 outside of torch, which it does not cast.
 """
 

@@ -1,4 +1,4 @@
-"""What training minimises: an objective learns from one batch and gives a loss for every token of it.
+"""Objectives of training: each learns from a batch and gives a loss for every token of it.
 
 Legend: B rows, T tokens of a segment.
 """
@@ -20,7 +20,7 @@ from contextlab.training.streams import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What learning from a batch leaves.
+    """The outcome of learning from a batch.
 
     Attributes:
         state: after it, with its graph.
@@ -64,7 +64,7 @@ class Objective(ABC):
 
     @abstractmethod
     def __call__(self, state: State, batch: Batch) -> Outcome:
-        """Learn from a batch behind a state; rows that begin a document have been restarted."""
+        """Learn from a batch after a state; rows that begin a document have been restarted."""
 
 
 class LanguageModel(Objective):

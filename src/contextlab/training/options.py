@@ -17,14 +17,14 @@ LOCAL = 1024
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class TrainConfig(Config):
-    """Length, optimiser, and what is looked at on the way; methods have defaults of their own for the optimiser.
+    """Length, optimiser and validation of a training; the defaults of the optimiser are those of the method.
 
     Attributes:
         tokens: tokens to train on, padding left out.
         rows: documents side by side, in every process.
         segment: tokens of one row in one batch, through which gradients reach; `segments` of the method's own, or of
             1,024, when not given.
-        sequence: tokens of a document that are read as one text; behind them its row goes on with an empty state. Whole
+        sequence: tokens of a document that are read as one text; after them its row goes on with an empty state. Whole
             documents when not given.
         segments: what a method writes into its memory in one of its segments and reads in the next gets a gradient only
             where both are in one batch; not used with `segment`.
@@ -41,7 +41,7 @@ class TrainConfig(Config):
         accumulate: batches per step of the optimiser.
         objective: what is minimised, as `lm` or `teacher(k=64)`.
         order: `documents`, each from its beginning to its end; or `shuffled`, whole segments of all documents in random
-            order, each behind an empty state.
+            order, each from an empty state.
         seed: of the order of documents, the initial weights and all draws.
         evaluate_every: tokens between validations; so many that these cost a twentieth of the training when not given.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
@@ -49,7 +49,7 @@ class TrainConfig(Config):
         texts: texts of every one of them.
         history: tokens that validation reads before those it scores; two segments when not given.
         validation: what is scored: `completion`, what follows the history; or `reconstruction`, the history's last
-            segment once more, behind the memory alone.
+            segment once more, from the memory alone.
         scored: tokens that it scores; a segment when not given.
         dtype: of the products of linear layers; `auto` is bfloat16 on a GPU, and float32 elsewhere.
         storage: type of the weights that are written at the end; int8 is for matrices, with a scale per output channel.

@@ -1,4 +1,4 @@
-"""One process, or several that `accelerate launch` or torchrun started, each with rows of its own.
+"""One process, or several that `accelerate launch` or torchrun started, each with its own rows.
 
 `learn` is no forward pass of a module, so that wrappers which reduce gradients in hooks do not see it: gradients of
 what is learned are added up here, by hand. Nor could a pass gather weights from all processes (FSDP): how many passes a

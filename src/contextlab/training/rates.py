@@ -1,4 +1,4 @@
-"""Learning rates of their own for parts of what is learned."""
+"""Separate learning rates for parts of the learned module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checked(rates: str) -> str:
 
 
 def factors(rates: str, names: Sequence[str]) -> list[float]:
-    """What the learning rate of every parameter is multiplied by.
+    """The factor of the learning rate of every parameter.
 
     Args:
         rates: patterns of names with factors, as `summaries.*:10|updates.*:2`; the first that fits counts.

@@ -1,4 +1,4 @@
-"""What a run leaves beside its tensors: JSON files that are there as a whole or not at all, and the curve."""
+"""The files of a run beside its tensors: JSON files that are written as a whole or not at all, and the curve."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Curve:
 
     Args:
         path: of the file; None keeps nothing, in processes that write none.
-        length: bytes of it that a checkpoint knows of; what an interrupted run wrote behind them is cut off.
+        length: bytes of it that a checkpoint knows of; later bytes of an interrupted run are cut off.
         sha256: of these bytes; None where the checkpoint does not know it.
 
     Raises:

@@ -187,7 +187,7 @@ class _Run:
                 raise KeyboardInterrupt
 
     def _agreed(self, *wishes: bool) -> list[bool]:
-        """What any of the processes wishes, for all of them do the same."""
+        """Whether any of the processes wishes it: all of them do the same."""
         return [bool(sum_) for sum_ in self.processes.add([torch.tensor(wishes, dtype=torch.float64)])[0].tolist()]
 
     def _validate(self) -> None:
@@ -245,7 +245,7 @@ class _Run:
         return records.read(self.out / cards.CARD) or {}
 
     def _about(self) -> dict[str, Any]:
-        """What a run is: the same in every command that goes on with it."""
+        """The identity of a run, which is the same in every command that continues it."""
         return {
             "schema": 2,
             "method": self.name,
@@ -283,7 +283,7 @@ class _Run:
         return stored
 
     def _other_length(self, tokens: int) -> str:
-        """What to do where the learning rate of a run depends on its length, and another one is asked for."""
+        """The advice where the learning rate of a run depends on its length, and another length is asked for."""
         settings = self.settings
         falls = f"schedule={settings.schedule}" if settings.schedule != "constant" else f"warmup={settings.warmup}"
         return (

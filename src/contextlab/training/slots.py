@@ -1,7 +1,7 @@
 """Slots: tokens that are predicted from a memory, and a loss that says what the memory holds of a text.
 
 GenerativeAdapter's paper trains with slots (section 3.3): a chunk that was read is predicted again from nothing but the
-adapter, the next chunk is predicted behind it. What a slot's tokens are compared with is the same for all methods.
+adapter, the next chunk is predicted after it. What a slot's tokens are compared with is the same for all methods.
 
 Legend: B rows, T tokens of a slot, P tokens of a context, C width of the model, N positions of all rows, k tokens kept.
 """
@@ -85,7 +85,7 @@ class SlotObjective(Objective):
         self.full, self.k = Full(method.backbone), min(config.teacher, method.backbone.vocab_size)
 
     def slot(self, state: State, slot: Slot) -> tuple[State, Loss]:
-        """The state behind a slot, and its loss; a row alone has nothing to contrast.
+        """The state after a slot, and its loss; a row alone has nothing to contrast.
 
         Args:
             state: with the memory of every row's context.

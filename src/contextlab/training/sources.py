@@ -51,7 +51,7 @@ class TrainingText:
 
     @property
     def text(self) -> str:
-        """All parts, one behind the other."""
+        """All parts, one after the other."""
         return "".join(part.text for part in self.parts)
 
 
@@ -94,7 +94,7 @@ class CorpusSource:
 
 
 def open_source(location: str | Path) -> CorpusSource:
-    """The files of documents behind a name.
+    """The files of documents that a name stands for.
 
     Args:
         location: a folder, in which every file of a known form counts at any depth; one file; or `hub:NAME`, perhaps
@@ -141,7 +141,7 @@ def _fetched(name: str) -> Path:
 
 
 def _bytes(path: Path) -> bytes:
-    """What a file holds, unpacked.
+    """The content of a file, unpacked.
 
     Raises:
         UserError: when it cannot be read.
@@ -179,7 +179,7 @@ def _lines(path: Path) -> Iterator[tuple[tuple[TextPart, ...], dict[str, Any]]]:
 
 
 def _parts(value: Any) -> tuple[TextPart, ...]:
-    """The text of a line; or a context, and behind it the prompts and answers of the line, or of each of its `turns`.
+    """The text of a line; or a context, and after it the prompts and answers of the line, or of each of its `turns`.
 
     Raises:
         ValueError, KeyError, TypeError or AttributeError: for a line of another form, or an empty context or answer.

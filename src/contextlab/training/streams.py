@@ -25,7 +25,7 @@ from contextlab.training.corpus import Corpus
 Position = tuple[int, int, int]
 """Of a row: the pass through its documents, the index of the document in the order of this pass, tokens read of it."""
 Stretch = tuple[int, int, int]
-"""What is read in one go, from an empty state on: a document, its first token and the end; whole, or one segment."""
+"""Tokens that are read from an empty state: a document, its first token and the end; whole, or one segment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Batch:
 
     @property
     def scale(self) -> float:
-        """What sums over the tokens that count are multiplied with, so that each stands for as many tokens as were
+        """The factor of sums over the tokens that count, with which each stands for as many tokens as were
         read for it; gradients are divided by the tokens that were read.
         """
         return 1.0 if self.answers_BT is None else float(self.lengths_B.sum() / self.counted_BT.sum().clamp(min=1))
@@ -77,7 +77,7 @@ class Streams:
         rows: of all processes.
         segment: the most tokens of a segment.
         seed: of the order of the documents.
-        shuffled: whether a row reads whole segments of all documents in random order, each as a document of its own.
+        shuffled: whether a row reads whole segments of all documents in random order, each as a separate document.
         sequence: tokens of a document that are one text, a segment at least; all of them when None, or if shuffled.
         mine: rows of this process; all of them when None.
         device: of the batches.
@@ -117,7 +117,7 @@ class Streams:
         self.position: list[Position] = [(0, 0, 0) for _ in self.rows]
 
     def order(self, row: int, epoch: int) -> list[int]:
-        """What a row of this process reads in one pass: numbers in `stretches`, for documents their own."""
+        """The numbers of the stretches, or else documents, that a row of this process reads in one pass."""
         if (row, epoch) not in self._orders:
             order = list(self.groups[row])
             random.Random(f"{self.seed} {self.rows[row]} {epoch}").shuffle(order)

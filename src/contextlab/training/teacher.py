@@ -36,7 +36,7 @@ PLACES = 128
 NEAR = 16
 """Blocks that are kept in memory."""
 LEAST = 1e-6
-"""What the student leaves for all other tokens together counts at least as much."""
+"""The least probability that counts for all other tokens together."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -101,7 +101,7 @@ class Teacher(Objective):
         return stored["ids"], stored["logprobs"]
 
     def _stored(self, document: int, number: int) -> dict[str, Tensor]:
-        """What is kept of a block: from memory, else from the disk, else computed."""
+        """The stored teacher of a block: from memory, else from the disk, else computed."""
         key = document, number
         if key not in self._near:
             path = self.folder / f"{document:06d}-{number:06d}.safetensors"
@@ -131,7 +131,7 @@ class Teacher(Objective):
 
 
 def _about(path: Path) -> dict[str, str]:
-    """What the file of a block says of itself: which block of which texts and teacher it is."""
+    """The description in the file of a block: its texts, its teacher and its number."""
     return {"kind": KIND, "block": f"{path.parent.name}/{path.stem}"}
 
 
@@ -145,13 +145,13 @@ def block(path: Path) -> dict[str, Tensor] | None:
 
 
 def best(backbone: Backbone, hidden_NC: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`ids_Nk` and `logprobs_Nk` of the most probable tokens behind hidden states."""
+    """`ids_Nk` and `logprobs_Nk` of the most probable tokens, from hidden states."""
     tops = [backbone.logprobs_of_all(piece_NC).topk(k) for piece_NC in hidden_NC.split(PLACES)]
     return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
 
 
 def cross_entropies(backbone: Backbone, hidden_NC: Tensor, ids_Nk: Tensor, logprobs_Nk: Tensor) -> Tensor:
-    """`loss_N`: cross-entropy of the head's distribution behind hidden states to a teacher's most probable tokens.
+    """`loss_N`: cross-entropy of the head's distribution at hidden states to a teacher's most probable tokens.
 
     Whole distributions are in memory for a few places at one time, in the backward pass too.
     """

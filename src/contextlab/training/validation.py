@@ -1,9 +1,9 @@
 """Validation on held-back documents: loss, what the own history gives above another's, and the share of full attention.
 
-Every text is a history and a segment that is scored behind it. Behind its own history the loss is that of the method;
-behind another document's it is what the method has learned of the domain; the difference is what it got from this
+Every text is a history and a segment that is scored after it. After its own history the loss is that of the method;
+after another document's it is what the method has learned of the domain; the difference is what it got from this
 document. The windows of equal length that the share is measured from start cold at the scored segment. Reconstruction
-scores the end of the history once more, behind the memory alone, and full attention has it in view.
+scores the end of the history once more, from the memory alone, and full attention has it in view.
 
 The texts of one document depend on each other, so that standard errors count documents.
 
@@ -39,11 +39,11 @@ SHARE_OF_TRAINING, READS_PER_TOKEN = 0.05, 3
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """What a method is worth on held-back texts, in nats per token.
+    """Losses of a method on held-back texts, in nats per token.
 
     Attributes:
-        loss: behind the own history.
-        wrong: behind another document's history.
+        loss: after the own history.
+        wrong: after another document's history.
         content_gain: wrong - loss.
         content_error: standard error of the content gain over the documents; None for one document.
         share: (window - loss) / (window - full); None where full attention gains nothing.
@@ -164,7 +164,7 @@ class Validator:
 
     @torch.no_grad()
     def _behind_own(self, method: AnyMethod, *, alone: bool = False) -> tuple[State, Tensor]:
-        """The state behind the histories, without local context or with it, and `logprobs_BS` behind it."""
+        """The state after the histories, without local context or with it, and `logprobs_BS` from it."""
         state, _ = method.read(method.start(len(self.documents)), self.history_BH, logprobs=False)
         state = method.memory_alone(state) if alone else state
         return state, self._scored(method, state)

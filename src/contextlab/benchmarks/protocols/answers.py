@@ -56,7 +56,7 @@ class QuestionProtocol(Protocol):
         summary: computes the metrics from all records; the measures' means over all questions when None.
         over_works: whether that summary's first metric is the mean over works of the means over their questions.
         wording: whether context and question are plain text or use the backbone's chat template.
-        bare: name of the prompt file for a question that is a turn of its own.
+        bare: name of the prompt file for a question that is a separate turn.
     """
 
     def __init__(

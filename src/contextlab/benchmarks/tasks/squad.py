@@ -55,7 +55,7 @@ class SQuAD(Task):
 
 
 def note(known: Sequence[Sequence[Passage]], path: Path) -> str:
-    """What the articles of a file are, for tables."""
+    """The description of the articles of a file, for tables."""
     if proofs.published("squad", path):
         return "real: the SQuAD v1.1 development set"
     items = [

@@ -49,7 +49,7 @@ class SQuADICL(Task):
     config: SQuADICLConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
-        """Questions of every second article in a fixed random order, n behind one draw of demonstrations.
+        """Questions of every second article in a fixed random order, n after one draw of demonstrations.
 
         Raises:
             UserError: when the data folder lacks the file, it is broken, or it has too few demonstrations.

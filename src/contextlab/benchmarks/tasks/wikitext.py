@@ -20,7 +20,7 @@ from contextlab.errors import UserError
 if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
-# Headings of sections have two or more equals signs; formulas on a line of their own have no empty line after them.
+# Headings of sections have two or more equals signs; formulas on a separate line have no empty line after them.
 TITLE = re.compile(r"^ = (?!= ).* = \n(?= \n)", re.MULTILINE)
 COMPLETE = 60
 # Numbers of documents and words of the generated sample, and its seeds by split.

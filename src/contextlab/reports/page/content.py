@@ -1,4 +1,4 @@
-"""What a page shows of an example, of its stored record, and of a method or task."""
+"""Texts, records and cards as a page shows them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def texts(run: Any, ids: Collection[str], data: Path) -> dict[str, Any]:
 
 
 def shown(example: Any) -> dict[str, Any]:
-    """What a page shows of an example; nothing of a type that it does not know."""
+    """The texts of an example; empty for an unknown type of example."""
     if isinstance(example, Choice):
         return {"end": _end(example.context), "options": [_cut(candidate) for candidate in example.candidates]}
     if isinstance(example, Reading):
@@ -84,7 +84,7 @@ DIGITS = 4
 
 
 def answers(record: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """What a page shows of a record.
+    """The parts of a record that a page shows.
 
     Returns:
         `items`: one for every question, with `id`, `said`, `right`, `score` and `nats` of the candidates, as far as

@@ -1,4 +1,4 @@
-"""What a page shows before an example is opened: runs with their metrics and costs, and groups of the same examples."""
+"""The first view of a page: runs with their metrics and costs, and groups of runs on the same examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from contextlab.reports.plots.style import POLYGONS, looks
 
 COLUMNS = ("run", "method", "name", "task", "benchmark", "context", "backbone", "device", "dtype", "seed", "examples")
 ABOUT = ("task", "examples", "note", "source")
-"""What is said of a group of runs on the same examples."""
+"""Fields that describe a group of runs on the same examples."""
 
 
 def overview(frame: pandas.DataFrame, names: Names = PLAIN, baseline: str | None = None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 SAME = ("task", "data", "context", "backbone", "dtype", "seed", "examples")
-"""What runs have in common that are compared: everything but the method and the machine."""
+"""Fields that are equal in runs that are compared: all but the method and the machine."""
 
 
 def baselines(rows: Sequence[Any], baseline: str | None) -> list[Any]:

@@ -121,7 +121,7 @@ def _examples(result: Result) -> str:
 
 
 def _training(measured: Measured) -> str:
-    """What the method of a run has learned; empty where nothing is stored."""
+    """The training of the method of a run; empty where nothing is stored."""
     if measured.result is None:
         return ""
     if measured.result.cost.train is not None:
@@ -132,7 +132,7 @@ def _training(measured: Measured) -> str:
 
 
 def _learned(found: Sequence[Measured]) -> Iterator[str]:
-    """What the results say of training: which methods have learned nothing, and what the twins of the others are."""
+    """Sentences on training: which methods have learned nothing, and the twins of the others."""
     untrained = dict.fromkeys(
         _unmarked(measured.method) for measured in found if measured.result and measured.result.untrained
     )
@@ -151,7 +151,7 @@ def _learned(found: Sequence[Measured]) -> Iterator[str]:
 
 
 def _mixtures(found: Sequence[Measured]) -> Iterator[str]:
-    """What the results of the column `here` and of its twins do not have in common, the device apart, which has its own
+    """Differences between the results of the column `here` and of its twins, except in the device, which has its own
     row, and which of them have weights in more bits than now."""
     results = once(r for measured in found for r in (measured.result, measured.twin) if r is not None)
     for mixture in mixtures(results, {"device"}):

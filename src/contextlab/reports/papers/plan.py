@@ -1,4 +1,4 @@
-"""What a recipe will cost, before it runs: commands, FLOPs by formula, and time and memory that follow from them."""
+"""The cost of a recipe before it runs: commands, FLOPs by formula, and the time and memory that follow from them."""
 
 from __future__ import annotations
 

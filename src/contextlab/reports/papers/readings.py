@@ -1,4 +1,4 @@
-"""What of a stored result stands beside a published number: a metric with its interval, or a cost."""
+"""The measured number beside a published one: a metric with its interval, or a cost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def reading(result: Result, name: str, unit: str) -> MeasuredValue | None:
 
 
 def change(value: float, baseline: float | None, unit: str) -> str:
-    """What a number gains on its baseline: points of a percentage, percent of others; empty without a baseline."""
+    """The gain of a number over its baseline: points of a percentage, percent of others; empty without a baseline."""
     if baseline is None or (baseline == 0 and PERCENT not in unit):
         return ""
     if PERCENT in unit or unit == POINTS:
@@ -70,7 +70,7 @@ def printed_change(cell: str, baseline: str | None, unit: str) -> str:
 
 
 def gained(result: Result, baseline: Result, name: str, unit: str) -> str:
-    """What a result gains on a baseline's, with the 95 % interval of the paired difference where there is one.
+    """The gain of a result over a baseline's, with the 95 % interval of the paired difference where there is one.
 
     It is empty when the two were not measured on the same examples.
     """

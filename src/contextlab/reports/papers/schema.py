@@ -1,4 +1,4 @@
-"""What a file of a paper holds: published numbers as they are printed, corrections, and recipes.
+"""The file of a paper: published numbers as they are printed, corrections, and recipes.
 
 A row is named by its keys, joined with ", ". A cell is the printed text of a number: a standard deviation follows in
 brackets, "-" is no number.
@@ -240,7 +240,7 @@ def number(cell: str) -> float | None:
 
 
 def _faults(entry: PaperEntry) -> Iterator[str]:
-    """What in an entry does not fit together, as sentences."""
+    """Contradictions within an entry, as sentences."""
     wide = len(entry.keys) + len(entry.columns)
     for texts in entry.rows:
         if len(texts) != wide:

@@ -29,7 +29,7 @@ KINDS: Mapping[str, str] = {
     "controls": "what the own context gives beyond none and beyond a wrong one",
     "training": "losses and content gains of trainings",
 }
-"""What each kind of picture shows."""
+"""The content of each kind of picture."""
 DRAWERS: Mapping[str, Callable[[pandas.DataFrame, PictureOptions, LeftOut], Picture]] = {
     "pareto": pareto,
     "length": length,

@@ -1,4 +1,4 @@
-"""What a picture shows of stored results: runs on equal examples, beside which baseline, and which of them by name."""
+"""The selection that a picture shows: runs on equal examples, their baseline, and the methods that are named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USUAL = "window"
 
 @dataclasses.dataclass(frozen=True)
 class PictureOptions:
-    """What a user chooses for a picture.
+    """Options of a user for a picture.
 
     Attributes:
         x: the cost, where the picture has one.

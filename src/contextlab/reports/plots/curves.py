@@ -25,7 +25,7 @@ MOST = 60
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a training left.
+    """The curve of a training.
 
     Attributes:
         label: the method with its settings, or the folder where no card is written yet.

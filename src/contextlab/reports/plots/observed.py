@@ -1,4 +1,4 @@
-"""What is drawn of stored results: values with intervals, or paired differences to a baseline."""
+"""The observations that are drawn: values with intervals, or paired differences to a baseline."""
 
 from __future__ import annotations
 
@@ -169,14 +169,14 @@ def _parts_of(folder: str, examples: int, metric: str) -> Mapping[str, list[Part
 
 
 class _Span(StoredModel):
-    """What a record says of the tokens around one position."""
+    """The tokens around one position in a record."""
 
     nats: Number
     tokens: Annotated[int, Field(gt=0, lt=2**63)]
 
 
 class _Details(StoredModel):
-    """What a record says of positions, and of questions."""
+    """The positions and the questions in a record."""
 
     work: str | None = None
     positions: dict[str, _Span] = Field(default={})

@@ -92,7 +92,7 @@ def scatter(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut)
 
 
 def controls(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
-    """What the own context gives beyond none, and beyond a wrong one; the method with the largest gain above.
+    """The gain of the own context over no context, and over a wrong one; the method with the largest gain is on top.
 
     Args:
         frame: of the results.

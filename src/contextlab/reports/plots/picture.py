@@ -1,4 +1,4 @@
-"""What a picture shows, before it is drawn: panels of series with intervals, axes with units, and guides."""
+"""The content of a picture before it is drawn: panels of series with intervals, axes with units, and guides."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Panel:
         x: axis.
         y: axis.
         series: in the order of the legend.
-        guides: behind the series.
+        guides: drawn below the series.
         dodge: whether series are drawn side by side, so that their intervals do not overlap.
         labels: where those of the series stand: beside points, at the ends of lines, in a legend, or in another panel.
     """
@@ -176,7 +176,7 @@ def count_of(rows: pandas.DataFrame) -> str:
 
 
 def bars_of(rows: pandas.DataFrame, intervals: bool, paired: bool) -> str:
-    """What the bars are; empty without any."""
+    """The meaning of the bars; empty without bars."""
     if not intervals:
         return ""
     known = [clusters_of(row) for row in runs_of(rows.drop_duplicates(["task", "examples"]))]

@@ -185,7 +185,7 @@ def _badness(box: Box, point: Point, strangers: Sequence[Point], marks: Sequence
 
 
 def _tangled(box: Box, point: Point, others: Sequence[Box], lines: Sequence[Stroke]) -> float:
-    """What is added where the line to the point meets another label or its line, or the label such a line."""
+    """The penalty where the line to the point crosses another label or line, or the label crosses such a line."""
     way = (point, box.nearest(*point))
     places = _along(way)
     met = sum(any(_inside(place, other) for place in places) for other in others)
@@ -194,7 +194,7 @@ def _tangled(box: Box, point: Point, others: Sequence[Box], lines: Sequence[Stro
 
 
 def _along(line: Stroke) -> list[Point]:
-    """Places on a line behind its beginning."""
+    """Places on a line after its beginning."""
     (x, y), (end_x, end_y) = line
     steps = int(math.dist(*line) / STEP)
     return [(x + (end_x - x) * n / steps, y + (end_y - y) * n / steps) for n in range(3, steps)]

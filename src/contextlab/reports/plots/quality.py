@@ -30,7 +30,7 @@ COSTS: dict[CostAxis, str] = {
     "seconds": "seconds per example",
 }
 SAME = ("context", "backbone", "dtype", "seed")
-"""What all results of a picture have in common."""
+"""Fields that are equal in all results of a picture."""
 DECADE = 8.0
 """Costs whose largest is this many times the smallest are drawn on a logarithmic axis."""
 

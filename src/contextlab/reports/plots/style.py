@@ -118,7 +118,7 @@ def _other(method: str, taken: dict[int, str]) -> int:
 
 
 PIECE = re.compile(r"[^\s,(]*[\s,(]?")
-"""Letters up to a place where a name may be broken: behind a space, a comma or a bracket."""
+"""Letters up to a place where a name may be broken: after a space, a comma or a bracket."""
 PART = re.compile(r"[^-/=\N{EN DASH}]*[-/=\N{EN DASH}]?")
 """The same within a piece that is too long for a line."""
 MOST_LINES = 3
