@@ -20,8 +20,7 @@ from contextlab.backbone import Backbone, load
 from contextlab.grammar import single
 from contextlab.method import AnyMethod, build
 from contextlab.training.corpus import Corpus, prepare
-from contextlab.training.loop import Trainer
-from contextlab.training.narrow import narrow_products
+from contextlab.training.loop import Trainer, narrow_products
 from contextlab.training.options import TrainConfig
 from contextlab.training.registry import named_objective
 from contextlab.training.streams import Streams

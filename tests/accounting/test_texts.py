@@ -4,8 +4,7 @@ import gc
 
 import torch
 
-from contextlab.accounting.ledger import Ledger, Meter
-from contextlab.accounting.texts import ReadText, ReadTexts
+from contextlab.accounting.ledger import Ledger, Meter, ReadText, ReadTexts
 from contextlab.backbone import load
 from contextlab.method import AnyMethod, Lengths
 from contextlab.methods.finetune import Finetune, FinetuneConfig

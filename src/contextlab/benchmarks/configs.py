@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pydantic
 
-from contextlab.benchmarks.protocols.chat import Wording
+from contextlab.benchmarks.prompts import Wording
 from contextlab.config import Config
 
 

@@ -6,25 +6,29 @@ Legend: B rows.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.products import ProductCounter
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod, State
 from contextlab.training import rates
-from contextlab.training.narrow import narrow_products
 from contextlab.training.objectives import Objective
 from contextlab.training.options import TrainConfig
 from contextlab.training.processes import Processes
 from contextlab.training.streams import Batch, Streams
 
+NARROW = torch.bfloat16
+"""Type of products where a training computes narrow."""
 WATCHED = 4
 """Steps 1, 4, 16, ... run a second time under the watch, which sees the products that Python's functions do not."""
 
@@ -232,3 +236,26 @@ class Trainer:
         """Of all that is learned; the optimiser knows those alone whose moments this process keeps."""
         for parameter in self.parameters:
             parameter.grad = None
+
+
+@contextmanager
+def narrow_products(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Let every linear layer inside the modules compute under autocast, for the duration of a block.
+
+    Autocast around a whole method would reach caches, banks and summaries, which have their types, and operations
+    outside of torch, which it does not cast. Weights stay as they are, gradients have their type, and what a layer
+    returns has the type of its input.
+    """
+    layers = {part for module in modules for part in module.modules() if isinstance(part, nn.Linear | Conv1D)}
+    try:
+        for layer in layers:
+            vars(layer)["forward"] = functools.partial(_narrow, layer.forward)
+        yield
+    finally:
+        for layer in layers:
+            vars(layer).pop("forward", None)
+
+
+def _narrow(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, NARROW):
+        return forward(x).to(x.dtype)

@@ -8,9 +8,8 @@ from test_answers import EXACT, OTHER, OWN, PROMPTS, FakeMeter
 
 from contextlab import backbone as backbones
 from contextlab import registry
-from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.prompts import prompt, user_turn
 from contextlab.benchmarks.protocols.answers import AnswerProtocol
-from contextlab.benchmarks.protocols.chat import user_turn
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
 

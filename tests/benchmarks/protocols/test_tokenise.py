@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from contextlab.benchmarks.protocols.tokenise import join
+from contextlab.benchmarks.prompts import join
 
 TEXT = "the cat sat on the mat , then the other cat sat down .\nThe mat is  the cat's .\n\nA: the\tcat\n"
 

@@ -1,10 +1,20 @@
-"""Prompts: text files in this folder, with `{placeholders}`; a result stores the digest of its prompt."""
+"""Prompts: text files in this folder, questions in a chat template, and tokens of a context and its continuation."""
 
 from __future__ import annotations
 
 from importlib import resources
+from typing import TYPE_CHECKING, Literal
 
-from contextlab.errors import unknown
+from contextlab.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from contextlab.backbone import Backbone
+
+
+Wording = Literal["plain", "chat", "chat-question"]
+
+
+MARK = "what-the-user-says"
 
 
 def prompt(name: str) -> str:
@@ -21,3 +31,32 @@ def prompt(name: str) -> str:
     except OSError:
         known = sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
         raise unknown("prompt", name, known) from None
+
+
+def user_turn(backbone: Backbone) -> tuple[str, str]:
+    """The text of the chat template before and after a user's message, up to the beginning of the answer.
+
+    The BOS token, from which every state starts, is left out of the first.
+
+    Raises:
+        UserError: when the backbone has no chat template.
+    """
+    tokenizer = backbone.tokenizer
+    if not tokenizer.chat_template:
+        raise UserError(f"{backbone.name} has no chat template: leave prompt= out or use another backbone.")
+    messages = [{"role": "user", "content": MARK}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    before, _, after = text.partition(MARK)
+    return before.removeprefix(tokenizer.bos_token or ""), after
+
+
+def join(backbone: Backbone, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    """Tokens of a context and of its continuation, by the rule of lm-evaluation-harness.
+
+    White space at the end of the context moves to the continuation, since most tokenizers put it before a word. Both
+    are then encoded as one text. The continuation's tokens are those after the number of tokens that the context has
+    alone, also where the tokenizer merges characters of both.
+    """
+    kept = context.rstrip()
+    context_tokens = backbone.encode(kept)
+    return context_tokens, backbone.encode(context + continuation)[len(context_tokens) :]

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
 from contextlab.benchmarks.metrics.estimates import proportion, ratio
-from contextlab.benchmarks.prompts import prompt
-from contextlab.benchmarks.protocols.chat import Wording, user_turn
+from contextlab.benchmarks.prompts import Wording, join, prompt, user_turn
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
-from contextlab.benchmarks.protocols.tokenise import join
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
 from contextlab.method import Lengths, State, pad

@@ -6,7 +6,10 @@ Legend: N candidates, M tokens of the longest, C classes.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,9 +18,8 @@ import torch
 
 from contextlab.benchmarks.examples import Block, Labelled, Template
 from contextlab.benchmarks.metrics.estimates import macro_f1, proportion, ratio
-from contextlab.benchmarks.protocols.similar import Similar
+from contextlab.benchmarks.prompts import join
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
-from contextlab.benchmarks.protocols.tokenise import join
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.method import Lengths, State
 
@@ -51,7 +53,7 @@ class IclProtocol(Protocol):
     depends on Python's random state, which the runner sets from the seed and the block's id, and not on k: the first
     demonstrations are the same for every k. Those in memory are drawn in the same way but independently of them, so
     that a text may be read twice, as in LongMem's released script. The most similar texts are those of
-    `similar.Similar`, the most similar one last, directly before the text; they are read separately for every text.
+    `Similar`, the most similar one last, directly before the text; they are read separately for every text.
 
     `template` scores the whole filled template of every class (EVALM, equations 1 and 2), `label` only the label in
     it, both without normalising by length. `greedy` writes one token, which is right when it is not blank and the label
@@ -221,3 +223,34 @@ def _most_similar(train: tuple[Labelled, ...], item: Labelled, k: int) -> list[L
 @lru_cache(maxsize=1)
 def _index(train: tuple[Labelled, ...]) -> Similar:
     return Similar([labelled.text for labelled in train])
+
+
+WORD = re.compile(r"\b\w\w+\b")
+
+
+class Similar:
+    """An index of texts. Words are lower-cased and have two or more letters; inverse frequencies are smoothed."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        counts = [Counter(WORD.findall(text.lower())) for text in texts]
+        documents = Counter(word for count in counts for word in count)
+        self._idf = {word: math.log((1 + len(texts)) / (1 + df)) + 1 for word, df in documents.items()}
+        self._count = len(texts)
+        self._postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        for number, count in enumerate(counts):
+            for word, weight in self._vector(count).items():
+                self._postings[word].append((number, weight))
+
+    def ranked(self, text: str) -> list[int]:
+        """Indices of all texts, the most similar to `text` first; ties keep the order of the index."""
+        cosines = [0.0] * self._count
+        for word, weight in self._vector(Counter(WORD.findall(text.lower()))).items():
+            for number, other in self._postings[word]:
+                cosines[number] += weight * other
+        # Rounded, since sums over the same words in another order differ in the last bits.
+        return sorted(range(self._count), key=lambda number: -round(cosines[number], 12))
+
+    def _vector(self, count: Counter[str]) -> dict[str, float]:
+        weights = {word: times * self._idf[word] for word, times in count.items() if word in self._idf}
+        norm = math.sqrt(sum(weight * weight for weight in weights.values()))
+        return {word: weight / norm for word, weight in weights.items()}

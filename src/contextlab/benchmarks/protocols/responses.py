@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from contextlab.benchmarks.examples import Dialogue
 from contextlab.benchmarks.metrics.estimates import exponential, ratio
+from contextlab.benchmarks.prompts import join
 from contextlab.benchmarks.protocols.answers import last
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
-from contextlab.benchmarks.protocols.tokenise import join
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.method import Lengths, pad
 
