@@ -231,7 +231,7 @@ def test_a_task_that_writes_its_own_texts_gets_the_backbones_tokenizer(
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     metadata: dict[str, Any] = {"tokenizer": str(folder), "max_seq_lengths": [512]}
     docs = TaskManager(metadata=metadata).load(["niah_single_1"])["tasks"]["niah_single_1"].eval_docs
-    assert len(docs) == 20
+    assert 10 < len(docs) <= 20  # the task leaves out texts that do not fit
     longest = max(len(doc["input"].encode()) for doc in docs)
     assert 300 < longest <= 512 - 128  # the task leaves room for an answer
 

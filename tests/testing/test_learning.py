@@ -67,7 +67,8 @@ METHODS: dict[str, Callable[[Any], Any]] = {
 
 
 FAMILIES = ("tiny-gpt2", "tiny-opt")
-# Every form in one family, and every method in both; LongMem copies the layers of Llama- and GPT-2-style models only.
+# Every form in one family, so that methods with several are in both; LongMem copies the layers of Llama- and
+# GPT-2-style models only.
 FORMS = [
     pytest.param(name, family, marks=[] if alone or number == form % 2 else [pytest.mark.slow])
     for form, name in enumerate(METHODS)
