@@ -4,6 +4,9 @@ For every method and every task the stored run with the fewest tokens is used. I
 stored settings. A record is reproduced when all its texts and integers are equal and its other numbers agree within the
 tolerance, which allows for processors that sum in another order.
 
+Runs whose trained weights were in 16 bits need these files, which `CONTEXTLAB_WEIGHTS` names (see the README of the
+package's weights); with those in 8 bits they agree to about .001.
+
 The last line is JSON: per run the number of equal records, the largest relative difference, and larger differences.
 
     python benches/rerun.py results/*/ --data DIR [--limit 1] [--every]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter, defaultdict
+import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -182,17 +183,23 @@ def of_weights(results: Sequence[Result], names: Names = PLAIN) -> list[str]:
         names: display names of methods.
     """
     by_digest = trained.by_digest()
-    counts = Counter(result.method_weights for result in results if result.method_weights in by_digest)
-    sentences = []
-    for digest, count in counts.items():
-        weights = by_digest[digest]
-        if file := weights.earlier(digest):
-            runs = f"{count} run{'s were' if count > 1 else ' was'} made with {names.of('method', weights.name)}"
-            sentences.append(
-                f"{runs} in {file.dtype}; the name now stands for the same weights in {weights.card.weights.dtype}, "
-                f"with which the loss on held-back texts differs by {file.difference:+.4f} nats per token"
-            )
-    return sentences
+    groups: dict[tuple[str, str], list[tuple[str, float]]] = defaultdict(list)
+    for result in results:
+        weights = by_digest.get(result.method_weights or "")
+        if weights is not None and (file := weights.earlier(result.method_weights)):
+            groups[file.dtype, str(weights.card.weights.dtype)].append((weights.name, abs(file.difference)))
+    return [_in_fewer_bits(*dtypes, runs, names) for dtypes, runs in groups.items()]
+
+
+def _in_fewer_bits(before: str, now: str, runs: Sequence[tuple[str, float]], names: Names) -> str:
+    """One sentence about runs, each with the name of its weights and the difference of their loss."""
+    named = list(dict.fromkeys(names.of("method", name) for name, _ in runs))
+    # Rounded up, because it is a bound.
+    most = math.ceil(max(difference for _, difference in runs) * 1e4) / 1e4
+    return (
+        f"{len(runs)} run{'s were' if len(runs) > 1 else ' was'} made with weights in {before} that are in {now} now "
+        f"({listed(named, len(named))}); the loss on held-back texts differs by at most {most:.4f} nats per token"
+    )
 
 
 def _as_now(result: Result, by_digest: Mapping[str, Trained]) -> Result:
