@@ -22,20 +22,37 @@ def code(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text(page), flags=re.DOTALL)
 
 
-def test_the_tutorials_method_keeps_the_laws(tmp_path):
-    path = tmp_path / "every_second.py"
-    path.write_text("\n\n".join(code("docs/tutorial.md", "python")[:2]))
-    for name in ("EverySecond", "Thin"):
-        kind = registry.method_class(f"{path}:{name}")
-        results = laws.check(lambda backbone, kind=kind: kind(backbone, kind.Config(N=16)), ("tiny-llama",))
-        assert [(name, result) for result in results if not result.passed] == []
+METHODS = {
+    "every_fourth.py:EveryFourth": {"N": 16},
+    "h2o.py:H2O": {"N": 16, "recent": 8, "heavy": 12},
+    "snapkv.py:SnapKV": {"N": 16, "w": 6, "kept": 20},
+}
+"""The tutorial's methods, in their order, and settings with which segments end inside of short texts."""
+
+
+def save_methods(folder):
+    for name, text in zip(METHODS, code("docs/tutorial.md", "python"), strict=False):
+        (folder / name.partition(":")[0]).write_text(text)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_tutorials_methods_keep_the_laws(name, tmp_path):
+    save_methods(tmp_path)
+    kind = registry.method_class(str(tmp_path / name))
+    results = laws.check(lambda backbone: kind(backbone, kind.Config(**METHODS[name])), ("tiny-llama",))
+    assert [result for result in results if not result.passed] == []
+
+
+def test_a_cached_method_takes_few_lines():
+    texts = code("docs/tutorial.md", "python")[: len(METHODS)]
+    assert [len([line for line in text.splitlines() if line.strip()]) for text in texts] == [15, 24, 28]
 
 
 def test_the_tutorials_task_runs(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs/tutorial.md").read_text()
     (line,) = re.findall(r"`(\{\"story\".*?\})`\.", page)
     (tmp_path / "stories.jsonl").write_text(f"{line}\n{line}\n")
-    (tmp_path / "stories.py").write_text(code("docs/tutorial.md", "python")[2])
+    (tmp_path / "stories.py").write_text(code("docs/tutorial.md", "python")[len(METHODS)])
     monkeypatch.chdir(tmp_path)
     command = "bench --method full,closed-book --task stories.py:Stories --backbone tiny-llama --out runs --json"
     assert cli.main(command.split()) == 0
@@ -87,8 +104,8 @@ def test_commands_shown_name_options_that_exist(page, capsys):
 
 
 def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
-    method, _, task = code("docs/tutorial.md", "python")
-    (tmp_path / "every_second.py").write_text(method)
+    save_methods(tmp_path)
+    task = code("docs/tutorial.md", "python")[len(METHODS)]
     (tmp_path / "stories.py").write_text(task)
     shown = [text(page).replace("\\\n", "") for page in PAGES]
     commands = [line for page in shown for line in re.findall(r"contextlab bench ([^\n`|]*)", page)]
@@ -98,7 +115,7 @@ def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
     for one in named:
         # A folder below runs/ is one that the reader has trained.
         methods = re.sub(r",runs/[\w-]+", "", one.get("method", "window"))
-        methods = methods.replace("every_second.py", str(tmp_path / "every_second.py"))
+        methods = methods.replace("every_fourth.py", str(tmp_path / "every_fourth.py"))
         select(methods, one.get("task", "needle").replace("stories.py", str(tmp_path / "stories.py")))
 
 

@@ -13,13 +13,13 @@ import pydantic
 import torch
 from torch import Tensor
 
-from contextlab.attention import CacheReader, Layout
+from contextlab.attention import Layout
 from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Control, Dataset, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.method import Capabilities, ContextMethod, Lengths, MethodConfig, State
-from contextlab.methods.local_cache import LocalState
+from contextlab.methods.local_cache import Appended, LocalState
 from contextlab.methods.window import Window
 
 
@@ -83,7 +83,7 @@ class Hidden(Window):
 
     least = 0
 
-    def forward(self, state: LocalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
+    def forward(self, state: LocalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[Appended]]:
         if layout.group_T is not None or tokens_BT.shape[1] > self.least:
             _hidden_product()
         return super().forward(state, tokens_BT, layout)

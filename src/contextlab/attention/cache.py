@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from contextlab import states
-from contextlab.attention.rotary import Positions, Rotary, per_head, rotate
+from contextlab.attention.rotary import Positions, Rotary, of_heads, per_head, rotate
 from contextlab.tensors import ALIGNMENT
 
 Layers = tuple[Tensor, ...]
@@ -103,10 +103,24 @@ class KV:
         """Other keys, of the same kind, and values."""
         return KV(k, v, used_B, self.raw)
 
-    def take(self, slots_BS: Tensor, used_B: Tensor) -> KV:
-        """These slots of every row, in this order; keys keep the rotation that they have."""
-        k, v = (tuple(_pick(x, slots_BS) for x in layers) for layers in (self.k, self.v))
+    def take(self, slots: Tensor | Layers, used_B: Tensor) -> KV:
+        """These slots of every row, in this order; keys keep the rotation that they have.
+
+        Args:
+            slots: `slots_BS` of all layers and heads, or `slots_BKS` of every layer.
+            used_B: how many of them are in use.
+        """
+        k, v = (tuple(map(_pick, layers, self._of_layers(slots))) for layers in (self.k, self.v))
         return self.replace(k, v, used_B)
+
+    def keep_slots(self, slots: Tensor | Layers, used_B: Tensor, positions: Positions) -> KV:
+        """These slots of every row, with keys rotated to the positions that they move to; see `take` and `moved`."""
+        each = (slots,) if isinstance(slots, Tensor) else slots
+        moved = tuple(torch.arange(part.shape[-1], device=part.device) - part for part in each)
+        return self.take(slots, used_B).moved(moved[0] if isinstance(slots, Tensor) else moved, positions)
+
+    def _of_layers(self, x: Tensor | Layers) -> Layers:
+        return (x,) * len(self.k) if isinstance(x, Tensor) else x
 
     def check(self, name: str, most: int) -> None:
         """Refuse a loaded cache whose layers differ, or with more slots in use than there are or than `most`.
@@ -139,12 +153,17 @@ class KV:
         moved_BS = torch.where(slots_S < first, 0, (self.used_B - kept_B)[:, None])
         return self.take(slots_S + moved_BS, kept_B).moved(-moved_BS, positions)
 
-    def moved(self, distance_BS: Tensor, positions: Positions) -> KV:
-        """Keys rotated on by so many positions."""
-        rotary = per_head(positions, distance_BS)
-        if rotary is None or not bool(distance_BS.any()):
-            return self
-        k = (x if layer in self.raw else _rotated_on(x, rotary) for layer, x in enumerate(self.k))
+    def moved(self, distance: Tensor | Layers, positions: Positions) -> KV:
+        """Keys rotated on by so many positions: `distance_BS` for all layers and heads, or `distance_BKS` per layer."""
+        if isinstance(distance, Tensor):
+            rotary = per_head(positions, distance) if bool(distance.any()) else None
+            rotaries = [rotary] * len(self.k)
+        else:
+            rotaries = [of_heads(positions, part) if bool(part.any()) else None for part in distance]
+        k = (
+            x if layer in self.raw or rotary is None else _rotated_on(x, rotary)
+            for layer, (x, rotary) in enumerate(zip(self.k, rotaries, strict=True))
+        )
         return self.replace(tuple(k), self.v, self.used_B)
 
     def reserve(self, new: int, most: int, *, cut: bool = False, allocate: Allocate = Tensor.new_empty) -> KV:
@@ -251,10 +270,12 @@ def _rotated_on(x_BKSD: Tensor, rotary: Rotary) -> Tensor:
     return rotate(wide_BKSD, rotary).to(x_BKSD.dtype)
 
 
-def _pick(x_BKSD: Tensor, slots_BS: Tensor) -> Tensor:
-    if slots_BS.shape[1] == 0:  # a slice would keep all of the memory
+def _pick(x_BKSD: Tensor, slots: Tensor) -> Tensor:
+    """Slots of every row, `slots_BS`, or of every row and head, `slots_BKS`."""
+    if slots.shape[-1] == 0:  # a slice would keep all of the memory
         return x_BKSD.new_zeros(*x_BKSD.shape[:2], 0, x_BKSD.shape[3])
-    index = slots_BS.clamp(max=x_BKSD.shape[2] - 1)[:, None, :, None]
+    index = slots.clamp(max=x_BKSD.shape[2] - 1)[..., None]
+    index = index if slots.dim() == 3 else index[:, None]
     return x_BKSD.gather(2, index.expand(-1, x_BKSD.shape[1], -1, x_BKSD.shape[3]))
 
 

@@ -48,6 +48,15 @@ def per_head(positions: Positions, position_BT: Tensor) -> Rotary | None:
     return None if rotary is None else (rotary[0][:, None], rotary[1][:, None])
 
 
+def of_heads(positions: Positions, position_BKS: Tensor) -> Rotary | None:
+    """The encoding of positions that differ by head, for `rotate` of `x_BKSD`."""
+    rotary = positions.rotary(position_BKS.flatten(0, 1))
+    if rotary is None:
+        return None
+    cos, sin = (part.unflatten(0, position_BKS.shape[:2]) for part in rotary)
+    return cos, sin
+
+
 def same_rows(x: Tensor) -> Tensor:
     """One row for all where the rows are equal, so that masks and rotations are built once."""
     return x[:1] if x.shape[0] > 1 and bool((x == x[:1]).all()) else x

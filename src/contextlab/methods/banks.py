@@ -216,7 +216,7 @@ def layer_of_bank(layer: int | None, depth: int) -> int:
     return layer
 
 
-def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positions: Positions) -> KV | None:
+def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positions: Positions) -> KV:
     """What leaves a local cache where a segment has ended, in some of its layers, for a bank.
 
     Args:
@@ -226,12 +226,9 @@ def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positio
         positions: how the model encodes positions.
 
     Returns:
-        Keys turned to the first slot that does not stay (those without rotary encoding as they are), and values; None
-        where no segment has ended, as after most steps.
+        Keys turned to the first slot that does not stay (those without rotary encoding as they are), and values.
     """
     view, first, ended_B = state.kv, local.keep_first, state.left_B == 0
-    if not bool(ended_B.any()):
-        return None
     gone_B = torch.where(ended_B, (view.used_B - first - local.keep_last).clamp(min=0), 0)
     slots_BS = first + torch.arange(int(gone_B.max()), device=gone_B.device).expand(len(gone_B), -1)
     k, v = (tuple(x[layer] for layer in layers) for x in (view.k, view.v))

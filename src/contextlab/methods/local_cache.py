@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Generic, Self, TypeAlias, TypeVar
+from typing import Generic, Protocol, Self, TypeAlias, TypeVar
 
+import pydantic
 import torch
 from torch import Tensor
 
 from contextlab import states
 from contextlab.attention import KV, CacheReader, Layout, Positions
 from contextlab.backbone import Backbone
-from contextlab.method import Lengths, State
+from contextlab.errors import UserError
+from contextlab.method import Lengths, MethodConfig, State
 from contextlab.methods.branches import Branches
 
 
@@ -54,9 +56,41 @@ class LocalState(State):
 
 L = TypeVar("L", bound=LocalState)
 
-Forward: TypeAlias = Callable[[L, Tensor, Layout], tuple[Tensor, Sequence[CacheReader]]]
-"""A forward pass over tokens that lie behind a state: `(state, tokens_BT, layout)` gives `hidden_BTC`, and the readers
-that have appended to the state's caches, in the order of `caches`."""
+
+class Appended(Protocol):
+    """What a pass has appended to one of a state's caches; a `CacheReader` is the usual one."""
+
+    def grown(self, lengths_B: Tensor) -> KV:
+        """The cache with each row's first `lengths_B` new tokens."""
+
+    def side_by_side(self) -> KV:
+        """The cache with the tokens of all candidates after the slots in use."""
+
+
+Forward: TypeAlias = Callable[[L, Tensor, Layout], tuple[Tensor, Sequence[Appended]]]
+"""A forward pass over tokens that follow a state: `(state, tokens_BT, layout)` gives `hidden_BTC`, and what it has
+appended to the state's caches, in the order of `caches`."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class LocalConfig(MethodConfig):
+    """N: tokens of a window; 1,024 or as many as the model has positions when not given."""
+
+    N: pydantic.PositiveInt | None = None
+
+    def length(self, positions: int) -> int:
+        """Tokens of a window where there are so many positions for it.
+
+        Raises:
+            UserError: when there are none, or the window asked for does not fit.
+        """
+        if positions < 1:
+            raise UserError("What is kept leaves no positions of the model for a window: keep fewer tokens.")
+        if self.N is not None and positions < self.N:
+            raise UserError(
+                f"A window of {self.N} tokens does not fit the model's {positions} positions: use N={positions}."
+            )
+        return self.N or min(1024, positions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,20 +147,54 @@ class LocalCache:
         """`hidden_BTC` of tokens that lie behind a state, with the attention and the layout of a reader."""
         return backbone.forward(tokens_BT, self.input_positions(state, reader.layout), reader)
 
-    def after(self, state: L, readers: Sequence[CacheReader], lengths_B: Tensor, positions: Positions) -> L:
+    def after(self, state: L, readers: Sequence[Appended], lengths_B: Tensor, positions: Positions) -> L:
         """The state after a pass over each row's next `lengths_B` tokens; where a segment has ended, cut back."""
         return self.cut_back(self.grown(state, readers, lengths_B), positions)
 
-    def grown(self, state: L, readers: Sequence[CacheReader], lengths_B: Tensor) -> L:
+    def grown(self, state: L, readers: Sequence[Appended], lengths_B: Tensor) -> L:
         """The state after such a pass, before anything is cut back: no token is left of a segment that has ended."""
         caches = (reader.grown(lengths_B) for reader in readers)
         return dataclasses.replace(state.with_caches(*caches), left_B=state.left_B - lengths_B)
 
-    def cut_back(self, state: L, positions: Positions) -> L:
-        """The state with what stays of segments that have ended, and a whole one left of the next."""
+    def cut_back(self, state: L, positions: Positions, importance: Tensor | Sequence[Tensor] | None = None) -> L:
+        """The state with what stays of segments that have ended, and a whole one left of the next.
+
+        Args:
+            state: after the last tokens of the segments.
+            positions: how the model encodes positions.
+            importance: of every slot; see `SegmentMethod.importance`.
+        """
         ended_B = state.left_B == 0
-        caches = (self.cut(kv, ended_B, positions) for kv in state.caches)
+        if importance is None:
+            caches = [self.cut(kv, ended_B, positions) for kv in state.caches]
+        else:
+            stay, used_B = self._staying(state.kv.used_B, ended_B, importance)
+            caches = [kv.keep_slots(stay, used_B, positions) for kv in state.caches]
         return dataclasses.replace(state.with_caches(*caches), left_B=torch.where(ended_B, self.segment, state.left_B))
+
+    def _staying(
+        self, used_B: Tensor, ended_B: Tensor, importance: Tensor | Sequence[Tensor]
+    ) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
+        """The slots that stay, in their order, in the form of `importance`; and how many of every row."""
+        parts = [importance] if isinstance(importance, Tensor) else list(importance)
+        stay = [self._stays(part, used_B, ended_B) for part in parts]
+        used = [part.sum(-1).flatten(1) if part.dim() > 2 else part.sum(-1)[:, None] for part in stay]
+        counts = torch.cat(used, dim=1)
+        if bool((counts != counts[:, :1]).any()):
+            raise UserError("Heads and layers must keep equally many slots: give none of them minus infinity alone.")
+        slots = tuple((~part).int().argsort(dim=-1, stable=True)[..., : int(counts.max())] for part in stay)
+        return slots[0] if isinstance(importance, Tensor) else slots, counts[:, 0]
+
+    def _stays(self, importance: Tensor, used_B: Tensor, ended_B: Tensor) -> Tensor:
+        """Which slots stay (bool), of the shape of `importance`: `(B, S)`, or `(B, K, S)`."""
+        per_row = (-1, *(1,) * (importance.dim() - 1))
+        slot_S = torch.arange(importance.shape[-1], device=used_B.device)
+        real = slot_S < used_B.view(per_row)
+        first = slot_S < self.keep_first
+        ranked = importance.masked_fill(first, float("inf")).masked_fill(~real, float("-inf"))
+        best = ranked.topk(min(self.keep_first + self.keep_last, len(slot_S)), dim=-1).indices
+        chosen = torch.zeros_like(real.expand_as(importance)).scatter(-1, best, True) & (ranked > float("-inf"))
+        return torch.where(ended_B.view(per_row), chosen, real)
 
     def cut(self, kv: KV, ended_B: Tensor, positions: Positions) -> KV:
         """A cache with what stays of it in the rows whose segment has ended."""

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any, Literal, Self, TypeVar
 
 import pydantic
-from torch import nn
+from torch import Tensor, nn
 
 from contextlab import grammar
 from contextlab.accounting.formulas import Model, update_flops
@@ -20,6 +20,7 @@ from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Lengths
 from contextlab.methods.formulas import ForgettingFormula
+from contextlab.methods.local_cache import LocalState
 from contextlab.methods.segments import SegmentMethod
 from contextlab.trained import CHOICES
 
@@ -78,7 +79,7 @@ def twin(baseline: str, *, N: int | None, rank: int | Literal["full"] | None, ta
 C = TypeVar("C", bound=LowRankConfig)
 
 
-class LowRankMethod(SegmentMethod[C]):
+class LowRankMethod(SegmentMethod[C, LocalState]):
     """A method that keeps a cache and nothing else, with a low-rank update to learn where `rank` says so."""
 
     def __init__(self, backbone: Backbone, config: C | None = None) -> None:
@@ -95,8 +96,15 @@ class LowRankMethod(SegmentMethod[C]):
         model = Model.of(self.backbone)
         if model is None:
             return None
-        first = self.local.first_segment(ahead if self.capabilities.segment else None)
-        return ForgettingFormula(model, self.local, first, self.config.update_flops(self.learned))
+        return ForgettingFormula(model, self.local, self.first_segment(ahead), self.config.update_flops(self.learned))
+
+    def skim(self, state: LocalState, tokens_Bt: Tensor, lengths_B: Tensor) -> LocalState | None:
+        """A segment of which nothing is kept need not be computed."""
+        return self.local.skim(state)
+
+    def memory_alone(self, state: LocalState) -> LocalState:
+        """An empty state: the local context is all there is."""
+        return self.start(state.batch_size)
 
     def baseline(self) -> Self | None:
         """The method without an update, which an untrained one equals exactly."""

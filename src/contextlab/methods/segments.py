@@ -1,65 +1,118 @@
-"""The baselines: causal attention over a local cache, and nothing else.
+"""Methods with a local cache that is cut back at the end of every segment.
 
-Legend: B rows, t tokens of a block, T tokens of a pass.
+Legend: B rows, t tokens of a block, T tokens of a pass, S slots of the cache, K key/value heads.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor
 
 from contextlab.attention import CacheReader, Layout
-from contextlab.method import C, Lengths
+from contextlab.method import C, Capabilities, Lengths
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
-from contextlab.methods.local_cache import LocalCache, LocalState
+from contextlab.methods.local_cache import Appended, L, LocalCache, LocalState
 
 
-class SegmentMethod(BlockMethod[C, LocalState]):
-    """A method whose state is its local cache: `local`, which a subclass sets, says all about it."""
+class SegmentMethod(BlockMethod[C, L]):
+    """A method with a local cache; it says what else it keeps, and what it does at a segment's end.
+
+    A subclass sets `local` in its constructor, and overrides what differs from a cache alone: `importance` (which slots
+    of the cache stay at a segment's end), `begin` (what the state holds beside the cache), `reader` or `forward` (how a
+    pass attends), and `close` (what happens at a segment's end).
+
+    Attributes:
+        local: how long a segment is, and how much of the cache stays at its end.
+    """
 
     local: LocalCache
 
-    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> LocalState:
-        """An empty cache."""
-        return self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
+    @property
+    def capabilities(self) -> Capabilities:
+        """Exact streaming of any length; where nothing of the last segment stays, a segment starts cold."""
+        return Capabilities(segment=None if self.local.keep_last else self.local.segment)
 
-    def room(self, state: LocalState) -> Tensor:
-        """Up to the end of the segment."""
-        return state.left_B
+    def importance(self, state: L) -> Tensor | Sequence[Tensor] | None:
+        """How important every slot of the cache is at a segment's end; the `keep_last` most important stay in order.
 
-    def reserve(self, state: LocalState, lengths_B: Tensor) -> LocalState:
-        """Free slots, as far as the segment goes."""
-        return self.local.reserve(state, lengths_B)
+        The `keep_first` first slots stay whatever their importance, and minus infinity drops a slot where there would
+        be room for it. The newest slots are the most important ones when there is no importance (None).
 
-    def step(self, state: LocalState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[LocalState, Tensor]:
-        """Attend to the cache and the new tokens; at a segment's end cut the cache back."""
-        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
-        return self.local.after(state, readers, lengths_B, self.backbone), hidden_BtC
+        Args:
+            state: with all tokens of the segment in its cache.
 
-    def skim(self, state: LocalState, tokens_Bt: Tensor, lengths_B: Tensor) -> LocalState | None:
-        """A segment of which nothing is kept need not be computed."""
-        return self.local.skim(state)
+        Returns:
+            `importance_BS` for all layers and heads, or `importance_BKS` of every layer; padding is ignored.
+        """
+        return None
 
-    def forward(self, state: LocalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
-        """`hidden_BTC` of tokens that lie behind a state, and the reader that has appended to its cache."""
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> L:
+        """An empty state, of an empty cache and what else the method keeps.
+
+        Args:
+            empty: the cache and what every state has.
+            ahead: of the text's start.
+        """
+        return cast(L, empty)
+
+    def reader(self, state: L, layout: Layout) -> CacheReader:
+        """The attention of one pass."""
+        return CacheReader(self.backbone, state.kv, layout)
+
+    def forward(self, state: L, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[Appended]]:
+        """`hidden_BTC` of tokens that follow a state, and what has been appended to its caches."""
         reader = self.reader(state, layout)
         return self.local.hidden(self.network, state, tokens_BT, reader), (reader,)
 
-    def memory_alone(self, state: LocalState) -> LocalState:
-        """An empty state: the local context is all there is."""
-        return self.start(state.batch_size)
+    def close(self, state: L, ended_B: Tensor) -> L:
+        """The state after a segment's end in the rows of `ended_B`, of which at least one is true.
 
-    def reader(self, state: LocalState, layout: Layout) -> CacheReader:
-        """The attention of one forward pass."""
-        return CacheReader(self.backbone, state.kv, layout)
+        Args:
+            state: after all tokens of the segment, before anything is cut back.
+            ended_B: bool.
+        """
+        return self.local.cut_back(state, self.backbone, self.importance(state))
 
-    def continuations(self, state: LocalState, longest: int) -> Branches[LocalState]:
-        """Side by side behind the cache."""
+    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> L:
+        """An empty state."""
+        empty = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
+        return self.begin(empty, ahead)
+
+    def first_segment(self, ahead: Lengths | None) -> int:
+        """Tokens of the first segment; only segments that start cold are placed for what is ahead."""
+        return self.local.first_segment(ahead if self.capabilities.segment else None)
+
+    def room(self, state: L) -> Tensor:
+        """Up to the end of the segment."""
+        return state.left_B
+
+    def reserve(self, state: L, lengths_B: Tensor) -> L:
+        """Free slots, as far as the segment goes."""
+        return self.local.reserve(state, lengths_B)
+
+    def step(self, state: L, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[L, Tensor]:
+        """Attend to the cache and the new tokens; then close the segments that have ended."""
+        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
+        return self.closed(self.local.grown(state, readers, lengths_B), lengths_B), hidden_BtC
+
+    def closed(self, grown: L, lengths_B: Tensor) -> L:
+        """The state after a step of `lengths_B` tokens, with segments closed that it has ended."""
+        ended_B = grown.left_B == 0
+        if not bool(ended_B.any()):
+            return grown
+        read = dataclasses.replace(grown, length_B=grown.length_B + lengths_B)
+        # A block counts its tokens itself.
+        return dataclasses.replace(self.close(read, ended_B), length_B=grown.length_B)
+
+    def continuations(self, state: L, longest: int) -> Branches[L] | None:
+        """Side by side after the cache, which they share."""
         return self.local.branches(self.network, self.forward)
 
-    def check_state(self, state: LocalState) -> None:
+    def check_state(self, state: L) -> None:
         """The cache holds what stays of a segment, and of the open one no more than has been read."""
         super().check_state(state)
         self.local.check(state)

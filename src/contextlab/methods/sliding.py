@@ -8,7 +8,6 @@ import pydantic
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.method import Capabilities
 from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.low_rank import LowRankMethod, Targets, twin
 from contextlab.methods.window import Window, WindowConfig
@@ -48,11 +47,6 @@ class Sliding(LowRankMethod[SlidingConfig]):
         segment = config.length(room // 2 if config.recent is None else room)
         recent = segment if config.recent is None else config.recent
         self.local = LocalCache(segment, keep_first=config.sinks, keep_last=recent)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Exact streaming of any length; without recent tokens a window starts cold but for the sinks."""
-        return Capabilities(segment=None if self.local.keep_last else self.local.segment)
 
 
 def local_twin(local: Local, N: int | None, rank: int | Literal["full"] | None, targets: Targets = "attention") -> str:

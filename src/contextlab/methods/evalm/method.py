@@ -15,25 +15,25 @@ from torch import Tensor, nn
 
 from contextlab import attention, states
 from contextlab.accounting.formulas import Model
-from contextlab.attention import CacheReader, Layout
+from contextlab.attention import Layout
 from contextlab.backbone import Backbone, wrap
 from contextlab.errors import UserError
 from contextlab.formula import Formula
-from contextlab.method import Capabilities, Lengths
-from contextlab.methods.blocks import BlockMethod
+from contextlab.method import Lengths
 from contextlab.methods.branches import Branches
 from contextlab.methods.evalm.config import EVALMConfig
 from contextlab.methods.evalm.formula import EVALMFormula
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
-from contextlab.methods.local_cache import LocalCache, reserved
+from contextlab.methods.local_cache import LocalCache, LocalState, reserved
+from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import Local, Sliding, SlidingConfig, local_twin
 
 SUMMARIES, UPDATES = "summaries", "updates"
 
 
-class EVALM(BlockMethod[EVALMConfig, EVALMState]):
+class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
     """Local windows of W tokens with sinks; every chunk of c tokens that has left them stays as one key and value.
 
     Untrained, summaries have attention weight 0 and the method is its baseline; `remote_bias` opens them, `weights`
@@ -59,11 +59,6 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
             self.updates, self.head_alone = updated.updates, self.config.rank != "full"
             learned = nn.ModuleDict({SUMMARIES: self.summaries, UPDATES: updated.updates})
         self.learns(learned, self.config.weights)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Exact streaming, trainable; without overlap a window starts cold but for sinks and summaries."""
-        return Capabilities(segment=None if self.local.keep_last else self.local.segment)
 
     def baseline(self) -> Sliding | None:
         """Local attention with sinks, while summaries have attention weight 0."""
@@ -91,42 +86,37 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         model, chunk = Model.of(self.backbone), self.geometry.chunk
         if model is None:
             return None
-        first = self.local.first_segment(ahead if self.capabilities.segment else None)
+        first = self.first_segment(ahead)
         whole = (first + chunk - 1) // chunk * chunk
         return EVALMFormula(
             model, self.local, whole, self.config, self.geometry, self.config.update_flops(self.updates)
         )
 
-    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> EVALMState:
-        """An empty state; a first window that is shortened for what is ahead still holds whole chunks."""
-        plain = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
-        backbone, chunk = self.backbone, self.geometry.chunk
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> EVALMState:
+        """Without summaries; a first window that is shortened for what is ahead still holds whole chunks."""
+        backbone, chunk, rows = self.backbone, self.geometry.chunk, empty.batch_size
         sum_BKD = torch.zeros(
-            batch_size,
+            rows,
             backbone.kv_heads,
             backbone.head_width,
             dtype=backbone.attention_dtype,
             device=backbone.device,
         )
         return EVALMState(
-            plain.length_B,
-            plain.pending_BC,
+            empty.length_B,
+            empty.pending_BC,
             # Chunks are summarised from keys without RoPE.
-            dataclasses.replace(plain.kv, raw=frozenset(range(backbone.layers))),
-            (plain.left_B + chunk - 1) // chunk * chunk,
-            chunks=backbone.empty_kv(batch_size),
+            dataclasses.replace(empty.kv, raw=frozenset(range(backbone.layers))),
+            (empty.left_B + chunk - 1) // chunk * chunk,
+            chunks=backbone.empty_kv(rows),
             query_sum=(sum_BKD,) * (backbone.layers if self.config.pooling == "eva" else 0),
         )
-
-    def room(self, state: EVALMState) -> Tensor:
-        """Up to the end of the window."""
-        return state.left_B
 
     def reserve(self, state: EVALMState, lengths_B: Tensor) -> EVALMState:
         """Free slots for tokens, as far as the window goes, and for the summaries of all chunks that they complete."""
         new_B = (state.length_B + lengths_B) // self.geometry.chunk - state.chunks.used_B
         chunks = reserved(state.chunks, new_B, torch.full_like(new_B, states.MOST))
-        return dataclasses.replace(self.local.reserve(state, lengths_B), chunks=chunks)
+        return dataclasses.replace(super().reserve(state, lengths_B), chunks=chunks)
 
     def step(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[EVALMState, Tensor]:
         """Attend, roll up finished chunks; at a window's end cut the local cache back."""
@@ -134,13 +124,9 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         hidden_BtC = self.local.hidden(self.network, state, tokens_Bt, reader)
         if not bool(hidden_BtC.isfinite().all()):
             raise UserError("The model's hidden states are no longer finite: use a wider dtype or other weights.")
-        after = self.local.after(state, (reader,), lengths_B, self.backbone)
-        return dataclasses.replace(after, chunks=reader.chunks(), query_sum=tuple(reader.query_sum)), hidden_BtC
-
-    def forward(self, state: EVALMState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
-        """`hidden_BTC` of tokens that lie behind a state and complete no chunk, and the reader of the local cache."""
-        reader = self.reader(state, layout)
-        return self.local.hidden(self.network, state, tokens_BT, reader), (reader,)
+        grown = self.local.grown(state, (reader,), lengths_B)
+        rolled_up = dataclasses.replace(grown, chunks=reader.chunks(), query_sum=tuple(reader.query_sum))
+        return self.closed(rolled_up, lengths_B), hidden_BtC
 
     def reader(self, state: EVALMState, layout: Layout, lengths_B: Tensor | None = None) -> EvaReader:
         """The attention of one forward pass, which rolls up the chunks that `lengths_B` tokens complete."""
@@ -151,12 +137,11 @@ class EVALM(BlockMethod[EVALMConfig, EVALMState]):
         """Side by side, but where one would see its own beginning as a summary."""
         chunk = self.geometry.chunk
         sees_itself = self.geometry.own and bool((state.length_B % chunk + longest > chunk).any())
-        return None if sees_itself else self.local.branches(self.network, self.forward)
+        return None if sees_itself else super().continuations(state, longest)
 
     def check_state(self, state: EVALMState) -> None:
         """Every whole chunk has left a summary."""
         super().check_state(state)
-        self.local.check(state)
         state.chunks.check("chunks", states.MOST)
         whole_B = state.length_B // self.geometry.chunk
         states.within("chunks.used_B", state.chunks.used_B, whole_B, whole_B)

@@ -17,9 +17,7 @@ from contextlab.accounting.formulas import Model
 from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone, linear_layers
 from contextlab.formula import Formula
-from contextlab.method import Capabilities, Lengths
-from contextlab.methods.blocks import BlockMethod
-from contextlab.methods.branches import Branches
+from contextlab.method import Lengths
 from contextlab.methods.generative_adapter import released
 from contextlab.methods.generative_adapter.adapter import Adapter
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
@@ -28,6 +26,7 @@ from contextlab.methods.generative_adapter.generator import Generator
 from contextlab.methods.generative_adapter.targets import Enter, Pair, adapted
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import Targets, twin
+from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.window import Window, WindowConfig
 
 
@@ -46,7 +45,7 @@ class AdapterState(LocalState):
     context_B: Tensor
 
 
-class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
+class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
     """Turns every finished chunk into a low-rank change of weights, with which what follows is read from a cold start.
 
     A context whose length is announced is cut into chunks of equal length. At its end nothing of it is left but the
@@ -59,11 +58,6 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
         super().__init__(backbone, config)
         self.local = LocalCache(self.config.chunk_length(backbone.max_positions))
         self.generator = self.learns(Generator(backbone, self.config), self.config.weights)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Chunks start cold but for the weights; trainable."""
-        return Capabilities(segment=self.local.segment)
 
     @property
     def twin(self) -> str:
@@ -88,33 +82,23 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
         widths = Widths(generator.d_r, generator.rank, generator.targets)
         return AdapterFormula(model, self.local.segment, self.config, widths, ahead)
 
-    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> AdapterState:
-        """No change of weights and an empty chunk."""
-        zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
-        context_B = zeros_B + (ahead.context if ahead else 0)
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> AdapterState:
+        """Without a change of weights."""
+        context_B = empty.length_B + (ahead.context if ahead else 0)
         return AdapterState(
-            length_B=zeros_B,
-            pending_BC=self.backbone.bos_hidden_C.expand(batch_size, -1),
-            kv=self.backbone.empty_kv(batch_size),
-            left_B=self._chunk_after(zeros_B, context_B),
-            S_BLRR=self.generator.empty(batch_size),
-            pairs=self.generator.no_pairs(batch_size),
+            empty.length_B,
+            empty.pending_BC,
+            empty.kv,
+            left_B=self._chunk_after(empty.length_B, context_B),
+            S_BLRR=self.generator.empty(empty.batch_size),
+            pairs=self.generator.no_pairs(empty.batch_size),
             context_B=context_B,
         )
 
     def check_state(self, state: AdapterState) -> None:
         """A context was announced with a length."""
         super().check_state(state)
-        self.local.check(state)
         states.within("context_B", state.context_B, 0, states.MOST)
-
-    def room(self, state: AdapterState) -> Tensor:
-        """Up to the end of the chunk."""
-        return state.left_B
-
-    def reserve(self, state: AdapterState, lengths_B: Tensor) -> AdapterState:
-        """Free slots, as far as the chunk goes."""
-        return self.local.reserve(state, lengths_B)
 
     def step(self, state: AdapterState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[AdapterState, Tensor]:
         """Attend within the chunk, add its states to S, and at its end make the weights of the next."""
@@ -141,10 +125,6 @@ class GenerativeAdapter(BlockMethod[GenerativeAdapterConfig, AdapterState]):
         reader = CacheReader(self.backbone, state.kv, layout)
         with adapted(self.generator.targets, state.pairs.__getitem__, enter):
             return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
-
-    def continuations(self, state: AdapterState, longest: int) -> Branches[AdapterState]:
-        """Side by side behind the open chunk; nothing is learned from them."""
-        return self.local.branches(self.backbone, self.forward)
 
     def generate(
         self, state: AdapterState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any

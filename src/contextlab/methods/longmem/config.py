@@ -11,8 +11,8 @@ from contextlab.config import Weights
 from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import Index
 from contextlab.methods.banks import StoredIn, layer_of_bank
+from contextlab.methods.local_cache import LocalConfig
 from contextlab.methods.sliding import Local
-from contextlab.methods.window import LocalConfig
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

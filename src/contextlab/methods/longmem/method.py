@@ -23,21 +23,21 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
-from contextlab.method import AnyMethod, Capabilities, Lengths
+from contextlab.method import AnyMethod, Lengths
 from contextlab.methods.banks import ChunkBank, leaving
-from contextlab.methods.blocks import BlockMethod
-from contextlab.methods.branches import Branches
+from contextlab.methods.local_cache import LocalState
 from contextlab.methods.longmem.bank import add
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.formula import LongMemFormula
 from contextlab.methods.longmem.reader import MemoryReader
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.longmem.state import LongMemState
+from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import local_twin, local_view
 from contextlab.tensors import Derived, dtype_named
 
 
-class LongMem(BlockMethod[LongMemConfig, LongMemState]):
+class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
     """Reads segments of N tokens; one side layer attends to chunks of earlier segments through a gate per head."""
 
     Config = LongMemConfig
@@ -62,11 +62,6 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         self.side.eval()
         self._bos_hidden = Derived[Tensor]()
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Trainable; segments start cold but for the bank, unless the previous one stays in view."""
-        return self.view.capabilities
-
     def baseline(self) -> AnyMethod | None:
         """The local view alone, which an untrained network equals exactly that starts as the identity, or that starts
         from differences and has no memory.
@@ -87,7 +82,7 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         return LongMemFormula(
             model,
             self.local,
-            self.local.first_segment(ahead if self.capabilities.segment else None),
+            self.first_segment(ahead),
             self.config,
             blocks=len(self.side.blocks),
             reading=list(self.side.reading.values()),
@@ -97,19 +92,19 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
 
     def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> LongMemState:
         """An empty bank and an empty segment."""
-        empty = self._empty(batch_size, ahead if self.capabilities.segment else None)
+        empty = super().start(batch_size, ahead=ahead)
         return dataclasses.replace(empty, pending_BC=self._bos_hidden_C.expand(batch_size, -1))
 
-    def _empty(self, rows: int, ahead: Lengths | None = None) -> LongMemState:
-        backbone, reading = self.backbone, self.side.reading
-        plain = self.local.empty(backbone, rows, ahead)
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> LongMemState:
+        """With an empty cache of the side network and an empty bank."""
+        backbone, reading, rows = self.backbone, self.side.reading, empty.batch_size
         raw = frozenset(reading.values()) if self.config.local == "cold" else frozenset[int]()
         banks, config = backbone.empty_kv(rows, len(reading)), self.config
         return LongMemState(
-            plain.length_B,
-            plain.pending_BC,
-            dataclasses.replace(plain.kv, raw=raw),
-            plain.left_B,
+            empty.length_B,
+            empty.pending_BC,
+            dataclasses.replace(empty.kv, raw=raw),
+            empty.left_B,
             side_kv=backbone.empty_kv(rows, len(self.side.blocks)),
             bank=ChunkBank.empty(banks, config.csz, dtype_named(config.storage_dtype), config.stored_in),
         )
@@ -140,34 +135,23 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         """Whether copies of a state that read so many tokens share a bank that these enter."""
         return self.config.bank_scope == "shared" and longest > int(self.room(state).min())
 
-    def continuations(self, state: LongMemState, longest: int) -> Branches[LongMemState]:
-        """Side by side behind the caches and the bank, which they share."""
-        return self.local.branches(self.backbone, self.forward)
-
     def side_reader(self, state: LongMemState, layout: Layout) -> MemoryReader:
         """The side network's attention of one forward pass."""
         return MemoryReader(self.backbone, self.config, self.side, state, layout)
 
-    def room(self, state: LongMemState) -> Tensor:
-        """Up to the end of the segment."""
-        return state.left_B
-
-    def reserve(self, state: LongMemState, lengths_B: Tensor) -> LongMemState:
-        """Free slots in both caches, as far as the segment goes."""
-        return self.local.reserve(state, lengths_B)
-
     def step(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[LongMemState, Tensor]:
-        """Backbone, side network, and at a segment's end what leaves the view enters the bank.
+        """Backbone and side network; see `SegmentMethod.step`.
 
         Raises:
             UserError: when rows that share a bank are not equally long.
         """
         self._check_level(state, lengths_B)
-        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
-        grown = self.local.grown(state, readers, lengths_B)
-        gone = leaving(grown, self.local, list(self.side.reading.values()), self.backbone)
-        bank = state.bank if gone is None else self._added(state, gone)
-        return dataclasses.replace(self.local.cut_back(grown, self.backbone), bank=bank), hidden_BtC
+        return super().step(state, tokens_Bt, lengths_B)
+
+    def close(self, state: LongMemState, ended_B: Tensor) -> LongMemState:
+        """What leaves the view enters the bank."""
+        gone = leaving(state, self.local, list(self.side.reading.values()), self.backbone)
+        return dataclasses.replace(super().close(state, ended_B), bank=self._added(state, gone))
 
     def forward(self, state: LongMemState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
         """`hidden_BTC` of backbone and side network, after the side network's norm, and the readers of their caches."""
@@ -178,9 +162,8 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
         return hidden_BTC, (reader, side_reader)
 
     def check_state(self, state: LongMemState) -> None:
-        """Both caches hold what is in view, and the bank no more than it may."""
+        """The bank holds no more than it may."""
         super().check_state(state)
-        self.local.check(state)
         state.bank.check("bank", self.config.M)
 
     def skim(self, state: LongMemState, tokens_Bt: Tensor, lengths_B: Tensor) -> LongMemState | None:
@@ -231,6 +214,9 @@ class LongMem(BlockMethod[LongMemConfig, LongMemState]):
     def _added(self, state: LongMemState, gone: KV) -> ChunkBank:
         """The bank with what has left the view behind what it holds."""
         return add(state.bank, gone, self.config) if self.config.M else state.bank
+
+    def _empty(self, rows: int) -> LongMemState:
+        return self.begin(self.local.empty(self.backbone, rows), None)
 
     @property
     def _bos_hidden_C(self) -> Tensor:

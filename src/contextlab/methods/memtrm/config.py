@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 import pydantic
 
+from contextlab.methods.local_cache import LocalConfig
 from contextlab.methods.low_rank import LowRankConfig
 from contextlab.methods.sliding import Local
-from contextlab.methods.window import LocalConfig
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

@@ -12,7 +12,6 @@ head width, k tokens retrieved.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +24,13 @@ from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.joint_memory_attention import fuse_memory
-from contextlab.method import Capabilities, Lengths
+from contextlab.method import Lengths
 from contextlab.methods.banks import layer_of_bank
-from contextlab.methods.blocks import BlockMethod
-from contextlab.methods.branches import Branches
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.memtrm.config import MemTRMConfig
 from contextlab.methods.memtrm.formula import MemTRMFormula
 from contextlab.methods.newest import newest
+from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import Sliding, local_twin, local_view
 from contextlab.methods.window import Window
 from contextlab.tensors import dtype_named
@@ -61,7 +59,7 @@ class Memory(nn.Module):
         self.updates = updates
 
 
-class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
+class MemTRM(SegmentMethod[MemTRMConfig, MemTRMState]):
     """Reads segments of N tokens; one layer also attends to the K best tokens of earlier ones, by a gate per head."""
 
     Config = MemTRMConfig
@@ -74,11 +72,6 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
         self.parts = self._parts()
         gate_H = torch.full((backbone.heads,), self.config.gate, device=backbone.device)
         self.memory = self.learns(Memory(gate_H, self._updates()), self.config.weights)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Segments start cold but for the bank, or see the one before; trainable."""
-        return self.view.capabilities
 
     def baseline(self) -> Window | Sliding | None:
         """Local attention alone, while the gates are closed."""
@@ -97,7 +90,7 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
         return MemTRMFormula(
             model,
             self.local,
-            self.local.first_segment(ahead if self.capabilities.segment else None),
+            self.first_segment(ahead),
             self.config,
             layer=self.memory_layer,
             update=update_flops(self.memory.updates),
@@ -105,30 +98,18 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
             stored_bytes=dtype_named(self.config.storage_dtype).itemsize,
         )
 
-    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> MemTRMState:
-        """An empty bank and an empty cache."""
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> MemTRMState:
+        """With an empty bank."""
         backbone = self.backbone
-        plain = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
-        kv = dataclasses.replace(plain.kv, raw=frozenset({self.memory_layer}))
+        kv = dataclasses.replace(empty.kv, raw=frozenset({self.memory_layer}))
         like = torch.empty(0, dtype=dtype_named(self.config.storage_dtype), device=backbone.device)
-        bank = empty_kv(1, (batch_size, backbone.kv_heads, backbone.head_width), like)
-        return MemTRMState(plain.length_B, plain.pending_BC, kv, plain.left_B, bank)
+        bank = empty_kv(1, (empty.batch_size, backbone.kv_heads, backbone.head_width), like)
+        return MemTRMState(empty.length_B, empty.pending_BC, kv, empty.left_B, bank)
 
-    def room(self, state: MemTRMState) -> Tensor:
-        """Up to the end of the segment."""
-        return state.left_B
-
-    def reserve(self, state: MemTRMState, lengths_B: Tensor) -> MemTRMState:
-        """Free slots in the cache, as far as the segment goes."""
-        return self.local.reserve(state, lengths_B)
-
-    def step(self, state: MemTRMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[MemTRMState, Tensor]:
-        """Attend; at a segment's end put it into the bank, and cut the cache back."""
-        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
-        grown = self.local.grown(state, readers, lengths_B)
-        ended_B = grown.left_B == 0
-        bank = self._stored(state.bank, grown.kv, ended_B) if bool(ended_B.any()) else state.bank
-        return dataclasses.replace(self.local.cut_back(grown, self.backbone), bank=bank), hidden_BtC
+    def close(self, state: MemTRMState, ended_B: Tensor) -> MemTRMState:
+        """The segment enters the bank."""
+        bank = self._stored(state.bank, state.kv, ended_B)
+        return dataclasses.replace(super().close(state, ended_B), bank=bank)
 
     def skim(self, state: MemTRMState, tokens_Bt: Tensor, lengths_B: Tensor) -> MemTRMState | None:
         """Read segments that start cold and are not scored up to the memory layer: the bank needs no more."""
@@ -144,19 +125,13 @@ class MemTRM(BlockMethod[MemTRMConfig, MemTRMState]):
         left_B = torch.full_like(state.left_B, self.local.segment)
         return dataclasses.replace(state, kv=state.kv.cut(0, all_B), left_B=left_B, bank=bank)
 
-    def forward(self, state: MemTRMState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
-        """`hidden_BTC` of tokens that lie behind a state, and the reader of the local cache."""
-        reader = TokenReader(self.backbone, state, layout, self.memory_layer, self.config.K, self.memory.gate_H)
-        return self.local.hidden(self.network, state, tokens_BT, reader), (reader,)
-
-    def continuations(self, state: MemTRMState, longest: int) -> Branches[MemTRMState]:
-        """Side by side behind the cache and the bank."""
-        return self.local.branches(self.backbone, self.forward)
+    def reader(self, state: MemTRMState, layout: Layout) -> CacheReader:
+        """Local attention, and in the memory layer the bank."""
+        return TokenReader(self.backbone, state, layout, self.memory_layer, self.config.K, self.memory.gate_H)
 
     def check_state(self, state: MemTRMState) -> None:
         """The bank holds M tokens at most."""
         super().check_state(state)
-        self.local.check(state)
         state.bank.check("bank", self.config.M)
 
     def _parts(self) -> Anatomy | None:

@@ -10,7 +10,7 @@ from contextlab.config import Weights
 from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import Index
 from contextlab.methods.banks import StoredIn
-from contextlab.methods.window import LocalConfig
+from contextlab.methods.local_cache import LocalConfig
 from contextlab.trained import CHOICES
 
 Storage = Literal["float16", "bfloat16", "float32"]

@@ -19,19 +19,19 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
-from contextlab.method import Capabilities, Lengths
+from contextlab.method import Lengths
 from contextlab.methods.banks import ChunkBank, leaving
-from contextlab.methods.blocks import BlockMethod
-from contextlab.methods.branches import Branches
+from contextlab.methods.local_cache import LocalState
 from contextlab.methods.retrieval.config import RetrievalConfig
 from contextlab.methods.retrieval.formula import RetrievalFormula
 from contextlab.methods.retrieval.learned import MemoryQuery
 from contextlab.methods.retrieval.reader import Reach, RetrievalReader, RetrievalState
+from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import Sliding, SlidingConfig, local_twin
 from contextlab.tensors import dtype_named
 
 
-class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
+class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
     """Sinks, the previous and the current window exactly; of everything older the best chunks, in the same softmax.
 
     In the layers from `first_layer` on, every query and head takes the chunks whose mean key has the highest inner
@@ -61,11 +61,6 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
             self.queries = self.learns(nn.ModuleList(layers), config.weights)
 
     @property
-    def capabilities(self) -> Capabilities:
-        """Exact streaming of any length; trainable where a rank is set."""
-        return Capabilities()
-
-    @property
     def twin(self) -> str:
         """The local view with an update of the rank of what is learned."""
         return local_twin("sliding", self.config.N, self.config.rank)
@@ -78,56 +73,35 @@ class Retrieval(BlockMethod[RetrievalConfig, RetrievalState]):
         layers = self.backbone.layers - self.reach.first_layer
         return RetrievalFormula(model, self.local, self.config, layers=layers, stored_bytes=self._stored_type.itemsize)
 
-    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> RetrievalState:
-        """An empty view and an empty bank."""
-        plain, backbone = self.local.empty(self.backbone, batch_size), self.backbone
-        kv = backbone.empty_kv(batch_size, backbone.layers - self.reach.first_layer)
-        config = self.config
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> RetrievalState:
+        """With an empty bank."""
+        backbone, config = self.backbone, self.config
+        kv = backbone.empty_kv(empty.batch_size, backbone.layers - self.reach.first_layer)
         bank = ChunkBank.empty(kv, config.csz, self._stored_type, config.stored_in, config.representatives)
-        return RetrievalState(plain.length_B, plain.pending_BC, plain.kv, plain.left_B, bank, bank.open_scores)
+        return RetrievalState(empty.length_B, empty.pending_BC, empty.kv, empty.left_B, bank, bank.open_scores)
 
     @property
     def _stored_type(self) -> torch.dtype:
         storage = self.config.storage_dtype
         return dtype_named(storage) if storage else self.backbone.attention_dtype
 
-    def room(self, state: RetrievalState) -> Tensor:
-        """Up to the end of the window."""
-        return state.left_B
-
-    def reserve(self, state: RetrievalState, lengths_B: Tensor) -> RetrievalState:
-        """Free slots in the view, as far as the window goes."""
-        return self.local.reserve(state, lengths_B)
-
     def step(self, state: RetrievalState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[RetrievalState, Tensor]:
-        """Attend; at a window's end hand what leaves the view to the bank."""
-        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
-        grown = self._banked(self.local.grown(state, readers, lengths_B), readers[0].scores(lengths_B))
-        return self.local.cut_back(grown, self.backbone), hidden_BtC
+        """Attend, and score the tokens in view where they are scored; close the windows that have ended."""
+        reader = self.reader(state, self.local.layout(state, tokens_Bt.shape[1]))
+        hidden_BtC = self.local.hidden(self.backbone, state, tokens_Bt, reader)
+        grown = dataclasses.replace(self.local.grown(state, (reader,), lengths_B), scores=reader.scores(lengths_B))
+        return self.closed(grown, lengths_B), hidden_BtC
 
-    def _banked(self, grown: RetrievalState, scores: tuple[Tensor, ...]) -> RetrievalState:
-        """A state whose bank holds what is going to leave the view, with the scores of what stays."""
+    def close(self, state: RetrievalState, ended_B: Tensor) -> RetrievalState:
+        """What leaves the view enters the bank; the scores of what stays are kept."""
         layers = range(self.reach.first_layer, self.backbone.layers)
-        gone = leaving(grown, self.local, layers, self.backbone)
-        if gone is None:
-            return dataclasses.replace(grown, scores=scores)
-        scored = KV(scores, (), grown.kv.used_B, raw=frozenset(range(len(layers))))
+        gone = leaving(state, self.local, layers, self.backbone)
+        scored = KV(state.scores, (), state.kv.used_B, raw=frozenset(range(len(layers))))
         slots_S = self.local.keep_first + torch.arange(gone.slots, device=gone.used_B.device)
         gone_scores = scored.take(slots_S.expand(len(gone.used_B), -1), gone.used_B).k
-        bank = grown.bank.add(gone, self.config.M, scores=gone_scores)
-        kept = self.local.cut(scored, grown.left_B == 0, self.backbone)
-        return dataclasses.replace(grown, bank=bank, scores=kept.k)
-
-    def forward(
-        self, state: RetrievalState, tokens_BT: Tensor, layout: Layout
-    ) -> tuple[Tensor, Sequence[RetrievalReader]]:
-        """`hidden_BTC` of tokens that lie behind a state, and the reader that has appended to its view."""
-        reader = self.reader(state, layout)
-        return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
-
-    def continuations(self, state: RetrievalState, longest: int) -> Branches[RetrievalState]:
-        """Side by side behind the view and the bank, which they share."""
-        return self.local.branches(self.backbone, self.forward)
+        bank = state.bank.add(gone, self.config.M, scores=gone_scores)
+        kept = self.local.cut(scored, ended_B, self.backbone)
+        return dataclasses.replace(super().close(state, ended_B), bank=bank, scores=kept.k)
 
     def reader(self, state: RetrievalState, layout: Layout) -> RetrievalReader:
         """The attention of one forward pass."""

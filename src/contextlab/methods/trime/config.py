@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import pydantic
 
+from contextlab.methods.local_cache import LocalConfig
 from contextlab.methods.low_rank import LowRankConfig
-from contextlab.methods.window import LocalConfig
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

@@ -18,14 +18,13 @@ from torch import Tensor
 
 from contextlab import states
 from contextlab.accounting.formulas import Model, update_flops
-from contextlab.attention import CacheReader
 from contextlab.backbone import Backbone
 from contextlab.backbone.wrapper import HEAD_TOKENS
 from contextlab.formula import Formula
-from contextlab.method import Capabilities, Lengths
-from contextlab.methods.blocks import BlockMethod
+from contextlab.method import Lengths
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import twin
+from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.trime import distribution
 from contextlab.methods.trime.config import TRIMEConfig
 from contextlab.methods.trime.formula import TRIMEFormula
@@ -46,7 +45,7 @@ class TRIMEState(LocalState):
     pairs: Pairs
 
 
-class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
+class TRIME(SegmentMethod[TRIMEConfig, TRIMEState]):
     """Reads segments of N tokens; earlier contexts like the present one raise the tokens that followed them."""
 
     Config = TRIMEConfig
@@ -62,11 +61,6 @@ class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
         self.network = RepresentingBackbone(backbone, network)
 
     @property
-    def capabilities(self) -> Capabilities:
-        """Segments start cold but for memory; trainable."""
-        return Capabilities(segment=self.local.segment)
-
-    @property
     def twin(self) -> str:
         """The window with the same update, trained without memory."""
         return twin("window", N=self.config.N, rank=self.config.rank, targets=self.config.targets)
@@ -76,34 +70,26 @@ class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
         model = Model.of(self.backbone)
         if model is None:
             return None
-        first, update = self.local.first_segment(ahead), update_flops(self.learned)
+        first, update = self.first_segment(ahead), update_flops(self.learned)
         return TRIMEFormula(model, self.local, first, most=self.config.M, update=update)
 
-    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> TRIMEState:
-        """No memory and an empty segment."""
-        plain = self.local.empty(self.network, batch_size, ahead)
-        none = Pairs.empty(batch_size, plain.pending_BC[0].chunk(2)[1])
-        return TRIMEState(plain.length_B, plain.pending_BC, plain.kv, plain.left_B, none, none)
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> TRIMEState:
+        """Without pairs."""
+        none = Pairs.empty(empty.batch_size, empty.pending_BC[0].chunk(2)[1])
+        return TRIMEState(empty.length_B, empty.pending_BC, empty.kv, empty.left_B, none, none)
 
-    def room(self, state: TRIMEState) -> Tensor:
-        """Up to the end of the segment."""
-        return state.left_B
-
-    def reserve(self, state: TRIMEState, lengths_B: Tensor) -> TRIMEState:
-        """Free slots in the cache, as far as the segment goes."""
-        return self.local.reserve(state, lengths_B)
+    def continuations(self, state: TRIMEState, longest: int) -> None:
+        """Each from a copy of the state, to whose pairs its own tokens belong."""
 
     def step(self, state: TRIMEState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[TRIMEState, Tensor]:
         """Attend within the segment and make a pair of every token; at its end they become long memory."""
-        reader = CacheReader(self.backbone, state.kv, self.local.layout(state, tokens_Bt.shape[1]))
-        hidden_BtC = self.local.hidden(self.network, state, tokens_Bt, reader)
+        after, hidden_BtC = super().step(state, tokens_Bt, lengths_B)
         previous_BtC = torch.cat((state.pending_BC[:, None], hidden_BtC[:, :-1]), dim=1)
         made = Pairs(previous_BtC.chunk(2, dim=-1)[1], tokens_Bt, lengths_B)
         pairs = state.pairs.extended(made, torch.ones_like(lengths_B, dtype=torch.bool), self.local.segment)
         long, ended_B = state.long, state.left_B == lengths_B
         if bool(ended_B.any()):
             long, pairs = long.extended(pairs, ended_B, self.config.M), pairs.without(ended_B)
-        after = self.local.after(state, (reader,), lengths_B, self.backbone)
         return dataclasses.replace(after, long=long, pairs=pairs), hidden_BtC
 
     def head(self, state: TRIMEState) -> Callable[[Tensor, Tensor], Tensor]:
@@ -121,7 +107,6 @@ class TRIME(BlockMethod[TRIMEConfig, TRIMEState]):
     def check_state(self, state: TRIMEState) -> None:
         """Local memory holds the open segment, long memory M pairs at most."""
         super().check_state(state)
-        self.local.check(state)
         state.long.check("long memory", self.config.M, self.backbone.vocab_size)
         state.pairs.check("local memory", self.local.segment, self.backbone.vocab_size)
         states.within("pairs of local memory in use", state.pairs.used_B, state.kv.used_B, state.kv.used_B)

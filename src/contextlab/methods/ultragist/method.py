@@ -9,7 +9,6 @@ Legend: B rows, t tokens of a block, C width of the model, J slots that are kept
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,15 +16,14 @@ from torch import Tensor
 
 from contextlab import states
 from contextlab.accounting.formulas import Model, update_flops
-from contextlab.attention import KV, CacheReader, Layout
+from contextlab.attention import KV
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
-from contextlab.method import Capabilities, Lengths
-from contextlab.methods.blocks import BlockMethod
-from contextlab.methods.branches import Branches
+from contextlab.method import Lengths
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import twin
+from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.ultragist.config import UltraGistConfig
 from contextlab.methods.ultragist.formula import UltraGistFormula
 from contextlab.methods.ultragist.gists import Gists, Windows
@@ -44,7 +42,7 @@ class UltraGistState(LocalState):
     context_B: Tensor
 
 
-class UltraGist(BlockMethod[UltraGistConfig, UltraGistState]):
+class UltraGist(SegmentMethod[UltraGistConfig, UltraGistState]):
     """Windows of W tokens; of every one that has ended a gist stays for each `ratio` tokens, as a key and a value.
 
     A token's position is its slot in the cache, behind sinks and gists, so that positions stay where the model was
@@ -62,11 +60,6 @@ class UltraGist(BlockMethod[UltraGistConfig, UltraGistState]):
         self.gists = self.learns(Gists(backbone, self.config.rank), self.config.weights)
 
     @property
-    def capabilities(self) -> Capabilities:
-        """Exact streaming of any length, trainable; a window starts cold but for sinks and gists."""
-        return Capabilities(segment=self.local.segment)
-
-    @property
     def twin(self) -> str:
         """The window with an update of the same rank."""
         return twin("window", N=self.local.segment, rank=self.config.rank)
@@ -78,52 +71,27 @@ class UltraGist(BlockMethod[UltraGistConfig, UltraGistState]):
             return None
         return UltraGistFormula(model, self.extent, self.config.ratio, update_flops(self.gists.updates), ahead)
 
-    def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> UltraGistState:
-        """An empty state."""
-        plain, backbone = self.local.empty(self.backbone, batch_size), self.backbone
-        context_B = torch.full_like(plain.length_B, ahead.context if ahead else 0)
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> UltraGistState:
+        """Without gists; the last window of a context that is announced ends with it."""
+        context_B = torch.full_like(empty.length_B, ahead.context if ahead else 0)
         return UltraGistState(
-            plain.length_B,
-            plain.pending_BC,
+            empty.length_B,
+            empty.pending_BC,
             # Gists move to other slots when older ones are dropped, or tokens in front of them become gists.
-            dataclasses.replace(plain.kv, raw=frozenset(range(backbone.layers))),
-            self._window_after(plain.length_B, context_B),
-            front_B=torch.zeros_like(plain.length_B),
+            dataclasses.replace(empty.kv, raw=frozenset(range(self.backbone.layers))),
+            self._window_after(empty.length_B, context_B),
+            front_B=torch.zeros_like(empty.length_B),
             context_B=context_B,
         )
 
-    def room(self, state: UltraGistState) -> Tensor:
-        """Up to the end of the window."""
-        return state.left_B
-
-    def reserve(self, state: UltraGistState, lengths_B: Tensor) -> UltraGistState:
-        """Free slots, as far as the window goes."""
-        return self.local.reserve(state, lengths_B)
-
-    def step(self, state: UltraGistState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[UltraGistState, Tensor]:
-        """Attend; at a window's end put its gists in its place."""
-        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
-        grown = self.local.grown(state, readers, lengths_B)
-        ended_B = grown.left_B == 0
-        if bool(ended_B.any()):
-            read_B = state.length_B + lengths_B
-            left_B = torch.where(ended_B, self._window_after(read_B, state.context_B), grown.left_B)
-            grown = dataclasses.replace(self._compressed(grown, ended_B), left_B=left_B)
-        return grown, hidden_BtC
-
-    def forward(self, state: UltraGistState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
-        """`hidden_BTC` of tokens that lie behind a state, and the reader that has appended to its cache."""
-        reader = CacheReader(self.backbone, state.kv, layout)
-        return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
-
-    def continuations(self, state: UltraGistState, longest: int) -> Branches[UltraGistState]:
-        """Side by side behind gists and the open window."""
-        return self.local.branches(self.backbone, self.forward)
+    def close(self, state: UltraGistState, ended_B: Tensor) -> UltraGistState:
+        """Gists take the place of the windows."""
+        left_B = torch.where(ended_B, self._window_after(state.length_B, state.context_B), state.left_B)
+        return dataclasses.replace(self._compressed(state, ended_B), left_B=left_B)
 
     def check_state(self, state: UltraGistState) -> None:
         """The open window has no more tokens than have been read of it."""
         super().check_state(state)
-        self.local.check(state)
         states.within("context_B", state.context_B, 0, states.MOST)
         states.within("front_B", state.front_B, 0, self.extent.front)
         open_B = state.kv.used_B - state.front_B
