@@ -45,7 +45,8 @@ def test_the_tutorials_methods_keep_the_laws(name, tmp_path):
 
 def test_a_cached_method_takes_few_lines():
     texts = code("docs/tutorial.md", "python")[: len(METHODS)]
-    assert [len([line for line in text.splitlines() if line.strip()]) for text in texts] == [15, 24, 28]
+    lines = [len([line for line in text.splitlines() if line.strip()]) for text in texts]
+    assert all(count <= most for count, most in zip(lines, (20, 40, 40), strict=True))
 
 
 def test_the_tutorials_task_runs(tmp_path, monkeypatch, capsys):

@@ -20,8 +20,8 @@ from contextlab.kernels.eva_chunk_compress import eva_chunk_compress, pool_chunk
 from contextlab.kernels.eva_chunk_compress import reference as plain_pooling
 from contextlab.kernels.joint_memory_attention import fuse_memory, local_attention
 from contextlab.kernels.joint_memory_attention import reference as plain_memory
+from contextlab.kernels.retrieval_attention import Inputs, retrieval_attention
 from contextlab.kernels.retrieval_attention import reference as plain_retrieval
-from contextlab.kernels.retrieval_attention import retrieval_attention
 from contextlab.kernels.sink_attention import sink_attention
 
 NOWHERE = (10**12, -1, -(10**12))
@@ -288,8 +288,8 @@ OPERATIONS = {
     ),
     "retrieval_attention": Operation(
         _retrieval,
-        lambda *tensors: retrieval_attention(*tensors, scale=SCALE),
-        lambda *tensors: plain_retrieval.retrieval_attention(*tensors, SCALE),
+        lambda *tensors: retrieval_attention(Inputs(*tensors), scale=SCALE),
+        lambda *tensors: plain_retrieval.retrieval_attention(Inputs(*tensors), SCALE),
         ("q", "k", "v", "q_memory", "bank_k", "bank_v", "bias"),
         ("ids", "retrieved"),
     ),

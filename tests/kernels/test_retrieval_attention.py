@@ -16,7 +16,7 @@ from contextlab.accounting.memory import PeakMemory
 from contextlab.attention import sdpa
 from contextlab.kernels import retrieved
 from contextlab.kernels.dispatch import forced
-from contextlab.kernels.retrieval_attention import retrieval_attention
+from contextlab.kernels.retrieval_attention import Inputs, retrieval_attention
 
 NAMES = ("q", "k", "v", "mask", "q_memory", "bank_k", "bank_v", "ids", "retrieved", "bias")
 LEAVES = ("q", "k", "v", "q_memory", "bank_k", "bank_v", "bias")
@@ -51,7 +51,7 @@ def case(
 
 
 def run(example: Case, **changed: Any) -> Tensor:
-    return retrieval_attention(*{**example, **changed}.values(), scale=0.3)
+    return retrieval_attention(Inputs(*{**example, **changed}.values()), scale=0.3)
 
 
 def local(example: Case) -> Tensor:

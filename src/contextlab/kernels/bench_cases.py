@@ -26,8 +26,8 @@ from contextlab.kernels.eva_chunk_compress import eva_chunk_compress
 from contextlab.kernels.eva_chunk_compress import ops as pooling_ops
 from contextlab.kernels.eva_chunk_compress import reference as plain_pooling
 from contextlab.kernels.joint_memory_attention import joint_memory_attention, local_attention, ops, reference
+from contextlab.kernels.retrieval_attention import Inputs, retrieval_attention, retrieval_attention_flops
 from contextlab.kernels.retrieval_attention import reference as plain_retrieval
-from contextlab.kernels.retrieval_attention import retrieval_attention, retrieval_attention_flops
 from contextlab.kernels.sink_attention import reference as plain_sinks
 from contextlab.kernels.sink_attention import sink_attention, sink_attention_flops
 
@@ -219,15 +219,16 @@ def retrieval_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     key = torch.arange(size.W + size.T, device=device)
     mask = torch.zeros(1, size.T, len(key), device=device, dtype=size.dtype)
     mask.masked_fill_(key > key[size.W :, None], float("-inf"))
-    inputs, scale = (q, k, v, mask, q_memory, bank_k, bank_v, ids, retrieved, bias), size.D**-0.5
+    inputs = Inputs(q, k, v, mask, q_memory, bank_k, bank_v, ids, retrieved, bias)
+    scale = size.D**-0.5
 
     def run() -> Tensor:
-        return retrieval_attention(*inputs, scale=scale)
+        return retrieval_attention(inputs, scale=scale)
 
     @functools.cache
     def truth() -> Tensor:
-        exact: list[Any] = [*(x.detach().double() if x.is_floating_point() else x for x in inputs), scale]
-        return plain_retrieval.retrieval_attention(*exact)
+        exact = Inputs(*(x.detach().double() if x.is_floating_point() else x for x in inputs))
+        return plain_retrieval.retrieval_attention(exact, scale)
 
     flops = retrieval_attention_flops(*inputs)
     traffic = 2 * ids.numel() * size.c * size.D * bank_k.element_size() + 4 * q.nbytes + k.nbytes + v.nbytes

@@ -107,7 +107,8 @@ class ScoringReader(CacheReader):
         if mask is None:
             mask = torch.full(scores_BHTS.shape[-2:], float("-inf"), device=k_BKSD.device).triu(1)
         weights_BHTS = (scores_BHTS + mask).softmax(-1) * vote_BT[:, None, :, None]
-        return weights_BHTS.sum(2).unflatten(1, (-1, groups)).sum(2)[..., None]
+        received_BKS: Tensor = weights_BHTS.sum(2).unflatten(1, (-1, groups)).sum(2)
+        return received_BKS[..., None]
 
 
 class Scores:

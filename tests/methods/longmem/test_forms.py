@@ -146,8 +146,8 @@ def test_one_softmax_gives_cold_banks_a_position(
     queries = []
 
     def recorded(*arguments: Any, **settings: Any) -> Tensor:
-        near_BHTD = arguments[0] if softmax == "joint" else None
-        queries.append((near_BHTD, arguments[4 if softmax == "joint" else 1]))
+        (inputs,) = arguments if softmax == "joint" else (None,)
+        queries.append((inputs.q_BHTD, inputs.q_memory_BHTD) if inputs else (None, arguments[1]))
         return plain(*arguments, **settings)
 
     plain = getattr(reader, inner)

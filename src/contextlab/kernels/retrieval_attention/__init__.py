@@ -11,40 +11,20 @@ from torch import Tensor
 
 from contextlab.kernels import checks, dispatch
 from contextlab.kernels.retrieval_attention import ops, reference
+from contextlab.kernels.retrieval_attention.inputs import Inputs
 from contextlab.kernels.retrieval_attention.ops import retrieval_attention_flops
 
-__all__ = ["retrieval_attention", "retrieval_attention_flops"]
+__all__ = ["Inputs", "retrieval_attention", "retrieval_attention_flops"]
+
+TYPES = (("q_BHTD", "k_BKSD", "v_BKSD", "q_memory_BHTD"), ("mask_BTS",), ("k_BKncD", "v_BKncD"), ("bias_H",))
+"""Inputs that have one floating-point type together."""
 
 
-def retrieval_attention(
-    q_BHTD: Tensor,
-    k_BKSD: Tensor,
-    v_BKSD: Tensor,
-    mask_BTS: Tensor,
-    q_memory_BHTD: Tensor,
-    k_BKncD: Tensor,
-    v_BKncD: Tensor,
-    ids_BHTm: Tensor,
-    retrieved_BHTm: Tensor,
-    bias_H: Tensor,
-    *,
-    scale: float,
-) -> Tensor:
+def retrieval_attention(inputs: Inputs, *, scale: float) -> Tensor:
     """Softmax attention over all visible local keys and the retrieved tokens together.
 
     Args:
-        q_BHTD: queries for the local keys, after rotary encoding.
-        k_BKSD: local keys.
-        v_BKSD: local values.
-        mask_BTS: added to the local logits, -inf for what is not seen; every query sees a key; one row may stand for
-            all; it gets no gradient.
-        q_memory_BHTD: queries for the bank's keys.
-        k_BKncD: keys of the bank, of any floating-point type; read in place.
-        v_BKncD: values of the bank.
-        ids_BHTm: retrieved chunks, int64; on a CPU those that the bank lacks are refused, on a GPU, where a look at
-            them would wait for it, they count as not retrieved.
-        retrieved_BHTm: which of them exist, the ids of the others being anything.
-        bias_H: added to the logits of retrieved tokens.
+        inputs: queries, local keys and values, and the bank.
         scale: factor of the logits.
 
     Returns:
@@ -53,33 +33,19 @@ def retrieval_attention(
     Raises:
         ValueError, TypeError: when shapes, devices, types or ids do not fit.
     """
-    shared = mask_BTS.dim() == 3 and mask_BTS.shape[0] == 1
-    local = {"q_BHTD": q_BHTD, "k_BKSD": k_BKSD, "v_BKSD": v_BKSD, "q_memory_BHTD": q_memory_BHTD}
-    mask = {"mask_1TS" if shared else "mask_BTS": mask_BTS}
-    bank = {"k_BKncD": k_BKncD, "v_BKncD": v_BKncD}
-    sizes = checks.shapes(**local, **mask, **bank, ids_BHTm=ids_BHTm, retrieved_BHTm=retrieved_BHTm, bias_H=bias_H)
+    named = inputs._asdict()
+    if inputs.mask_BTS.dim() == 3 and inputs.mask_BTS.shape[0] == 1:
+        named["mask_1TS"] = named.pop("mask_BTS")
+    sizes = checks.shapes(**named)
     checks.heads(sizes)
-    for floating in (local, mask, bank, {"bias_H": bias_H}):
-        checks.one_float_type(**floating)
-    checks.of_type(torch.int64, ids_BHTm=ids_BHTm)
-    checks.of_type(torch.bool, retrieved_BHTm=retrieved_BHTm)
-    if 0 in q_BHTD.shape:
-        return q_BHTD
-    inputs = (
-        q_BHTD,
-        k_BKSD,
-        v_BKSD,
-        mask_BTS,
-        q_memory_BHTD,
-        k_BKncD,
-        v_BKncD,
-        ids_BHTm,
-        retrieved_BHTm,
-        bias_H,
-        scale,
-    )
+    for names in TYPES:
+        checks.one_float_type(**{name: getattr(inputs, name) for name in names})
+    checks.of_type(torch.int64, ids_BHTm=inputs.ids_BHTm)
+    checks.of_type(torch.bool, retrieved_BHTm=inputs.retrieved_BHTm)
+    if 0 in inputs.q_BHTD.shape:
+        return inputs.q_BHTD
     if dispatch.forced_form() == "reference" or 0 in (sizes["n"], sizes["m"]):
-        checks.ids(ids_BHTm, retrieved_BHTm, sizes["n"])
-        return reference.retrieval_attention(*inputs)
-    out_BHTD: Tensor = ops.retrieval_attention(*inputs)[0]
+        checks.ids(inputs.ids_BHTm, inputs.retrieved_BHTm, sizes["n"])
+        return reference.retrieval_attention(inputs, scale)
+    out_BHTD: Tensor = ops.retrieval_attention(*inputs, scale)[0]
     return out_BHTD

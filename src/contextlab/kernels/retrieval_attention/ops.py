@@ -16,9 +16,13 @@ from contextlab.kernels import checks, dispatch
 from contextlab.kernels.buffers import wide
 from contextlab.kernels.joint_memory_attention.ops import memory_flops
 from contextlab.kernels.retrieval_attention import blocked
+from contextlab.kernels.retrieval_attention.inputs import Inputs
 
-LEAVES = (0, 1, 2, 4, 9, 5, 6)
-"""Which of the arguments have a gradient, in the order in which the backward pass gives them."""
+LEAVES = tuple(
+    map(Inputs._fields.index, ("q_BHTD", "k_BKSD", "v_BKSD", "q_memory_BHTD", "bias_H", "k_BKncD", "v_BKncD"))
+)
+"""Which of the inputs have a gradient, in the order in which the backward pass gives them."""
+BANK = LEAVES[-2:]
 
 
 @torch.library.custom_op("contextlab::retrieval_attention", mutates_args=())
@@ -37,8 +41,8 @@ def retrieval_attention(
 ) -> tuple[Tensor, Tensor]:
     """`out_BHTD`, and `lse_BHT` for the backward pass."""
     checks.ids(ids_BHTm, retrieved_BHTm, k_BKncD.shape[2])
-    bank = (q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
-    return blocked.forward(q_BHTD, k_BKSD, v_BKSD, mask_BTS, *bank, scale)
+    local = (q_BHTD, k_BKSD, v_BKSD, mask_BTS)
+    return blocked.forward(Inputs(*local, q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H), scale)
 
 
 @retrieval_attention.register_fake
@@ -65,10 +69,10 @@ def retrieval_attention_backward(
     into_bank: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, values, the memory's queries, the bias, and the bank (empty unless `into_bank`)."""
-    bank = (q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
-    local = (dout_BHTD, q_BHTD, k_BKSD, v_BKSD, mask_BTS)
+    local = (q_BHTD, k_BKSD, v_BKSD, mask_BTS)
+    inputs = Inputs(*local, q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
     dq, dk, dv, dq_memory, dbias, dbank_k, dbank_v = blocked.backward(
-        *local, *bank, out_BHTD, lse_BHT, scale, into_bank
+        dout_BHTD, inputs, out_BHTD, lse_BHT, scale, into_bank
     )
     return dq, dk, dv, dq_memory, dbias, dbank_k, dbank_v
 
@@ -87,13 +91,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _gradients(ctx: Any, dout_BHTD: Tensor | None, _dlse: None) -> tuple[Tensor | None, ...]:
-    gradients: list[Tensor | None] = [None] * 11
+    gradients: list[Tensor | None] = [None] * (len(Inputs._fields) + 1)
     if dout_BHTD is None:
         return tuple(gradients)
-    into_bank = ctx.needs_input_grad[5] or ctx.needs_input_grad[6]
+    into_bank = any(ctx.needs_input_grad[i] for i in BANK)
     made = retrieval_attention_backward(dout_BHTD, *ctx.saved_tensors, ctx.scale, into_bank)
     for i, gradient in zip(LEAVES, made, strict=True):
-        gradients[i] = gradient if into_bank or i not in (5, 6) else None
+        gradients[i] = gradient if into_bank or i not in BANK else None
     return tuple(gradients)
 
 
@@ -108,14 +112,14 @@ def local_flops(q_BHTD: Tensor, mask_BTS: Tensor) -> int:
 
 
 @register_flop_formula(torch.ops.contextlab.retrieval_attention, get_raw=True)
-def retrieval_attention_flops(
-    q_BHTD: Tensor, _k: Tensor, _v: Tensor, mask_BTS: Tensor, _q: Tensor, k_BKncD: Tensor, *rest: Any, **_kwargs: Any
-) -> int:
+def retrieval_attention_flops(*arguments: Any, **_kwargs: Any) -> int:
     """FLOPs of both parts; multiply-add = 2."""
-    return local_flops(q_BHTD, mask_BTS) + memory_flops(k_BKncD, rest[2])
+    inputs = Inputs(*arguments[: len(Inputs._fields)])
+    return local_flops(inputs.q_BHTD, inputs.mask_BTS) + memory_flops(inputs.k_BKncD, inputs.retrieved_BHTm)
 
 
 @register_flop_formula(torch.ops.contextlab.retrieval_attention_backward, get_raw=True)
-def _(_dout: Tensor, q_BHTD: Tensor, *rest: Any, **_kwargs: Any) -> int:
-    mask_BTS, k_BKncD, retrieved_BHTm, into_bank = rest[2], rest[4], rest[7], rest[12]
-    return 2 * local_flops(q_BHTD, mask_BTS) + (2 if into_bank else 1) * memory_flops(k_BKncD, retrieved_BHTm)
+def _(_dout: Tensor, *arguments: Any, **_kwargs: Any) -> int:
+    inputs, into_bank = Inputs(*arguments[: len(Inputs._fields)]), arguments[-1]
+    memory = memory_flops(inputs.k_BKncD, inputs.retrieved_BHTm)
+    return 2 * local_flops(inputs.q_BHTD, inputs.mask_BTS) + (2 if into_bank else 1) * memory

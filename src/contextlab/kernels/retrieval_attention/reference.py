@@ -10,23 +10,16 @@ import torch
 from torch import Tensor
 
 from contextlab.kernels.joint_memory_attention.reference import gather
+from contextlab.kernels.retrieval_attention.inputs import Inputs
 from contextlab.kernels.retrieved import in_bank
 
 
 def retrieval_attention(
-    q_BHTD: Tensor,
-    k_BKSD: Tensor,
-    v_BKSD: Tensor,
-    mask_BTS: Tensor,
-    q_memory_BHTD: Tensor,
-    k_BKncD: Tensor,
-    v_BKncD: Tensor,
-    ids_BHTm: Tensor,
-    retrieved_BHTm: Tensor,
-    bias_H: Tensor,
+    inputs: Inputs,
     scale: float,
 ) -> Tensor:
     """See `contextlab.kernels.retrieval_attention.retrieval_attention`."""
+    q_BHTD, k_BKSD, v_BKSD, mask_BTS, q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H = inputs
     groups = q_BHTD.shape[1] // k_BKSD.shape[1]
     k_BHSD, v_BHSD = (x.repeat_interleave(groups, dim=1) for x in (k_BKSD, v_BKSD))
     logits_BHTS = q_BHTD @ k_BHSD.transpose(-1, -2) * scale + mask_BTS[:, None].to(q_BHTD.dtype)

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from contextlab.attention import CacheReader, Layout, Positions, rotate, sdpa
 from contextlab.kernels.joint_memory_attention import fuse_memory, local_attention
-from contextlab.kernels.retrieval_attention import retrieval_attention
+from contextlab.kernels.retrieval_attention import Inputs, retrieval_attention
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.longmem.state import LongMemState
@@ -53,7 +53,7 @@ class MemoryReader(CacheReader):
         memory = (q_memory_BHTD, *self._retrieved(self.layers[block], q_memory_BHTD), self.side.gate(block))
         if self.config.softmax == "joint":
             mask_BTS = self._whole_mask(window, q_BHTD.dtype)
-            out_BHTD = retrieval_attention(q_near_BHTD, k_BKSD, v_BKSD, mask_BTS, *memory, scale=scale)
+            out_BHTD = retrieval_attention(Inputs(q_near_BHTD, k_BKSD, v_BKSD, mask_BTS, *memory), scale=scale)
             if not self._only_read(block):
                 return out_BHTD
             return out_BHTD - self._local(q_near_BHTD, k_BKSD, v_BKSD, scale, window)

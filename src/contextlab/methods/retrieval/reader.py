@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contextlab.attention import KV, CacheReader, Layout, Positions, rotate
 from contextlab.kernels.chunk_topk import Index
-from contextlab.kernels.retrieval_attention import retrieval_attention
+from contextlab.kernels.retrieval_attention import Inputs, retrieval_attention
 from contextlab.methods.banks import ChunkBank
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.representatives import of_key_heads, products
@@ -93,7 +93,7 @@ class RetrievalReader(CacheReader):
         local = (q_near_BHTD, k_BKSD, v_BKSD, mask_B1TS[:, 0])
         k_BKncD, v_BKncD, ids_BHTm = self.bank.taken(memory, ids_BHTm, retrieved_BHTm)
         bank = (q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
-        return retrieval_attention(*local, *bank, scale=scale)
+        return retrieval_attention(Inputs(*local, *bank), scale=scale)
 
     def scores(self, lengths_B: Tensor) -> tuple[Tensor, ...]:
         """Scores of the tokens in view after a pass over each row's next `lengths_B` tokens; see `RetrievalState`."""
