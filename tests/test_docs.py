@@ -31,8 +31,8 @@ METHODS = {
 
 
 def save_methods(folder):
-    for name, text in zip(METHODS, code("docs/tutorial.md", "python"), strict=False):
-        (folder / name.partition(":")[0]).write_text(text)
+    for name, source in zip(METHODS, code("docs/tutorial.md", "python"), strict=False):
+        (folder / name.partition(":")[0]).write_text(source)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextlab.errors import UserError
-from contextlab.method import Capabilities, ContextMethod, Lengths, MethodConfig, State, Writer, pad
+from contextlab.method import Capabilities, ContextMethod, Lengths, MethodConfig, State
+from contextlab.writing import Writer, pad
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from contextlab import calls, cards, process, states, tensors, trained
+from contextlab import calls, process, states
 from contextlab.config import MethodConfig as MethodConfig
 from contextlab.errors import UserError
 from contextlab.formula import FORK_BYTES, FORKS, Formula
+from contextlab.learned import LearnedWeights
 from contextlab.states import State as State
+from contextlab.writing import Writer, pad
 
 if TYPE_CHECKING:
     from contextlab.attention import Attend
@@ -27,10 +29,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="MethodConfig")
 S = TypeVar("S", bound="State")
-N = TypeVar("N", bound=nn.Module)
-
-WEIGHTS = "contextlab weights"
-"""Says in a file that `save_weights` wrote it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Prediction:
         return self.head_BTC
 
 
-class ContextMethod(ABC, Generic[C, S]):
+class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
     """A way to give a language model more context: starts empty, reads tokens, scores or writes text.
 
     Causality: a returned log-probability depends on the state and on earlier tokens only. The returned state may
@@ -108,12 +106,6 @@ class ContextMethod(ABC, Generic[C, S]):
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     called_by: int | None = None
     """The thread with a call from outside under way, whose arguments have been checked."""
-    learned: nn.Module | None = None
-    """All that training changes; parameter counts, digest, loading, saving and `untrained` follow from it."""
-    unbounded: ClassVar[tuple[str, ...]] = ()
-    """Last parts of the names of learned parameters that may be minus infinity."""
-    _started: tuple[tuple[int, int], ...] | None = None
-    _loaded: tuple[tuple[tuple[int, int], ...], Path, cards.Card] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Check the arguments of calls from outside, whatever class they reach (see `calls`)."""
@@ -122,34 +114,10 @@ class ContextMethod(ABC, Generic[C, S]):
             setattr(cls, name, calls.checked(name)(vars(cls)[name]))
 
     def __init__(self, backbone: Backbone, config: C | None = None) -> None:
+        super().__init__()
         self.backbone = backbone
-        self.config = config if config is not None else cast(C, self.Config())
+        self.config: C = config if config is not None else cast(C, self.Config())
         self.config.check_size()
-        self._weights_digest = tensors.Derived[str]()
-
-    def learns(self, module: N, weights: Path | str = "none") -> N:
-        """Declare all that training changes, and take over its trained weights; called once, while a method is made.
-
-        Args:
-            module: of the method; put into evaluation mode.
-            weights: file that `save_weights` wrote, or the name of listed weights; `auto`, the listed ones that fit,
-                where some do; `none` leaves the module as initialised.
-
-        Raises:
-            UserError: as `load_weights`.
-        """
-        self.learned = module.eval()
-        self._started = tensors.versions(module)
-        file = self._fitting() if weights == "auto" else None if weights == "none" else _file(weights)
-        if file is not None:
-            self.load_weights(file)
-        return module
-
-    def _fitting(self) -> Path | None:
-        """The listed weights for this class, these settings and this backbone."""
-        settings, defaults = self.config.as_dict(), self.config.defaults()
-        free = self.config.free_at_test
-        return trained.fitting(type(self).__name__, settings, defaults, free, lambda: self.backbone.digest)
 
     @property
     @abstractmethod
@@ -333,93 +301,6 @@ class ContextMethod(ABC, Generic[C, S]):
         states.finite(state.tensors())
         states.within("length_B", state.length_B, 0, states.MOST)
 
-    @property
-    def added_parameters(self) -> int:
-        """Parameters this method adds to the backbone."""
-        return sum(parameter.numel() for parameter in self._parameters())
-
-    @property
-    def trained_parameters(self) -> int:
-        """Parameters of this method that training changes."""
-        return sum(parameter.numel() for parameter in self._parameters() if parameter.requires_grad)
-
-    @property
-    def untrained(self) -> bool:
-        """Whether it has something to learn that is as it started: its numbers say what it costs, no more."""
-        return self.learned is not None and tensors.versions(self.learned) == self._started
-
-    @property
-    def card(self) -> cards.Card | None:
-        """What is known of the weights: how they were trained, where they came with a card and are as they were."""
-        if self.learned is None or self._loaded is None or self._loaded[0] != tensors.versions(self.learned):
-            return None
-        return self._loaded[2]
-
-    @property
-    def trained_weights(self) -> trained.Trained | None:
-        """The weights by their name, where they came with a card and are as they were."""
-        card = self.card
-        return None if card is None or self._loaded is None else trained.of_file(self._loaded[1], card)
-
-    @property
-    def weights_digest(self) -> str | None:
-        """sha256 of what is learned, hexadecimal; None without such. It follows changes of the weights."""
-        if self.learned is None:
-            return None
-        learned = self.learned
-        return self._weights_digest.of(lambda: tensors.weights_digest(learned), learned)
-
-    def save_weights(self, path: Path | str, dtype: torch.dtype | None = None) -> None:
-        """Write what is learned to one safetensors file, with what it belongs to.
-
-        Args:
-            path: of the file.
-            dtype: of the weights in it, where it can hold them, int8 as `tensors.compact` says; as they are when None.
-
-        Raises:
-            UserError: when there is nothing to learn, or it cannot be written.
-        """
-        if self.learned is None:
-            raise UserError(f"{type(self).__name__} has nothing to learn, so there are no weights to save.")
-        about = {"kind": WEIGHTS, "method": type(self).__name__, "backbone": self.backbone.digest}
-        tensors.write(path, tensors.compact(self.learned.state_dict(), dtype), about)
-
-    def load_weights(self, path: Path | str) -> None:
-        """Take over learned weights, all or none.
-
-        Args:
-            path: of the file, or of the folder that `contextlab train` wrote.
-
-        Raises:
-            UserError: when there is nothing to learn, or the file is broken, of another method or backbone, not the
-                one that a card beside it describes, or does not fit the configuration.
-        """
-        path = cards.weights_file(path)
-        card = cards.beside(path)
-        weights, about = tensors.read(path, sealed=() if card else (WEIGHTS,))
-        misfit = f"{type(self).__name__} has nothing to learn"
-        if about.get("kind") == WEIGHTS and about.get("method") != type(self).__name__:
-            misfit = f"it was written for {about.get('method')}"
-        elif about.get("kind") == WEIGHTS and about.get("backbone") != self.backbone.digest:
-            misfit = "it was trained beside another backbone"
-        elif self.learned is not None:
-            named = self.renamed_weights(weights)
-            misfit = tensors.load_into(self.learned, named, unbounded=self.unbounded) or ""
-        if misfit:
-            raise UserError(
-                f"{path} does not hold {type(self).__name__} weights for this backbone and configuration ({misfit}): "
-                "check weights=."
-            )
-        if card is not None and self.learned is not None:
-            self._loaded = tensors.versions(self.learned), path, card
-
-    def renamed_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of a file under the names of `learned`; methods that read files of others translate them here."""
-        return weights
-
-    def _parameters(self) -> Iterable[nn.Parameter]:
-        return () if self.learned is None else self.learned.parameters()
-
 
 AnyMethod: TypeAlias = ContextMethod[Any, Any]
 """A method of whatever configuration and state: what the harness runs."""
@@ -441,51 +322,6 @@ def build(kind: type[AnyMethod], backbone: Backbone, config: MethodConfig) -> An
         raise UserError(f"{kind.__name__} with these settings does not fit into memory: use smaller ones.") from error
 
 
-def _file(weights: Path | str) -> Path:
-    """The file of weights that a path, or the name of listed weights, stands for."""
-    listed = trained.find(weights) if isinstance(weights, str) else None
-    return Path(weights) if listed is None else listed.file
-
-
-def pad(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Right-pad token lists to `tokens_BT` with `lengths_B`, both int64."""
-    lengths = [len(sequence) for sequence in sequences]
-    tokens_BT = torch.zeros(len(sequences), max(lengths, default=0), dtype=torch.int64)
-    for row, sequence in enumerate(sequences):
-        tokens_BT[row, : lengths[row]] = torch.as_tensor(sequence, dtype=torch.int64)
-    return tokens_BT.to(device), torch.tensor(lengths, dtype=torch.int64, device=device)
-
-
-class Writer:
-    """Chooses tokens, one row beside the other, until all rows have ended.
-
-    Args:
-        max_new_tokens: the most tokens written per row.
-        stop: tokens that end a row.
-        temperature: 0 takes the most probable token, otherwise samples.
-        seed: of the sampling.
-    """
-
-    def __init__(self, max_new_tokens: int, stop: Sequence[int], temperature: float, seed: int) -> None:
-        self.max_new_tokens, self.stop, self.temperature = max_new_tokens, stop, temperature
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def write(self, rows: int, after: Callable[[Tensor | None], Tensor]) -> list[list[int]]:
-        """The tokens of every row; `after(chosen_B)` is `logprobs_BV` behind one more token, at first behind none."""
-        written: list[list[int]] = [[] for _ in range(rows)]
-        open_rows = set(range(rows))
-        chosen_B = None
-        while open_rows and max(map(len, written)) < self.max_new_tokens:
-            chosen_B = _choose(after(chosen_B).cpu(), self.temperature, self._generator)
-            for row in sorted(open_rows):
-                token = int(chosen_B[row])
-                if token in self.stop:
-                    open_rows.discard(row)
-                else:
-                    written[row].append(token)
-        return written
-
-
 class _Continuation:
     """What follows a state, its prompts, and one chosen token after the other."""
 
@@ -498,11 +334,3 @@ class _Continuation:
         tokens_BT, lengths_B = pad(self.prompts, device) if chosen_B is None else (chosen_B[:, None].to(device), None)
         self.state, _ = self.method.read(self.state, tokens_BT, lengths_B, logprobs=False)
         return self.method.next_logprobs(self.state)
-
-
-def _choose(logprobs_BV: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    if bool(logprobs_BV.isnan().any()):
-        raise UserError("The probabilities of the next token are not numbers: try float32, or other weights.")
-    if temperature == 0:
-        return logprobs_BV.argmax(dim=-1)
-    return torch.multinomial((logprobs_BV / temperature).softmax(-1), 1, generator=generator)[:, 0]

@@ -27,10 +27,11 @@ from rich.progress import track
 from contextlab import files
 from contextlab.backbone import load_tokenizer
 from contextlab.errors import UserError
-from contextlab.method import Lengths, State, pad
+from contextlab.method import Lengths, State
 from contextlab.naming import load
 from contextlab.paths import cache_dir
 from contextlab.version import __version__
+from contextlab.writing import pad
 
 NAME = "contextlab"
 BACKBONE = "smollm2-135m"

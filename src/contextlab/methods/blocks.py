@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from contextlab.backbone import Backbone
-from contextlab.method import C, ContextMethod, Prediction, S, Writer
+from contextlab.method import C, ContextMethod, Prediction, S
 from contextlab.methods.branches import Branches
+from contextlab.writing import Writer
 
 BLOCK_TOKENS = 1024
 

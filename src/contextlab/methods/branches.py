@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from contextlab.attention import KV, Layout
 from contextlab.backbone import Backbone
-from contextlab.method import Writer, pad
+from contextlab.writing import Writer, pad
 
 AT_ONCE = 4096
 """Tokens that lie side by side: more would gain no speed, and their mask grows with the square."""

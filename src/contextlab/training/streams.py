@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from contextlab.errors import UserError
-from contextlab.method import pad
 from contextlab.training.corpus import Corpus
+from contextlab.writing import pad
 
 Position = tuple[int, int, int]
 """Of a row: the pass through its documents, the index of the document in the order of this pass, tokens read of it."""

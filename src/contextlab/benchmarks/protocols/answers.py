@@ -17,7 +17,8 @@ from contextlab.benchmarks.prompts import Wording, join, prompt, user_turn
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
-from contextlab.method import Lengths, State, pad
+from contextlab.method import Lengths, State
+from contextlab.writing import pad
 
 if TYPE_CHECKING:
     from torch import Tensor

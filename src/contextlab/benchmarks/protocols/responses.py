@@ -10,7 +10,8 @@ from contextlab.benchmarks.prompts import join
 from contextlab.benchmarks.protocols.answers import last
 from contextlab.benchmarks.protocols.spans import check_fits, contextualize
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
-from contextlab.method import Lengths, pad
+from contextlab.method import Lengths
+from contextlab.writing import pad
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter

@@ -15,7 +15,8 @@ from contextlab.benchmarks.examples import Choice, Document
 from contextlab.benchmarks.metrics.estimates import exponential, proportion, ratio
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
-from contextlab.method import Lengths, State, pad
+from contextlab.method import Lengths, State
+from contextlab.writing import pad
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter

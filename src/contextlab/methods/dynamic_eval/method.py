@@ -25,7 +25,7 @@ from contextlab.attention import KV, CacheReader, Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
-from contextlab.method import Capabilities, ContextMethod, Lengths, pad
+from contextlab.method import Capabilities, ContextMethod, Lengths
 from contextlab.methods.adaptable import Adaptable
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
 from contextlab.methods.dynamic_eval.formula import DynamicEvalFormula
@@ -35,6 +35,7 @@ from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.rows import single_row
 from contextlab.methods.rules import RMS, SGD, Adam, Rule
 from contextlab.methods.window import Window, WindowConfig
+from contextlab.writing import pad
 
 R = TypeVar("R")
 
