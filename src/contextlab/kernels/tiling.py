@@ -122,6 +122,22 @@ def fold(
 
 
 @triton.jit
+def query_gradients(
+    logits: tl.tensor,
+    k: tl.tensor,
+    v: tl.tensor,
+    dout: tl.tensor,
+    lse: tl.tensor,
+    delta: tl.tensor,
+    dq: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Add a tile's gradients of its queries, and return those of its logits."""
+    weights = tl.exp2(logits - lse[:, None])
+    dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
+    return tl.dot(dlogits.to(k.dtype), k, dq, input_precision=PRECISION), dlogits
+
+
+@triton.jit
 def tile_gradients(
     logits: tl.tensor,
     q: tl.tensor,

@@ -23,13 +23,13 @@ from contextlab.kernels.eva_attention.triton_logits import chunk_logits, first_s
 from contextlab.kernels.tiling import (
     LOG2E,
     NEVER,
-    PRECISION,
     WIDER,
     WIDER_OF_KEYS,
     bucket_of,
     fold,
     load_rows,
     padded_width,
+    query_gradients,
     store_rows,
     tile_gradients,
     tuned,
@@ -83,16 +83,13 @@ def _forward(
     begin = first_seen(lowest, window, overlap)
     in_one_window = lowest // window == tl.minimum(lowest + BLOCK_T - 1, keys - 1) // window
     seen_by_all = begin + tl.where(in_one_window, (lowest + 1 - begin) // BLOCK_S * BLOCK_S, 0)
-    for s0 in range(begin, seen_by_all, BLOCK_S):
-        s = s0 + tl.arange(0, BLOCK_S)
-        k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        logits = local_logits(q, k, position, s, window, overlap, scale, False)
-        top, total, out = fold(logits, v, top, total, out)
-    for s0 in range(seen_by_all, tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
-        s = s0 + tl.arange(0, BLOCK_S)
-        k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        logits = local_logits(q, k, position, s, window, overlap, scale, True)
-        top, total, out = fold(logits, v, top, total, out)
+    end = tl.minimum(keys, lowest + BLOCK_T)
+    for MASKED in tl.static_range(2):
+        for s0 in range(seen_by_all if MASKED else begin, end if MASKED else seen_by_all, BLOCK_S):
+            s = s0 + tl.arange(0, BLOCK_S)
+            k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
+            logits = local_logits(q, k, position, s, window, overlap, scale, MASKED)
+            top, total, out = fold(logits, v, top, total, out)
     counts = visible_chunks(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
     bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
     k_nD, v_nD = chunk_k_BKnD + bk * chunks * WIDTH, chunk_v_BKnD + bk * chunks * WIDTH
@@ -151,9 +148,8 @@ def _backward_queries(
     for s0 in range(first_seen(lowest, window, overlap), tl.minimum(keys, lowest + BLOCK_T), BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        weights = tl.exp2(local_logits(q, k, position, s, window, overlap, scale, True) - lse[:, None])
-        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
-        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision=PRECISION)
+        logits = local_logits(q, k, position, s, window, overlap, scale, True)
+        dq, _ = query_gradients(logits, k, v, dout, lse, delta, dq)
     counts = visible_chunks(counts_BT, bh // heads * queries, row, queries, chunks, COUNTS)
     bias = tl.load(chunk_bias_H + bh % heads).to(tl.float32) if BIAS else 0.0
     k_nD, v_nD = chunk_k_BKnD + bk * chunks * WIDTH, chunk_v_BKnD + bk * chunks * WIDTH
@@ -161,10 +157,8 @@ def _backward_queries(
     for n0 in range(0, tl.max(counts, 0), BLOCK_S):
         n = n0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_nD, n, chunks, d, WIDTH), load_rows(v_nD, n, chunks, d, WIDTH)
-        weights = tl.exp2(chunk_logits(q, k, n, counts, bias, scale) - lse[:, None])
-        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
+        dq, dlogits = query_gradients(chunk_logits(q, k, n, counts, bias, scale), k, v, dout, lse, delta, dq)
         dbias += tl.sum(dlogits, 1)
-        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision=PRECISION)
     store_rows(dq_BHTD + bh * queries * WIDTH, dq * scale, row, queries, d, WIDTH)
     tl.store(dbias_BHT + bh * queries + row, dbias, mask=row < queries)
 

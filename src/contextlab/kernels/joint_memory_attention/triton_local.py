@@ -27,6 +27,7 @@ from contextlab.kernels.tiling import (
     fold,
     load_rows,
     padded_width,
+    query_gradients,
     store_rows,
     tile_gradients,
     tuned,
@@ -142,9 +143,8 @@ def _local_dq(
     for s0 in range(0, tl.minimum(keys, first + BLOCK_T + keys - queries), BLOCK_S):
         s = s0 + tl.arange(0, BLOCK_S)
         k, v = load_rows(k_SD, s, keys, d, WIDTH), load_rows(v_SD, s, keys, d, WIDTH)
-        weights = tl.exp2(_logits(q, k, slope, t, s, keys, scale, SLOPES, True) - lse[:, None])
-        dlogits = weights * (tl.dot(dout, tl.trans(v), input_precision=PRECISION) - delta[:, None])
-        dq = tl.dot(dlogits.to(k.dtype), k, dq, input_precision=PRECISION)
+        logits = _logits(q, k, slope, t, s, keys, scale, SLOPES, True)
+        dq, _ = query_gradients(logits, k, v, dout, lse, delta, dq)
     store_rows(dq_BHTD + bh * queries * WIDTH, dq * scale, row, queries, d, WIDTH)
 
 
