@@ -1,4 +1,4 @@
-"""What a method may be called with: checked once, where a call comes in from outside, and not again inside of it.
+"""Checks of the arguments of a method's calls: once, where a call comes in from outside, and not again inside of it.
 
 Legend: B rows, T tokens of a call.
 """

@@ -137,21 +137,21 @@ def described(kind: type[Config]) -> list[Setting]:
 
 def meanings(kind: type[Config]) -> dict[str, str]:
     """What the docstring of a configuration says of its fields, else those of its bases: the part `name: meaning`."""
-    docs = [inspect.cleandoc(one.__doc__ or "") for one in kind.__mro__ if issubclass(one, Config)]
+    docs = [inspect.cleandoc(parent.__doc__ or "") for parent in kind.__mro__ if issubclass(parent, Config)]
     names = [field.name for field in dataclasses.fields(kind)]
     abouts = {name: [text for doc in docs if (text := _meaning(name, doc))] for name in names}
     return {name: texts[0] for name, texts in abouts.items() if texts}
 
 
-def alike(one: type[Config], other: type[Config], name: str) -> bool:
+def alike(kind: type[Config], other: type[Config], name: str) -> bool:
     """Whether a field means the same in two configurations, so that one value may be given to both.
 
     It does where both inherit it from one class, or where what the docstrings say of it begins alike, up to the first
     comma, semicolon, colon, full stop or bracket. A field that is not described is like no other.
     """
-    if _declaring(one, name) is _declaring(other, name):
+    if _declaring(kind, name) is _declaring(other, name):
         return True
-    begins = [re.split(r"[,;:.(]", meanings(kind).get(name, ""))[0].strip() for kind in (one, other)]
+    begins = [re.split(r"[,;:.(]", meanings(part).get(name, ""))[0].strip() for part in (kind, other)]
     return begins[0] == begins[1] != ""
 
 

@@ -1,4 +1,4 @@
-"""What a method's calls cost by arithmetic: from lengths and settings alone, without running anything.
+"""The cost of a method's calls by arithmetic: from lengths and settings alone, without running anything.
 
 It is declared by the method (`ContextMethod.formula`), stands beside every measured cost, and is compared with it in
 tests. Where it has no answer it says None, never a number that may be wrong.
@@ -38,7 +38,7 @@ class Formula(ABC):
         """FLOPs of one call of `read`."""
 
     def score(self, before: int, candidates: Sequence[int]) -> int | None:
-        """FLOPs of one call of `score` behind a state of a single row.
+        """FLOPs of one call of `score` after a state of a single row.
 
         Args:
             before: tokens read before.
@@ -47,7 +47,7 @@ class Formula(ABC):
         return self.read([Row(before, length) for length in candidates], logprobs=True)
 
     def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
-        """FLOPs of one call of `generate` behind a state of a single row.
+        """FLOPs of one call of `generate` after a state of a single row.
 
         Args:
             before: tokens read before.

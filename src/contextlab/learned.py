@@ -1,4 +1,4 @@
-"""What a method learns: its declaration, its digest, and how it is saved and loaded."""
+"""Learned weights of a method: their declaration and digest, and how they are saved and loaded."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LearnedWeights:
 
     @property
     def card(self) -> cards.Card | None:
-        """What is known of the weights: how they were trained, where they came with a card and are as they were."""
+        """The card of the weights, which says how they were trained; None without one, or when they have changed."""
         if self.learned is None or self._loaded is None or self._loaded[0] != tensors.versions(self.learned):
             return None
         return self._loaded[2]

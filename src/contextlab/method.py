@@ -33,7 +33,7 @@ S = TypeVar("S", bound="State")
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """What a method can do, as data; the harness reads these and never the type.
+    """The abilities of a method, as data; the harness reads these and never the type.
 
     Attributes:
         exact_streaming: `read(ab)` equals `read(a)` then `read(b)` at every split.
@@ -69,7 +69,7 @@ class Lengths:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What a loss over the tokens of one call needs, with a graph back to what is learned.
+    """Predictions of the tokens of one call, for a loss, with a graph back to the learned weights.
 
     Attributes:
         logprobs_BT: log P(token | everything before it), in float32 or the model's own wider type; 0 at padding.
@@ -122,10 +122,10 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What this method can do, with this backbone and configuration."""
+        """The abilities of this method, with this backbone and configuration."""
 
     def formula(self, ahead: Lengths | None = None) -> Formula | None:
-        """What its calls cost by arithmetic, from lengths and settings alone; None where it declares none.
+        """The cost of its calls by arithmetic, from lengths and settings alone; None where it declares none.
 
         Args:
             ahead: of the text's start.
@@ -190,8 +190,8 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
     def memory_alone(self, state: S) -> S:
         """The state with what the memory keeps and an empty local context: only the memory says what was read.
 
-        Differentiable. What is predicted behind it measures the memory; objectives over a memory's content learn from
-        it. The first token behind it may still be predicted from the end of the text.
+        Differentiable. What is predicted after it measures the memory; objectives over a memory's content learn from
+        it. The first token after it may still be predicted from the end of the text.
 
         Raises:
             UserError: when the method cannot leave its local context there.
@@ -293,7 +293,7 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
         return loaded
 
     def check_state(self, state: S) -> None:
-        """Refuse values of a loaded state that no reading leaves behind; shapes and types have been checked.
+        """Refuse values of a loaded state that no reading produces; shapes and types have been checked.
 
         Raises:
             states.Misfit: naming what is wrong.
@@ -323,13 +323,13 @@ def build(kind: type[AnyMethod], backbone: Backbone, config: MethodConfig) -> An
 
 
 class _Continuation:
-    """What follows a state, its prompts, and one chosen token after the other."""
+    """A state continued by its prompts, and then by one chosen token after the other."""
 
     def __init__(self, method: AnyMethod, state: State, prompts: Sequence[Sequence[int]]) -> None:
         self.method, self.state, self.prompts = method, state, prompts
 
     def __call__(self, chosen_B: Tensor | None) -> Tensor:
-        """`logprobs_BV` behind one more token of every row."""
+        """`logprobs_BV` after one more token of every row."""
         device = self.state.length_B.device
         tokens_BT, lengths_B = pad(self.prompts, device) if chosen_B is None else (chosen_B[:, None].to(device), None)
         self.state, _ = self.method.read(self.state, tokens_BT, lengths_B, logprobs=False)

@@ -1,4 +1,4 @@
-"""What a process has only once, and its threads share: random generators, standard output, settings of torch."""
+"""Resources that all threads of a process share: random generators, standard output, settings of torch."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ MOST = 2**36
 
 
 class Misfit(Exception):
-    """What a file holds is no state of the method; the text says what is wrong, and `load` in which file."""
+    """A file holds no state of the method; the text says what is wrong, and `load` in which file."""
 
 
 class Weights(Protocol):
-    """What a state's file and the checks of calls need to know of a backbone."""
+    """The properties of a backbone that files of states and the checks of calls depend on."""
 
     @property
     def digest(self) -> str:
@@ -46,7 +46,7 @@ class Weights(Protocol):
 
 
 class Owner(Protocol):
-    """What a state's file and the checks of calls need to know of a method."""
+    """The properties of a method that files of states and the checks of calls depend on."""
 
     called_by: int | None
 
@@ -65,7 +65,7 @@ class Owner(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What a method keeps between calls: a value made of tensors, every one with the batch rows first.
+    """All that a method keeps between calls: a value made of tensors, every one with the batch rows first.
 
     Subclasses add fields that are tensors, tuples of tensors, or further such dataclasses; whatever else these hold
     says how to understand the tensors, and is the same in every state of a method. No state sees a change of another,
@@ -88,7 +88,7 @@ class State:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies and pickles hold: not the method, which has a whole model in it."""
+        """The fields for copies and pickles, without the method, which holds a whole model."""
         return {name: value for name, value in vars(self).items() if name != "owner"}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -131,7 +131,7 @@ class State:
         return self.map(lambda tensor: tensor[torch.as_tensor(rows, device=tensor.device)])
 
     def detach(self) -> Self:
-        """The same numbers without a graph behind them."""
+        """The same numbers without their graph."""
         return self.map(Tensor.detach)
 
     def where(self, rows_B: Tensor, other: Self) -> Self:
@@ -170,12 +170,12 @@ class State:
         return loaded.own(self.owner)
 
 
-def _rows_of(rows_B: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Rows of one tensor where the condition holds, of the other elsewhere, in the larger of the two shapes."""
-    shape = [max(sizes) for sizes in zip(one.shape, other.shape, strict=True)]
-    one, other = (_filled_up(tensor, shape) for tensor in (one, other))
+def _rows_of(rows_B: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Rows of the first tensor where the condition holds, of the second elsewhere, in the larger of the two shapes."""
+    shape = [max(sizes) for sizes in zip(first.shape, second.shape, strict=True)]
+    first, second = (_filled_up(tensor, shape) for tensor in (first, second))
     # A state may keep some of its tensors on another device.
-    return torch.where(rows_B.to(one.device).view(-1, *[1] * (one.dim() - 1)), one, other)
+    return torch.where(rows_B.to(first.device).view(-1, *[1] * (first.dim() - 1)), first, second)
 
 
 def _filled_up(tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -200,7 +200,7 @@ def _walk(value: Any, name: str, visit: Callable[[str, Tensor], Any]) -> Any:
 
 
 def origin(method: Owner) -> dict[str, str]:
-    """What a state of a method belongs to: the method, its settings, and digests of its and the backbone's weights.
+    """The origin of a state: the method, its settings, and digests of its and the backbone's weights.
 
     Files that the settings name count by what was read from them, not by where they are.
     """

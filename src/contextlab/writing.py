@@ -37,7 +37,7 @@ class Writer:
         self._generator = torch.Generator().manual_seed(seed)
 
     def write(self, rows: int, after: Callable[[Tensor | None], Tensor]) -> list[list[int]]:
-        """The tokens of every row; `after(chosen_B)` is `logprobs_BV` behind one more token, at first behind none."""
+        """The tokens of every row; `after(chosen_B)` is `logprobs_BV` after one more token, at first after none."""
         written: list[list[int]] = [[] for _ in range(rows)]
         open_rows = set(range(rows))
         chosen_B = None

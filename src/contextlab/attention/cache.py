@@ -1,7 +1,7 @@
 """Keys and values of the tokens in view.
 
 A cache is a value: the numbers that it holds never change. Where its tensors begin a larger buffer, the cache that
-grows out of it is written into the free slots behind, once; a second cache that grows out of it is copied.
+grows out of it is written into the free slots after, once; a second cache that grows out of it is copied.
 
 Legend: B rows, T new tokens, S tokens in the cache, K key/value heads, D head width.
 """
@@ -28,7 +28,7 @@ about so many times while it grows token by token, which is little beside the at
 
 
 class Buffers:
-    """Memory of a cache with free slots behind those in use.
+    """Memory of a cache with free slots after those in use.
 
     Attributes:
         k: per layer, `k_BKSD`.
@@ -60,7 +60,7 @@ class Buffers:
         return self.k[0].shape[2]
 
     def free(self, kv_slots: int, new: int) -> bool:
-        """Whether `new` tokens may be written behind a cache that has so many slots."""
+        """Whether `new` tokens may be written after a cache that has so many slots."""
         # Backward passes need what they have seen, and torch protects what was made for inference only.
         writable = not torch.is_grad_enabled() and (torch.is_inference_mode_enabled() or not self.k[0].is_inference())
         return writable and self.taken == kv_slots and kv_slots + new <= self.slots
@@ -73,7 +73,7 @@ class KV:
     Attributes:
         k: per layer, `k_BKSD`, with RoPE where the model has it.
         v: per layer, `v_BKSD`.
-        used_B: slots in use per row; what lies behind them is padding.
+        used_B: slots in use per row; what lies after them is padding.
         raw: layers whose keys are cached without RoPE, for methods that use them so; RoPE is applied in every pass.
         buffers: where the tensors begin a larger piece of memory, that memory; it is no part of the value.
     """
@@ -85,7 +85,7 @@ class KV:
     buffers: Buffers | None = dataclasses.field(default=None, init=False, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        """What copies and pickles hold: the slots in use, not the memory behind them."""
+        """The fields for copies and pickles: slots in use, without the free memory after them."""
         k, v = (tuple(x.clone(memory_format=torch.contiguous_format) for x in layers) for layers in (self.k, self.v))
         return {"k": k, "v": v, "used_B": self.used_B, "raw": self.raw}
 
@@ -142,7 +142,7 @@ class KV:
 
         Args:
             first: slots at the beginning that stay where they are.
-            last: slots at the end that move up behind them, and are rotated to their new positions.
+            last: slots at the end that move up after them, and are rotated to their new positions.
             rows_B: bool, which rows.
             positions: how the model encodes positions.
         """
@@ -167,7 +167,7 @@ class KV:
         return self.replace(tuple(k), self.v, self.used_B)
 
     def reserve(self, new: int, most: int, *, cut: bool = False, allocate: Allocate = Tensor.new_empty) -> KV:
-        """This cache with free slots behind it.
+        """This cache with free slots after it.
 
         Where there are not enough, this value itself moves into larger memory, so that the cache never lies in memory
         twice. Only where that memory would outlive its use, as part of a value whose successors are soon cut, or of an
@@ -192,7 +192,7 @@ class KV:
         return kv
 
     def joined(self, new: KV) -> KV:
-        """This cache with the slots in use of another, of as many layers, behind its own in every row."""
+        """This cache with the slots in use of another, of as many layers, after its own in every row."""
         growth = Growth(self, new.slots)
         for k_BKTD in new.k:
             growth.append_keys(k_BKTD)
@@ -232,7 +232,7 @@ class Growth:
         return self.v[-1]
 
     def grown(self, used_B: Tensor) -> KV:
-        """The cache with all new tokens behind it; their slots are taken from now on."""
+        """The cache with all new tokens after it; their slots are taken from now on."""
         grown = self.kv.replace(tuple(self.k), tuple(self.v), used_B)
         if self._buffers is None:
             return grown
@@ -240,7 +240,7 @@ class Growth:
         return grown.beginning(self._buffers)
 
     def packed(self, lengths_B: Tensor) -> KV:
-        """The cache with each row's first `lengths_B` new tokens behind its own."""
+        """The cache with each row's first `lengths_B` new tokens after its own."""
         used_B = self.kv.used_B + lengths_B
         if self.kv.level and bool((lengths_B == self.new).all()):
             return self.grown(used_B)

@@ -34,10 +34,10 @@ class Layout:
     Attributes:
         position_BT: position of every new token, counted like the slots of the cache.
         group_T: which candidate a new token belongs to; candidates see the cache and themselves, not each other.
-        band: tokens that a query sees behind itself, itself included; None for all.
+        band: how many tokens a query attends to, itself and those just before it; None for all.
         first: slots at the beginning that every query sees whatever the band.
         tail_position_BP: positions of the cache's last P slots, where earlier tokens of the candidates lie side by
-            side behind the slots in use.
+            side after the slots in use.
         tail_group_P: which candidate each of these belongs to.
     """
 
@@ -116,7 +116,7 @@ class CacheReader:
         return self._growth.packed(lengths_B)
 
     def side_by_side(self) -> KV:
-        """The cache with the tokens of all candidates behind the slots in use, for the next pass of a longer tail."""
+        """The cache with the tokens of all candidates after the slots in use, for the next pass of a longer tail."""
         return self._growth.grown(self.kv.used_B)
 
     def _build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:

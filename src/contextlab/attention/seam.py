@@ -248,7 +248,7 @@ class Anatomy:
     Attributes:
         base: the model without its head.
         layers: its blocks, in order.
-        norm: the norm behind the last block.
+        norm: the norm after the last block.
     """
 
     base: Any

@@ -31,7 +31,7 @@ ORIGIN = {"wheel": WHEEL, "gguf_sha256": GGUF_SHA256}
 
 
 class _Source(pydantic.BaseModel):
-    """What a converted folder was made from, and the digests of its files."""
+    """The source of a converted folder, and the digests of its files."""
 
     wheel: str
     gguf_sha256: str

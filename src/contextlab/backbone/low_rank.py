@@ -1,6 +1,6 @@
 """A backbone whose linear layers carry low-rank updates (Hu et al. 2022), beside the frozen one that it shares with.
 
-The updated model has modules of its own and no weights but the updates: every parameter and buffer is the very tensor
+The updated model has separate modules and no weights but the updates: every parameter and buffer is the very tensor
 of the frozen model, which stays as it is. An update starts at zero, so that both models begin as one.
 
 Legend: I inputs and O outputs of a layer, r rank.

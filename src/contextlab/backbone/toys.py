@@ -76,7 +76,7 @@ def _opt(
 
 
 def _seeded(build: Callable[[], Any]) -> Any:
-    """What `build` makes of the same random numbers every time."""
+    """The model that `build` makes, of the same random numbers every time."""
     with process.seeded(0):
         return build()
 

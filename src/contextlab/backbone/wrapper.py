@@ -177,7 +177,7 @@ class Backbone:
 
     @property
     def rotary_scale(self) -> float:
-        """What the model multiplies queries and keys by where it rotates them: not 1 with YaRN."""
+        """The factor of queries and keys where the model rotates them; not 1 with YaRN."""
         return float(getattr(getattr(self.model.base_model, "rotary_emb", None), "attention_scaling", 1.0))
 
     def forward(self, tokens_BT: Tensor, position_BT: Tensor, attend: attention.Attend) -> Tensor:

@@ -192,8 +192,8 @@ def sink_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     q, q_sink = (torch.randn(1, size.H, size.T, size.D, device=device).to(size.dtype) for _ in range(2))
     k, v = (torch.randn(1, size.K, keys, size.D, device=device).to(size.dtype) for _ in range(2))
     key = torch.arange(keys, device=device)
-    behind = key[-size.T :, None] - key
-    seen = (((behind >= 0) & (behind < size.W)) | (key < SINKS))[None]
+    distance = key[-size.T :, None] - key
+    seen = (((distance >= 0) & (distance < size.W)) | (key < SINKS))[None]
     inputs, scale = (q, q_sink, k, v, seen, SINKS), size.D**-0.5
 
     def run() -> Tensor:
@@ -207,7 +207,7 @@ def sink_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
 
 
 def retrieval_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
-    """W tokens behind T queries in view, and chunks of a full bank in the same softmax, forward and backward."""
+    """W tokens after T queries in view, and chunks of a full bank in the same softmax, forward and backward."""
     q, k_new, v_new, q_memory = _local_inputs(size, device)
     older = (torch.randn(1, size.K, size.W, size.D, device=device).to(size.dtype) for _ in range(2))
     k, v = (torch.cat((x, new.detach()), dim=2).requires_grad_() for x, new in zip(older, (k_new, v_new), strict=True))

@@ -53,7 +53,7 @@ def tuned(
             of float32 counts twice, for its two parts.
     """
     by_bytes = {0: candidates, **(wider or {})}
-    chosen = {INTERPRETED} if interpreted() else {one for some in by_bytes.values() for one in some}
+    chosen = {INTERPRETED} if interpreted() else {tile_sizes for some in by_bytes.values() for tile_sizes in some}
 
     def fitting(configs: list[Any], arguments: Mapping[str, Any], **constants: Any) -> list[Any]:
         if interpreted():

@@ -72,12 +72,12 @@ class _Seat(nn.Module):
 
 
 def logprobs_within(backbone: Backbone, tokens_1T: Tensor, scored_t: Tensor | None = None) -> Tensor:
-    """`logprobs_1s` of the tokens behind the first one, each given those before it, from a cold start.
+    """`logprobs_1s` of the tokens after the first one, each given those before it, from a cold start.
 
     Args:
         backbone: that reads, with the weights that it has now.
         tokens_1T: at least 2.
-        scored_t: bool, which of the tokens behind the first one are wanted; all when None.
+        scored_t: bool, which of the tokens after the first one are wanted; all when None.
     """
     position_1t = torch.arange(tokens_1T.shape[1] - 1, device=tokens_1T.device)[None]
     hidden_1tC = backbone.forward(tokens_1T[:, :-1], position_1t, backbone.reader(1, Layout(position_1t)))

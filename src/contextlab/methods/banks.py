@@ -117,7 +117,7 @@ class ChunkBank:
             shared: whether all heads take the same chunks, those of the highest sum over heads.
         """
         heads, mean_BKnD = q_BHTD.shape[1], self.mean.k[layer]
-        if shared:  # the sum over heads is the inner product of all heads' queries and means, one behind the other
+        if shared:  # the sum over heads is the inner product of all heads' queries and means, one after the other
             q_BKTD = of_key_heads(q_BHTD, mean_BKnD.shape[1])
             q_BHTD, mean_BKnD = (x.transpose(1, 2).flatten(2)[:, None] for x in (q_BKTD, mean_BKnD))
         ids_BHTm, score_BHTm = chunk_topk(q_BHTD, mean_BKnD, self.count_B, take, index=index)
@@ -127,7 +127,7 @@ class ChunkBank:
         return ids_BHTm, retrieved_BHTm
 
     def add(self, new: KV, most: int, dropped_B: Tensor | None = None, scores: tuple[Tensor, ...] = ()) -> ChunkBank:
-        """The bank with the tokens of a cache behind its own.
+        """The bank with the tokens of a cache after its own.
 
         Args:
             new: the tokens.
@@ -159,7 +159,7 @@ class ChunkBank:
         return dataclasses.replace(self, kv=kv, mean=mean, open_scores=open_scores)
 
     def _joined(self, old: KV, new: KV, most: int, allocate: Allocate = Tensor.new_empty) -> KV:
-        """A cache with another behind it, in memory that has free slots where it grows evenly."""
+        """A cache with another after it, in memory that has free slots where it grows evenly."""
         if self.stored_in != "disk" and old.level and new.level:
             old = old.reserve(new.slots, most + new.slots, allocate=allocate)
         return old.joined(new)
@@ -217,7 +217,7 @@ def layer_of_bank(layer: int | None, depth: int) -> int:
 
 
 def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positions: Positions) -> KV:
-    """What leaves a local cache where a segment has ended, in some of its layers, for a bank.
+    """The tokens that leave a local cache where a segment has ended, in some of its layers, for a bank.
 
     Args:
         state: before its caches are cut back.

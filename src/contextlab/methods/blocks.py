@@ -50,8 +50,9 @@ class BlockMethod(ContextMethod[C, S]):
         """
 
     def head(self, state: S) -> Callable[[Tensor, Tensor], Tensor]:
-        """What makes `logprobs_Bt` of the next step's tokens, in float32 at least, of the hidden states in front of
-        them and the tokens themselves: `(previous_BtC, tokens_Bt)`.
+        """The function `(previous_BtC, tokens_Bt)` to `logprobs_Bt`, in float32 at least.
+
+        It predicts the next step's tokens from the hidden states before them.
         """
         return self.network.logprobs
 
@@ -84,7 +85,7 @@ class BlockMethod(ContextMethod[C, S]):
         return None
 
     def with_graph(self, state: S) -> S:
-        """The state that learning starts from: what an empty state holds of learned weights has a graph behind it."""
+        """The state that learning starts from: what an empty state holds of learned weights carries a graph."""
         empty_B = state.length_B == 0
         if self.network is self.backbone or not bool(empty_B.any()):
             return state
@@ -156,7 +157,7 @@ class BlockMethod(ContextMethod[C, S]):
         temperature: float = 0.0,
         seed: int = 0,
     ) -> list[list[int]]:
-        """Continue many prompts behind one row in common passes over it where none goes beyond its room."""
+        """Continue many prompts after one row in common passes over it where none goes beyond its room."""
         longest = max(map(len, prompts), default=0) + max_new_tokens - 1  # the last one is not read
         branches = self._branches(state, longest) if state.batch_size == 1 < len(prompts) else None
         if branches is not None:
@@ -196,7 +197,7 @@ class BlockMethod(ContextMethod[C, S]):
 
 
 class _Collected:
-    """What blocks predict, put together to the whole call."""
+    """Predictions of blocks, put together to the whole call."""
 
     def __init__(self, tokens_BT: Tensor, dtype: torch.dtype, hidden_BTC: Tensor | None = None) -> None:
         self.hidden_BTC = hidden_BTC

@@ -1,4 +1,4 @@
-"""Continuations of one state that lie side by side behind its cache, which they share and do not copy.
+"""Continuations of one state that lie side by side after its cache, which they share and do not copy.
 
 Legend: B rows, T tokens, N candidates or prompts, M tokens of the longest candidate, P tokens of earlier passes, C
 width of the model, V vocabulary.
@@ -38,20 +38,20 @@ S = TypeVar("S", bound=Cached)
 
 
 class Branch(Protocol[S]):
-    """Reads tokens that lie side by side, each `steps_T` behind a state."""
+    """Reads tokens that lie side by side, each `steps_T` after a state."""
 
     def __call__(self, state: S, tokens_BT: Tensor, steps_T: Tensor, layout: Layout, *, keep: bool) -> tuple[Tensor, S]:
-        """`hidden_BTC`, and with `keep` the state with the tokens behind the slots in use, else the state itself."""
+        """`hidden_BTC`, and with `keep` the state with the tokens after the slots in use, else the state itself."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Branches(Generic[S]):
-    """What a method needs to score and write many continuations of one state in common passes.
+    """Scoring and writing of many continuations of one state in common passes.
 
     Attributes:
         backbone: for the vocabulary.
         branch: the method's forward pass.
-        band: tokens that a query sees behind itself; None for all.
+        band: how many tokens a query attends to, itself and those just before it; None for all.
         first: slots at the beginning that every query sees whatever the band.
     """
 
@@ -61,7 +61,7 @@ class Branches(Generic[S]):
     first: int = 0
 
     def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:
-        """`logprobs_BNM` of candidates, 0 behind their ends."""
+        """`logprobs_BNM` of candidates, 0 after their ends."""
         tokens_NM, lengths_N = pad(candidates, state.pending_BC.device)
         count, longest = tokens_NM.shape
         if longest == 0:
@@ -83,7 +83,7 @@ class Branches(Generic[S]):
         return scores_BNM
 
     def generate(self, state: S, prompts: Sequence[Sequence[int]], writer: Writer) -> list[list[int]]:
-        """Continue every prompt behind the state's only row."""
+        """Continue every prompt after the state's only row."""
         longest = max(map(len, prompts)) + writer.max_new_tokens - 1
         together = max(1, AT_ONCE // max(longest, 1))
         parts = [prompts[n : n + together] for n in range(0, len(prompts), together)]
@@ -91,7 +91,7 @@ class Branches(Generic[S]):
 
 
 class _Growing(Generic[S]):
-    """Prompts and what is written behind them, one more token of each with every call."""
+    """Prompts and what is written after them, one more token of each with every call."""
 
     def __init__(self, branches: Branches[S], state: S, prompts: Sequence[Sequence[int]]) -> None:
         self.branches, self.state, self.prompts = branches, state, prompts
@@ -101,7 +101,7 @@ class _Growing(Generic[S]):
         self.length_N = torch.tensor([len(prompt) for prompt in prompts], device=self.used_B.device)
 
     def __call__(self, chosen_N: Tensor | None) -> Tensor:
-        """`logprobs_NV` behind the prompts, then behind one more token of each."""
+        """`logprobs_NV` after the prompts, then after one more token of each."""
         device = self.used_B.device
         everyone_N = torch.arange(len(self.prompts), device=device)
         if chosen_N is None:

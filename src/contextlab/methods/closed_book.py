@@ -17,7 +17,7 @@ from contextlab.methods.full import Full
 
 
 class ClosedBookFormula(Formula):
-    """What `full` pays for a text of its own, in every call with predictions.
+    """The cost of `full` for a text alone, in every call with predictions.
 
     Args:
         model: sizes of the backbone.
@@ -32,11 +32,11 @@ class ClosedBookFormula(Formula):
         return self.full.read([Row(0, row.tokens) for row in rows], logprobs=True) if logprobs else 0
 
     def score(self, before: int, candidates: Sequence[int]) -> int | None:
-        """The candidates behind an empty context."""
+        """The candidates after an empty context."""
         return self.full.score(0, candidates)
 
     def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
-        """The prompts behind an empty context."""
+        """The prompts after an empty context."""
         return self.full.generate(0, prompts, written, most)
 
     def state_bytes(self, length: int) -> int:
@@ -69,7 +69,7 @@ class ClosedBook(ContextMethod[MethodConfig, State]):
     def read(
         self, state: State, tokens_BT: Tensor, lengths_B: Tensor | None = None, *, logprobs: bool = True
     ) -> tuple[State, Tensor | None]:
-        """Score the tokens of this call as a text of their own; the state only counts them."""
+        """Score the tokens of this call as a separate text; the state only counts them."""
         logprobs_BT = None
         if logprobs:
             _, logprobs_BT = self.full.read(self.full.start(state.batch_size), tokens_BT, lengths_B)

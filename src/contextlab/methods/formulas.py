@@ -18,9 +18,9 @@ class Segments:
     """Where the segments of a text end.
 
     Attributes:
-        first: tokens in front, which have segments of their own.
+        first: tokens in front, which have other segments.
         inside: tokens of a segment there, the last one ending with them.
-        length: tokens of every segment behind them.
+        length: tokens of every segment after them.
     """
 
     first: int
@@ -45,7 +45,7 @@ class Segments:
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """What a block takes of a row.
+    """The part of a row that a block reads.
 
     Attributes:
         before: tokens of the text in front of it.
@@ -89,7 +89,7 @@ class BlockFormula(Formula):
         return len(spans) * self.model.head(tokens)
 
     def beside(self, before: int, tokens: int) -> int | None:
-        """FLOPs of a continuation that lies beside others behind one state; None where each has a copy of it."""
+        """FLOPs of a continuation that lies beside others after one state; None where each has a copy of it."""
         return self.step([self._span(before, tokens)], tokens)
 
     def predict(self, befores: Sequence[int]) -> int | None:
@@ -127,7 +127,7 @@ class BlockFormula(Formula):
         return len(candidates) * (flops + self.model.head(longest))
 
     def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
-        """FLOPs of common passes where many prompts fit behind the state, else of copies of it."""
+        """FLOPs of common passes where many prompts fit after the state, else of copies of it."""
         longest = max(prompts, default=0) + most - 1
         if len(prompts) < 2 or self._in_view(before, longest) is None:
             return super().generate(before, prompts, written, most)

@@ -58,7 +58,7 @@ L = TypeVar("L", bound=LocalState)
 
 
 class Appended(Protocol):
-    """What a pass has appended to one of a state's caches; a `CacheReader` is the usual one."""
+    """One of a state's caches with what a pass has appended to it; usually a `CacheReader`."""
 
     def grown(self, lengths_B: Tensor) -> KV:
         """The cache with each row's first `lengths_B` new tokens."""
@@ -103,7 +103,7 @@ class LocalCache:
         segment: tokens after which the cache is cut back.
         keep_first: slots at the beginning that stay, and that every query sees.
         keep_last: slots at the end that stay.
-        band: tokens that a query sees behind itself, itself included; None for all.
+        band: how many tokens a query attends to, itself and those just before it; None for all.
     """
 
     segment: int
@@ -133,7 +133,7 @@ class LocalCache:
         return state.with_caches(*(reserved(kv, lengths_B, state.left_B) for kv in state.caches))
 
     def layout(self, state: LocalState, count: int) -> Layout:
-        """The layout of `count` tokens, one behind the other, that follow a state."""
+        """The layout of `count` tokens, one after the other, that follow a state."""
         steps_T = torch.arange(count, device=state.left_B.device)
         return Layout(state.kv.used_B[:, None] + steps_T, None, self.band, self.keep_first)
 
@@ -144,7 +144,7 @@ class LocalCache:
         return layout.position_BT + (state.length_B - state.kv.used_B)[:, None]
 
     def hidden(self, backbone: Backbone, state: LocalState, tokens_BT: Tensor, reader: CacheReader) -> Tensor:
-        """`hidden_BTC` of tokens that lie behind a state, with the attention and the layout of a reader."""
+        """`hidden_BTC` of tokens that lie after a state, with the attention and the layout of a reader."""
         return backbone.forward(tokens_BT, self.input_positions(state, reader.layout), reader)
 
     def after(self, state: L, readers: Sequence[Appended], lengths_B: Tensor, positions: Positions) -> L:
@@ -201,7 +201,7 @@ class LocalCache:
         return kv.keep(self.keep_first, self.keep_last, ended_B, positions)
 
     def skim(self, state: L) -> L | None:
-        """The state behind its segment without computing it; None where something of the segment stays."""
+        """The state after its segment without computing it; None where something of the segment stays."""
         if self.keep_first or self.keep_last:
             return None
         all_B = torch.ones_like(state.left_B, dtype=torch.bool)
@@ -226,13 +226,13 @@ class LocalCache:
         states.within("left_B", state.left_B, 0, most - used_B)
 
     def branches(self, backbone: Backbone, forward: Forward[L]) -> Branches[L]:
-        """Continuations that lie side by side behind the caches of a state."""
+        """Continuations that lie side by side after the caches of a state."""
         return Branches(backbone, _Beside(forward), self.band, self.keep_first)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Beside(Generic[L]):
-    """Reads tokens that lie side by side behind the caches of a state; see `Branch`."""
+    """Reads tokens that lie side by side after the caches of a state; see `Branch`."""
 
     forward: Forward[L]
 

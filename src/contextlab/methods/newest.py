@@ -1,4 +1,4 @@
-"""First in, first out: which slots of a store and of what is put behind it stay when the newest are kept.
+"""First in, first out: which slots of a store and of what is put after it stay when the newest are kept.
 
 Legend: B rows, J slots.
 """
@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 def newest(used_B: Tensor, slots: int, new_B: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Slots to take, in order, of a store with new entries behind it; both are packed to the left in every row.
+    """Slots to take, in order, of a store with new entries after it; both are packed to the left in every row.
 
     Args:
         used_B: slots of the store in use.
-        slots: of the store; the new entries begin behind them.
+        slots: of the store; the new entries begin after them.
         new_B: new entries of every row.
         most: entries that are kept of a row.
 
     Returns:
-        `slots_BJ`, of which those behind a row's entries mean nothing, and how many entries `kept_B` of each row.
+        `slots_BJ`, of which those after a row's entries mean nothing, and how many entries `kept_B` of each row.
     """
     all_B = used_B + new_B
     kept_B = all_B.clamp(max=most)

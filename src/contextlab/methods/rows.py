@@ -1,4 +1,4 @@
-"""How the rows of a state come apart and together again, for methods whose rows have weights of their own.
+"""Division of a state into its rows and back, for methods that have separate weights for every row.
 
 Legend: B rows, K key/value heads, S slots, D head width.
 """

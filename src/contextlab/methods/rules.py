@@ -12,7 +12,7 @@ Tensors = Sequence[Tensor]
 
 
 class Rule(Protocol):
-    """What turns a gradient into an update; `moments` says whether it keeps two tensors per weight."""
+    """A rule that turns a gradient into an update; `moments` says whether it keeps two tensors per weight."""
 
     moments: ClassVar[bool]
 

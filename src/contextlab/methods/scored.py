@@ -112,7 +112,7 @@ class ScoringReader(CacheReader):
 
 
 class Scores:
-    """The scores of a state after the pass of a reader, in the place of a reader of their own.
+    """The scores of a state after the pass of a reader, in the place of a separate reader.
 
     Args:
         reader: of the pass.

@@ -133,7 +133,7 @@ def streaming(method: AnyMethod) -> None:
     """Reading a text in two calls, or reading and scoring it, equals reading it in one call, at every split.
 
     Where the first part is read without log-probabilities, splits at and beside powers of two have to do: that its
-    state predicts the same is a law of its own.
+    state predicts the same is a separate law.
     """
     if not method.capabilities.exact_streaming:
         return

@@ -121,9 +121,9 @@ def exact_gradients(method: AnyMethod) -> None:
         for (parameter, direction), gradient in zip(directions.items(), gradients, strict=True)
     }
     wide = [parameter for parameter in directions if parameter.dtype == torch.float64]
-    scales = {one: math.copysign(min(1 / max(abs(slopes[one]), 1e-300), MOST), slopes[one]) for one in wide}
-    together = {one: directions[one] * scales[one] for one in wide}
-    exact = math.fsum(slopes[one] * scales[one] for one in wide)
+    scales = {p: math.copysign(min(1 / max(abs(slopes[p]), 1e-300), MOST), slopes[p]) for p in wide}
+    together = {p: directions[p] * scales[p] for p in wide}
+    exact = math.fsum(slopes[p] * scales[p] for p in wide)
     hold = set(wide) if wide and _differs(method, text, together, exact, STEP_TOGETHER) is None else set()
     for name, parameter in learned.named_parameters():
         if parameter in hold:
@@ -256,8 +256,8 @@ def _shifted(method: AnyMethod, directions: Directions, step: float, text_BT: Te
                 parameter.copy_(value)
 
 
-def _same_gradients(one: list[Tensor], other: list[Tensor], learned: nn.Module, what: str) -> None:
-    for (name, parameter), a, b in zip(learned.named_parameters(), one, other, strict=True):
+def _same_gradients(ours: list[Tensor], theirs: list[Tensor], learned: nn.Module, what: str) -> None:
+    for (name, parameter), a, b in zip(learned.named_parameters(), ours, theirs, strict=True):
         exact = EXACT if parameter.dtype == torch.float64 else 1e-6
         if not bool(a.isfinite().all()) or float((a - b).abs().max()) > exact * max(1.0, float(b.abs().max())):
             raise Broken(f"{what} changes the gradient of {name} by {float((a - b).abs().max()):.2g}")

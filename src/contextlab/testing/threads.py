@@ -37,7 +37,7 @@ def threads(method: AnyMethod) -> None:
 
 
 def in_threads(method: AnyMethod, text_BT: Tensor) -> list[list[Tensor]]:
-    """Log-probabilities of every row, each read by a thread of its own, in parts that all threads begin together."""
+    """Log-probabilities of every row, each read by a separate thread, in parts that all threads begin together."""
     barrier = threading.Barrier(len(text_BT))
     with ThreadPoolExecutor(len(text_BT)) as pool:
         futures = [pool.submit(_numbers, method, text_BT[row : row + 1], barrier) for row in range(len(text_BT))]

@@ -358,7 +358,7 @@ def test_divergence_is_one_sentence(llama: Backbone) -> None:
 
 
 def test_what_cannot_be_learned_is_one_sentence(llama: Backbone) -> None:
-    with pytest.raises(UserError, match="No answer behind the text 'Output:' is in this context"):
+    with pytest.raises(UserError, match="No answer after the text 'Output:' is in this context"):
         learned(made(llama, form="sft"), text(40))
     with torch.inference_mode(), pytest.raises(UserError, match=r"outside of torch\.inference_mode"):
         learned(made(llama), text(40))

@@ -1,4 +1,4 @@
-"""What retrieval attention reads, as one value.
+"""The inputs of retrieval attention, as one value.
 
 Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D head width, n chunks of the bank, c tokens
 of a chunk, m chunks retrieved. Query heads share key heads in consecutive groups.

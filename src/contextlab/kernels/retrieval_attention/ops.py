@@ -1,4 +1,4 @@
-"""The operation behind retrieval attention, with shapes, gradients and FLOPs known to torch.
+"""The operation of retrieval attention, with shapes, gradients and FLOPs known to torch.
 
 Legend: B rows, H query heads, K key/value heads, T queries, S local keys, D head width, n chunks of the bank, c tokens
 of a chunk, m chunks retrieved.

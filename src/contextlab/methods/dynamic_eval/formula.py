@@ -47,8 +47,8 @@ class DynamicEvalFormula(Formula):
             parts = [candidates[n : n + together] for n in range(0, len(candidates), together)]
             return total([self.score(before, part) for part in parts])
         used = before - self._begin(before)
-        one = self.model.blocks(longest, pairs(used, longest)) + self.model.head(longest)
-        return len(candidates) * one
+        each = self.model.blocks(longest, pairs(used, longest)) + self.model.head(longest)
+        return len(candidates) * each
 
     def predict(self, befores: Sequence[int]) -> int | None:
         """One projection for every row."""

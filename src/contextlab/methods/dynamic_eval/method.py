@@ -1,4 +1,4 @@
-"""Dynamic evaluation as a state machine: every row has weights of its own, changed after every segment.
+"""Dynamic evaluation as a state machine: every row has separate weights, changed after every segment.
 
 The loss of a segment's last token needs the token after it. So a segment is learned from when that token arrives,
 before anything of the next segment is computed; the token itself is scored with the weights as they were. No graph is
@@ -228,7 +228,7 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
         return logprobs_1s, (hidden_1tC[:, -1], reader.grown(torch.full_like(state.fill_B, tokens_1t.shape[1])))
 
     def _forward(self, state: DynamicEvalState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, list[CacheReader]]:
-        """`hidden_BTC` of tokens that lie behind a state, with the weights that the model has now, and the reader."""
+        """`hidden_BTC` of tokens that lie after a state, with the weights that the model has now, and the reader."""
         reader = CacheReader(self.backbone, state.kv, layout)
         return self.local.hidden(self.backbone, state, tokens_BT, reader), [reader]
 

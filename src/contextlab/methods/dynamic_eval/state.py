@@ -26,7 +26,7 @@ class Learned:
     v: tuple[Tensor, ...]
 
     def copy(self) -> Learned:
-        """The same values in memory of their own."""
+        """A copy of the values in new memory."""
         return Learned(*(tuple(x.clone() for x in part) for part in (self.weights, self.m, self.v)))
 
 

@@ -41,7 +41,7 @@ class RelativeBias(nn.Module):
 class CausalEVA(nn.Module):
     """Self-attention with projections: local windows exactly, earlier chunks as summaries, in one softmax.
 
-    Inputs shorter than a chunk are plain local attention. Right padding needs no mask: no token sees what is behind it.
+    Inputs shorter than a chunk are plain local attention. Right padding needs no mask: attention is causal.
 
     Args:
         width: C.

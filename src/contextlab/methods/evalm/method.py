@@ -187,7 +187,7 @@ def eva_attention_of(model: Any, config: EVALMConfig | None = None) -> Iterator[
         UserError: for a model whose attention is out of reach, a config with a rank, and as `EVALM.as_attention` does.
     """
     if config is not None and config.rank:
-        raise UserError("A low-rank update needs a model of its own: use rank=0, or EVALM.as_attention.")
+        raise UserError("A low-rank update needs a separate model: use rank=0, or EVALM.as_attention.")
     training = {module: module.training for module in model.modules()}
     try:
         method = EVALM(wrap(model), config)

@@ -19,7 +19,7 @@ from contextlab.methods.evalm.summary import Summary, query_factor
 class ParallelEVA:
     """Call it as `attend` of a forward pass over whole sequences; it equals reading them piece by piece.
 
-    Right padding needs no mask, for no token sees what is behind it.
+    Right padding needs no mask, for no token attends to what follows it.
     """
 
     def __init__(self, backbone: Backbone, summaries: nn.ModuleList, geometry: Geometry) -> None:

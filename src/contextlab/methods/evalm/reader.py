@@ -45,7 +45,7 @@ class RollUp:
 
     Attributes:
         done_B: chunks that each row completes.
-        slots_BS: slots of their tokens in the local cache with the block behind it.
+        slots_BS: slots of their tokens in the local cache with the block after it.
         chunk_BT: the chunk that each new token belongs to, counted from the open one; one too many for padding.
         most: chunks that some row completes.
         slots: chunks of the longest row after the block.
@@ -76,7 +76,7 @@ class RollUp:
         return sums_BKnD[:, :, : self.most], sums_BKnD.gather(2, last)[:, :, 0]
 
     def stored(self, made_BKnD: Tensor, chunks_BKnD: Tensor) -> Tensor:
-        """A copy of all chunks, with those that each row completes behind those it has."""
+        """A copy of all chunks, with those that each row completes after those it has."""
         stored_BKnD = F.pad(chunks_BKnD, (0, 0, 0, self.slots - chunks_BKnD.shape[2]))
         for row, first, done in self._rows:
             stored_BKnD[row, :, first : first + done] = made_BKnD[row, :, :done]
@@ -172,7 +172,7 @@ class EvaReader(CacheReader):
             self._chunk_v[layer] = roll_up.stored(value_BKnD, self._chunk_v[layer])
 
     def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """What the new tokens see of the local cache; None where that is all that is not behind them."""
+        """Which local keys the new tokens attend to; None for all keys up to their own."""
         narrow = window if window is not None and window < self.key_position_BS.shape[1] else None
         if self._level and narrow is None:
             return None

@@ -1,4 +1,4 @@
-"""What turns a chunk into a key and a value, and how much attention it gets: all that EVALM trains beside a backbone.
+"""The summary of a chunk, a key and a value, and its weight in attention: all that EVALM trains beside a backbone.
 
 Legend: B rows, H query heads, K key/value heads, T tokens, D head width, n chunks.
 """
@@ -18,7 +18,7 @@ NORM_EPSILON = 1e-5
 
 
 class AdaptiveMap(nn.Module):
-    """A linear map per key head, the identity at first, with a layer norm behind it if `norm` (EVA, f_q, f_k)."""
+    """A linear map per key head, the identity at first, followed by a layer norm if `norm` (EVA, f_q, f_k)."""
 
     def __init__(self, kv_heads: int, width: int, *, norm: bool) -> None:
         super().__init__()
@@ -84,5 +84,5 @@ def summaries(backbone: Backbone, config: EVALMConfig) -> nn.ModuleList:
 
 
 def query_factor(scale: float, width: int) -> float:
-    """What takes queries as attention receives them to unscaled ones: OPT scales its queries itself."""
+    """The factor from queries as attention receives them to unscaled ones: OPT scales its queries itself."""
     return scale * math.sqrt(width)

@@ -1,6 +1,6 @@
 """A context as blocks that are learned from: which tokens each holds, and which of them are predicted.
 
-Legend: M tokens of the context, T tokens of a block with the one behind it, t of them that may be predicted.
+Legend: M tokens of the context, T tokens of a block with the one after it, t of them that may be predicted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class ColdBlock:
     """Tokens that are read from a cold start, and which are learned.
 
     Attributes:
-        tokens_1T: those that are read, and the one behind them.
-        scored_t: bool, which tokens behind the first one are predicted.
+        tokens_1T: those that are read, and the one after them.
+        scored_t: bool, which tokens after the first one are predicted.
     """
 
     tokens_1T: Tensor
@@ -35,7 +35,7 @@ class ColdBlock:
 
 
 def blocks_of(tokens_1M: Tensor, scored_M: Tensor, length: int) -> list[ColdBlock]:
-    """Blocks of so many tokens, each with the token behind it, so that all but the context's first are predicted.
+    """Blocks of so many tokens, each with the token after it, so that all but the context's first are predicted.
 
     Args:
         tokens_1M: the context.
@@ -60,7 +60,7 @@ def divided(blocks: Sequence[ColdBlock], share: float, draw: random.Random) -> t
 
 
 def answers(backbone: Backbone, tokens_1M: Tensor, before: str) -> Tensor:
-    """`scored_M`: the tokens of answers, which stand behind the text `before` and end with their line.
+    """`scored_M`: the tokens of answers, which stand after the text `before` and end with their line.
 
     Raises:
         UserError: when there is no such text.
@@ -69,7 +69,7 @@ def answers(backbone: Backbone, tokens_1M: Tensor, before: str) -> Tensor:
     scored = in_answers(pieces, before)
     if not any(scored):
         raise UserError(
-            f"No answer behind the text {before!r} is in this context: name the text in front of its answers in "
+            f"No answer after the text {before!r} is in this context: name the text in front of its answers in "
             "answer=, or use form=cpt."
         )
     return torch.tensor(scored, device=tokens_1M.device)

@@ -17,7 +17,7 @@ Share = Annotated[float, pydantic.Field(ge=0, lt=1)]
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class FinetuneConfig(LocalConfig):
-    """What learns the context, and how; 8 epochs of batches of 16 at 1e-5 are GenerativeAdapter's continual
+    """Which weights learn the context, and how; 8 epochs of batches of 16 at 1e-5 are GenerativeAdapter's continual
     pre-training.
 
     Attributes:

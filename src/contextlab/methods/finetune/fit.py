@@ -21,7 +21,7 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 def rule_of(config: FinetuneConfig) -> Rule:
-    """What turns a gradient into an update."""
+    """The optimiser, which turns a gradient into an update."""
     assert config.lr is not None
     return SGD(config.lr) if config.rule == "sgd" else Adam(config.lr, BETA1, BETA2, EPS)
 

@@ -111,7 +111,7 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
 
     @torch.no_grad()
     def generate(self, state: FinetuneState, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
-        """Continue prompts behind a single row as its window does, where no context can end inside of one."""
+        """Continue prompts after a single row as its window does, where no context can end inside of one."""
         if state.batch_size > 1 or bool(state.open_B.any()):
             return super().generate(state, prompts, **options)
         row = single_row(state, 0)
@@ -124,11 +124,11 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
         return torch.cat([self._run(r, functools.partial(self.network.logprobs_of_all, r.pending_BC)) for r in rows])
 
     def _learner(self) -> tuple[Backbone, Adaptable]:
-        """What reads, and its weights that learn."""
+        """The network that reads, and those of its weights that learn."""
         config, backbone = self.config, self.backbone
         if config.what == "full":
             return backbone, Adaptable(backbone, config.parameters)
-        layers = [one for one in linear_layers(backbone) if one.of_attention or config.targets == "all"]
+        layers = [layer for layer in linear_layers(backbone) if layer.of_attention or config.targets == "all"]
         updated = UpdatedBackbone(backbone, layers, config.rank, config.alpha)
         return updated, Adaptable(updated, UPDATES)
 
@@ -159,7 +159,7 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
         return state.with_local(local)
 
     def _learned(self, state: FinetuneState, context_1N: Tensor) -> FinetuneState:
-        """The state behind a context: its weights, and an empty window behind BOS."""
+        """The state after a context: its weights, and an empty window after BOS."""
         weights = state.weights
         if self.config.lr and context_1N.shape[1] > 1:
             if torch.is_inference_mode_enabled():
@@ -167,8 +167,8 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
             weights = tuple(w[None] for w in self.fit(blocks_of(context_1N, self._scored(context_1N), self.block)))
         pending_C = self.model.run([w[0] for w in weights], self.network.after_bos)
         empty = self.view.local.empty(self.network, 1)
-        behind = dataclasses.replace(empty, length_B=state.context_B, pending_BC=pending_C[None])
-        return dataclasses.replace(state.with_local(behind), tokens_BN=context_1N[:, :0], weights=weights)
+        after = dataclasses.replace(empty, length_B=state.context_B, pending_BC=pending_C[None])
+        return dataclasses.replace(state.with_local(after), tokens_BN=context_1N[:, :0], weights=weights)
 
     def _scored(self, context_1N: Tensor) -> Tensor:
         """`scored_N`: the tokens that are learned."""

@@ -1,4 +1,4 @@
-"""Adapters as things of their own: added, taken away, saved and loaded.
+"""Adapters as values: added, taken away, saved and loaded.
 
 Legend: B rows, L adapted layers, R = d_r.
 """
@@ -19,7 +19,7 @@ from contextlab.methods.generative_adapter.targets import Pair
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """What contexts, one a row, leave behind: S of every adapted layer, before it is normalised.
+    """Contexts as sums of their states, one a row: S of every adapted layer, before it is normalised.
 
     S is a sum over tokens, so contexts that were read on their own are joined by `+` and taken away by `-`.
 

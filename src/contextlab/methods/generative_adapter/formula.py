@@ -63,7 +63,7 @@ class AdapterFormula(BlockFormula):
         return self._network(before - self.segments.bounds(before)[0], tokens)
 
     def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
-        """As common passes also for one prompt: what is written is not learned from where it fits behind the state."""
+        """As common passes also for one prompt: what is written is not learned from where it fits after the state."""
         if not prompts or max(prompts) + most > self._room(before):
             return super().generate(before, prompts, written, most)
         return self._in_common(before, prompts, written, most)

@@ -113,7 +113,7 @@ class Generator(nn.Module):
         return not any(bool(self.layer(i).A1.any()) for i in range(len(self.targets)))
 
     def origin(self) -> dict[str, str]:
-        """What an S belongs to: digests of the backbone and of this generator, and the adapted layers in order."""
+        """The origin of an S: digests of the backbone and of this generator, and the adapted layers in order."""
         modules = json.dumps([target.name for target in self.targets])
         return {"backbone": self.backbone.digest, "generator": weights_digest(self), "modules": modules}
 

@@ -63,7 +63,7 @@ class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
     def twin(self) -> str:
         """The window of a chunk's length with an update of the pairs' rank, the same for every context."""
         attention = {layer.path for layer in linear_layers(self.backbone) if layer.of_attention}
-        targets: Targets = "attention" if all(one.name in attention for one in self.generator.targets) else "all"
+        targets: Targets = "attention" if all(target.name in attention for target in self.generator.targets) else "all"
         return twin("window", N=self.config.chunk, rank=self.generator.rank, targets=targets)
 
     def baseline(self) -> Window | None:
@@ -121,7 +121,7 @@ class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
     def forward(
         self, state: AdapterState, tokens_BT: Tensor, layout: Layout, enter: Enter | None = None
     ) -> tuple[Tensor, Sequence[CacheReader]]:
-        """`hidden_BTC` of tokens that lie behind a state, with the weights of the finished chunks; see `adapted`."""
+        """`hidden_BTC` of tokens that lie after a state, with the weights of the finished chunks; see `adapted`."""
         reader = CacheReader(self.backbone, state.kv, layout)
         with adapted(self.generator.targets, state.pairs.__getitem__, enter):
             return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
@@ -143,7 +143,7 @@ class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
         return dataclasses.replace(state, S_BLRR=state.S_BLRR[:, :0])
 
     def adapter(self, state: AdapterState) -> Adapter:
-        """What a state has read, an open chunk included."""
+        """The adapter of all that a state has read, an open chunk included."""
         return Adapter(state.S_BLRR, self.generator)
 
     def apply(self, adapter: Adapter) -> AdapterState:
@@ -177,7 +177,7 @@ class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
         return dataclasses.replace(state, pairs=pairs, left_B=left_B), hidden_BtC
 
     def _chunk_after(self, read_B: Tensor, context_B: Tensor) -> Tensor:
-        """The length of the chunk after `read_B` tokens: equal parts of an announced context, whole chunks behind it.
+        """The length of the chunk after `read_B` tokens: equal parts of an announced context, whole chunks after it.
 
         (Section 4.1 and released code: n = ceil(M / 1024) chunks of ceil(M / n).)
         """

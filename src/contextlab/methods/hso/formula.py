@@ -84,7 +84,7 @@ class HSOFormula(Formula):
         return states * number * wide + row.end * COUNT + self.model.hidden_bytes + 4 * COUNT + 3 * STATE_BYTES
 
     def _held(self, row: Row) -> _Open:
-        """What is held when a row has been read so far."""
+        """Bytes that are held when a row has been read so far."""
         if self.first is None:
             begin, left = 0, 1 << 60
         else:

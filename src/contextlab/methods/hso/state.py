@@ -1,4 +1,4 @@
-"""What HSO keeps between calls, and the same as buffers that one call moves in place.
+"""The state of HSO between calls, and the same as buffers that one call moves in place.
 
 Legend: B rows, S slots of the cache, K key/value heads, D head width.
 """
@@ -25,7 +25,7 @@ class HSOState(State):
     """The cache, its moments, and what is known of the unfinished window. Slots of finished windows come first.
 
     Attributes:
-        k: keys of every layer after rotation, `k_BKSD`; slots behind `used_B + open_B` are padding.
+        k: keys of every layer after rotation, `k_BKSD`; slots after `used_B + open_B` are padding.
         v: values of every layer, `v_BKSD`.
         first: first moments of the states that move, slots up to the longest `used_B`; none where they move once.
         second: second moments likewise.
@@ -57,7 +57,7 @@ class HSOState(State):
 
 
 class MomentBuffers:
-    """Cache and moments, preallocated for `slots` slots; those behind a row's states hold no moments.
+    """Cache and moments, preallocated for `slots` slots; those after a row's states hold no moments.
 
     Attributes:
         cached: keys of every layer, then values of every layer.

@@ -1,4 +1,4 @@
-"""What enters the memory bank and what is dropped from it (LongMem, section 2.3).
+"""Additions to the memory bank, and what is dropped from it (LongMem, section 2.3).
 
 Legend: B rows, K key/value heads, T tokens, D head width.
 """
@@ -16,7 +16,7 @@ from contextlab.methods.longmem.config import LongMemConfig
 def add(bank: ChunkBank, new: KV, config: LongMemConfig) -> ChunkBank:
     """The bank with each row's tokens appended in whole chunks, and the oldest dropped.
 
-    Tokens behind a row's last whole chunk are not stored. With a shared bank the rows, of equal length, are joined end
+    Tokens after a row's last whole chunk are not stored. With a shared bank the rows, of equal length, are joined end
     to end first, so that chunks may straddle rows, and every row holds the same bank.
     """
     csz = config.csz

@@ -33,7 +33,7 @@ class LongMemConfig(LocalConfig):
             `joint`, one over both, the gate being added to the logits of the retrieved tokens.
         local: `cold`, segments start cold, and keys enter the bank before rotation; or `sliding`, the previous segment
             and the sinks stay in view, in both networks, and what leaves the view enters the bank, turned to the first
-            slot behind the sinks.
+            slot after the sinks.
         sinks: first tokens of the text that stay in view, with local=sliding.
         init: `identity`, every side block's own update starts at zero, so that the untrained network equals the
             backbone's window; `paper`, side layer l copies backbone layer reduction*l + 1; `memory`, of all updates

@@ -111,20 +111,20 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
 
     @torch.no_grad()
     def score(self, state: LongMemState, candidates: Sequence[Sequence[int]]) -> Tensor:
-        """Score several continuations; those that cannot share a pass, one after the other behind a shared bank, or
+        """Score several continuations; those that cannot share a pass, one after the other after a shared bank, or
         they would enter each other's.
         """
         longest = max(map(len, candidates), default=0)
         if not self._enter_each_other(state, longest):
             return super().score(state, candidates)
-        parts = [super(LongMem, self).score(state, [one]) for one in candidates]
+        parts = [super(LongMem, self).score(state, [candidate]) for candidate in candidates]
         return torch.cat([functional.pad(part, (0, longest - part.shape[-1])) for part in parts], dim=1)
 
     @torch.no_grad()
     def generate(
         self, state: LongMemState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
     ) -> list[list[int]]:
-        """Continue every row after its prompt; many prompts behind one row as `score` does."""
+        """Continue every row after its prompt; many prompts after one row as `score` does."""
         longest = max(map(len, prompts), default=0) + max_new_tokens - 1  # the last one is not read
         alone = state.batch_size == 1 and self._enter_each_other(state, longest)
         parts = [[prompt] for prompt in prompts] if alone else [prompts]
@@ -149,7 +149,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
         return super().step(state, tokens_Bt, lengths_B)
 
     def close(self, state: LongMemState, ended_B: Tensor) -> LongMemState:
-        """What leaves the view enters the bank."""
+        """Tokens that leave the view enter the bank."""
         gone = leaving(state, self.local, list(self.side.reading.values()), self.backbone)
         return dataclasses.replace(super().close(state, ended_B), bank=self._added(state, gone))
 
@@ -212,7 +212,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
             )
 
     def _added(self, state: LongMemState, gone: KV) -> ChunkBank:
-        """The bank with what has left the view behind what it holds."""
+        """The bank with what has left the view after what it holds."""
         return add(state.bank, gone, self.config) if self.config.M else state.bank
 
     def _empty(self, rows: int) -> LongMemState:

@@ -119,7 +119,7 @@ def _trainable_copy(module: nn.Module) -> Any:
 
 
 def _shared_copy(module: nn.Module) -> Any:
-    """A module with hooks and settings of its own, whose weights are those of the original."""
+    """A module with separate hooks and settings, whose weights are those of the original."""
     return copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
 
 

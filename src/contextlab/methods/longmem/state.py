@@ -1,4 +1,4 @@
-"""What LongMem keeps between calls."""
+"""The state of LongMem between calls."""
 
 from __future__ import annotations
 

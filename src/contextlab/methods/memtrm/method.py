@@ -155,7 +155,7 @@ class MemTRM(SegmentMethod[MemTRMConfig, MemTRMState]):
         return updated.updates
 
     def _stored(self, bank: KV, kv: KV, ended_B: Tensor) -> KV:
-        """The bank with the segments that have ended behind it: the newest tokens of the cache."""
+        """The bank with the segments that have ended after it: the newest tokens of the cache."""
         new_B = torch.where(ended_B, kv.used_B.clamp(max=self.local.segment), 0)
         kind, layer = bank.k[0].dtype, self.memory_layer
         new_BJ = torch.arange(int(new_B.max()), device=new_B.device) + (kv.used_B - new_B)[:, None]

@@ -1,4 +1,4 @@
-"""What retrieval can learn: the queries of a layer for the bank, and how much attention the bank gets.
+"""The learned weights of retrieval: the queries of a layer for the bank, and how much attention the bank gets.
 
 Legend: B rows, H query heads, T queries, D head width, r rank.
 """
@@ -27,7 +27,7 @@ class LowRank(nn.Module):
         return x_BHTD + (x_BHTD @ down) @ up
 
     def transposed(self, x_BHTD: Tensor) -> Tensor:
-        """What has the inner products with any y that x has with the changed y."""
+        """x changed so that its inner product with any y is that of x with the changed y."""
         down, up = (part.to(x_BHTD.dtype) for part in (self.down_HDr, self.up_HrD))
         return x_BHTD + (x_BHTD @ up.transpose(1, 2)) @ down.transpose(1, 2)
 

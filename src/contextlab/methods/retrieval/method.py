@@ -35,7 +35,7 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
     """Sinks, the previous and the current window exactly; of everything older the best chunks, in the same softmax.
 
     In the layers from `first_layer` on, every query and head takes the chunks whose mean key has the highest inner
-    product with it. All retrieved tokens have the position of the oldest local token, the first one behind the sinks.
+    product with it. All retrieved tokens have the position of the oldest local token, the first one after the sinks.
     With `representatives` and `shared` blocks are found as InfLLM finds them (Xiao et al. 2024).
     """
 
@@ -93,7 +93,7 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         return self.closed(grown, lengths_B), hidden_BtC
 
     def close(self, state: RetrievalState, ended_B: Tensor) -> RetrievalState:
-        """What leaves the view enters the bank; the scores of what stays are kept."""
+        """Tokens that leave the view enter the bank; the scores of what stays are kept."""
         layers = range(self.reach.first_layer, self.backbone.layers)
         gone = leaving(state, self.local, layers, self.backbone)
         scored = KV(state.scores, (), state.kv.used_B, raw=frozenset(range(len(layers))))

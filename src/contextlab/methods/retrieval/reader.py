@@ -25,7 +25,7 @@ class RetrievalState(LocalState):
     """The local view, and the bank.
 
     Attributes:
-        bank: all that has left the view, for the layers that retrieve; keys rotated to the first position behind
+        bank: all that has left the view, for the layers that retrieve; keys rotated to the first position after
             the sinks.
         scores: with representatives, for the layers that retrieve, `score_BKS1` of the tokens in view so far.
     """
@@ -36,7 +36,7 @@ class RetrievalState(LocalState):
 
 @dataclasses.dataclass(frozen=True)
 class Reach:
-    """What retrieves, and how much.
+    """Which layers retrieve, and how much.
 
     Attributes:
         first_layer: the lowest layer that retrieves.

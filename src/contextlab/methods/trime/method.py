@@ -34,7 +34,7 @@ from contextlab.methods.trime.pairs import Pairs, Seen
 
 @dataclasses.dataclass(frozen=True)
 class TRIMEState(LocalState):
-    """The cache of the open segment, and memory; `pending_BC` has the pending representation behind it.
+    """The cache of the open segment, and memory; `pending_BC` has the pending representation after it.
 
     Attributes:
         long: pairs of the segments before.

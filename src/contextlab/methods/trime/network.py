@@ -16,7 +16,7 @@ from contextlab.errors import UserError
 
 
 class RepresentingBackbone(Backbone):
-    """A backbone whose final states have the representation of the context behind them: `hidden_BTC` is 2 C wide."""
+    """A backbone whose final states are followed by the representation of the context: `hidden_BTC` is 2 C wide."""
 
     def __init__(self, backbone: Backbone, network: Backbone) -> None:
         """Look into a network.
@@ -30,7 +30,9 @@ class RepresentingBackbone(Backbone):
         """
         super().__init__(network.model, network.tokenizer, network.name)
         self.max_positions = network.max_positions
-        last = (one for one in linear_layers(backbone) if one.block == backbone.layers - 1 and not one.of_attention)
+        last = (
+            layer for layer in linear_layers(backbone) if layer.block == backbone.layers - 1 and not layer.of_attention
+        )
         first = next(last, None)
         if first is None:
             raise UserError(
@@ -40,7 +42,7 @@ class RepresentingBackbone(Backbone):
         self._feed_forward: nn.Module = network.model.get_submodule(first.path)
 
     def forward(self, tokens_BT: Tensor, position_BT: Tensor, attend: Attend) -> Tensor:
-        """`hidden_BTC` after the final norm, and the representations behind it."""
+        """`hidden_BTC` after the final norm, and the representations after it."""
         inputs: list[Tensor] = []
 
         def enter(_layer: nn.Module, args: tuple[Any, ...]) -> None:

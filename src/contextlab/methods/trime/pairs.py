@@ -1,4 +1,4 @@
-"""What TRIME remembers: representations of contexts, and the tokens that followed them.
+"""The memory of TRIME: representations of contexts, and the tokens that followed them.
 
 Legend: B rows, t queries of a block, J pairs, C width.
 """
@@ -63,7 +63,7 @@ class Pairs:
         return Seen(self.f_BJC, self.token_BJ, real_BJ[:, None].expand(-1, queries, -1))
 
     def extended(self, newer: Pairs, rows_B: Tensor, most: int) -> Pairs:
-        """The newest pairs of these with newer ones behind them, in some rows; the other rows stay as they are."""
+        """The newest pairs of these with newer ones after them, in some rows; the other rows stay as they are."""
         new_B = torch.where(rows_B, newer.used_B, 0)
         slots_BJ, kept_B = newest(self.used_B, self.token_BJ.shape[1], new_B, most)
         f_BJC = torch.cat((self.f_BJC, newer.f_BJC), dim=1)

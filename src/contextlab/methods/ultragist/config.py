@@ -48,7 +48,7 @@ class UltraGistConfig(MethodConfig):
         return () if self.ratios == "none" else tuple(map(int, self.ratios.split("|")))
 
     def extent(self, positions: int) -> Extent:
-        """What fits a model with that many positions.
+        """Lengths that fit a model with that many positions.
 
         Raises:
             UserError: when the window, its gists and those kept do not.

@@ -1,4 +1,4 @@
-"""UltraGist's cost by arithmetic: windows behind gists, and the gists of every window that ends."""
+"""UltraGist's cost by arithmetic: windows that follow gists, and the gists of every window that ends."""
 
 from __future__ import annotations
 

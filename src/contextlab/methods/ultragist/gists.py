@@ -1,4 +1,4 @@
-"""Gists: tokens of their own, with projections of their own, that stand for the tokens of a window.
+"""Gists: additional tokens, with separate projections, that stand for the tokens of a window.
 
 Legend: B rows, T new tokens, S slots of a cache, G gists of the longest row, C width of the model.
 """
@@ -22,14 +22,16 @@ class Gists(nn.Module):
     def __init__(self, backbone: Backbone, rank: int) -> None:
         super().__init__()
         # In a list, so that the backbone's parameters are not this module's.
-        self._network = [UpdatedBackbone(backbone, [one for one in linear_layers(backbone) if one.of_attention], rank)]
+        self._network = [
+            UpdatedBackbone(backbone, [layer for layer in linear_layers(backbone) if layer.of_attention], rank)
+        ]
         self.updates = self._network[0].updates
         weight_VC = backbone.model.get_input_embeddings().weight.detach()
         kind = torch.promote_types(weight_VC.dtype, torch.float32)
         self.embedding_C = nn.Parameter(weight_VC[end_of_text(backbone)].to(kind).clone())
 
     def forward(self, kv: KV, window: Windows) -> KV:
-        """The cache of all rows with the keys and values of their gists behind its slots, padding included."""
+        """The cache of all rows with the keys and values of their gists after its slots, padding included."""
         network = self._network[0]
         reader = GistReader(network, kv, window)
         rows, count = reader.layout.position_BT.shape
@@ -56,7 +58,7 @@ class Windows:
 
     @property
     def position_BG(self) -> Tensor:
-        """Of every gist: behind the last token that it sees, moved on by the gists of the window before it."""
+        """Of every gist: after the last token that it sees, moved on by the gists of the window before it."""
         return self.front_B[:, None] + self.seen_BG + self.steps_G
 
 

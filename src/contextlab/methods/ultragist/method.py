@@ -45,7 +45,7 @@ class UltraGistState(LocalState):
 class UltraGist(SegmentMethod[UltraGistConfig, UltraGistState]):
     """Windows of W tokens; of every one that has ended a gist stays for each `ratio` tokens, as a key and a value.
 
-    A token's position is its slot in the cache, behind sinks and gists, so that positions stay where the model was
+    A token's position is its slot in the cache, after sinks and gists, so that positions stay where the model was
     trained however long the text.
     """
 
@@ -65,7 +65,7 @@ class UltraGist(SegmentMethod[UltraGistConfig, UltraGistState]):
         return twin("window", N=self.local.segment, rank=self.config.rank)
 
     def formula(self, ahead: Lengths | None = None) -> Formula | None:
-        """Windows behind gists, and the gists."""
+        """Windows after gists, and the gists."""
         model = Model.of(self.backbone)
         if model is None:
             return None
@@ -98,7 +98,7 @@ class UltraGist(SegmentMethod[UltraGistConfig, UltraGistState]):
         states.within("tokens of the open window", open_B, 0, self.local.segment - state.left_B)
 
     def _window_after(self, read_B: Tensor, context_B: Tensor) -> Tensor:
-        """The length of the window after `read_B` tokens: up to the end of the announced context, whole behind it."""
+        """The length of the window after `read_B` tokens: up to the end of the announced context, whole after it."""
         rest_B = context_B - read_B
         return torch.where(rest_B > 0, rest_B.clamp(max=self.local.segment), self.local.segment)
 
@@ -126,12 +126,12 @@ class UltraGist(SegmentMethod[UltraGistConfig, UltraGistState]):
         return dataclasses.replace(state, kv=_replaced(state.kv, ended, kv), front_B=front_B)
 
     def _slots(self, kept_B: Tensor, gists_B: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-        """Slots to take of a cache with gists behind it, of which the oldest beyond `M` are dropped; and their number.
+        """Slots to take of a cache with gists after it, of which the oldest beyond `M` are dropped; and their number.
 
         Args:
             kept_B: slots in front of the window that stay, sinks and gists.
             gists_B: new ones.
-            slots: of the cache; new gists begin behind them.
+            slots: of the cache; new gists begin after them.
         """
         all_B = kept_B + gists_B
         used_B = all_B.clamp(max=self.extent.front)
