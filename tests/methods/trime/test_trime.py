@@ -115,7 +115,7 @@ def test_segments_become_long_memory_of_M_pairs(backbone: Backbone) -> None:
     assert state.long.token_BJ[0].tolist() == text[0, 12:32].tolist()
     assert state.pairs.token_BJ[0, :8].tolist() == text[0, 32:].tolist()
     none, _ = read(made(backbone, M=0), text)
-    assert none.long.f_BJC.shape == (3, 0, backbone.width)
+    assert none.long.f_BJW.shape == (3, 0, backbone.width)
 
 
 def test_temperature_is_a_matter_of_use_and_not_of_weights(backbone: Backbone, tmp_path: Any) -> None:

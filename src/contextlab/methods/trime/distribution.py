@@ -3,7 +3,7 @@
 P(y) = (exp z_y + sum of exp s_j over pairs j whose next token is y) / (sum of exp z_v + sum of exp s_j), with the
 logits z of the language model and s_j = f . f_j / (sqrt(C) temperature) (section 3.1, equation 3).
 
-Legend: B rows, T predictions, J pairs of a representation and a next token, C width, V vocabulary.
+Legend: B rows, T predictions, J pairs of a representation and a next token, W width of the model, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 NEVER = float("-inf")
 
 
-def memory_logits(f_BTC: Tensor, f_BJC: Tensor, temperature: float) -> Tensor:
+def memory_logits(f_BTW: Tensor, f_BJW: Tensor, temperature: float) -> Tensor:
     """`s_BTJ`, in float32 at least."""
-    query, keys = (f.to(torch.promote_types(f.dtype, torch.float32)) for f in (f_BTC, f_BJC))
-    s_BTJ: Tensor = query @ keys.mT / (f_BTC.shape[-1] ** 0.5 * temperature)
+    query, keys = (f.to(torch.promote_types(f.dtype, torch.float32)) for f in (f_BTW, f_BJW))
+    s_BTJ: Tensor = query @ keys.mT / (f_BTW.shape[-1] ** 0.5 * temperature)
     return s_BTJ
 
 

@@ -4,7 +4,8 @@ Pairs of the open segment are local memory, the newest M of those before it long
 which pairs it sees does not depend on how a text is cut into calls. Nothing is cut off from the graph: in training,
 gradients flow into representations as far back as the state carries one.
 
-Legend: B rows, t tokens of a block, J pairs of memory, C width of the model, V vocabulary.
+Legend: B rows, t tokens of a block, J pairs of memory, W width of the model, C = 2 W that of hidden states and of the
+representations after them, V vocabulary.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from contextlab.methods.trime.pairs import Pairs, Seen
 
 @dataclasses.dataclass(frozen=True)
 class TRIMEState(LocalState):
-    """The cache of the open segment, and memory; `pending_BC` has the pending representation after it.
+    """The cache of the open segment, and memory; `pending_BC` ends with the representation of the context.
 
     Attributes:
         long: pairs of the segments before.
@@ -99,9 +100,9 @@ class TRIME(SegmentMethod[TRIMEConfig, TRIMEState]):
     @torch.no_grad()
     def next_logprobs(self, state: TRIMEState) -> Tensor:
         """`logprobs_BV`, float32: the distribution of the next token of every row."""
-        hidden_BC, f_BC = state.pending_BC.chunk(2, dim=-1)
-        s_B1J, seen_B1J, token_BJ = self._memory_logits(f_BC[:, None], (state.long.seen(1), state.pairs.seen(1)))
-        logprobs_BV = distribution.logprobs_of_all(self._logits(hidden_BC), s_B1J[:, 0], seen_B1J[:, 0], token_BJ)
+        hidden_BW, f_BW = state.pending_BC.chunk(2, dim=-1)
+        s_B1J, seen_B1J, token_BJ = self._memory_logits(f_BW[:, None], (state.long.seen(1), state.pairs.seen(1)))
+        logprobs_BV = distribution.logprobs_of_all(self._logits(hidden_BW), s_B1J[:, 0], seen_B1J[:, 0], token_BJ)
         return logprobs_BV.float()
 
     def check_state(self, state: TRIMEState) -> None:
@@ -111,28 +112,28 @@ class TRIME(SegmentMethod[TRIMEConfig, TRIMEState]):
         state.pairs.check("local memory", self.local.segment, self.backbone.vocab_size)
         states.within("pairs of local memory in use", state.pairs.used_B, state.kv.used_B, state.kv.used_B)
 
-    def _memory_logits(self, f_BtC: Tensor, memory: Sequence[Seen]) -> tuple[Tensor, Tensor, Tensor]:
+    def _memory_logits(self, f_BtW: Tensor, memory: Sequence[Seen]) -> tuple[Tensor, Tensor, Tensor]:
         """Logits `s_BtJ` of all pairs for some queries, which of them each sees, and their tokens `token_BJ`."""
-        s = [distribution.memory_logits(f_BtC, part.f_BJC, self.config.temperature) for part in memory]
+        s = [distribution.memory_logits(f_BtW, part.f_BJW, self.config.temperature) for part in memory]
         seen, token = [part.seen_BtJ for part in memory], [part.token_BJ for part in memory]
         return torch.cat(s, dim=-1), torch.cat(seen, dim=-1), torch.cat(token, dim=-1)
 
     def _step_logprobs(self, long: Pairs, local: Pairs, previous_BtC: Tensor, tokens_Bt: Tensor) -> Tensor:
         rows, length = tokens_Bt.shape
-        hidden_BtC, f_BtC = previous_BtC.chunk(2, dim=-1)
+        hidden_BtW, f_BtW = previous_BtC.chunk(2, dim=-1)
         at_once = max(1, HEAD_TOKENS // rows)
         parts = []
         for begin in range(0, length, at_once):
             end = min(begin + at_once, length)
-            made = Seen.before(f_BtC[:, :end], tokens_Bt[:, :end], end - begin)
+            made = Seen.before(f_BtW[:, :end], tokens_Bt[:, :end], end - begin)
             memory = (long.seen(end - begin), local.seen(end - begin), made)
-            hidden, f, tokens = (x[:, begin:end] for x in (hidden_BtC, f_BtC, tokens_Bt))
+            hidden, f, tokens = (x[:, begin:end] for x in (hidden_BtW, f_BtW, tokens_Bt))
             parts.append(self._logprobs(hidden, f, tokens, memory))
         return torch.cat(parts, dim=1)
 
-    def _logprobs(self, hidden_BtC: Tensor, f_BtC: Tensor, tokens_Bt: Tensor, memory: Sequence[Seen]) -> Tensor:
-        s_BtJ, seen_BtJ, token_BJ = self._memory_logits(f_BtC, memory)
-        logits_BtV = self._logits(hidden_BtC)
+    def _logprobs(self, hidden_BtW: Tensor, f_BtW: Tensor, tokens_Bt: Tensor, memory: Sequence[Seen]) -> Tensor:
+        s_BtJ, seen_BtJ, token_BJ = self._memory_logits(f_BtW, memory)
+        logits_BtV = self._logits(hidden_BtW)
         normaliser_Bt = logits_BtV.logsumexp(-1)
         model_Bt = logits_BtV.gather(-1, tokens_Bt[..., None])[..., 0] - normaliser_Bt
         same_BtJ = token_BJ[:, None] == tokens_Bt[..., None]

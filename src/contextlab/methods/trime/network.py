@@ -1,6 +1,6 @@
 """A backbone that also gives what memory is made of: the input of its last feed-forward network, after its norm.
 
-Legend: B rows, T tokens, C width of the model.
+Legend: B rows, T tokens, W width of the model, C = 2 W that of hidden states together with representations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlab.errors import UserError
 
 
 class RepresentingBackbone(Backbone):
-    """A backbone whose final states are followed by the representation of the context: `hidden_BTC` is 2 C wide."""
+    """A backbone whose final states are followed by the representation of the context: `hidden_BTC`, with C = 2 W."""
 
     def __init__(self, backbone: Backbone, network: Backbone) -> None:
         """Look into a network.
@@ -42,7 +42,7 @@ class RepresentingBackbone(Backbone):
         self._feed_forward: nn.Module = network.model.get_submodule(first.path)
 
     def forward(self, tokens_BT: Tensor, position_BT: Tensor, attend: Attend) -> Tensor:
-        """`hidden_BTC` after the final norm, and the representations after it."""
+        """`hidden_BTC`: hidden states after the final norm, followed by the representations."""
         inputs: list[Tensor] = []
 
         def enter(_layer: nn.Module, args: tuple[Any, ...]) -> None:
@@ -50,8 +50,8 @@ class RepresentingBackbone(Backbone):
 
         hook = self._feed_forward.register_forward_pre_hook(in_this_thread(enter))
         try:
-            hidden_BTC = super().forward(tokens_BT, position_BT, attend)
+            hidden_BTW = super().forward(tokens_BT, position_BT, attend)
         finally:
             hook.remove()
         # Some models flatten rows and tokens in front of the layer.
-        return torch.cat((hidden_BTC, inputs[-1].view_as(hidden_BTC)), dim=-1)
+        return torch.cat((hidden_BTW, inputs[-1].view_as(hidden_BTW)), dim=-1)
