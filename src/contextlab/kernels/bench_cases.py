@@ -308,8 +308,8 @@ def _gather_and_sdpa(
     """The same operation with torch's own parts: a copy of the retrieved tokens and two calls of fused attention."""
     _, gate, scale = rest
     retrieved_k, retrieved_v = (reference.gather(x, ids).to(q.dtype).flatten(0, 2)[:, None] for x in (bank_k, bank_v))
-    one = q_memory.flatten(0, 2)[:, None, None]
-    memory = F.scaled_dot_product_attention(one, retrieved_k, retrieved_v, scale=scale).view_as(q)
+    q_flat = q_memory.flatten(0, 2)[:, None, None]
+    memory = F.scaled_dot_product_attention(q_flat, retrieved_k, retrieved_v, scale=scale).view_as(q)
     return torch.lerp(_sdpa(q, k, v, scale), memory, torch.sigmoid(gate)[:, None, None].to(q.dtype))
 
 
