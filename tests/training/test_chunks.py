@@ -1,4 +1,4 @@
-"""Reconstruction and completion: what their slots hold, that a memory alone predicts them, and that following them puts
+"""Reconstruction and completion: what their probes hold, that a memory alone predicts them, and that they put
 a text into the memory.
 """
 
@@ -19,7 +19,7 @@ from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.training import registry
-from contextlab.training.slots import Slot, SlotObjective
+from contextlab.training.probes import Probe, ProbeObjective
 from contextlab.training.streams import Batch
 
 CHUNK = 16
@@ -118,21 +118,21 @@ def test_the_mixture_is_the_mean_over_the_tokens_of_all_slots() -> None:
 def test_random_windows_end_with_what_was_read() -> None:
     method, one = adapter(), batch(4, chunks=2)
     objective = registry.named_objective("reconstruction(targets=random)", method, BUILT)
-    assert isinstance(objective, SlotObjective)
-    kept = list[Slot]()
-    loss_of = objective.slot
+    assert isinstance(objective, ProbeObjective)
+    kept = list[Probe]()
+    loss_of = objective.probe
 
-    def kept_slot(state: Any, slot: Slot) -> Any:
-        kept.append(slot)
-        return loss_of(state, slot)
+    def kept_probe(state: Any, probe: Probe) -> Any:
+        kept.append(probe)
+        return loss_of(state, probe)
 
-    vars(objective)["slot"] = kept_slot
+    vars(objective)["probe"] = kept_probe
     for _ in range(20):
         objective(method.start(4), one)
     begins = set()
-    for slot in kept:
+    for probe in kept:
         for tokens, length, counted, context in zip(
-            slot.tokens_BT, slot.lengths_B.tolist(), slot.counted_BT, slot.context_BP, strict=True
+            probe.tokens_BT, probe.lengths_B.tolist(), probe.counted_BT, probe.context_BP, strict=True
         ):
             whole = context.tolist()
             begin = next(n for n in range(len(whole)) if whole[n : n + length] == tokens[:length].tolist())

@@ -14,11 +14,11 @@ from torch import Tensor
 from contextlab.errors import UserError
 from contextlab.method import State
 from contextlab.training.objectives import Outcome
-from contextlab.training.slots import Slot, SlotObjective
+from contextlab.training.probes import Probe, ProbeObjective
 from contextlab.training.streams import Batch
 
 
-class Answers(SlotObjective):
+class Answers(ProbeObjective):
     """- log P of the answers of a document, given the memory of its context."""
 
     def check(self, segment: int) -> None:
@@ -51,8 +51,8 @@ class Answers(SlotObjective):
         steps_T = torch.arange(int(lengths_B.max()), device=context_B.device)
         index_BT = (context_B[:, None] + steps_T).clamp(max=batch.tokens_BT.shape[1] - 1)
         counted_BT = _at(batch.counted_BT, index_BT) & (steps_T < lengths_B[:, None])
-        slot = Slot(_at(batch.tokens_BT, index_BT), lengths_B, counted_BT, context_BP, context_B)
-        _, loss = self.slot(self.method.memory_alone(memory), slot)
+        probe = Probe(_at(batch.tokens_BT, index_BT), lengths_B, counted_BT, context_BP, context_B)
+        _, loss = self.probe(self.method.memory_alone(memory), probe)
         return self.outcome([(1.0, loss)], batch)
 
 

@@ -1,9 +1,11 @@
-"""Slots: tokens that are predicted from a memory, and a loss that says what the memory holds of a text.
+"""Probes: tokens that are predicted from a memory, and a loss that says what the memory holds of a text.
 
-GenerativeAdapter's paper trains with slots (section 3.3): a chunk that was read is predicted again from nothing but the
-adapter, the next chunk is predicted after it. What a slot's tokens are compared with is the same for all methods.
+GenerativeAdapter's paper trains with such probes, which it calls slots (section 3.3): a chunk that was read is
+predicted again from nothing but the adapter, the next chunk is predicted after it. What a probe's tokens are compared
+with is the same for all methods.
 
-Legend: B rows, T tokens of a slot, P tokens of a context, C width of the model, N positions of all rows, k tokens kept.
+Legend: B rows, T tokens of a probe, P tokens of a context, C width of the model, N positions of all rows, k tokens
+kept.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from contextlab.training.teacher import best, cross_entropies
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class SlotConfig(ObjectiveConfig):
-    """Settings of every objective with slots.
+class ProbeConfig(ObjectiveConfig):
+    """Settings of every objective with probes.
 
     Attributes:
         contrast: of own - other, in nats per token, inside the softplus that is added; 0 leaves the contrast out.
@@ -42,7 +44,7 @@ class SlotConfig(ObjectiveConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot:
+class Probe:
     """Tokens that are predicted from a memory of a context.
 
     Attributes:
@@ -62,7 +64,7 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """Of one slot, summed over the tokens that count.
+    """Of one probe, summed over the tokens that count.
 
     Attributes:
         loss: with a graph.
@@ -75,35 +77,35 @@ class Loss:
     count: float
 
 
-class SlotObjective(Objective):
-    """Learns from slots; every batch begins with an empty memory, whatever the stream has read before."""
+class ProbeObjective(Objective):
+    """Learns from probes; every batch begins with an empty memory, whatever the stream has read before."""
 
-    Config: ClassVar[type[Config]] = SlotConfig
+    Config: ClassVar[type[Config]] = ProbeConfig
 
     def __init__(self, method: AnyMethod, corpus: Corpus, config: Any) -> None:
         super().__init__(method, corpus, config)
         self.full, self.k = Full(method.backbone), min(config.teacher, method.backbone.vocab_size)
 
-    def slot(self, state: State, slot: Slot) -> tuple[State, Loss]:
-        """The state after a slot, and its loss; a row alone has nothing to contrast.
+    def probe(self, state: State, probe: Probe) -> tuple[State, Loss]:
+        """The state after a probe, and its loss; a row alone has nothing to contrast.
 
         Args:
             state: with the memory of every row's context.
-            slot: with at least one token that counts.
+            probe: with at least one token that counts.
         """
-        targets = self._targets(slot) if self.k else None
-        after, own = self.method.learn(state, slot.tokens_BT, slot.lengths_B)
-        own_B = self._means(own, slot, targets)
+        targets = self._targets(probe) if self.k else None
+        after, own = self.method.learn(state, probe.tokens_BT, probe.lengths_B)
+        own_B = self._means(own, probe, targets)
         loss_B = own_B
         if self.config.contrast and len(own_B) > 1:
-            _, other = self.method.learn(of_next_rows(state), slot.tokens_BT, slot.lengths_B)
-            loss_B = own_B + contrast(own_B, self._means(other, slot, targets), self.config.contrast)
-        nats = -(own.logprobs_BT.detach() * slot.counted_BT).sum()
-        counted_B = slot.counted_BT.sum(1)
+            _, other = self.method.learn(of_next_rows(state), probe.tokens_BT, probe.lengths_B)
+            loss_B = own_B + contrast(own_B, self._means(other, probe, targets), self.config.contrast)
+        nats = -(own.logprobs_BT.detach() * probe.counted_BT).sum()
+        counted_B = probe.counted_BT.sum(1)
         return after, Loss((loss_B * counted_B).sum(), nats, float(counted_B.sum()))
 
     def outcome(self, losses: Sequence[tuple[float, Loss]], batch: Batch) -> Outcome:
-        """The mean over the tokens that count in all slots, each slot with its weight, for every token of the batch."""
+        """The mean over the tokens that count in all probes, each with its weight, for every token of the batch."""
         state = self.method.start(len(batch.lengths_B))
         count = sum(weight * term.count for weight, term in losses)
         if not count:
@@ -113,20 +115,20 @@ class SlotObjective(Objective):
         nats = torch.stack([weight * term.nats for weight, term in losses]).sum()
         return Outcome(state, scale * loss, scale * nats)
 
-    def _means(self, predicted: Prediction, slot: Slot, targets: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _means(self, predicted: Prediction, probe: Probe, targets: tuple[Tensor, Tensor] | None) -> Tensor:
         """`loss_B`: mean over the tokens of every row that count."""
         loss_BT = -predicted.logprobs_BT
         if targets is not None:
             hidden_NC = predicted.hidden_BTC.flatten(0, 1)
             loss_BT = cross_entropies(self.method.backbone, hidden_NC, *targets).view_as(loss_BT)
-        return (loss_BT * slot.counted_BT).sum(1) / slot.counted_BT.sum(1).clamp(min=1)
+        return (loss_BT * probe.counted_BT).sum(1) / probe.counted_BT.sum(1).clamp(min=1)
 
     @torch.no_grad()
-    def _targets(self, slot: Slot) -> tuple[Tensor, Tensor]:
+    def _targets(self, probe: Probe) -> tuple[Tensor, Tensor]:
         """`ids_Nk` and `logprobs_Nk` of the backbone that has the context in its prompt."""
-        state = self.full.start(len(slot.lengths_B))
-        state, _ = self.full.read(state, slot.context_BP, slot.context_B, logprobs=False)
-        _, predicted = self.full.predict(state, slot.tokens_BT, slot.lengths_B)
+        state = self.full.start(len(probe.lengths_B))
+        state, _ = self.full.read(state, probe.context_BP, probe.context_B, logprobs=False)
+        _, predicted = self.full.predict(state, probe.tokens_BT, probe.lengths_B)
         return best(self.method.backbone, predicted.hidden_BTC.flatten(0, 1), self.k)
 
 
