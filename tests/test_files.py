@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -151,3 +152,27 @@ def test_more_room_is_asked_for_only_where_it_helps(number: int, room: bool) -> 
     assert ("make room" in sentence) == room
     assert sentence.startswith("/x cannot be written (")
     assert sentence.endswith("choose another folder with --out.")
+
+
+def test_a_line_that_the_disk_takes_in_pieces_is_whole(tmp_path: Path) -> None:
+    class Slow:
+        """Takes at most three bytes at one time, as a full disk may, without an error."""
+
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def write(self, content: bytes) -> int:
+            return int(self.file.write(content[:3]))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+    journal = files.Journal(tmp_path / "file")
+    file = journal._file
+    journal._file = Slow(file)  # type: ignore[assignment]
+    for line in (b"one\n", b"", b"another line\n"):
+        journal.write(line)
+    journal._file = file
+    journal.close()
+    assert (tmp_path / "file").read_bytes() == b"one\nanother line\n"
+    assert journal.length == len(b"one\nanother line\n")
