@@ -29,7 +29,7 @@ def alone(folder: Path, held: str) -> Iterator[None]:
     """Hold a folder against other processes and threads, without waiting.
 
     It is created where it is missing. When the block ends its lock vanishes, and the folder too if it is empty, so that
-    a refused command leaves nothing behind.
+    a refused command leaves nothing.
 
     Args:
         folder: to hold.

@@ -67,7 +67,7 @@ def packed(content: bytes) -> bytes:
 
 
 def unpacked(path: Path) -> bytes:
-    """The content of a file that holds what `packed` gave, and nothing behind it.
+    """The content of a file that holds what `packed` gave, and nothing after it.
 
     Raises:
         OSError: when it cannot be read.
@@ -82,7 +82,7 @@ def unpacked(path: Path) -> bytes:
     if len(content) > most:
         raise _too_large(path, most)
     if not reader.eof or reader.unused_data:
-        raise BrokenPack("it goes on behind its end" if reader.eof else "its end is missing")
+        raise BrokenPack("it goes on after its end" if reader.eof else "its end is missing")
     return content
 
 

@@ -91,7 +91,7 @@ def task(name: str, settings: Mapping[str, Any] | None = None) -> Task:
 
 
 def task_and_split(name: str, split: str | None, settings: Mapping[str, Any] | None = None) -> tuple[Task, str]:
-    """A task with the settings that stand behind its split, as results store them, and further ones; and the split.
+    """A task with the settings that follow its split, as results store them, and further ones; and the split.
 
     Raises:
         UserError: as `task`, or for an unknown split.

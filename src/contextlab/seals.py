@@ -61,7 +61,7 @@ def opened(text: str, *, salt: str = "", required: bool = False) -> dict[str, An
     """The JSON object of a text, without its seal.
 
     Args:
-        text: what `sealed` gave, perhaps with a line break behind it.
+        text: what `sealed` gave, perhaps with a line break after it.
         salt: as when it was sealed.
         required: whether a text without a seal is damaged whatever its schema.
 

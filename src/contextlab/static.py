@@ -54,7 +54,7 @@ def _spec(module: str) -> ModuleSpec | None:
     for end in range(1, len(parts) + 1):
         name = ".".join(parts[:end])
         specs = (finder.find_spec(name, path) for finder in sys.meta_path)
-        spec = next((one for one in specs if one is not None), None)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is None:
             return None
         path = spec.submodule_search_locations

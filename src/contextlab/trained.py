@@ -95,8 +95,11 @@ def find(name: str) -> Trained | None:
     files = [file for file in listed() if file.parent.name == name] or _in_folder(name)
     found = [Trained(name, file, cards.read(file.parent / CARD)) for file in files]
     # Of one set of weights in more and in fewer bits the first one is meant.
-    if len({one.digest for one in found} - {file.digest for one in found for file in one.card.earlier}) > 1:
-        where = " and ".join(str(one.file.parent) for one in found)
+    if (
+        len({weights.digest for weights in found} - {file.digest for weights in found for file in weights.card.earlier})
+        > 1
+    ):
+        where = " and ".join(str(weights.file.parent) for weights in found)
         raise UserError(f"'{name}' names the weights in {where}: give the path of one of them.")
     return found[0] if found else None
 
@@ -104,21 +107,23 @@ def find(name: str) -> Trained | None:
 def of_file(file: Path, card: Card) -> Trained:
     """The weights of a file, by the name that finds them."""
     own = Trained(str(file.parent), file, card)
-    return dataclasses.replace(own, name=next((one.name for one in every() if one.digest == own.digest), own.name))
+    return dataclasses.replace(
+        own, name=next((listed.name for listed in every() if listed.digest == own.digest), own.name)
+    )
 
 
 def by_digest() -> dict[str, Trained]:
     """All listed weights by the digest of what was learned, in their files and in earlier ones; the first of equal
     ones."""
     weights = every()[::-1]
-    before = {file.digest: one for one in weights for file in one.card.earlier}
-    return before | {one.digest: one for one in weights}
+    before = {file.digest: encoded for encoded in weights for file in encoded.card.earlier}
+    return before | {listed.digest: listed for listed in weights}
 
 
 def recommendations() -> dict[tuple[str, str], Trained]:
     """The weights that a method's name alone stands for, by that name and the digest of the backbone; the first of
     several."""
-    return {(one.card.method, one.card.backbone.digest): one for one in reversed(every()) if one.card.recommended}
+    return {(w.card.method, w.card.backbone.digest): w for w in reversed(every()) if w.card.recommended}
 
 
 def fitting(
@@ -153,9 +158,13 @@ def fitting(
 
 def _differing(trained: Mapping[str, Any], used: Mapping[str, Any]) -> dict[str, Any]:
     """What of the first settings is another in the second ones, as JSON holds them; a missing one is another."""
-    one, other = (json.loads(json.dumps(dict(settings), default=str)) for settings in (trained, used))
-    names = [name for name in {**one, **other} if name != "weights"]
-    return {name: one.get(name) for name in names if name not in one or name not in other or one[name] != other[name]}
+    first, second = (json.loads(json.dumps(dict(settings), default=str)) for settings in (trained, used))
+    names = [name for name in {**first, **second} if name != "weights"]
+    return {
+        name: first.get(name)
+        for name in names
+        if name not in first or name not in second or first[name] != second[name]
+    }
 
 
 def _name(file: Path) -> str:

@@ -130,7 +130,7 @@ class Costs(StoredModel):
 class StateSize(StoredModel):
     """The size of a state, in a result its mean over the examples."""
 
-    bytes: Count = Field(description="size of the state behind the context, mean over examples")
+    bytes: Count = Field(description="size of the state after the context, mean over examples")
     bytes_formula: Count | None = Field(
         default=None, description="the same by arithmetic; missing where the method has no formula"
     )

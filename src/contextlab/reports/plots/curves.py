@@ -96,7 +96,7 @@ def training(folders: Iterable[Path], options: PictureOptions) -> Picture:
     grey = [label for label in labels if label not in chosen]
     sentences = [
         f"Losses of {len(known)} training{'s' * (len(known) > 1)} in nats per token, on the corpus and on held-back "
-        "documents behind their own history",
+        "documents after their own history",
         "The content gain is how much worse another document's history is",
     ]
     meaning = "bars: one standard error, as the runs have stored it" if any(gain.intervals for gain in gains) else ""
