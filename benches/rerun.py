@@ -7,7 +7,8 @@ tolerance, which allows for processors that sum in another order.
 Runs whose trained weights were in 16 bits need these files, which `CONTEXTLAB_WEIGHTS` names (see the README of the
 package's weights); with those in 8 bits one needle record differed by .006.
 
-The last line is JSON: per run the number of equal records, the largest relative difference, and larger differences.
+The last line is JSON: per run the number of equal records, the largest relative difference, and larger differences; or
+what is missing to run it again.
 
     python benches/rerun.py results/*/ --data DIR [--limit 1] [--every]
 """
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 
 from contextlab import grammar
+from contextlab.errors import UserError
 from contextlab.harness.identity import hardware
 from contextlab.harness.labels import of_result
 from contextlab.harness.runner import bench
@@ -114,7 +116,10 @@ def main() -> None:
     options = parser.parse_args()
     runs = []
     for run in stored(options.folders, options.every):
-        runs.append(compared(run, options.data, options.limit))
+        try:
+            runs.append(compared(run, options.data, options.limit))
+        except UserError as error:
+            runs.append({"run": str(run), "method": read_result(run).method, "missing": str(error)})
         print(json.dumps(runs[-1]), flush=True)
     device = hardware(torch.device("cpu"))
     print(json.dumps({"bench": "rerun", "device": device, "tolerance": TOLERANCE, "runs": runs}))

@@ -324,6 +324,18 @@ def test_stored_runs_again(bench, tmp_path):
     assert list(changed["window"]["differences"]) == [f"{lines[0]['id']}: nats"]
 
 
+def test_a_stored_run_whose_weights_are_gone_is_named_and_the_others_run(bench, tmp_path):
+    weights = tmp_path / "weights.safetensors"
+    load("window", backbone="tiny-llama", N=16, rank=2).save_weights(weights)
+    methods = f"window(N=16),sliding(N=16,rank=2),window(N=16,rank=2,weights={weights})"
+    run_bench(methods, "wikitext(tokens=64)", backbone="tiny-llama", limit=1, out=tmp_path / "runs")
+    weights.unlink()
+    runs = bench("rerun", str(tmp_path / "runs"), "--every")["runs"]
+    (reason,) = (run["missing"] for run in runs if "missing" in run)
+    assert reason.startswith(f"{weights} cannot be read")
+    assert sum(run.get("equal", 0) for run in runs) == 2
+
+
 def test_weights_in_8_bits(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
     texts, out = tmp_path / "texts", tmp_path / "mine"
