@@ -95,10 +95,8 @@ def find(name: str) -> Trained | None:
     files = [file for file in listed() if file.parent.name == name] or _in_folder(name)
     found = [Trained(name, file, cards.read(file.parent / CARD)) for file in files]
     # Of one set of weights in more and in fewer bits the first one is meant.
-    if (
-        len({weights.digest for weights in found} - {file.digest for weights in found for file in weights.card.earlier})
-        > 1
-    ):
+    earlier = {file.digest for weights in found for file in weights.card.earlier}
+    if len({weights.digest for weights in found} - earlier) > 1:
         where = " and ".join(str(weights.file.parent) for weights in found)
         raise UserError(f"'{name}' names the weights in {where}: give the path of one of them.")
     return found[0] if found else None
