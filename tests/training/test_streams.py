@@ -131,7 +131,7 @@ def test_shuffled_streams_go_on_from_a_position_in_an_order_of_the_seed() -> Non
 
 
 def test_shuffled_texts_that_are_shorter_than_a_segment_are_one_sentence() -> None:
-    with pytest.raises(UserError, match="has 2 segments to train on, fewer than 3 rows: use --rows 2"):
+    with pytest.raises(UserError, match="has 2 sequences to train on, fewer than 3 rows: use --rows 2"):
         Streams(made([5, 5, 3]), range(3), 3, 4, shuffled=True)
 
 
@@ -165,9 +165,20 @@ def test_a_position_inside_a_document_that_is_cut_is_gone_on_from() -> None:
         assert torch.equal(one.fresh_B, other.fresh_B)
 
 
-def test_a_text_is_a_segment_at_least_and_segments_in_random_order_are_not_cut() -> None:
+def test_a_text_is_a_segment_at_least() -> None:
     corpus = made([61, 61, 61])
     whole, longer = (Streams(corpus, range(3), 1, 7, sequence=sequence) for sequence in (7, 3))
     assert read(whole, 20) == read(longer, 20)
-    plain, cut = (Streams(corpus, range(3), 2, 7, shuffled=True, sequence=sequence) for sequence in (None, 10))
-    assert read(plain, 20) == read(cut, 20)
+
+
+def test_shuffled_sequences_are_read_segment_by_segment_from_an_empty_state() -> None:
+    corpus = made([61, 61, 61])
+    streams = Streams(corpus, range(3), 1, 4, shuffled=True, sequence=12)
+    begins = list[tuple[int, int]]()
+    for _ in range(15):
+        parts = [streams.next() for _ in range(3)]
+        (first,), (document,) = parts[0].begins, parts[0].documents
+        assert [bool(part.fresh_B) for part in parts] == [True, False, False]
+        assert [(*part.documents, *part.begins) for part in parts] == [(document, first + n) for n in (0, 4, 8)]
+        begins.append((document, first))
+    assert sorted(begins) == [(n, begin) for n in range(3) for begin in range(0, 60, 12)]

@@ -150,13 +150,13 @@ def test_the_standard_error_counts_documents_and_not_their_texts(built: Corpus) 
 
 
 def test_more_documents_than_are_held_back_are_refused(built: Corpus) -> None:
-    """Without a number there are as many as are long enough, at most four."""
+    """Without a number there are as many as are long enough, at most twelve."""
     few = made([200] * 9)
     assert len(few.held_back) == 2
     assert len(validator(learner(), few).documents) == 2
     with pytest.raises(UserError, match=r"holds back 2 documents of at least 96 tokens.*documents=3 asks for more"):
         validator(learner(), few, documents=3)
-    assert len(validator(learner(), built).documents) == min(len(built.held_back), 4)
+    assert len(validator(learner(), built).documents) == min(len(built.held_back), 12)
 
 
 def test_reconstruction_scores_the_end_of_the_history_from_the_memory_alone(built: Corpus) -> None:

@@ -32,7 +32,10 @@ from contextlab.training.sources import CorpusSource, TrainingText, open_source
 FORM = 1
 """Rises when the same files would be tokenised otherwise."""
 HELD_BACK = 0.05
+"""Share of the documents that is held back."""
 LEAST_HELD_BACK = 2
+WANTED_HELD_BACK, MOST_HELD_BACK = 12, 0.2
+"""Documents that are held back where their share is smaller, unless they are more than a fifth of all."""
 TOKENS, ABOUT = "tokens.bin", "documents.json"
 LARGEST = 2**32
 """The most bytes of the file about the documents."""
@@ -105,7 +108,8 @@ class Corpus:
         """
         rank = {entry.sha256: _rank(entry.sha256) for entry in self.documents}
         ordered = sorted(rank, key=lambda sha256: rank[sha256])
-        few = max(LEAST_HELD_BACK, sum(share < HELD_BACK for share in rank.values()))
+        wanted = min(WANTED_HELD_BACK, int(MOST_HELD_BACK * len(rank)))
+        few = max(LEAST_HELD_BACK, wanted, sum(share < HELD_BACK for share in rank.values()))
         first = {entry.sha256: n for n, entry in reversed([*enumerate(self.documents)])}
         return [first[sha256] for sha256 in ordered[:few]]
 

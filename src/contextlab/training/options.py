@@ -24,8 +24,8 @@ class TrainConfig(Config):
         rows: documents side by side, in every process.
         segment: tokens of one row in one batch, through which gradients reach; `segments` of the method's own, or of
             1,024, when not given.
-        sequence: tokens of a document that are read as one text; after them its row goes on with an empty state. Whole
-            documents when not given.
+        sequence: tokens of a document that are read as one text; after them its row goes on with an empty state. When
+            not given, whole documents, or one segment with order=shuffled.
         segments: what a method writes into its memory in one of its segments and reads in the next gets a gradient only
             where both are in one batch; not used with `segment`.
         lr: the highest learning rate.
@@ -40,12 +40,12 @@ class TrainConfig(Config):
         clip: norm to which gradients are cut back; 0 leaves them.
         accumulate: batches per step of the optimiser.
         objective: what is minimised, as `lm` or `teacher(k=64)`.
-        order: `documents`, each from its beginning to its end; or `shuffled`, whole segments of all documents in random
-            order, each from an empty state.
+        order: `documents`, each from its beginning to its end; or `shuffled`, whole sequences of all documents in
+            random order, each from an empty state.
         seed: of the order of documents, the initial weights and all draws.
         evaluate_every: tokens between validations; so many that these cost a twentieth of the training when not given.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
-        documents: held-back documents that validation reads, no more than there are; at most 4 when not given.
+        documents: held-back documents that validation reads, no more than there are; at most 12 when not given.
         texts: texts of every one of them.
         history: tokens that validation reads before those it scores; two segments when not given.
         validation: what is scored: `completion`, what follows the history; or `reconstruction`, the history's last

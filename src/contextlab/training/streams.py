@@ -77,14 +77,15 @@ class Streams:
         rows: of all processes.
         segment: the most tokens of a segment.
         seed: of the order of the documents.
-        shuffled: whether a row reads whole segments of all documents in random order, each as a separate document.
-        sequence: tokens of a document that are one text, a segment at least; all of them when None, or if shuffled.
+        shuffled: whether a row reads whole sequences of all documents in random order, each as a separate document.
+        sequence: tokens of a document that are one text, a segment at least; when None all of them, or one segment if
+            shuffled.
         mine: rows of this process; all of them when None.
         device: of the batches.
 
     Attributes:
         position: by row of this process; may be set to where an earlier run was.
-        stretches: documents, or their segments, by number.
+        stretches: documents, or their sequences, by number.
     """
 
     def __init__(
@@ -101,17 +102,18 @@ class Streams:
         device: torch.device | str = "cpu",
     ) -> None:
         stretches = {n: (n, 0, corpus.documents[n].tokens) for n in documents}
+        length = max(sequence or segment, segment)
         if shuffled:
-            stretches = dict(enumerate(_segments(list(stretches.values()), segment)))
+            stretches = dict(enumerate(_sequences(list(stretches.values()), length)))
         groups = balanced({n: end - begin for n, (_, begin, end) in stretches.items()}, rows)
         if not all(groups):
             raise UserError(
-                f"The corpus {corpus.name} has {len(stretches)} {'segments' if shuffled else 'documents'} to train on, "
+                f"The corpus {corpus.name} has {len(stretches)} {'sequences' if shuffled else 'documents'} to train on, "
                 f"fewer than {rows} rows: use --rows {len(stretches)} or fewer."
             )
         self.corpus, self.segment, self.seed, self.device = corpus, segment, seed, device
         self.stretches, self._orders = stretches, dict[tuple[int, int], list[int]]()
-        self.sequence = max(sequence, segment) if sequence and not shuffled else sys.maxsize
+        self.sequence = length if sequence and not shuffled else sys.maxsize
         self.rows = mine if mine is not None else range(rows)
         self.groups = [groups[row] for row in self.rows]
         self.position: list[Position] = [(0, 0, 0) for _ in self.rows]
@@ -174,9 +176,9 @@ class Streams:
         return (epoch, index + 1, 0) if index + 1 < len(order) else (epoch + 1, 0, 0)
 
 
-def _segments(documents: Sequence[Stretch], segment: int) -> list[Stretch]:
-    """The whole segments of documents."""
-    return [(n, begin, begin + segment) for n, _, end in documents for begin in range(0, end - segment + 1, segment)]
+def _sequences(documents: Sequence[Stretch], length: int) -> list[Stretch]:
+    """The whole sequences of documents."""
+    return [(n, begin, begin + length) for n, _, end in documents for begin in range(0, end - length + 1, length)]
 
 
 def balanced(lengths: dict[int, int], groups: int) -> list[list[int]]:

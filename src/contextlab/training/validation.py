@@ -31,7 +31,7 @@ from contextlab.training.options import LOCAL, TrainConfig
 
 SEGMENTS = 2
 """Segments of the histories."""
-DOCUMENTS = 4
+DOCUMENTS = 12
 """Most documents that are read where the settings do not say how many."""
 SHARE_OF_TRAINING, READS_PER_TOKEN = 0.05, 3
 """Of a run's cost what validations may take; training on a token costs about as much as reading it three times."""
