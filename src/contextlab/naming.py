@@ -17,6 +17,7 @@ from contextlab.errors import UserError, short, unknown
 from contextlab.trained import Trained
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from contextlab.backbone import Backbone
@@ -207,7 +208,7 @@ def takes_form(kind: type[MethodConfig]) -> bool:
 
 def load(
     method: str,
-    backbone: str | PreTrainedModel = "smollm2-135m",
+    backbone: str | PreTrainedModel | PeftModel | Backbone = "smollm2-135m",
     device: str | None = None,
     dtype: str | None = None,
     *,
@@ -220,7 +221,8 @@ def load(
         method: a registered name, `path.py:Class`, or the name of trained weights, perhaps with settings, as
             `longmem(K=32)`. Without settings a registered name stands for the weights that are recommended for it on
             this backbone, where there are some: `trained_weights` says which.
-        backbone: a name, hub id, folder or GGUF file; or a transformers model, which is used as it is.
+        backbone: a name, hub id, folder or GGUF file, with updates after a `+`; or a model of transformers or PEFT,
+            whose weights and settings stay as they are.
         device: where a backbone given by name is put; chosen by the machine when None.
         dtype: of a backbone given by name; bfloat16 on a GPU and float32 on a CPU when None.
         tokenizer: of a backbone given as a model.
@@ -232,8 +234,5 @@ def load(
     from contextlab import backbone as backbones
 
     named = single(method, settings)
-    if isinstance(backbone, str):
-        model = backbones.load(backbone, device=device, dtype=dtype)
-    else:
-        model = backbones.wrap(backbone, tokenizer=tokenizer)
+    model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype)
     return named.on(model).build(model)

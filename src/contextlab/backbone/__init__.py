@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlab.backbone.loading import compute_device, known, load, load_tokenizer, wrap
+from contextlab.backbone.loading import compute_device, known, load, load_tokenizer, resolve, wrap
 from contextlab.backbone.low_rank import Linear, UpdatedBackbone, linear_layers
 from contextlab.backbone.own import OwnBackbone
 from contextlab.backbone.toys import PAPER_POSITIONS, PAPER_SHAPES, PAPER_VOCABULARY, TINY
@@ -23,6 +23,7 @@ __all__ = [
     "linear_layers",
     "load",
     "load_tokenizer",
+    "resolve",
     "versions",
     "weights_digest",
     "wrap",

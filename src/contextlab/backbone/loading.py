@@ -14,6 +14,7 @@ import transformers
 from safetensors import safe_open
 
 from contextlab import process, tensors
+from contextlab.backbone import updates
 from contextlab.backbone.embedded import EMBEDDED, GGUF_SHA256, changed_files, embedded_folder, no_bar_of_gguf, quiet
 from contextlab.backbone.toys import PAPER_SHAPES, TINY, byte_tokenizer, paper_shape, tiny
 from contextlab.backbone.wrapper import Backbone
@@ -35,10 +36,11 @@ def known() -> dict[str, str]:
 
 
 def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None = None) -> Backbone:
-    """Load a backbone by name, hub id, local folder, or GGUF file.
+    """Load a backbone by name, hub id, local folder, or GGUF file, with updates added into its weights.
 
     Args:
-        name: `smollm2-135m`, `tiny-...`, `evalm-...`, a folder or GGUF file on disk, or an id on the hub.
+        name: `smollm2-135m`, `tiny-...`, `evalm-...`, a folder or GGUF file on disk, or an id on the hub; after a `+`
+            the name of trained weights, or the folder of such or of a PEFT adapter.
         device: torch device; the GPU when there is one.
         dtype: `float32`, `bfloat16` or `float16`; bfloat16 on a GPU, float32 on a CPU.
 
@@ -48,7 +50,17 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
     """
     # While transformers loads a model, it changes torch's default type and initialisers.
     with process.ALONE:
-        return _loaded(name, device, dtype)
+        plain, added = updates.parts(name, _is_backbone)
+        backbone = _loaded(plain, device, dtype)
+        model, digest = backbone.model, backbone.digest if added else ""
+        for update in added:
+            model, digest = updates.add(model, update, digest)
+        return Backbone(model, backbone.tokenizer, name, digest=digest) if added else backbone
+
+
+def _is_backbone(name: str) -> bool:
+    path = Path(name).expanduser()
+    return name in known() or path.is_dir() or (path.suffix == ".gguf" and path.is_file())
 
 
 def _loaded(name: str, device: str | None, dtype: str | None) -> Backbone:
@@ -72,6 +84,7 @@ def load_tokenizer(name: str = EMBEDDED) -> Any:
     Raises:
         UserError: for an unknown name, or when the tokenizer cannot be had.
     """
+    name, _ = updates.parts(name, _is_backbone)
     if name in TINY or name in PAPER_SHAPES:
         return byte_tokenizer()
     source, options = (embedded_folder(), {}) if name == EMBEDDED else _source(name)
@@ -92,10 +105,41 @@ def _source(name: str) -> tuple[Path | str, dict[str, str]]:
 
 
 def wrap(model: Any, tokenizer: Any = None) -> Backbone:
-    """A backbone around a transformers model that the caller already has; its weights and settings stay as they are."""
-    backbone = Backbone(model, tokenizer, getattr(model.config, "_name_or_path", "") or type(model).__name__)
+    """A backbone around a model of transformers or PEFT that the caller already has.
+
+    The model is used in evaluation mode; its weights and settings stay as they are. Adapters of PEFT are merged in a
+    copy, which shares all other weights.
+
+    Raises:
+        UserError: when it is no such model, or its attention cannot be replaced.
+    """
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
+        raise UserError(f"A backbone is a name or a model of transformers, not a {type(model).__name__}: give one.")
+    plain, name = updates.without_adapters(model)
+    backbone = Backbone(plain, tokenizer, name)
     backbone.check_seam()
     return backbone
+
+
+def resolve(backbone: Any, *, tokenizer: Any = None, device: str | None = None, dtype: str | None = None) -> Backbone:
+    """The backbone of a name, or around a model that the caller already has.
+
+    Args:
+        backbone: a name as in `load`, a model as in `wrap`, or a backbone.
+        tokenizer: of a model.
+        device: for a name.
+        dtype: for a name.
+
+    Raises:
+        UserError: as `load` and `wrap`, or when the model has what would be set.
+    """
+    if isinstance(backbone, str):
+        if tokenizer is not None:
+            raise UserError(f"{backbone} has its own tokenizer: leave tokenizer= out, or give a model in memory.")
+        return load(backbone, device=device, dtype=dtype)
+    if device is not None or dtype is not None:
+        raise UserError("A model in memory has its device and dtype: leave both out, and move the model before.")
+    return backbone if isinstance(backbone, Backbone) else wrap(backbone, tokenizer)
 
 
 def compute_device(name: str | None) -> torch.device:

@@ -21,7 +21,9 @@ def bench(
     method: Annotated[str, typer.Option(help="Such as 'longmem,window,evalm-c4,longmem(K=32),path.py:Class'.")],
     task: Annotated[str, typer.Option(help="Such as 'pg22/S1(tokens=8192),needle'; see `contextlab ls tasks NAME`.")],
     split: Annotated[str | None, typer.Option(help="Split of all tasks that are named without one.")] = None,
-    backbone: Annotated[str, typer.Option(help="Name, hub id, folder or GGUF file.")] = "smollm2-135m",
+    backbone: Annotated[
+        str, typer.Option(help="Name, hub id, folder or GGUF file; NAME+UPDATE adds trained weights or a PEFT folder.")
+    ] = "smollm2-135m",
     context: Annotated[str, typer.Option(help="Controls: own, none, wrong; several separated by commas.")] = "own",
     history: Annotated[
         int | None, typer.Option(min=1, help="Tokens read before the scored ones, for all tasks with this setting.")

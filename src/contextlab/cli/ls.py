@@ -227,6 +227,7 @@ def _backbones() -> Iterator[Listing]:
     for name, about in backbone.known().items():
         yield {"name": name, "about": about}
     yield {"name": "(others)", "about": "any causal language model of transformers, by hub id, folder or GGUF file"}
+    yield {"name": "NAME+UPDATE", "about": "one of these with trained weights or a PEFT adapter added to its weights"}
 
 
 def _weights() -> Iterator[Listing]:

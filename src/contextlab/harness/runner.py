@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 import torch
@@ -33,6 +33,12 @@ from contextlab.harness.stored import PHASES, ExampleLine, Result
 from contextlab.method import AnyMethod
 from contextlab.seals import first_fault
 
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from contextlab.backbone import Backbone
+
 WARM_UP_TOKENS = 16
 
 
@@ -41,7 +47,8 @@ def bench(
     tasks: str | Sequence[str],
     *,
     split: str | None = None,
-    backbone: str = EMBEDDED,
+    backbone: str | PreTrainedModel | PeftModel | Backbone = EMBEDDED,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     context: str | Sequence[str] = "own",
     history: int | None = None,
     limit: int | None = None,
@@ -66,8 +73,9 @@ def bench(
             list or separated by commas. A method without settings stands for the weights that are recommended for it.
         tasks: the same form, with splits as in `pg22/S1(tokens=8192)`.
         split: split of every task; each task's default when None.
-        backbone: name, hub id, folder or GGUF file, so that the same command finds it again; a model in memory is for
-            `load`.
+        backbone: name, hub id, folder or GGUF file, with updates after a `+`; or a model of transformers or PEFT in
+            memory, whose weights and settings stay as they are.
+        tokenizer: of a model in memory.
         context: controls: `own`, `none`, `wrong`; with `own` and others, paired differences are computed.
         history: tokens read before the scored ones, in every task that has this setting.
         limit: the most examples of each task, the first ones.
@@ -86,7 +94,6 @@ def bench(
     Raises:
         UserError: for a wrong name, option, data set or folder.
     """
-    _check_backbone(backbone)
     _check_out(out)
     selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
     # Files may be edited while data and weights are loaded.
@@ -95,8 +102,10 @@ def bench(
     with Progress.on_stderr(progress) as bar:
         bar.loading("data")
         on_tasks = list(cases(selected_tasks, controls_of(context), limit, Path(data) if data is not None else None))
-        bar.loading(backbone)
-        model = backbones.load(backbone, device=device, dtype=dtype)
+        bar.loading(backbone if isinstance(backbone, str) else "model")
+        model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype)
+        if model.tokenizer is None:
+            raise UserError("The model was given without its tokenizer, so that no text can be read: give tokenizer=.")
         meant = [method.on(model) for method in selected_methods]
         of_model = built(meant, model)
         for note in filter(None, (method.note for method in of_model)):
@@ -112,15 +121,6 @@ def bench(
 
 def _no_call(_: object) -> None:
     """Takes the place of a callback that is not given."""
-
-
-def _check_backbone(backbone: object) -> None:
-    """Refuse a model in memory, which no later command could find again."""
-    if not isinstance(backbone, str):
-        raise UserError(
-            f"bench takes the name of a backbone, not a {type(backbone).__name__}: save model and tokenizer with "
-            "save_pretrained(FOLDER) and give backbone=FOLDER, or use the model with contextlab.load(method, model)."
-        )
 
 
 def _check_out(out: Path | str) -> None:

@@ -51,7 +51,7 @@ class ContextLM(TemplateLM):
 
     Args:
         method: a registered name, or `path.py:Class`.
-        backbone: a name, hub id, folder or GGUF file.
+        backbone: a name, hub id, folder or GGUF file, with updates after a `+`.
         device: torch device; the GPU, where there is one, when None.
         dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
         add_bos_token: whether texts begin with BOS; the tokenizer's default when None.

@@ -55,7 +55,7 @@ def train(
             initialised; or the name of trained weights, which it then begins with.
         corpus: folder, file or `hub:NAME`; see `sources.open_source`.
         out: folder of checkpoints, curve, weights and card.
-        backbone: name, hub id, folder or GGUF file.
+        backbone: name, hub id, folder or GGUF file, with updates after a `+`.
         device: torch device; chosen by the machine when None.
         on_line: called with every line of the curve.
         **options: fields of `options.TrainConfig`, `tokens` at least.

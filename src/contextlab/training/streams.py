@@ -107,8 +107,9 @@ class Streams:
             stretches = dict(enumerate(_sequences(list(stretches.values()), length)))
         groups = balanced({n: end - begin for n, (_, begin, end) in stretches.items()}, rows)
         if not all(groups):
+            kind = "sequences" if shuffled else "documents"
             raise UserError(
-                f"The corpus {corpus.name} has {len(stretches)} {'sequences' if shuffled else 'documents'} to train on, "
+                f"The corpus {corpus.name} has {len(stretches)} {kind} to train on, "
                 f"fewer than {rows} rows: use --rows {len(stretches)} or fewer."
             )
         self.corpus, self.segment, self.seed, self.device = corpus, segment, seed, device

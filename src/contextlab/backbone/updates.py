@@ -1,0 +1,195 @@
+"""Updates added into the weights of a backbone: PEFT adapters, and the updates that methods of this package learned.
+
+The sum is an ordinary model, so that every method, kernel and formula of costs treats it as one. `NAME+UPDATE` names
+it, and the digests of both parts make its digest: sums differ in their last bits between processors.
+
+Legend: I inputs and O outputs of a linear layer, r rank.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from contextlab import cards, files, tensors, trained
+from contextlab.errors import UserError, short, unknown
+
+SIGN = "+"
+DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def parts(name: str, is_backbone: Callable[[str], bool]) -> tuple[str, list[str]]:
+    """The name of a backbone, and those of the updates after it; a path may hold the sign too.
+
+    Args:
+        name: as the user wrote it.
+        is_backbone: whether a text alone names a backbone.
+    """
+    pieces = name.split(SIGN)
+    ends = [end for end in range(len(pieces), 0, -1) if is_backbone(SIGN.join(pieces[:end]))]
+    end = ends[0] if ends else 1
+    return SIGN.join(pieces[:end]), list(_joined(pieces[end:]))
+
+
+def _joined(pieces: Sequence[str]) -> list[str]:
+    """The names of updates among pieces of a text between signs: the longest that are there."""
+    names, begin = list[str](), 0
+    while begin < len(pieces):
+        ends = range(len(pieces), begin + 1, -1)
+        end = next((end for end in ends if Path(SIGN.join(pieces[begin:end])).exists()), begin + 1)
+        names.append(SIGN.join(pieces[begin:end]))
+        begin = end
+    return names
+
+
+def add(model: Any, update: str, backbone_digest: str) -> tuple[Any, str]:
+    """A model with an update added into its weights, in place, and the digest of both.
+
+    Args:
+        model: of transformers, which nobody else uses.
+        update: folder of a PEFT adapter or of trained weights, or the name of listed weights.
+        backbone_digest: of the model so far.
+
+    Raises:
+        UserError: when there is no such update, it does not fit the model, or the model is quantised.
+    """
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise UserError(f"{update} cannot be added to quantised weights: load the backbone in float32 or bfloat16.")
+    weights = trained.find(update)
+    if weights is not None:
+        _add_learned(model, weights, backbone_digest)
+        own = weights.digest
+    elif (Path(update).expanduser() / PEFT_CONFIG).is_file():
+        folder = Path(update).expanduser()
+        model = _with_peft(model, folder)
+        own = "".join(files.sha256(folder / name) for name in (PEFT_CONFIG, PEFT_WEIGHTS))
+    elif Path(update).expanduser().is_dir():
+        raise UserError(f"{update} holds neither {PEFT_CONFIG} nor trained weights: give the folder of an update.")
+    else:
+        raise unknown("update", update, trained.names())
+    _check_finite(model, update)
+    tensors.align(model)
+    return model, hashlib.sha256(f"{backbone_digest}{SIGN}{own}".encode()).hexdigest()
+
+
+@torch.no_grad()
+def _add_learned(model: Any, weights: trained.Trained, backbone_digest: str) -> None:
+    """Add what a method learned, where that is an update of the backbone and nothing else."""
+    if weights.card.backbone.digest != backbone_digest:
+        raise UserError(
+            f"{weights.name} was trained beside {weights.card.backbone.name}: write {weights.card.backbone.name}{SIGN}"
+            f"{weights.name}, or train an update on this backbone."
+        )
+    cards.beside(weights.file)
+    stored, _ = tensors.read(weights.file)
+    if stored.keys() == model.state_dict().keys():
+        misfit = tensors.load_into(model, stored)
+    else:
+        misfit = _add_low_rank(model, stored)
+    if misfit:
+        raise UserError(f"{weights.name} is no update of this backbone's weights ({misfit}): use it as --method.")
+
+
+def _add_low_rank(model: nn.Module, stored: Mapping[str, Tensor]) -> str | None:
+    """Add low-rank updates, all or none; None when it was done, else what does not fit."""
+    changed: list[tuple[Tensor, Tensor]] = []
+    layers = dict(model.named_modules())
+    paths = {name.removesuffix(DOWN).removesuffix(UP) for name in stored}
+    for path in sorted(paths):
+        layer, down_rI, up_Or = layers.get(path), stored.get(path + DOWN), stored.get(path + UP)
+        if down_rI is None or up_Or is None or not isinstance(layer, nn.Linear | Conv1D):
+            return f"it holds {short(path)}"
+        weight: Tensor = layer.weight
+        change = up_Or.to(weight.device, torch.float32) @ down_rI.to(weight.device, torch.float32)
+        change = change.T if isinstance(layer, Conv1D) else change
+        if change.shape != weight.shape:
+            return f"{path} has another shape"
+        changed.append((weight, change))
+    for weight, change in changed:
+        weight.copy_(weight.to(torch.promote_types(weight.dtype, torch.float32)) + change)
+    return None
+
+
+def _with_peft(model: Any, folder: Path) -> Any:
+    """A model with a PEFT adapter merged, in place.
+
+    Raises:
+        UserError: when the folder holds no adapter that can be merged, or one that does not fit.
+    """
+    # Heavy, and needed only for such folders.
+    import peft
+
+    if not (folder / PEFT_WEIGHTS).is_file():
+        raise UserError(f"{folder} holds {PEFT_CONFIG} and no {PEFT_WEIGHTS}: save the adapter with safetensors.")
+    try:
+        # It warns of missing tensors, which are refused below.
+        with warnings.catch_warnings(action="ignore"):
+            adapted = peft.PeftModel.from_pretrained(model, str(folder))
+        stored, _ = tensors.read(folder / PEFT_WEIGHTS)
+        unlike = stored.keys() ^ peft.get_peft_model_state_dict(adapted).keys()
+    except Exception as error:  # of peft, transformers and safetensors, for files of any content
+        message = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"The adapter in {folder} does not fit this backbone ({type(error).__name__}: {short(message)}): add it to "
+            "the model that it was trained on."
+        ) from error
+    if unlike:
+        raise UserError(
+            f"The adapter in {folder} does not fit this backbone ({min(unlike)} is missing or unknown): add it to the "
+            "model that it was trained on."
+        )
+    return merged(adapted, str(folder))
+
+
+def merged(adapted: Any, name: str) -> Any:
+    """The model inside of a PEFT model with its adapters merged into the weights, in place.
+
+    Raises:
+        UserError: when they cannot be merged, as those that add tokens to the input.
+    """
+    if not hasattr(adapted.base_model, "merge_and_unload"):
+        kind = getattr(adapted.active_peft_config.peft_type, "value", adapted.active_peft_config.peft_type)
+        raise UserError(f"{name} is an adapter of kind {kind}, which is no update of weights: give a LoRA or the like.")
+    return adapted.eval().base_model.merge_and_unload().eval()
+
+
+def without_adapters(model: Any) -> tuple[Any, str]:
+    """A model whose PEFT adapters are merged, and its name; a model without adapters as it is.
+
+    What is merged is a copy that shares all other weights: the model stays as it is.
+
+    Raises:
+        UserError: as `merged`, or for adapters inside of a model of transformers.
+    """
+    # A model can be of peft only where that is imported.
+    peft = sys.modules.get("peft")
+    adapted = peft is not None and isinstance(model, peft.PeftModel)
+    inner = model.get_base_model() if adapted else model
+    name = str(getattr(inner.config, "_name_or_path", "") or type(inner).__name__)
+    if not adapted and getattr(model, "_hf_peft_config_loaded", False):
+        raise UserError(f"{name} has adapters inside: load them with peft.PeftModel.from_pretrained, or merge them.")
+    if not adapted:
+        return model, name
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers: list[nn.Module] = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    changed = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    shared = [tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in changed]
+    name = SIGN.join((name, *model.active_adapters))
+    return merged(copy.deepcopy(model, {id(tensor): tensor for tensor in shared}), name), name
+
+
+def _check_finite(model: nn.Module, update: str) -> None:
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not bool(weight.isfinite().all()):
+            raise UserError(f"With {update}, {name} has numbers that are not finite: give an intact update.")
