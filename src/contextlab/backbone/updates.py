@@ -182,8 +182,8 @@ def without_adapters(model: Any) -> tuple[Any, str]:
         return model, name
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    layers: list[nn.Module] = [layer for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
-    changed = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    modules: list[nn.Module] = list(model.modules())
+    changed = {id(own) for layer in modules if isinstance(layer, BaseTunerLayer) for own in nn.Module.parameters(layer)}
     shared = [tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in changed]
     name = SIGN.join((name, *model.active_adapters))
     return merged(copy.deepcopy(model, {id(tensor): tensor for tensor in shared}), name), name
