@@ -31,6 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "config",
         "formula",
         "writing",
+        "foreign_code",
     ),
     ("kernels",),
     ("states", "calls", "attention"),

@@ -45,6 +45,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def saved() -> dict[str, str]:
     """The files that the tutorial tells readers to save: all Python after the name of a file belongs to it."""
     page, files, name = text(TUTORIAL), dict[str, str](), ""
+    for table in re.finditer(r"`(\w+\.csv)`[^`]*```csv\n(.*?)```", page, re.DOTALL):
+        files[table[1]] = table[2]
     for match in re.finditer(r'`(\w+\.(?:py|jsonl))`|`(\{".*?\})`|```python\n(.*?)```', page, re.DOTALL):
         if match[1] and match[1].endswith(".py"):
             name = match[1]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import importlib.util
 import inspect
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from contextlab import grammar, process
+from contextlab import foreign_code, grammar
 from contextlab.errors import UserError, unknown
+from contextlab.foreign_code import foreign as foreign
 from contextlab.trained import METHODS as METHODS
 
 if TYPE_CHECKING:
@@ -107,29 +103,6 @@ def without_folder(name: str) -> str:
     return f"{Path(path).name}:{attribute}" if separator else name
 
 
-@contextlib.contextmanager
-def foreign(what: str, advice: str) -> Iterator[None]:
-    """Run code of others: whatever it raises is one sentence, and what it prints is no output of ours.
-
-    Args:
-        what: has failed, as the sentence begins.
-        advice: how it ends.
-
-    Raises:
-        UserError: when the code raises anything, the end of the process included, but for an interrupt.
-    """
-    try:
-        # Standard output is that of all threads.
-        with process.ALONE, contextlib.redirect_stdout(sys.stderr):
-            yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        message = str(error).strip().partition("\n")[0]
-        reason = message if isinstance(error, UserError) else f"{type(error).__name__}: {message}".removesuffix(": ")
-        raise UserError(f"{what} ({reason}): {advice}.") from error
-
-
 def sources(group: str) -> dict[str, str]:
     """The classes of a group by name, as `module:Class`, without importing them."""
     return {entry.name: entry.value for entry in sorted(metadata.entry_points(group=group))}
@@ -174,7 +147,7 @@ def _named(group: str, name: str) -> str:
 
 def _find(kind: str, group: str, name: str) -> Any:
     if ".py" in name:
-        return _from_file(kind, name)
+        return foreign_code.attribute(kind, name)
     entries = {entry.value: entry for entry in metadata.entry_points(group=group) if entry.name == name}
     if not entries:
         raise unknown(kind, name, _names(group))
@@ -185,32 +158,3 @@ def _find(kind: str, group: str, name: str) -> Any:
     package = _package(entry)
     with foreign(f"The {kind} '{name}' of package {package} cannot be imported", f"update or uninstall {package}"):
         return entry.load()
-
-
-def _from_file(kind: str, name: str) -> Any:
-    path, separator, attribute = name.rpartition(":")
-    if not separator or not path.endswith(".py"):
-        raise UserError(f"'{name}' names no class: write path.py:Class for a {kind} in a file of your own.")
-    if not Path(path).is_file():
-        raise UserError(f"There is no file {path}: give the path of the file that holds the {kind} {attribute}.")
-    module = _module(Path(path).resolve())
-    if not hasattr(module, attribute):
-        raise unknown(f"{kind} in {path}", attribute, [n for n, v in vars(module).items() if isinstance(v, type)])
-    return getattr(module, attribute)
-
-
-def _module(path: Path) -> ModuleType:
-    # The folder is part of the name, so that two files of one name stay apart.
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        with foreign(f"{path} cannot be imported", "mend the file and try again"):
-            spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(name, None)
-        raise
-    return module

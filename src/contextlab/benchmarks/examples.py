@@ -43,11 +43,23 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Document(Alone):
-    """A text that is read from its beginning."""
+class Document:
+    """A text that is read from its beginning.
+
+    Attributes:
+        id: a name that no other document of the data set has.
+        text: the text.
+        cluster: the work it is part of; itself when None.
+    """
 
     id: str
     text: str
+    cluster: str | None = None
+
+    @property
+    def work(self) -> str:
+        """The work it is part of."""
+        return self.id if self.cluster is None else self.cluster
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +73,8 @@ class Question:
         options: the answers to choose from; empty where the answer is written.
         details: fields that are stored with the result, for metrics by category.
         place: index of the character in the context that the distance to the answer counts from, where it is known.
+        prefix: the beginning of the answer, which is given.
+        max_new_tokens: the most tokens of its answer; None for those of the protocol.
     """
 
     id: str
@@ -69,6 +83,8 @@ class Question:
     options: tuple[str, ...] = ()
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     place: int | None = None
+    prefix: str = dataclasses.field(default="", repr=False)
+    max_new_tokens: int | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -177,6 +177,10 @@ class Task(ABC):
         settings = self.config.changed()
         return spelled_split(split, {name: value for name, value in settings.items() if name not in LENGTHS})
 
+    def identified(self, spelled: str) -> str:
+        """A spelled split as it identifies a run: without the places of files, whose contents have digests."""
+        return spelled
+
     def options(self, context: Control) -> Options:
         """The options of a protocol, from the settings and the control."""
         settings = self.config.as_dict()

@@ -60,7 +60,7 @@ def identity(
         "weights_sha256": backbone.digest,
         "tokenizer_sha256": backbone.tokenizer_digest,
         "task": registry.without_folder(task[0]),
-        "split": split,
+        "split": task[1].identified(split),
         "context": options.context,
         "history": options.history,
         "tokens": options.tokens,

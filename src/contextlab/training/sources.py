@@ -9,19 +9,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
-
-from contextlab import files, packed
+from contextlab.benchmarks.data import named_files
 from contextlab.benchmarks.data.sources import parse_json
-from contextlab.errors import UserError, short
+from contextlab.errors import UserError
 from contextlab.training import instructions
 
-HUB = "hub:"
 END = "\f\n"
 """Ends a document inside a text file."""
 INDEX = "index.jsonl"
 """An optional file about the documents of a folder, by the sha256 of their texts; itself no document."""
-FORMS = tuple(form + packing for form in (".txt", ".jsonl") for packing in ("", ".gz", ".xz"))
+FORMS = tuple(form + packing for form in (".txt", ".jsonl") for packing in named_files.PACKINGS)
 ABOUT = ("id", "title", "author", "source", "licence", "license")
 
 
@@ -80,12 +77,12 @@ class CorpusSource:
         for name, path in self.files.items():
             if instructions.ENDING in path.name:
                 pool = instructions.read_pool(path.parent / instructions.POOL)
-                for task, text in instructions.texts(path, _text(path).split("\n"), pool):
+                for task, text in instructions.texts(path, named_files.text(path).split("\n"), pool):
                     sha256 = hashlib.sha256(text.encode()).hexdigest()
                     yield TrainingText(f"{name}#{task}", (TextPart(text),), sha256, self.index.get(sha256, {}))
                 continue
             lines = ".jsonl" in path.suffixes
-            texts = _lines(path) if lines else (((TextPart(text),), {}) for text in _text(path).split(END))
+            texts = _lines(path) if lines else (((TextPart(text),), {}) for text in named_files.text(path).split(END))
             for number, (parts, about) in enumerate(texts):
                 text = "".join(part.text for part in parts)
                 if text.strip():
@@ -103,68 +100,18 @@ def open_source(location: str | Path) -> CorpusSource:
     Raises:
         UserError: when there is no such folder or file, it holds no such file, or the data set cannot be had.
     """
-    hub = str(location).startswith(HUB)
-    path = _fetched(str(location).removeprefix(HUB)) if hub else Path(location).expanduser()
-    if not path.exists():
-        raise UserError(f"There is no corpus {path}: name a folder or file of texts, or hub:NAME.")
-    below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    texts = [file for file in below if file.name.endswith(FORMS) and file.name != INDEX]
-    if not texts:
-        raise UserError(f"{path} holds no text files: give files that end in {', '.join(FORMS)}.")
-    folder = path if path.is_dir() else path.parent
-    files = {text.relative_to(folder).as_posix(): text for text in texts}
-    index = folder / INDEX
-    pools = {text.parent / instructions.POOL for text in texts if instructions.ENDING in text.name}
+    named = named_files.named_files(location, FORMS, "corpus", without=INDEX)
+    index = named.folder / INDEX
+    pools = {path.parent / instructions.POOL for path in named.files.values() if instructions.ENDING in path.name}
     further = sorted(file for file in (index, *pools) if file.is_file())
-    listed = {**files, **{file.relative_to(folder).as_posix(): file for file in further}}
-    name = str(location) if hub else path.resolve().name
-    return CorpusSource(name, files, _index(index), {name: _digest(file) for name, file in listed.items()})
-
-
-def _fetched(name: str) -> Path:
-    repository, _, revision = name.partition("@")
-    try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                repository,
-                repo_type="dataset",
-                revision=revision or None,
-                allow_patterns=[f"*{form}" for form in FORMS],
-            )
-        )
-    except Exception as error:  # the hub, the network and the name may fail in many ways
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"The data set {short(name)} cannot be fetched from the hub ({short(reason)}): check the name, or name a "
-            "folder."
-        ) from error
-
-
-def _bytes(path: Path) -> bytes:
-    """The content of a file, unpacked.
-
-    Raises:
-        UserError: when it cannot be read.
-    """
-    try:
-        return packed.content(path)
-    except (OSError, packed.BrokenPack) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path} cannot be read ({reason}): give an intact file, or take it out.") from error
-
-
-def _text(path: Path) -> str:
-    try:
-        return _bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 (byte {error.start}): convert it, or take it out of the corpus."
-        ) from None
+    listed = {**named.files, **{file.relative_to(named.folder).as_posix(): file for file in further}}
+    digests = {name: named_files.digest(file) for name, file in listed.items()}
+    return CorpusSource(named.name, named.files, _index(index), digests)
 
 
 def _lines(path: Path) -> Iterator[tuple[tuple[TextPart, ...], dict[str, Any]]]:
     """The texts of a jsonl file in parts, each with the other fields of its line."""
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in enumerate(named_files.text(path).split("\n"), start=1):
         if not line.strip():
             continue
         value = parse_json(line, path, number)
@@ -201,7 +148,7 @@ def _parts(value: Any) -> tuple[TextPart, ...]:
 def _index(path: Path) -> dict[str, dict[str, Any]]:
     """The fields of an index, by sha256; other lines are skipped, for the index is not our file."""
     entries: dict[str, dict[str, Any]] = {}
-    for line in _text(path).splitlines() if path.is_file() else ():
+    for line in named_files.text(path).splitlines() if path.is_file() else ():
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
@@ -213,10 +160,3 @@ def _index(path: Path) -> dict[str, dict[str, Any]]:
 
 def _about(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value[key] for key in ABOUT if isinstance(value.get(key), str)}
-
-
-def _digest(path: Path) -> str:
-    try:
-        return files.sha256(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): give an intact file, or take it out.") from error

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
+
+from contextlab.errors import UserError
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -31,9 +35,38 @@ def rouge_l_recall(prediction: str, answers: Sequence[str]) -> float:
     return max(_common(_words(prediction), _words(answer)) / max(len(_words(answer)), 1) for answer in answers)
 
 
+def contains(prediction: str, answers: Sequence[str]) -> float:
+    """1 when an answer occurs in the prediction, whatever the case, else 0."""
+    return float(any(answer.lower() in prediction.lower() for answer in answers))
+
+
+def contains_all(prediction: str, answers: Sequence[str]) -> float:
+    """The share of the answers that occur in the prediction, whatever the case."""
+    return sum(answer.lower() in prediction.lower() for answer in answers) / len(answers)
+
+
+def rouge_l(prediction: str, answers: Sequence[str]) -> float:
+    """The best ROUGE-L (F measure of rouge-score, unstemmed) over the answers.
+
+    Raises:
+        UserError: without rouge-score.
+    """
+    scorer = _rouge_scorer()
+    return float(max(scorer.score(answer, prediction)["rougeL"].fmeasure for answer in answers))
+
+
 def shortest(answers: Sequence[str]) -> tuple[str]:
     """The shortest answer in characters (the first of several), the only reference in GenerativeAdapter's code."""
     return (min(answers, key=len),)
+
+
+@functools.cache
+def _rouge_scorer() -> Any:
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise UserError(f"rouge-l needs rouge-score ({error}): pip install 'contextlab[rouge]'.") from error
+    return RougeScorer(["rougeL"])
 
 
 def _f1(predicted: list[str], expected: list[str]) -> float:

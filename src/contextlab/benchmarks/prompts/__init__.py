@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 Wording = Literal["plain", "chat", "chat-question"]
 
 
+PLACES = re.compile(r"\{(\w+)\}")
+"""Placeholders of a text."""
 MARK = "what-the-user-says"
 
 
@@ -31,6 +35,19 @@ def prompt(name: str) -> str:
     except OSError:
         known = sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
         raise unknown("prompt", name, known) from None
+
+
+def formatted(text: str, names: Mapping[str, str]) -> str:
+    """A text whose placeholders have other names, in the form that `str.format` takes; other brackets stay.
+
+    Args:
+        text: with placeholders.
+        names: by placeholder, its new name.
+    """
+    text = text.replace("{", "{{").replace("}", "}}")
+    for place, name in names.items():
+        text = text.replace(f"{{{{{place}}}}}", f"{{{name}}}")
+    return text
 
 
 def user_turn(backbone: Backbone) -> tuple[str, str]:

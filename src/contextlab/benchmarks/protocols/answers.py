@@ -5,10 +5,12 @@ Legend: N options, M tokens of the longest.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import string
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
@@ -32,11 +34,61 @@ MetricsOf = Callable[[list[dict[str, Any]]], dict[str, Metric]]
 NATS = "nats_per_token"
 SEPARATOR = "\n\n"
 ENDS = ("\n", "Question:")
+LETTERS = string.ascii_uppercase
+"""Names of options in a prompt."""
 SHORT_ANSWER = 20
 AT_ONCE = 64
 """Questions that are answered in one batch."""
 BORDER = 32
 """Characters of the context that are tokenised again together with a question, since tokens may join both."""
+
+
+Side = Literal["left", "right", "middle", "none"]
+"""Where a text that is too long is cut."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextForm:
+    """How a context stands in a prompt.
+
+    Attributes:
+        head: text before it.
+        separator: text between it and a question; when "", that is part of the prompts, which are texts and no names,
+            and the context keeps the white space at its end.
+        cut: the side that a longer text loses; `none` refuses it.
+    """
+
+    head: str = ""
+    separator: str = SEPARATOR
+    cut: Side = "left"
+
+    def kept(self, tokens: list[int], most: int | None) -> list[int]:
+        """The tokens of a text that are read.
+
+        Raises:
+            UserError: when there are more than may be, and none may be cut.
+        """
+        if self.cut == "none" and most is not None and len(tokens) > most:
+            raise UserError(f"A text has {len(tokens)} tokens, more than tokens={most}: raise it, or choose cut=left.")
+        return tokens if most is None else self.shortened(tokens, most)
+
+    def shortened(self, tokens: list[int], most: int) -> list[int]:
+        """At most so many tokens of another text."""
+        if len(tokens) <= most:
+            return tokens
+        first = {"left": 0, "right": most, "middle": most // 2, "none": 0}[self.cut]
+        return tokens[:first] + last(tokens, most - first)
+
+    def after(self, context: str) -> str:
+        """The text between a context, without white space at its end, and a question."""
+        return self.separator or context[len(context.rstrip()) :]
+
+    def end(self, context: str) -> str:
+        """The characters at the end of what is read, without white space, that may be joined with a question."""
+        return "" if self.cut == "right" else context.rstrip()[-BORDER:]
+
+
+PLAIN = ContextForm()
 
 
 class QuestionProtocol(Protocol):
@@ -56,6 +108,7 @@ class QuestionProtocol(Protocol):
         over_works: whether that summary's first metric is the mean over works of the means over their questions.
         wording: whether context and question are plain text or use the backbone's chat template.
         bare: name of the prompt file for a question that is a separate turn.
+        form: how the context stands before the question.
     """
 
     def __init__(
@@ -68,13 +121,18 @@ class QuestionProtocol(Protocol):
         over_works: bool = False,
         wording: Wording = "plain",
         bare: str = "bare-question",
+        form: ContextForm = PLAIN,
     ) -> None:
         self.over_works = over_works
+        self.form = form
         self.wording: Wording = wording
-        self.after_context, self.alone = (prompt(bare if wording == "chat-question" else name) for name in prompts)
+        named = (bare, bare) if wording == "chat-question" else prompts
+        self.after_context, self.alone = map(prompt, named) if form.separator else named
         self.prompt = "\n\n".join(dict.fromkeys((self.after_context, self.alone)))
         if wording != "plain":
             self.prompt += f"\n\nwording: {wording}"
+        if form != PLAIN:
+            self.prompt += f"\n\ncontext: {form}"
         self.options, self.measures = options, tuple(measures)
         self.measure = Measure(self.measures[0], higher_is_better=True, bounded=True)
         self.summary = summary or functools.partial(means, measures=self.measures, by=by)
@@ -87,7 +145,7 @@ class QuestionProtocol(Protocol):
         """
         own, context = self._contexts(meter.backbone, example, other)
         sequences = [self._sequences(meter, example, question, bool(context)) for question in example.questions]
-        ahead = Lengths(len(context), max(map(self.length, sequences)))
+        ahead = Lengths(len(context), max(map(self.length, example.questions, sequences)))
         check_fits(meter, ahead.context + ahead.question, "choose a shorter split, keep less with --tokens")
         state = contextualize(meter, context, ahead)
         answers = self.answer(meter, state, example.questions, sequences)
@@ -110,8 +168,8 @@ class QuestionProtocol(Protocol):
         """
         if self.wording != "plain":
             raise UserError(f"A text in the words of prompt={self.wording} needs a backbone: leave prompt= out.")
-        context = example.context.rstrip()
-        return context + self._worded(question, bool(context), ("", ""))
+        context = self.form.head + example.context.rstrip()
+        return context + self._worded(example, question, bool(context), ("", ""))
 
     def choices(self, question: Question) -> list[str]:
         """The options of a question, as texts that continue it."""
@@ -122,7 +180,7 @@ class QuestionProtocol(Protocol):
         """The token sequences of one question with the wording `text`; `before` is the end of the context."""
 
     @abstractmethod
-    def length(self, sequences: list[list[int]]) -> int:
+    def length(self, question: Question, sequences: list[list[int]]) -> int:
         """The most tokens of a question with its answer."""
 
     @abstractmethod
@@ -145,32 +203,34 @@ class QuestionProtocol(Protocol):
         return {name: question_parts([record], name, self.over_works) for name in names}
 
     def _contexts(self, backbone: Backbone, example: Reading, other: Reading) -> tuple[list[int], list[int]]:
-        opening = user_turn(backbone)[0] if self.wording == "chat" else ""
+        opening = (user_turn(backbone)[0] if self.wording == "chat" else "") + self.form.head
         before = backbone.encode(opening) if opening else []
-        own = last(backbone.encode(example.context.rstrip()), self.options.tokens)
-        wrong = last(backbone.encode(other.context.rstrip()), len(own)) if self.options.context == "wrong" else []
+        own = self.form.kept(backbone.encode(example.context.rstrip()), self.options.tokens)
+        wrong = backbone.encode(other.context.rstrip()) if self.options.context == "wrong" else []
+        wrong = self.form.shortened(wrong, len(own))
         read = {"own": own, "none": [], "wrong": wrong}[self.options.context]
         return before + own if own else [], before + read if read else []
 
     def _sequences(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
         after = context and meter.capabilities.uses_context
-        before = example.context.rstrip()[-BORDER:] if after else ""
+        before = self.form.end(example.context) if after else ""
         turn = ("", "") if self.wording == "plain" else user_turn(meter.backbone)
-        return self.tokenise(meter.backbone, before, self._worded(question, after, turn), question)
+        return self.tokenise(meter.backbone, before, self._worded(example, question, after, turn), question)
 
-    def _worded(self, question: Question, after_context: bool, turn: tuple[str, str]) -> str:
+    def _worded(self, example: Reading, question: Question, after_context: bool, turn: tuple[str, str]) -> str:
         """The question in the prompt with or without a context; `turn` is the text of the chat template around it."""
         opening, closing = turn
         form = self.after_context if after_context else self.alone
         if after_context and self.wording != "chat-question":
-            opening = SEPARATOR
-        return opening + form.format(text=question.text) + closing
+            opening = self.form.after(example.context)
+        options = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, question.options, strict=False))
+        return opening + form.format(text=question.text, options=options) + closing + question.prefix
 
 
 class AnswerProtocol(QuestionProtocol):
     """Write an answer greedily up to a line end or `max_new_tokens`, and compare it with the references.
 
-    Up to 64 questions are answered in one batch.
+    Up to 64 questions are answered in one batch. Without `ends` an answer may have several lines.
     """
 
     def __init__(
@@ -185,32 +245,45 @@ class AnswerProtocol(QuestionProtocol):
         over_works: bool = False,
         wording: Wording = "plain",
         bare: str = "bare-question",
+        form: ContextForm = PLAIN,
+        ends: Sequence[str] = ENDS,
     ) -> None:
-        super().__init__(prompts, options, tuple(scores), by, summary, over_works, wording, bare)
-        self.scores, self.max_new_tokens = scores, max_new_tokens
+        super().__init__(prompts, options, tuple(scores), by, summary, over_works, wording, bare, form)
+        self.scores, self.max_new_tokens, self.ends = scores, max_new_tokens, ends
+        if ends != ENDS:
+            self.prompt += f"\n\nends of an answer: {list(ends)}"
 
     def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone."""
         return [join(backbone, before, text)[1]]
 
-    def length(self, sequences: list[list[int]]) -> int:
+    def length(self, question: Question, sequences: list[list[int]]) -> int:
         """The question and the longest answer."""
-        return len(sequences[0]) + self.max_new_tokens
+        return len(sequences[0]) + self.limit(question)
+
+    def limit(self, question: Question) -> int:
+        """The most tokens of an answer."""
+        return question.max_new_tokens or self.max_new_tokens
 
     def answer(
         self, meter: Meter, state: State, questions: Sequence[Question], sequences: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
         """The written text and its scores."""
-        stop = stop_tokens(meter.backbone)
+        stop = stop_tokens(meter.backbone, lines=bool(self.ends))
         for start in range(0, len(questions), AT_ONCE):
             prompts = [tokens for (tokens,) in sequences[start : start + AT_ONCE]]
-            written = meter.generate("query", state, prompts, max_new_tokens=self.max_new_tokens, stop=stop)
-            for question, tokens in zip(questions[start : start + AT_ONCE], written, strict=True):
-                yield self.compare(meter.backbone.decode(tokens), question)
+            together = questions[start : start + AT_ONCE]
+            longest = max(map(self.limit, together))
+            written = meter.generate("query", state, prompts, max_new_tokens=longest, stop=stop)
+            for question, tokens in zip(together, written, strict=True):
+                most = self.limit(question)
+                # A greedy answer begins with every shorter one.
+                answer = tokens[:most] if most < longest else tokens
+                yield self.compare(meter.backbone.decode(answer), question)
 
     def compare(self, written: str, question: Question) -> dict[str, Any]:
         """The answer at the beginning of a written text, and its scores."""
-        text = _until(written)
+        text = _until(written, self.ends)
         return {"prediction": text, **{name: score(text, question) for name, score in self.scores.items()}}
 
 
@@ -231,8 +304,9 @@ class RankProtocol(QuestionProtocol):
         over_works: bool = False,
         wording: Wording = "plain",
         bare: str = "bare-question",
+        form: ContextForm = PLAIN,
     ) -> None:
-        super().__init__(prompts, options, ("accuracy", NATS), by, summary, over_works, wording, bare)
+        super().__init__(prompts, options, ("accuracy", NATS), by, summary, over_works, wording, bare, form)
 
     def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone, then every option.
@@ -247,7 +321,7 @@ class RankProtocol(QuestionProtocol):
         options = (join(backbone, text, choice)[1] for choice in self.choices(question))
         return [join(backbone, before, text)[1], *options]
 
-    def length(self, sequences: list[list[int]]) -> int:
+    def length(self, question: Question, sequences: list[list[int]]) -> int:
         """The question and the longest option."""
         return len(sequences[0]) + max(map(len, sequences[1:]))
 
@@ -268,7 +342,7 @@ class RankProtocol(QuestionProtocol):
             }
 
     def _scored(self, meter: Meter, state: State, tokens: list[int], options: list[list[int]]) -> Tensor:
-        if not meter.capabilities.exact_streaming:
+        if not meter.capabilities.exact_streaming or not tokens:
             return meter.score("query", state, [tokens + option for option in options])[0, :, len(tokens) :]
         after, _ = meter.read("query", state, pad([tokens], state.length_B.device)[0], logprobs=False)
         return meter.score("query", after, options)[0]
@@ -308,10 +382,10 @@ def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: 
     ]
 
 
-def stop_tokens(backbone: Backbone) -> tuple[int, ...]:
-    """Tokens that consist only of line ends, and the tokenizer's special tokens."""
+def stop_tokens(backbone: Backbone, lines: bool = True) -> tuple[int, ...]:
+    """The tokenizer's special tokens, and those that consist only of line ends."""
     tokens = set(backbone.tokenizer.all_special_ids)
-    for end in ("\n", "\n\n", "\n\n\n"):
+    for end in ("\n", "\n\n", "\n\n\n") if lines else ():
         token = backbone.encode(end)[-1]
         if backbone.decode([token]) == end:
             tokens.add(token)
@@ -329,8 +403,8 @@ def _details(backbone: Backbone, example: Reading, question: Question) -> dict[s
     return {**question.details, "distance": len(backbone.encode(example.context[question.place :]))}
 
 
-def _until(text: str) -> str:
-    for end in ENDS:
+def _until(text: str, ends: Sequence[str]) -> str:
+    for end in ends:
         text = text.partition(end)[0]
     return text.strip()
 

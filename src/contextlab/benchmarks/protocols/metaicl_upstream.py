@@ -50,10 +50,10 @@ class UpstreamProtocol(RankProtocol):
         held: tuple[list[int], State] | None = None
         for question in example.questions:
             sequences = self.tokenise(meter.backbone, "", question.text, question)
-            limit = INPUT_TOKENS - 1 - self.length(sequences)
+            limit = INPUT_TOKENS - 1 - self.length(question, sequences)
             context = last(chosen, limit)
             if held is None or held[0] != context:
-                ahead = Lengths(len(context), self.length(sequences))
+                ahead = Lengths(len(context), self.length(question, sequences))
                 check_fits(meter, ahead.context + ahead.question, "choose a smaller k")
                 held = context, contextualize(meter, context, ahead)
             (answer,) = self.answer(meter, held[1], [question], [sequences])

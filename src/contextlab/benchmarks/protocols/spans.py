@@ -139,7 +139,7 @@ class PerplexityProtocol(Protocol):
         if history is None:
             if not tokens:
                 return {"id": example.id, "skipped": "the document is empty"}
-            return self._read_whole(meter, example.id, tokens)
+            return self._read_whole(meter, example, tokens)
         if len(tokens) < history + WINDOW:
             return {"id": example.id, "skipped": f"the document has fewer than {history} + {WINDOW} tokens"}
         context: list[int] = []
@@ -152,16 +152,16 @@ class PerplexityProtocol(Protocol):
         scored = tokens[history : history + WINDOW]
         _, logprobs_BT = meter.read("query", state, _row(scored, state))
         assert logprobs_BT is not None
-        return _record(meter, example.id, scored, logprobs_BT[0], history)
+        return _record(meter, example, scored, logprobs_BT[0], history)
 
-    def _read_whole(self, meter: Meter, identity: str, tokens: list[int]) -> dict[str, Any]:
+    def _read_whole(self, meter: Meter, document: Document, tokens: list[int]) -> dict[str, Any]:
         state, parts = meter.start(), []
         for start in range(0, len(tokens), self.piece):
             state, logprobs_BT = meter.read("query", state, _row(tokens[start : start + self.piece], state))
             assert logprobs_BT is not None
             parts.append(logprobs_BT[0].cpu())
             meter.keep(state)
-        return _record(meter, identity, tokens, torch.cat(parts), 0)
+        return _record(meter, document, tokens, torch.cat(parts), 0)
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
         """Nats per token and perplexities; a document is a cluster, and a span without tokens has no metric.
@@ -175,16 +175,16 @@ class PerplexityProtocol(Protocol):
             raise UserError(f"No document could be scored ({reason}): lower --history or choose a longer split.")
         per_token = ratio([part for record in kept for part in self.parts(record)["nats_per_token"]])
         metrics = {"nats_per_token": per_token, "token_perplexity": exponential(per_token)}
-        with_words = [Part(record["nats"], record["words"], record["id"]) for record in kept if record["words"]]
+        with_words = [Part(record["nats"], record["words"], _cluster(record)) for record in kept if record["words"]]
         if with_words:
             metrics["word_perplexity"] = exponential(ratio(with_words))
         for span in SPANS[1:]:
-            sums = [(record["id"], record[span]) for record in kept if record[span]["tokens"]]
+            sums = [(_cluster(record), record[span]) for record in kept if record[span]["tokens"]]
             if sums:
                 metrics[f"nats_per_token_{span}"] = _per_token(sums)
         buckets = {bucket for record in kept for bucket in record.get("positions", {})}
         for bucket in sorted(buckets, key=lambda name: int(name[:-1])) if len(buckets) > 1 else ():
-            sums = [(r["id"], r["positions"][bucket]) for r in kept if bucket in r.get("positions", {})]
+            sums = [(_cluster(r), r["positions"][bucket]) for r in kept if bucket in r.get("positions", {})]
             metrics[f"nats_per_token_at_{bucket}"] = _per_token(sums)
         return metrics
 
@@ -194,22 +194,31 @@ class PerplexityProtocol(Protocol):
 
     def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
         """Nats weighted by tokens, the document as a cluster; nothing for a skipped record."""
-        return {} if "skipped" in record else {"nats_per_token": [Part(record["nats"], record["tokens"], record["id"])]}
+        return (
+            {}
+            if "skipped" in record
+            else {"nats_per_token": [Part(record["nats"], record["tokens"], _cluster(record))]}
+        )
+
+
+def _cluster(record: dict[str, Any]) -> str:
+    return str(record.get("work", record["id"]))
 
 
 def _per_token(sums: list[tuple[str, dict[str, float]]]) -> Metric:
-    """Nats per token over one span of several documents, from pairs of id and sums."""
+    """Nats per token over one span of several documents, from pairs of a cluster and sums."""
     return ratio([Part(total["nats"], total["tokens"], document) for document, total in sums])
 
 
-def _record(meter: Meter, identity: str, tokens: list[int], logprobs_T: Tensor, start: int) -> dict[str, Any]:
+def _record(meter: Meter, document: Document, tokens: list[int], logprobs_T: Tensor, start: int) -> dict[str, Any]:
     """The sums of one document; `start` is the position of the first scored token in it."""
     nats_T = -logprobs_T.double().cpu()
     positions_T = torch.arange(len(tokens))
     first_T, cold_T = positions_T + start < WINDOW, positions_T % WINDOW < COLD
     masks = dict(zip(SPANS, (first_T, ~first_T, cold_T, ~cold_T), strict=True))
     return {
-        "id": identity,
+        "id": document.id,
+        **({} if document.cluster is None else {"work": document.cluster}),
         "tokens": len(tokens),
         "nats": float(nats_T.sum()),
         "words": len(meter.backbone.decode(tokens).split()),

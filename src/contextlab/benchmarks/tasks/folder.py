@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from contextlab.benchmarks.configs import PerplexityConfig
-from contextlab.benchmarks.data.sources import Location, read
+from contextlab.benchmarks.data import named_files
+from contextlab.benchmarks.data.sources import Location
+from contextlab.benchmarks.data.tables import whole_text
 from contextlab.benchmarks.examples import Document
 from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
@@ -51,17 +54,11 @@ class FolderTask(Task):
             raise UserError(
                 f"{location.path} holds no file ending in {endings}[.gz]: put the texts of {self.name} there."
             )
-        digest = hashlib.sha256()
-        documents = []
-        for name, path in files.items():
-            text, sha256 = read(path)
-            if not text.strip():
-                raise UserError(f"{path} is empty: replace it with an intact copy, or take it away.")
-            digest.update(f"{sha256}  {name}\n".encode())
-            documents.append(Document(f"{split}/{Path(name).with_suffix('').as_posix()}", text))
-        return Dataset(
-            tuple(documents), location.source, digest.hexdigest(), self.note(split, location.path, len(documents))
+        texts, digest = read_texts(files)
+        documents = tuple(
+            Document(f"{split}/{Path(name).with_suffix('').as_posix()}", text) for name, text in texts.items()
         )
+        return Dataset(documents, location.source, digest, self.note(split, location.path, len(documents)))
 
     def note(self, split: str, folder: Path, documents: int) -> str:
         """One sentence about the texts of a folder."""
@@ -91,14 +88,25 @@ class FolderTask(Task):
         return Dataset(examples, "sample", digest, f"generated sample, not {self.name}")
 
 
+def read_texts(files: Mapping[str, Path]) -> tuple[dict[str, str], str]:
+    """The texts of files by their names, with numbers in numeric order; and the digest of names and files.
+
+    Raises:
+        UserError: when a file cannot be read, is empty, or is no text in UTF-8.
+    """
+    named = {name: files[name] for name in sorted(files, key=_natural)}
+    texts = {name: whole_text(path) for name, path in named.items()}
+    listed = "".join(f"{named_files.digest(path)}  {name}\n" for name, path in named.items())
+    return texts, hashlib.sha256(listed.encode()).hexdigest()
+
+
 def _texts(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
     """The files below a folder, by their paths in it without `.gz`; a plain file replaces a packed file of its name."""
-    files = {
+    return {
         path.relative_to(folder).as_posix().removesuffix(".gz"): path
         for path in sorted(folder.rglob("*"), reverse=True)
         if path.is_file() and path.name.removesuffix(".gz").endswith(endings)
     }
-    return {name: files[name] for name in sorted(files, key=_natural)}
 
 
 def _natural(name: str) -> list[str | int]:
