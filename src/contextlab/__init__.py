@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from contextlab.version import __version__
 
 if TYPE_CHECKING:
+    from contextlab.harness.compare import compare as compare
     from contextlab.harness.runner import bench as bench
     from contextlab.naming import load as load
     from contextlab.reports.frame import results as results
     from contextlab.training.run import train as train
 
-__all__ = ["__version__", "bench", "load", "results", "train"]
+__all__ = ["__version__", "bench", "compare", "load", "results", "train"]
 
 
 def __dir__() -> list[str]:
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from contextlab.harness.runner import bench
 
         return bench
+    if name == "compare":
+        from contextlab.harness.compare import compare
+
+        return compare
     if name == "load":
         from contextlab.naming import load
 

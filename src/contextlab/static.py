@@ -1,4 +1,5 @@
-"""What the source says of a class, without running any of it: importing a method would bring a whole model library."""
+"""What the source says of a class or constant, without running any of it: importing a method would bring a whole model
+library."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ast
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 HOPS = 8
 """Modules that a name may be handed on through."""
@@ -32,6 +34,21 @@ def first_line(target: str) -> str:
             return ""
         module, name = source
     return ""
+
+
+def constant(target: str) -> Any:
+    """The value of `module:NAME`, which the module of this package writes out in full.
+
+    Raises:
+        KeyError: where it does not.
+    """
+    module, _, name = target.partition(":")
+    spec = _spec(module)
+    tree = ast.parse(Path(spec.origin).read_bytes()) if spec is not None and spec.origin is not None else ast.parse("")
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [ast.unparse(written) for written in node.targets] == [name]:
+            return ast.literal_eval(node.value)
+    raise KeyError(target)
 
 
 def _imported_from(tree: ast.Module, name: str, module: str, *, package: bool) -> tuple[str, str] | None:

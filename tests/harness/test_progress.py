@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -61,3 +63,53 @@ def test_stored_examples_do_not_count(runs: list[tuple[int, int]]) -> None:
         list(itertools.islice(bar.examples(range(missing), stored, "x"), missing + 1))
     (task,) = bar._bar.tasks
     assert (task.completed, task.total) == (sum(missing for missing, _ in runs),) * 2
+
+
+class Handle:
+    """The place of an output in a notebook that was displayed once."""
+
+    def __init__(self, shown: list[str]) -> None:
+        self.shown = shown
+
+    def update(self, content: str) -> None:
+        self.shown.append(content)
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """All that IPython was told to display, in an environment that looks like a kernel."""
+    shown: list[str] = []
+    shell, display = ModuleType("IPython"), ModuleType("IPython.display")
+    shell.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+    display.HTML = str  # type: ignore[attr-defined]
+    display.display = lambda content, display_id: shown.append(content) or Handle(shown)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    return shown
+
+
+def test_a_notebook_shows_one_bar_that_disappears(
+    notebook: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "EVERY_IN_NOTEBOOK", 0.0)
+    with Progress.on_stderr(None) as bar:
+        bar.loading("smollm2-135m")
+        bar.begin(1, 2)
+        assert list(bar.examples([1, 2], 0, "window on [red]<b>\x1b")) == [1, 2]
+    assert notebook[0] == "<progress></progress> loading smollm2-135m"
+    assert any('value="1" max="2"' in html and "[red]&lt;b&gt;\\x1b: 1 of 2" in html for html in notebook)
+    assert notebook[-1] == ""
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_notebook_shows_no_bar_where_none_is_wanted(notebook: list[str]) -> None:
+    with Progress.on_stderr(False) as bar:
+        bar.loading("smollm2-135m")
+    assert notebook == []
+
+
+def test_a_notebooks_bar_is_drawn_at_most_a_few_times_a_second(notebook: list[str]) -> None:
+    with Progress.on_stderr(None) as bar:
+        bar.begin(1, 10**4)
+        list(bar.examples(range(10**4), 0, "window"))
+    assert len(notebook) < 1000

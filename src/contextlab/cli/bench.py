@@ -10,7 +10,8 @@ import typer
 
 from contextlab import grammar
 from contextlab.cli import announce, console, warn
-from contextlab.cli.options import DataFolder, Device
+from contextlab.cli.complete import method_names, task_names
+from contextlab.cli.options import BackboneName, DataFolder, Device
 from contextlab.errors import UserError, short
 
 if TYPE_CHECKING:
@@ -18,12 +19,20 @@ if TYPE_CHECKING:
 
 
 def bench(
-    method: Annotated[str, typer.Option(help="Such as 'longmem,window,evalm-c4,longmem(K=32),path.py:Class'.")],
-    task: Annotated[str, typer.Option(help="Such as 'pg22/S1(tokens=8192),needle'; see `contextlab ls tasks NAME`.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Such as 'longmem,window,evalm-c4,longmem(K=32),path.py:Class'.", autocompletion=method_names
+        ),
+    ],
+    task: Annotated[
+        str,
+        typer.Option(
+            help="Such as 'pg22/S1(tokens=8192),needle'; see `contextlab ls tasks NAME`.", autocompletion=task_names
+        ),
+    ],
     split: Annotated[str | None, typer.Option(help="Split of all tasks that are named without one.")] = None,
-    backbone: Annotated[
-        str, typer.Option(help="Name, hub id, folder or GGUF file; NAME+UPDATE adds trained weights or a PEFT folder.")
-    ] = "smollm2-135m",
+    backbone: BackboneName = "smollm2-135m",
     context: Annotated[str, typer.Option(help="Controls: own, none, wrong; several separated by commas.")] = "own",
     history: Annotated[
         int | None, typer.Option(min=1, help="Tokens read before the scored ones, for all tasks with this setting.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from contextlab.cli import announce, console
+from contextlab.cli.complete import method_names
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def check(
-    method: Annotated[str, typer.Argument(help="NAME or path.py:Class, as NAME(key=value); or trained weights.")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="NAME or path.py:Class, as NAME(key=value); or trained weights.", autocompletion=method_names
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check the laws of the interface for a method, on small models of several families; exit 1 if one fails.

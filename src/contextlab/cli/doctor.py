@@ -71,9 +71,9 @@ def _extras() -> Iterator[dict[str, Any]]:
 
 def _folders(out: Path) -> Iterator[dict[str, Any]]:
     from contextlab.backbone.embedded import EMBEDDED
-    from contextlab.paths import cache_dir
+    from contextlab.paths import cache_dir, has_backbone
 
-    here = any((cache_dir() / "backbones").glob(f"{EMBEDDED}-*"))
+    here = has_backbone(EMBEDDED)
     fetch = f"contextlab bench --backbone {EMBEDDED} --method window --task chapterbreak --limit 1"
     yield _finding(f"backbone {EMBEDDED}", "in the cache" if here else "not in the cache", None if here else fetch)
     data = os.environ.get("CONTEXTLAB_DATA")

@@ -12,11 +12,13 @@ import typer
 
 from contextlab import harmless
 from contextlab.cli.bench import bench
+from contextlab.cli.chat import chat
 from contextlab.cli.check import check
 from contextlab.cli.cost import cost
 from contextlab.cli.data import app as data
 from contextlab.cli.diff import diff
 from contextlab.cli.doctor import doctor
+from contextlab.cli.examples import print_examples
 from contextlab.cli.kernels import app as kernels
 from contextlab.cli.lm_eval import PASSED_ON, lm_eval
 from contextlab.cli.ls import ls
@@ -33,10 +35,9 @@ from contextlab.version import __version__
 app = typer.Typer(
     help="Compare methods that let a language model use more context than it was built for.",
     rich_markup_mode=None,
-    add_completion=False,
     no_args_is_help=True,
 )
-for command in (bench, train, ls, check, table, plot, page, cost, diff, reproduce, verify, doctor):
+for command in (bench, chat, train, ls, check, table, plot, page, cost, diff, reproduce, verify, doctor):
     app.command()(command)
 app.command("lm_eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(data, name="data")
@@ -69,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [argument for argument in words if argument != "--debug"]
     if words == ["--version"]:
         print(__version__)
+        return 0
+    if words == ["bench"]:
+        print_examples()
         return 0
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")

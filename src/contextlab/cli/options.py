@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contextlab.cli.complete import backbone_names
 from contextlab.errors import UserError, check_known
 
 if TYPE_CHECKING:
@@ -32,6 +33,13 @@ NamesFile = Annotated[Path | None, typer.Option(help='TOML file with names, as m
 Mixed = Annotated[bool, typer.Option("--mixed", help="Also results of different code, data, prompts or weights.")]
 Notes = Annotated[bool, typer.Option("--notes", help="Also how the numbers were made, below the caption.")]
 DataFolder = Annotated[Path | None, typer.Option(help="Folder of data sets; by default CONTEXTLAB_DATA.")]
+BackboneName = Annotated[
+    str,
+    typer.Option(
+        help="Name, hub id, folder or GGUF file; NAME+UPDATE adds trained weights or a PEFT folder.",
+        autocompletion=backbone_names,
+    ),
+]
 Device = Annotated[str | None, typer.Option(help="Torch device; by default the GPU, where there is one.")]
 OutOfReader = Annotated[Path | None, typer.Option("--out", hidden=True)]
 """`--out` of a command that only reads, which is refused with the right name."""

@@ -13,18 +13,23 @@ import typer
 
 from contextlab.cli import announce, say
 from contextlab.cli.bench import settings_of
+from contextlab.cli.complete import method_names
+from contextlab.cli.options import BackboneName
 
 CurveLine = dict[str, Any]
 
 
 def train(
-    method: Annotated[str, typer.Argument(help="Such as longmem, 'evalm(c=8,remote_bias=-2)', path.py:Class.")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="Such as longmem, 'evalm(c=8,remote_bias=-2)', path.py:Class.", autocompletion=method_names
+        ),
+    ],
     corpus: Annotated[str, typer.Option(help="Folder or file of texts (.txt, .jsonl, also .gz, .xz), or hub:NAME.")],
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to train on.")],
     out: Annotated[Path, typer.Option(help="Folder of checkpoints, curve, weights and card; again, it resumes.")],
-    backbone: Annotated[
-        str, typer.Option(help="Name, hub id, folder or GGUF file; NAME+UPDATE adds trained weights or a PEFT folder.")
-    ] = "smollm2-135m",
+    backbone: BackboneName = "smollm2-135m",
     device: Annotated[str | None, typer.Option(help="Torch device; the GPU when there is one.")] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Documents side by side.")] = None,
     segment: Annotated[int | None, typer.Option(min=1, help="Tokens that a gradient reaches through.")] = None,

@@ -144,7 +144,7 @@ def _run(built_method: BuiltMethod, case: TaskCase, seed: int, out: Path, bar: P
         peaks = Peaks.of(run.summary)
         owed = unmeasured(list(run.lines.values()), peaks.examples) if counting else []
         if missing or owed:
-            meter = _warm_meter(method, seed, counting)
+            meter = warm_meter(method, seed, counting)
             for index in computed:
                 run.append(_example(meter, case, index, seed))
             if counting:
@@ -157,7 +157,7 @@ def _run(built_method: BuiltMethod, case: TaskCase, seed: int, out: Path, bar: P
     return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
 
 
-def _warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
+def warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
     """A new meter of a method that has read once, so that one-off costs are not part of the first example.
 
     A second reading under the watch shows whether the cheaper counting of products misses any.

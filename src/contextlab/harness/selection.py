@@ -178,10 +178,20 @@ def _built(named: NamedMethod, backbone: Backbone) -> BuiltMethod:
     # What a method has not learned is random, and the same whichever methods are beside it.
     with process.seeded(FRESH_SEED, str(backbone.device)):
         method = named.build(backbone)
+    return labelled(named.name, method)
+
+
+def labelled(name: str, method: AnyMethod) -> BuiltMethod:
+    """A method that is built, with its label.
+
+    Args:
+        name: registered, or `path.py:Class`.
+        method: on its backbone.
+    """
     settings, defaults = method.config.as_dict(), method.config.defaults()
-    weights = WeightsName.of(method.trained_weights, named.name, settings, defaults, method.config.free_at_test)
+    weights = WeightsName.of(method.trained_weights, name, settings, defaults, method.config.free_at_test)
     if weights is None:
-        shown = labels.with_form(named.name, method.config.changed(), backbone.digest, trained.recommendations())
-        return BuiltMethod(named.name, method, None, grammar.spelled_method(named.name, shown))
+        shown = labels.with_form(name, method.config.changed(), method.backbone.digest, trained.recommendations())
+        return BuiltMethod(name, method, None, grammar.spelled_method(name, shown))
     changed = {key: value for key, value in settings.items() if key in weights.changed}
-    return BuiltMethod(named.name, method, weights, grammar.spelled_method(weights.name, changed))
+    return BuiltMethod(name, method, weights, grammar.spelled_method(weights.name, changed))

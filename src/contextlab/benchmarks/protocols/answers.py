@@ -10,7 +10,7 @@ import functools
 import string
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
@@ -109,7 +109,12 @@ class QuestionProtocol(Protocol):
         wording: whether context and question are plain text or use the backbone's chat template.
         bare: name of the prompt file for a question that is a separate turn.
         form: how the context stands before the question.
+
+    Attributes:
+        remedy: the advice where a text is too long.
     """
+
+    remedy: ClassVar[str] = "choose a shorter split, keep less with --tokens"
 
     def __init__(
         self,
@@ -146,7 +151,7 @@ class QuestionProtocol(Protocol):
         own, context = self._contexts(meter.backbone, example, other)
         sequences = [self._sequences(meter, example, question, bool(context)) for question in example.questions]
         ahead = Lengths(len(context), max(map(self.length, example.questions, sequences)))
-        check_fits(meter, ahead.context + ahead.question, "choose a shorter split, keep less with --tokens")
+        check_fits(meter, ahead.context + ahead.question, self.remedy)
         state = contextualize(meter, context, ahead)
         answers = self.answer(meter, state, example.questions, sequences)
         return {
@@ -283,7 +288,7 @@ class AnswerProtocol(QuestionProtocol):
 
     def compare(self, written: str, question: Question) -> dict[str, Any]:
         """The answer at the beginning of a written text, and its scores."""
-        text = _until(written, self.ends)
+        text = until(written, self.ends)
         return {"prediction": text, **{name: score(text, question) for name, score in self.scores.items()}}
 
 
@@ -330,7 +335,7 @@ class RankProtocol(QuestionProtocol):
     ) -> Iterator[dict[str, Any]]:
         """Nats per token of every option, the prediction and the right option."""
         for question, (tokens, *options) in zip(questions, sequences, strict=True):
-            logprobs_NM = self._scored(meter, state, tokens, options).double().cpu()
+            logprobs_NM = scored(meter, state, tokens, options).double().cpu()
             nats = [-float(row[: len(option)].mean()) for row, option in zip(logprobs_NM, options, strict=True)]
             prediction, right = nats.index(min(nats)), question.options.index(question.answers[0])
             yield {
@@ -341,11 +346,13 @@ class RankProtocol(QuestionProtocol):
                 "nats_per_token": nats[right],
             }
 
-    def _scored(self, meter: Meter, state: State, tokens: list[int], options: list[list[int]]) -> Tensor:
-        if not meter.capabilities.exact_streaming or not tokens:
-            return meter.score("query", state, [tokens + option for option in options])[0, :, len(tokens) :]
-        after, _ = meter.read("query", state, pad([tokens], state.length_B.device)[0], logprobs=False)
-        return meter.score("query", after, options)[0]
+
+def scored(meter: Meter, state: State, tokens: list[int], options: list[list[int]]) -> Tensor:
+    """`logprobs_NM` of options after a question, which is read once where the method's capabilities allow it."""
+    if not meter.capabilities.exact_streaming or not tokens:
+        return meter.score("query", state, [tokens + option for option in options])[0, :, len(tokens) :]
+    after, _ = meter.read("query", state, pad([tokens], state.length_B.device)[0], logprobs=False)
+    return meter.score("query", after, options)[0]
 
 
 def document_protocol(options: Options, by: str | None = None, wording: Wording = "plain") -> AnswerProtocol:
@@ -403,7 +410,8 @@ def _details(backbone: Backbone, example: Reading, question: Question) -> dict[s
     return {**question.details, "distance": len(backbone.encode(example.context[question.place :]))}
 
 
-def _until(text: str, ends: Sequence[str]) -> str:
+def until(text: str, ends: Sequence[str]) -> str:
+    """The answer at the beginning of a written text, up to the first of these ends."""
     for end in ends:
         text = text.partition(end)[0]
     return text.strip()
