@@ -103,15 +103,33 @@ def test_validations_cost_about_a_twentieth(built: Corpus) -> None:
     assert one.every(options(tokens=10**6, evaluate_every=77)) == 77
 
 
-@pytest.mark.parametrize(("length", "history", "scored"), [(200, 64, 32), (80, 32, 32), (40, 20, 20), (2, 1, 1)])
+@pytest.mark.parametrize(("length", "history", "scored"), [(200, 64, 32), (80, 54, 26), (40, 27, 13), (2, 1, 1)])
 def test_short_documents_have_short_texts(length: int, history: int, scored: int) -> None:
     one = validator(learner(), made([length] * 9))
     assert (one.history_BH.shape[1], one.scored_BS.shape[1]) == (history, scored)
 
 
-def test_histories_stay_within_the_models_positions() -> None:
-    one = Validator(learner(), made([2000] * 9), options(history=1900), 32)
-    assert one.history_BH.shape[1] + one.scored_BS.shape[1] <= 128
+def test_a_history_that_would_be_cut_is_refused() -> None:
+    """A history of one token once made a window look as if it had a memory."""
+    with pytest.raises(UserError, match="1900 tokens and 1 to score do not fit the 128 positions of the model"):
+        Validator(learner(), made([2000] * 9), options(history=1900), 32)
+    with pytest.raises(UserError, match="90 tokens and 20 to score do not fit the 100 tokens of held-back texts"):
+        Validator(learner(), made([100] * 9), options(history=90, scored=20), 32)
+    exact = Validator(learner(), made([2000] * 9), options(history=100, scored=28), 32)
+    assert (exact.history_BH.shape[1], exact.scored_BS.shape[1]) == (100, 28)
+
+
+def test_without_settings_a_segment_of_all_positions_leaves_a_history() -> None:
+    whole = Validator(learner(), made([2000] * 9), options(), 128)
+    assert (whole.history_BH.shape[1], whole.scored_BS.shape[1]) == (86, 42)
+
+
+def test_the_window_starts_cold_where_scoring_begins(built: Corpus) -> None:
+    """Whatever the history: also one that is no multiple of its length."""
+    whole = Validator(learner(), built, options(history=50, scored=32), 32)
+    window = Window(tiny(), WindowConfig(N=32))
+    _, logprobs_BS = window.read(window.start(len(whole.documents)), whole.scored_BS)
+    assert whole.references[0] == pytest.approx(-float(logprobs_BS[:, 1:].mean()), abs=1e-6)
 
 
 def test_documents_of_one_token_are_one_sentence() -> None:

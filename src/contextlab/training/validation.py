@@ -85,14 +85,7 @@ class Validator:
         self.method = method
         backbone = method.backbone
         lengths = {n: corpus.documents[n].tokens for n in corpus.held_back}
-        wanted = settings.history or SEGMENTS * segment
-        second = sorted(lengths.values())[-2]
-        scored = min(settings.scored or segment, second // 2)
-        if not scored:
-            raise UserError(f"The documents held back of {corpus.name} have one token: give longer texts.")
-        # Full attention reaches no farther than the model's positions.
-        reach = max(min(wanted, second - scored, backbone.max_positions - scored), 1)
-        history = reach // scored * scored or reach
+        history, scored = _lengths(sorted(lengths.values())[-2], backbone.max_positions, settings, segment, corpus.name)
         long = [n for n, length in lengths.items() if length >= history + scored]
         if settings.documents is not None and settings.documents > len(long):
             raise UserError(
@@ -130,8 +123,8 @@ class Validator:
         if self._references is None:
             backbone = self.method.backbone
             window, full = Window(backbone, WindowConfig(N=self._local)), Full(backbone)
-            self._references = tuple(float(_nats(self._behind_own(method)[1])) for method in (window, full))  # type: ignore[assignment]
-        assert self._references is not None
+            of_window_BS = self._scored(window, window.start(len(self.documents)))
+            self._references = _nats(of_window_BS), _nats(self._after_own(full)[1])
         return self._references
 
     @references.setter
@@ -143,7 +136,7 @@ class Validator:
         started = time.perf_counter()
         window, full = self.references
         before = time.perf_counter() - started
-        state, own_BS = self._behind_own(self.method, alone=self.alone)
+        state, own_BS = self._after_own(self.method, alone=self.alone)
         rows = len(self.documents)
         others = state.index([(row + 1) % rows for row in range(rows)])
         wrong_BS = self._scored(self.method, others)
@@ -162,13 +155,14 @@ class Validator:
             documents=len(set(self.documents)),
         )
 
-    @torch.no_grad()
-    def _behind_own(self, method: AnyMethod, *, alone: bool = False) -> tuple[State, Tensor]:
+    def _after_own(self, method: AnyMethod, *, alone: bool = False) -> tuple[State, Tensor]:
         """The state after the histories, without local context or with it, and `logprobs_BS` from it."""
-        state, _ = method.read(method.start(len(self.documents)), self.history_BH, logprobs=False)
+        with torch.no_grad():
+            state, _ = method.read(method.start(len(self.documents)), self.history_BH, logprobs=False)
         state = method.memory_alone(state) if alone else state
         return state, self._scored(method, state)
 
+    @torch.no_grad()
     def _scored(self, method: AnyMethod, state: State) -> Tensor:
         _, logprobs_BS = method.read(state, self.scored_BS)
         assert logprobs_BS is not None
@@ -176,5 +170,35 @@ class Validator:
         return logprobs_BS[:, 1:] if logprobs_BS.shape[1] > 1 else logprobs_BS
 
 
-def _nats(logprobs_BS: Tensor) -> Tensor:
-    return -logprobs_BS.double().mean()
+def _lengths(longest: int, positions: int, settings: TrainConfig, segment: int, corpus: str) -> tuple[int, int]:
+    """Tokens of a history and of what is scored after it, which no document or model cuts short of what was asked.
+
+    Args:
+        longest: tokens of the second longest document, which has another beside it.
+        positions: of the model: full attention reaches no farther.
+        settings: of the run.
+        segment: tokens of a segment.
+        corpus: its name.
+
+    Raises:
+        UserError: when what was asked does not fit, or nothing does.
+    """
+    room = min(longest, positions)
+    if room < 2:
+        raise UserError(f"The documents held back of {corpus} have one token: give longer texts.")
+    history, scored = settings.history, settings.scored
+    if scored is None:
+        scored = min(segment, max(room - history, 1) if history else max(room // (SEGMENTS + 1), 1))
+    if history is None:
+        history = min(SEGMENTS * segment, max(room - scored, 1))
+    if history + scored > room:
+        why = f"{positions} positions of the model" if positions < longest else f"{longest} tokens of held-back texts"
+        raise UserError(
+            f"A history of {history} tokens and {scored} to score do not fit the {why}: set history and scored so that "
+            f"they are {room} together, or less."
+        )
+    return history, scored
+
+
+def _nats(logprobs_BS: Tensor) -> float:
+    return -float(logprobs_BS.double().mean())
