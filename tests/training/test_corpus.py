@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from toy_corpus import corpus, folder, made, text, tiny
 
 from contextlab.backbone import Backbone
@@ -135,3 +137,25 @@ def test_texts_shorter_than_a_segment_are_one_sentence() -> None:
     built.check(9)
     with pytest.raises(UserError, match="has 9 tokens, fewer than a segment of 10: give longer texts, or --segment 9"):
         built.check(10)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_of_few_documents_the_ends_are_held_back(count: int) -> None:
+    few = made([100] * count).with_ends_held_back()
+    assert len(few.training) == len(few.held_back) == count
+    for beginning, end in zip(few.training, few.held_back, strict=True):
+        assert (few.documents[beginning].tokens, few.documents[end].tokens) == (80, 20)
+        both = torch.cat((few.piece(beginning), few.piece(end))).tolist()
+        assert both == list(range(both[0], both[0] + 100))
+    many = made([100] * 5)
+    assert many.with_ends_held_back() is many
+    short = made([100, 5])
+    assert short.with_ends_held_back() is short
+
+
+def test_another_corpus_to_validate_on_leaves_the_whole_corpus_to_train_on() -> None:
+    texts, other = made([10] * 9), made([10] * 3, [f"{n:063x}f" for n in range(3)])
+    assert len(texts.beside(other).training) == 9
+    assert len(dataclasses.replace(other, held="all").held_back) == 3
+    with pytest.raises(UserError, match="9 texts of made are in made too, as d0: take them out"):
+        texts.beside(texts)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_corpus import folder
+from toy_corpus import folder, text
 
 import contextlab
 from contextlab import cards, naming, seals, tensors, trained, verify
@@ -407,3 +407,26 @@ def test_a_second_stage_begins_with_the_first_and_tells_what_both_cost(texts: Pa
 
 def _steps(out: Path) -> list[str]:
     return [line for line in (out / "curve.jsonl").read_text().splitlines() if '"loss"' in line and "rate" in line]
+
+
+def test_validation_on_other_texts_leaves_all_documents_to_train_on(texts: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for number in range(3):
+        (other / f"{number}.txt").write_text(text(50 + number, 90))
+    card = run(texts, tmp_path / "out", validation_corpus=other)
+    assert card["corpus"]["held_back"] == []
+    assert len(card["validation_corpus"]["held_back"]) == card["gains"]["documents"] == 3
+    assert sum(document["tokens"] for document in card["corpus"]["read"]) == card["cost"]["tokens"]
+    with pytest.raises(UserError, match="holds a run with another validation"):
+        run(texts, tmp_path / "out")
+    with pytest.raises(UserError, match="take them out of one of both"):
+        run(texts, tmp_path / "again", validation_corpus=texts)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_one_file_or_three_documents_can_be_trained_on(count: int, tmp_path: Path) -> None:
+    small = folder(tmp_path / "small", documents=count, words=200)
+    card = run(small, tmp_path / "out", tokens=300, rows=min(count, 2))
+    assert len(card["corpus"]["held_back"]) == count
+    assert {document["document"] for document in card["corpus"]["read"]} <= {f"books.txt#{n}" for n in range(count)}

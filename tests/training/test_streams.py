@@ -182,3 +182,15 @@ def test_shuffled_sequences_are_read_segment_by_segment_from_an_empty_state() ->
         assert [(*part.documents, *part.begins) for part in parts] == [(document, first + n) for n in (0, 4, 8)]
         begins.append((document, first))
     assert sorted(begins) == [(n, begin) for n in range(3) for begin in range(0, 60, 12)]
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_what_was_read_of_every_document_is_known_from_the_positions(shuffled: bool) -> None:
+    corpus = made([61, 40, 33])
+    streams = Streams(corpus, range(3), 2, 5, shuffled=shuffled, sequence=10)
+    counted = dict.fromkeys(range(3), 0)
+    for _ in range(40):
+        batch = streams.next()
+        for document, length in zip(batch.documents, batch.lengths_B.tolist(), strict=True):
+            counted[document] += length
+        assert streams.read() == {n: tokens for n, tokens in counted.items() if tokens}

@@ -205,3 +205,10 @@ def test_a_window_reconstructs_as_it_reads_cold(built: Corpus) -> None:
 def test_what_is_scored_may_be_shorter_than_a_segment(built: Corpus) -> None:
     one = Validator(learner(), built, options(scored=16, history=80), 32)
     assert (one.history_BH.shape[1], one.scored_BS.shape[1]) == (80, 16)
+
+
+def test_a_single_document_gives_two_texts() -> None:
+    alone = Validator(learner(), made([250]).with_ends_held_back(), options(), 32)
+    assert len(alone.documents) == 2
+    assert not torch.equal(alone.scored_BS[0], alone.scored_BS[1])
+    assert alone().content_error is None

@@ -31,6 +31,9 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of checkpoints, curve, weights and card; again, it resumes.")],
     backbone: BackboneName = "smollm2-135m",
     device: Annotated[str | None, typer.Option(help="Torch device; the GPU when there is one.")] = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Texts to validate on; documents of the corpus are held back when not given.")
+    ] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Documents side by side.")] = None,
     segment: Annotated[int | None, typer.Option(min=1, help="Tokens that a gradient reaches through.")] = None,
     lr: Annotated[float | None, typer.Option(help="Highest learning rate; the method's own when not given.")] = None,
@@ -54,7 +57,8 @@ def train(
     from contextlab.training.run import train as run
 
     screen = _live() if sys.stderr.isatty() and not as_json else None
-    card = run(method, corpus, out=out, backbone=backbone, device=device, tokens=tokens, on_line=screen, **options)
+    where: dict[str, Any] = {"out": out, "backbone": backbone, "device": device, "validation_corpus": validation}
+    card = run(method, corpus, tokens=tokens, on_line=screen, **where, **options)
     if os.environ.get("RANK", "0") != "0":
         return
     if as_json:

@@ -17,6 +17,7 @@ from contextlab.method import AnyMethod
 from contextlab.training.corpus import Corpus
 from contextlab.training.loop import Trainer
 from contextlab.training.options import TrainConfig
+from contextlab.training.streams import Streams
 from contextlab.training.validation import Validation
 from contextlab.version import __version__
 
@@ -30,6 +31,7 @@ def of(
     name: str,
     method: AnyMethod,
     corpus: Corpus,
+    held_back: Corpus,
     settings: TrainConfig,
     trainer: Trainer,
     validations: Sequence[tuple[int, Validation]],
@@ -43,6 +45,7 @@ def of(
         name: of the method, as the user wrote it.
         method: with the weights that were written.
         corpus: that it was trained on.
+        held_back: of the documents that validation has read.
         settings: of the run.
         trainer: at its end.
         validations: each with the tokens trained until then, the last one of the weights that were written.
@@ -67,7 +70,8 @@ def of(
             "parameters": method.added_parameters,
             "dtype": settings.storage,
         },
-        "corpus": _corpus(corpus),
+        "corpus": {**_corpus(corpus), "read": _read(corpus, trainer.streams)},
+        **({} if held_back is corpus else {"validation_corpus": _corpus(held_back)}),
         "training": {**settings.as_dict(), "segment": trainer.streams.segment, "processes": trainer.processes.count},
         "cost": _cost(trainer, begun),
         "begun_with": begun
@@ -122,6 +126,11 @@ def _corpus(corpus: Corpus) -> dict[str, Any]:
         "licences": sorted(licence for licence in licences if licence),
         "works": works[:WORKS],
     }
+
+
+def _read(corpus: Corpus, streams: Streams) -> list[dict[str, Any]]:
+    """The documents that were learned from, and how many tokens of each; of several processes those of the first."""
+    return [{"document": corpus.documents[n].name, "tokens": tokens} for n, tokens in sorted(streams.read().items())]
 
 
 def _parts(steps: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:

@@ -36,6 +36,8 @@ HELD_BACK = 0.05
 LEAST_HELD_BACK = 2
 WANTED_HELD_BACK, MOST_HELD_BACK = 12, 0.2
 """Documents that are held back where their share is smaller, unless they are more than a fifth of all."""
+FEW, END = 5, 0.2
+"""Of fewer different documents the end of each is held back, this share of its tokens, and no whole document."""
 TOKENS, ABOUT = "tokens.bin", "documents.json"
 LARGEST = 2**32
 """The most bytes of the file about the documents."""
@@ -53,6 +55,7 @@ class DocumentSpan:
         about: title, author, source and licence, where the corpus names them.
         context: tokens at its beginning that its prompts and answers are about.
         answers: first token and end of every answer; without any, the loss of all tokens counts.
+        part: which part of its text it is; an end is held back.
     """
 
     name: str
@@ -62,6 +65,7 @@ class DocumentSpan:
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     context: int = 0
     answers: tuple[tuple[int, int], ...] = ()
+    part: Literal["whole", "beginning", "end"] = "whole"
 
     def marks(self, begin: int, end: int) -> list[int]:
         """For tokens `begin` to `end`, 1 where a token's loss counts and 0 elsewhere."""
@@ -85,6 +89,7 @@ class Corpus:
         documents: in the order of the files.
         ids: the tokens of all documents, one document after the other.
         most: the largest token.
+        held: which documents are for validation: some of them, or all or none where another corpus is beside it.
     """
 
     name: str
@@ -93,6 +98,7 @@ class Corpus:
     documents: tuple[DocumentSpan, ...]
     ids: np.ndarray[Any, Any]
     most: int = 0
+    held: Literal["some", "all", "none"] = "some"
 
     def piece(self, document: int, begin: int = 0, end: int | None = None) -> Tensor:
         """`tokens_T` of a document, int64."""
@@ -106,10 +112,16 @@ class Corpus:
 
         A document's digest decides, so that adding others changes little; copies of a text are held back together.
         """
+        if self.held == "none":
+            return []
+        ends = [n for n, entry in enumerate(self.documents) if entry.part == "end"]
+        if ends:
+            return ends
         rank = {entry.sha256: _rank(entry.sha256) for entry in self.documents}
         ordered = sorted(rank, key=lambda sha256: rank[sha256])
         wanted = min(WANTED_HELD_BACK, int(MOST_HELD_BACK * len(rank)))
         few = max(LEAST_HELD_BACK, wanted, sum(share < HELD_BACK for share in rank.values()))
+        few = len(rank) if self.held == "all" else few
         first = {entry.sha256: n for n, entry in reversed([*enumerate(self.documents)])}
         return [first[sha256] for sha256 in ordered[:few]]
 
@@ -125,9 +137,33 @@ class Corpus:
         if not left:
             raise UserError(
                 f"The corpus {self.name} has {len(self.documents)} documents, and {LEAST_HELD_BACK} are held back for "
-                f"validation: give at least {LEAST_HELD_BACK + 1} that differ."
+                f"validation: give at least {LEAST_HELD_BACK + 1} that differ, or other texts with --validation."
             )
         return left
+
+    def beside(self, other: Corpus) -> Corpus:
+        """This corpus without held-back documents, for another one is there to validate on.
+
+        Raises:
+            UserError: when a text is in both.
+        """
+        both = {entry.sha256 for entry in self.documents} & {entry.sha256 for entry in other.documents}
+        if both:
+            first = next(entry.name for entry in self.documents if entry.sha256 in both)
+            raise UserError(
+                f"{len(both)} texts of {self.name} are in {other.name} too, as {first}: take them out of one of both."
+            )
+        return dataclasses.replace(self, held="none")
+
+    def with_ends_held_back(self) -> Corpus:
+        """This corpus; where it has few documents, each is divided into a beginning, and an end that is held back.
+
+        Documents with answers stay whole, and so does one of a few tokens.
+        """
+        few = len({entry.sha256 for entry in self.documents}) < FEW
+        if not few or any(entry.answers or int(END * entry.tokens) < 2 for entry in self.documents):
+            return self
+        return dataclasses.replace(self, documents=tuple(part for entry in self.documents for part in _parts(entry)))
 
     def check(self, segment: int) -> None:
         """Refuse a corpus that has no segment to train on.
@@ -153,6 +189,14 @@ class _About(pydantic.BaseModel):
     most: int = Field(ge=0)
     sha256: str
     documents: tuple[DocumentSpan, ...] = Field(min_length=1)
+
+
+def _parts(entry: DocumentSpan) -> tuple[DocumentSpan, DocumentSpan]:
+    """The beginning and the end of a document."""
+    cut = entry.tokens - int(END * entry.tokens)
+    beginning = dataclasses.replace(entry, tokens=cut, part="beginning")
+    end = {"start": entry.start + cut, "tokens": entry.tokens - cut, "sha256": f"{entry.sha256} end", "part": "end"}
+    return beginning, dataclasses.replace(entry, **end)  # type: ignore[arg-type]
 
 
 def _rank(sha256: str) -> float:

@@ -15,6 +15,7 @@ import torch
 
 from contextlab import backbone as backbones
 from contextlab import cards, files, naming, process, registry, tensors
+from contextlab.backbone import Backbone
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
@@ -42,6 +43,7 @@ def train(
     out: str | Path,
     backbone: str = EMBEDDED,
     device: str | None = None,
+    validation_corpus: str | Path | None = None,
     on_line: Callable[[CurveLine], None] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -57,6 +59,8 @@ def train(
         out: folder of checkpoints, curve, weights and card.
         backbone: name, hub id, folder or GGUF file, with updates after a `+`.
         device: torch device; chosen by the machine when None.
+        validation_corpus: of the texts that validation reads, in the forms of `corpus`, which is then trained on as a
+            whole; documents of `corpus` that are held back when None.
         on_line: called with every line of the curve.
         **options: fields of `options.TrainConfig`, `tokens` at least.
 
@@ -78,9 +82,9 @@ def train(
         model = backbones.load(backbone, device=device or processes.device, dtype="float32")
         stack.enter_context(torch.random.fork_rng([model.device] if model.device.type == "cuda" else []))
         torch.manual_seed(settings.seed)
-        run = _Run(
-            registry.without_folder(named.name), named.build(model), prepare(corpus, model), settings, folder, processes
-        )
+        texts, held_back = _corpora(corpus, validation_corpus, model)
+        name = registry.without_folder(named.name)
+        run = _Run(name, named.build(model), texts, held_back, settings, folder, processes)
         return run.completed(on_line or (lambda _: None))
 
 
@@ -91,6 +95,16 @@ def _untrained(named: NamedMethod) -> NamedMethod:
         return named
     config = named.kind.Config.parse({**settings, "weights": "none"}, named.name)
     return dataclasses.replace(named, config=config)
+
+
+def _corpora(corpus: str | Path, validation: str | Path | None, backbone: Backbone) -> tuple[Corpus, Corpus]:
+    """The corpus to train on, and the one whose held-back documents validation reads, which may be the same."""
+    texts = prepare(corpus, backbone)
+    if validation is None:
+        texts = texts.with_ends_held_back()
+        return texts, texts
+    held_back = dataclasses.replace(prepare(validation, backbone), held="all")
+    return texts.beside(held_back), held_back
 
 
 def _folder(out: str | Path) -> Path:
@@ -104,9 +118,17 @@ class _Run:
     """One run: what it trains, on what, and where it is kept."""
 
     def __init__(
-        self, name: str, method: AnyMethod, corpus: Corpus, settings: TrainConfig, out: Path, processes: Processes
+        self,
+        name: str,
+        method: AnyMethod,
+        corpus: Corpus,
+        held_back: Corpus,
+        settings: TrainConfig,
+        out: Path,
+        processes: Processes,
     ) -> None:
         self.name, self.method, self.corpus, self.settings, self.out = name, method, corpus, settings, out
+        self.held_back = held_back
         self.processes, self.begun = processes, method.card
         self.segment = settings.length(method.capabilities.segment, method.backbone.max_positions)
         corpus.check(self.segment)
@@ -125,7 +147,7 @@ class _Run:
         objective = named_objective(settings.objective, method, corpus)
         objective.check(self.segment)
         self.trainer = Trainer(method, streams, objective, settings, processes)
-        self.validator = Validator(method, corpus, settings, self.segment)
+        self.validator = Validator(method, held_back, settings, self.segment)
 
     def completed(self, on_line: Callable[[CurveLine], None]) -> dict[str, Any]:
         """All steps that are left, and the card."""
@@ -230,6 +252,7 @@ class _Run:
                 self.name,
                 self.method,
                 self.corpus,
+                self.held_back,
                 self.settings,
                 self.trainer,
                 [(line["tokens"], Validation(**line["validation"])) for line in self.validations],
@@ -253,6 +276,7 @@ class _Run:
             "backbone": self.method.backbone.digest,
             "corpus": self.corpus.key,
             "training": self.settings.as_dict(),
+            **({} if self.held_back is self.corpus else {"validation": self.held_back.key}),
         }
 
     def _matched(self) -> dict[str, Any] | None:
@@ -267,8 +291,8 @@ class _Run:
         about = self._about()
         if not isinstance(stored.get("training"), dict):
             raise UserError(f"{self.out / RUN} says nothing of the training: delete it, or choose another --out.")
-        for part in ("method", "settings", "backbone", "corpus"):
-            if stored.get(part) != about[part]:
+        for part in ("method", "settings", "backbone", "corpus", "validation"):
+            if stored.get(part) != about.get(part):
                 raise UserError(
                     f"{self.out} holds a run with another {part}: choose another --out, or the same {part}."
                 )

@@ -13,6 +13,7 @@ import dataclasses
 import heapq
 import random
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -127,6 +128,18 @@ class Streams:
             self._orders = {key: drawn for key, drawn in self._orders.items() if key[0] != row}
             self._orders[row, epoch] = order
         return self._orders[row, epoch]
+
+    def read(self) -> dict[int, int]:
+        """Tokens of every document that the rows of this process have read, again in every pass."""
+        tokens: Counter[int] = Counter()
+        for row, (last, index, done) in enumerate(self.position):
+            for epoch in range(last + 1):
+                order = self.order(row, epoch)
+                for stretch in order if epoch < last else order[:index]:
+                    tokens[self.stretches[stretch][0]] += self._length(stretch)
+            if done:
+                tokens[self.stretches[self.order(row, last)[index]][0]] += done
+        return dict(tokens)
 
     def fits(self, positions: Sequence[Position]) -> bool:
         """Whether these can be the positions of the rows."""

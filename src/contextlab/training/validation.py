@@ -85,7 +85,11 @@ class Validator:
         self.method = method
         backbone = method.backbone
         lengths = {n: corpus.documents[n].tokens for n in corpus.held_back}
-        history, scored = _lengths(sorted(lengths.values())[-2], backbone.max_positions, settings, segment, corpus.name)
+        # One document is two texts: each is the other memory of the other.
+        texts, longest = (
+            (settings.texts, sorted(lengths.values())[-2]) if len(lengths) > 1 else (2, max(lengths.values()))
+        )
+        history, scored = _lengths(longest, backbone.max_positions, settings, segment, corpus.name)
         long = [n for n, length in lengths.items() if length >= history + scored]
         if settings.documents is not None and settings.documents > len(long):
             raise UserError(
@@ -94,8 +98,8 @@ class Validator:
             )
         long = long[: settings.documents or DOCUMENTS]
         # Of texts that stand one after another no two are of one document: each is the other memory of the one before.
-        places = [(n, number) for number in range(settings.texts) for n in long]
-        begins = [(lengths[n] - history - scored) * (number + 1) // (settings.texts + 1) for n, number in places]
+        places = [(n, number) for number in range(texts) for n in long]
+        begins = [(lengths[n] - history - scored) * (number + 1) // (texts + 1) for n, number in places]
         pieces = [
             corpus.piece(n, begin, begin + history + scored) for (n, _), begin in zip(places, begins, strict=True)
         ]
