@@ -46,7 +46,7 @@ def train(
 ) -> None:
     """Train what a method learns, and write its weights and their card; run again, it resumes."""
     shown = {"rows": rows, "segment": segment, "lr": lr, "objective": objective, "seed": seed}
-    options = {name: value for name, value in shown.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in shown.items() if value is not None}
     for name, value in settings_of(setting or []).items():
         if name in options or name == "tokens":
             raise typer.BadParameter(f"{name} is given twice: keep one of --{name} and --set {name}=.")
