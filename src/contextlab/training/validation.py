@@ -86,9 +86,8 @@ class Validator:
         backbone = method.backbone
         lengths = {n: corpus.documents[n].tokens for n in corpus.held_back}
         # One document is two texts: each is the other memory of the other.
-        texts, longest = (
-            (settings.texts, sorted(lengths.values())[-2]) if len(lengths) > 1 else (2, max(lengths.values()))
-        )
+        texts = settings.texts if len(lengths) > 1 else max(settings.texts, 2)
+        longest = sorted(lengths.values())[-2] if len(lengths) > 1 else max(lengths.values()) // texts
         history, scored = _lengths(longest, backbone.max_positions, settings, segment, corpus.name)
         long = [n for n, length in lengths.items() if length >= history + scored]
         if settings.documents is not None and settings.documents > len(long):
