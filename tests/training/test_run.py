@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from toy_corpus import folder, text
 
 import contextlab
-from contextlab import cards, naming, seals, tensors, trained, verify
+from contextlab import cards, naming, registry, seals, tensors, trained, verify
 from contextlab.errors import UserError
 from contextlab.training import checkpoint, records
 from contextlab.training.loop import Trainer
+from contextlab.training.options import TrainConfig
 from contextlab.training.run import CURVE, RUN, _signals
 from contextlab.training.validation import Validator
 
@@ -44,7 +46,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def run(texts: Path, out: Path, /, **changed: Any) -> dict[str, Any]:
-    options = {**SETTINGS, **changed}
+    options = {name: value for name, value in {**SETTINGS, **changed}.items() if value is not None}
     return contextlab.train(options.pop("method", METHOD), texts, out=out, **options)
 
 
@@ -430,3 +432,67 @@ def test_one_file_or_three_documents_can_be_trained_on(count: int, tmp_path: Pat
     card = run(small, tmp_path / "out", tokens=300, rows=min(count, 2))
     assert len(card["corpus"]["held_back"]) == count
     assert {document["document"] for document in card["corpus"]["read"]} <= {f"books.txt#{n}" for n in range(count)}
+
+
+def test_the_rate_with_the_lowest_loss_on_held_back_texts_is_taken(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = {"grid": "1e-4|1e-2", "grid_tokens": 300, "lr": None}
+    card = run(texts, out, **options)
+    losses = {trial["lr"]: trial["loss"] for trial in card["grid"]}
+    assert losses.keys() == {1e-4, 1e-2}
+    assert card["training"]["lr"] == min(losses, key=lambda rate: losses[rate])
+    for rate, loss in losses.items():
+        alone = run(texts, tmp_path / f"{rate:g}", lr=rate, tokens=300, evaluate_every=300)
+        assert alone["gains"]["loss"] == loss
+    assert run(texts, out, **options) == card
+    with pytest.raises(UserError, match="keep one of the two"):
+        run(texts, tmp_path / "again", grid="1e-4")
+
+
+def test_a_training_without_progress_ends_and_its_best_weights_stay(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = {"lr": 0.3, "schedule": "constant", "tokens": 3000, "evaluate_every": 100, "patience": 2}
+    card = run(texts, out, **options)
+    during = [(tokens, loss) for tokens, loss in validations(out) if tokens][:-1]
+    assert card["stopped"] == during[-1][0] < 3000
+    assert card["best"]["tokens"] == min(during, key=lambda line: line[1])[0] == during[-3][0]
+    method = contextlab.load(METHOD, "tiny-llama", weights=out / card["best"]["file"])
+    assert method.weights_digest != contextlab.load(str(out), "tiny-llama").weights_digest
+    assert run(texts, out, **options) == card
+
+
+def test_the_fair_protocol_is_the_same_for_all_methods(texts: Path, tmp_path: Path) -> None:
+    kinds = [registry.method_class(name).Config for name in ("longmem", "evalm", "window")]
+    first, *others = [TrainConfig.of(kind, {"tokens": 10, "protocol": "fair"}) for kind in kinds]
+    assert all(other == first for other in others)
+    assert TrainConfig.of(kinds[0], {"tokens": 10}) != TrainConfig.of(kinds[2], {"tokens": 10})
+    with pytest.raises(UserError, match="protocol=fair sets order=shuffled for all methods: leave order out"):
+        TrainConfig.of(kinds[0], {"tokens": 10, "protocol": "fair", "order": "documents"})
+
+
+def test_curves_are_shown_in_tensorboard(texts: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = tmp_path / "out"
+    run(texts, out, log="tensorboard")
+    events = EventAccumulator(str(out / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
+        (tokens, pytest.approx(loss, rel=1e-6)) for tokens, loss in losses(out)
+    ]
+    assert {event.step for event in events.Scalars("validation/loss")} == {tokens for tokens, _ in validations(out)}
+
+
+def test_the_folder_of_a_run_has_a_readme_of_the_hub(texts: Path, tmp_path: Path) -> None:
+    card = run(texts, tmp_path / "out", licence="CC0")
+    readme = (tmp_path / "out" / "README.md").read_text()
+    _, head, body = readme.split("---\n")
+    assert yaml.safe_load(head) == {
+        "library_name": "contextlab",
+        "base_model": "tiny-llama",
+        "tags": ["contextlab", "longmem"],
+    }
+    assert f"{card['cost']['tokens']:,} tokens" in body
+    assert "licences: CC0" in body
+    assert len(card["provenance"]["code"]) == 64

@@ -12,7 +12,9 @@ import torch
 import transformers
 
 from contextlab import cards, files, grammar
+from contextlab.harness import code
 from contextlab.harness.identity import command, commit, hardware
+from contextlab.harness.store import digest
 from contextlab.method import AnyMethod
 from contextlab.training.corpus import Corpus
 from contextlab.training.loop import Trainer
@@ -70,8 +72,8 @@ def of(
             "parameters": method.added_parameters,
             "dtype": settings.storage,
         },
-        "corpus": {**_corpus(corpus), "read": _read(corpus, trainer.streams)},
-        **({} if held_back is corpus else {"validation_corpus": _corpus(held_back)}),
+        "corpus": {**_corpus(corpus, settings.licence), "read": _read(corpus, trainer.streams)},
+        **({} if held_back is corpus else {"validation_corpus": _corpus(held_back, "")}),
         "training": {**settings.as_dict(), "segment": trainer.streams.segment, "processes": trainer.processes.count},
         "cost": _cost(trainer, begun),
         "begun_with": begun
@@ -86,6 +88,7 @@ def of(
         "provenance": {
             "contextlab": __version__,
             "commit": commit(),
+            "code": digest(code.modules([type(method), type(backbone), Trainer])),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "device": hardware(backbone.device),
@@ -111,8 +114,8 @@ def _cost(trainer: Trainer, begun: cards.Card | None) -> dict[str, Any]:
     return {"flops": flops, "peak_bytes": peak, "seconds": seconds, "tokens": tokens}
 
 
-def _corpus(corpus: Corpus) -> dict[str, Any]:
-    """The corpus of the training, with the works and licences that it names."""
+def _corpus(corpus: Corpus, licence: str = "") -> dict[str, Any]:
+    """The corpus of the training, with its works and licences; the user's licence where the corpus names none."""
     held_back = set(corpus.held_back)
     works = [{**entry.about, "held_back": n in held_back} for n, entry in enumerate(corpus.documents) if entry.about]
     licences = {entry.about.get("licence") or entry.about.get("license") for entry in corpus.documents}
@@ -123,7 +126,7 @@ def _corpus(corpus: Corpus) -> dict[str, Any]:
         "documents": len(corpus.documents),
         "held_back": [corpus.documents[n].name for n in corpus.held_back],
         "tokens": sum(entry.tokens for entry in corpus.documents),
-        "licences": sorted(licence for licence in licences if licence),
+        "licences": sorted(filter(None, licences)) or [licence] * bool(licence),
         "works": works[:WORKS],
     }
 

@@ -10,9 +10,28 @@ import pydantic
 from pydantic import Field
 
 from contextlab.config import Config, MethodConfig
-from contextlab.training.rates import checked
+from contextlab.errors import UserError
+from contextlab.training.rates import checked, several
 
 LOCAL = 1024
+FAIR: Mapping[str, Any] = {
+    "rows": 1,
+    "segment": 4096,
+    "sequence": 8192,
+    "order": "shuffled",
+    "schedule": "cosine",
+    "warmup": 0.05,
+    "betas": (0.9, 0.95),
+    "eps": 1e-8,
+    "weight_decay": 0.01,
+    "clip": 1.0,
+    "accumulate": 1,
+    "documents": 12,
+    "history": 3072,
+    "scored": 1024,
+    "grid": "3e-4|1e-3|3e-3",
+}
+"""What is the same for all methods that are compared as pairs, whatever a method's own defaults are."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -28,7 +47,12 @@ class TrainConfig(Config):
             not given, whole documents, or one segment with order=shuffled.
         segments: what a method writes into its memory in one of its segments and reads in the next gets a gradient only
             where both are in one batch; not used with `segment`.
+        protocol: `fair` sets all that two methods must have in common to be compared (`FAIR`); their defaults count
+            with `own`.
         lr: the highest learning rate.
+        grid: learning rates between `|`, of which the one is taken that has the lowest loss on held-back texts after a
+            training of `grid_tokens`; none is searched when empty.
+        grid_tokens: of each of these trainings.
         rates: factors of `lr` for some of what is learned, as `summaries.*:10`: a pattern of names, a colon and a
             factor; several are separated by `|`, and the first that fits counts.
         schedule: how it falls from there to zero: `linear`, `polynomial`, `cosine`; or `constant`.
@@ -52,6 +76,9 @@ class TrainConfig(Config):
             segment once more, from the memory alone.
         scored: tokens that it scores; a segment when not given.
         dtype: of the products of linear layers; `auto` is bfloat16 on a GPU, and float32 elsewhere.
+        patience: validations without a lower loss after which the training ends; never when not given.
+        log: where curves are shown beside the file: `tensorboard`, in a folder of that name; or `none`.
+        licence: of the corpus, for the card, where its index names none.
         storage: type of the weights that are written at the end; int8 is for matrices, with a scale per output channel.
     """
 
@@ -60,7 +87,10 @@ class TrainConfig(Config):
     segment: pydantic.PositiveInt | None = None
     sequence: pydantic.PositiveInt | None = None
     segments: pydantic.PositiveInt = 1
+    protocol: Literal["own", "fair"] = "own"
     lr: pydantic.PositiveFloat = 1e-3
+    grid: Annotated[str, pydantic.AfterValidator(several)] = ""
+    grid_tokens: pydantic.PositiveInt = 32768
     rates: Annotated[str, pydantic.AfterValidator(checked)] = ""
     schedule: Literal["linear", "polynomial", "cosine", "constant"] = "cosine"
     power: pydantic.PositiveFloat = 1.0
@@ -81,6 +111,9 @@ class TrainConfig(Config):
     validation: Literal["completion", "reconstruction"] = "completion"
     scored: pydantic.PositiveInt | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    patience: pydantic.PositiveInt | None = None
+    log: Literal["none", "tensorboard"] = "none"
+    licence: str = ""
     storage: Literal["int8", "float16", "float32"] = "float16"
 
     @classmethod
@@ -88,9 +121,19 @@ class TrainConfig(Config):
         """The options; what they leave out is the method's own default, or else the general one.
 
         Raises:
-            UserError: for an unknown option or a wrong value.
+            UserError: for an unknown option, a wrong value, or one that the protocol sets.
         """
-        return cls.parse({**method.training_defaults, **options}, "train")
+        if options.get("protocol") != "fair":
+            return cls.parse({**method.training_defaults, **options}, "train")
+        fixed = next((name for name in options if name in FAIR and name != "grid"), None)
+        if fixed is not None:
+            raise UserError(f"protocol=fair sets {fixed}={FAIR[fixed]} for all methods: leave {fixed} out.")
+        return cls.parse({**FAIR, **options}, "train")
+
+    @property
+    def searched(self) -> tuple[float, ...]:
+        """The learning rates of the grid."""
+        return tuple(float(rate) for rate in self.grid.split("|") if rate)
 
     def length(self, local: int | None, positions: int) -> int:
         """Tokens of a segment.
@@ -126,6 +169,8 @@ class TrainConfig(Config):
             "scored",
             "validation",
             "storage",
+            "log",
+            "licence",
         }
         free |= {"tokens"} if self.schedule == "constant" and not self.warmup else set()
         earlier = {**type(self)(tokens=self.tokens).as_dict(), **earlier}

@@ -24,6 +24,21 @@ def checked(rates: str) -> str:
     return rates
 
 
+def several(grid: str) -> str:
+    """The setting `grid`, when it holds different learning rates.
+
+    Raises:
+        ValueError: when it does not.
+    """
+    try:
+        rates = [float(rate) for rate in grid.split("|") if rate]
+    except ValueError:
+        rates = [math.nan]
+    if not all(0 < rate < math.inf for rate in rates) or len(set(rates)) < len(rates):
+        raise ValueError("write different rates above 0 between |, as 3e-4|1e-3")
+    return grid
+
+
 def factors(rates: str, names: Sequence[str]) -> list[float]:
     """The factor of the learning rate of every parameter.
 

@@ -7,7 +7,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
 from contextlab.naming import NamedMethod
-from contextlab.training import card, checkpoint, records
+from contextlab.training import card, checkpoint, hub, records
+from contextlab.training.board import board
 from contextlab.training.checkpoint import Extra
 from contextlab.training.corpus import Corpus, prepare
 from contextlab.training.loop import Trainer
@@ -31,7 +32,7 @@ from contextlab.training.registry import named_objective
 from contextlab.training.streams import Streams
 from contextlab.training.validation import Validation, Validator
 
-RUN, CURVE = "run.json", "curve.jsonl"
+RUN, CURVE, BEST = "run.json", "curve.jsonl", "best.safetensors"
 
 CurveLine = dict[str, Any]
 
@@ -74,6 +75,22 @@ def train(
     named = _untrained(naming.single(method))
     settings = TrainConfig.of(named.kind.Config, options)
     folder, processes = _folder(out), Processes()
+    if settings.searched and "lr" in options:
+        raise UserError("lr names one learning rate, and grid several to choose from: keep one of the two.")
+    trials = list[dict[str, float]]()
+    for rate in settings.searched:
+        own = {
+            **options,
+            "lr": rate,
+            "grid": "",
+            "tokens": settings.grid_tokens,
+            "evaluate_every": settings.grid_tokens,
+        }
+        place: dict[str, Any] = {"out": folder / "grid" / f"{rate:g}", "backbone": backbone, "device": device}
+        trial = train(method, corpus, validation_corpus=validation_corpus, **place, **own)
+        trials.append({"lr": rate, "tokens": trial["cost"]["tokens"], "loss": trial["gains"]["loss"]})
+    if trials:
+        settings = dataclasses.replace(settings, lr=min(trials, key=lambda trial: trial["loss"])["lr"])
     with contextlib.ExitStack() as stack:
         if processes.first:
             stack.enter_context(records.held(folder))
@@ -85,7 +102,7 @@ def train(
         texts, held_back = _corpora(corpus, validation_corpus, model)
         name = registry.without_folder(named.name)
         run = _Run(name, named.build(model), texts, held_back, settings, folder, processes)
-        return run.completed(on_line or (lambda _: None))
+        return run.completed(on_line or (lambda _: None), trials)
 
 
 def _untrained(named: NamedMethod) -> NamedMethod:
@@ -149,8 +166,9 @@ class _Run:
         self.trainer = Trainer(method, streams, objective, settings, processes)
         self.validator = Validator(method, held_back, settings, self.segment)
 
-    def completed(self, on_line: Callable[[CurveLine], None]) -> dict[str, Any]:
-        """All steps that are left, and the card."""
+    def completed(self, on_line: Callable[[CurveLine], None], trials: Sequence[dict[str, float]]) -> dict[str, Any]:
+        """All steps that are left, and the card, with the trials of the learning rate."""
+        self.trials = trials
         stored = self._matched()
         finished = self._finished()
         if finished is not None:
@@ -167,6 +185,7 @@ class _Run:
             last = self.validations[-1]["validation"]
             self.validator.references = last["window"], last["full"]
         self.on_line = on_line
+        self.board = board(self.settings.log, self.out, self.trainer.progress.tokens, first=self.processes.first)
         try:
             with _signals() as stop:
                 self._train(stop)
@@ -181,7 +200,10 @@ class _Run:
             return None
         known, weights = cards.read(self.out / cards.CARD), self.out / cards.FILE
         training = written.get("training")
-        enough = isinstance(training, dict) and training.get("tokens", 0) >= self.settings.tokens
+        enough = isinstance(training, dict) and (
+            training.get("tokens", 0) >= self.settings.tokens
+            or (written.get("stopped") is not None and training.get("patience") == self.settings.patience)
+        )
         whole = weights.is_file() and files.sha256(weights) == known.weights.sha256
         return written if enough and whole and records.ended(self.out / CURVE, written) else None
 
@@ -191,7 +213,8 @@ class _Run:
         saved, started, begun = time.monotonic(), time.monotonic(), dataclasses.replace(trainer.progress)
         if not self.validations:
             self._validate()
-        while trainer.progress.tokens < self.settings.tokens:
+        (stale,) = self._agreed(self._stale)
+        while trainer.progress.tokens < self.settings.tokens and not stale:
             before = trainer.progress.tokens
             step = trainer.step()
             learned = step.tokens - begun.tokens
@@ -201,12 +224,26 @@ class _Run:
             self._say({**step.line(), "tokens_per_second": speed, "seconds_left": left})
             if before // every < step.tokens // every and step.tokens < self.settings.tokens:
                 self._validate()
-            stopped, due = self._agreed(stop.is_set(), time.monotonic() - saved >= self.settings.checkpoint_every)
+            due = time.monotonic() - saved >= self.settings.checkpoint_every
+            stopped, due, stale = self._agreed(stop.is_set(), due, self._stale)
             if stopped or due:
                 self._save()
                 saved = time.monotonic()
-            if stopped and trainer.progress.tokens < self.settings.tokens:
+            if stopped and trainer.progress.tokens < self.settings.tokens and not stale:
                 raise KeyboardInterrupt
+
+    @property
+    def _losses(self) -> list[float]:
+        """Losses on held-back texts during the training, without that before the first step."""
+        return [line["validation"]["loss"] for line in self.validations if line["tokens"]]
+
+    @property
+    def _stale(self) -> bool:
+        """Whether the loss on held-back texts has not fallen for as many validations as the user waits."""
+        losses, patience = self._losses, self.settings.patience
+        if patience is None or not losses:
+            return False
+        return len(losses) - 1 - losses.index(min(losses)) >= patience
 
     def _agreed(self, *wishes: bool) -> list[bool]:
         """Whether any of the processes wishes it: all of them do the same."""
@@ -221,10 +258,14 @@ class _Run:
         line = {"tokens": self.trainer.progress.tokens, "validation": validation.line()}
         self.validations.append(line)
         self._say(line)
+        losses = self._losses
+        if losses and losses[-1] == min(losses):
+            self.method.save_weights(self.out / BEST, dtype=tensors.dtype_named(self.settings.storage))
 
     def _say(self, line: CurveLine) -> None:
         if self.processes.first:
             self.curve.append(line)
+            self.board(line)
             self.on_line(line)
 
     def _save(self) -> None:
@@ -260,12 +301,29 @@ class _Run:
                 path,
                 self.begun,
             )
+            written |= {"grid": list(self.trials), "best": self._best(), "stopped": self._stopped}
             # Between two cards there is none: that of the weights before would not be theirs.
             (self.out / cards.CARD).unlink(missing_ok=True)
             files.rename(path, self.out / cards.FILE)
             records.write(self.out / cards.CARD, written)
+            files.write(self.out / hub.README, hub.readme(written))
         self.processes.wait()
         return records.read(self.out / cards.CARD) or {}
+
+    @property
+    def _stopped(self) -> int | None:
+        """Tokens after which the training ended early; None where it had all of them."""
+        tokens = self.trainer.progress.tokens
+        return tokens if tokens < self.settings.tokens else None
+
+    def _best(self) -> dict[str, Any] | None:
+        """The weights with the lowest loss on held-back texts, where they are not the last ones."""
+        during = [line for line in self.validations[:-1] if line["tokens"]]
+        best = min(during, key=lambda line: float(line["validation"]["loss"]), default=None)
+        if best is None or best["validation"]["loss"] >= self._losses[-1]:
+            return None
+        loss = best["validation"]["loss"]
+        return {"tokens": best["tokens"], "loss": loss, "file": BEST, "sha256": files.sha256(self.out / BEST)}
 
     def _about(self) -> dict[str, Any]:
         """The identity of a run, which is the same in every command that continues it."""
