@@ -28,7 +28,7 @@ def board(log: str, out: Path, tokens: int, *, first: bool) -> Callable[[Mapping
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError("log=tensorboard needs TensorBoard: pip install contextlab[tensorboard], or leave log out.") from None
+        raise UserError("log=tensorboard needs contextlab[tensorboard]: install it, or leave log out.") from None
     writer: Any = SummaryWriter(str(out / FOLDER), purge_step=tokens or None)
 
     def show(line: Mapping[str, Any]) -> None:
