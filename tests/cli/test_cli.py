@@ -24,7 +24,7 @@ from contextlab.testing import laws
 
 TOY = Path(__file__).parents[1] / "harness" / "toy_parts.py"
 COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))
-COMMANDS = ("bench", "train", "ls", "check", "table", "reproduce", "data", "kernels", "verify", "doctor")
+COMMANDS = ("bench", "train", "ls", "check", "table", "reproduce", "data", "kernels", "verify", "doctor", "new")
 HEAVY = {"torch", "transformers", "pandas", "numpy", "contextlab.backbone"}
 
 

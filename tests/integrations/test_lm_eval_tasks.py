@@ -72,7 +72,8 @@ def test_every_file_is_found_and_every_set_has_one() -> None:
     icl_tasks = {f"contextlab_icl_{name}" for name in SETS}
     answer_tasks = {f"contextlab_{name}" for name in (*WRITTEN, *RANKED, "metaicl_written")}
     others = {"contextlab_chapterbreak", "contextlab_pg22", "contextlab_wikitext"}
-    assert set(manager().all_subtasks) == icl_tasks | answer_tasks | others
+    own = {f"contextlab_{name}" for name in ("questions", "choices", "labels", "texts")}
+    assert set(manager().all_subtasks) == icl_tasks | answer_tasks | others | own
     assert manager().all_tags == ["contextlab_icl"]
 
 
@@ -195,3 +196,47 @@ def test_choices_and_documents_are_whole() -> None:
     doc = choices("chapterbreak", "ctx-512", method="full")["test"][0]
     assert (doc["context"], doc["choices"][doc["gold"]]) == (example.context, example.candidates[example.answer])
     assert set(documents("wikitext", "valid")["test"].features) == {"id", "text"}
+
+
+def own_file(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    path = folder / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+OPTIONS = ["Rome", "Oslo"]
+ASKED = [
+    {"context": f"It is in {place}.", "question": f"Where {n}?", "answer": place, "options": OPTIONS}
+    for n, place in enumerate(OPTIONS * 2)
+]
+
+
+def test_questions_of_ones_own_are_the_same_in_both(tmp_path: Path, model: ContextLM) -> None:
+    path = own_file(tmp_path, ASKED)
+    settings = "prompt='{context} {question}'"
+    split = f"all(path={path},{settings},metric=contains)"
+    samples, results = harness(model, "contextlab_questions", split=split)
+    records, metrics = bench(tmp_path / "written", "questions", split)
+    predictions = {entry["id"]: entry["prediction"] for record in records for entry in record["questions"]}
+    assert {sample["doc"]["id"]: sample["resps"][0][0].partition("\n")[0].strip() for sample in samples} == predictions
+    assert all(results[f"{name},none"] == pytest.approx(metrics[name]["value"]) for name in ("contains", "f1"))
+    split = f"all(path={path},{settings})"
+    samples, _ = harness(model, "contextlab_choices", split=split)
+    records, _ = bench(tmp_path / "ranked", "choices", split)
+    nats = {entry["id"]: entry["nats"] for record in records for entry in record["questions"]}
+    assert nats.keys() == {sample["doc"]["id"] for sample in samples}
+    assert [sample["doc"]["gold"] for sample in samples] == [
+        OPTIONS.index(sample["doc"]["answers"][0]) for sample in samples
+    ]
+
+
+def test_labels_and_texts_of_ones_own_are_all_there(tmp_path: Path, model: ContextLM) -> None:
+    rows = [{"text": f"it is {n}", "label": ("even", "odd")[n % 2]} for n in range(10)]
+    path = own_file(tmp_path, rows)
+    split = f"all(path={path},k=2,n=3)"
+    samples, results = harness(model, "contextlab_labels", split=split)
+    assert sorted(sample["doc"]["id"] for sample in samples) == sorted(f"line/{n}" for n in range(1, 11))
+    _, metrics = bench(tmp_path / "labels", "labels", split)
+    assert results["acc,none"] == pytest.approx(metrics["accuracy"]["value"])
+    texts = documents("texts", f"all(path={path})")["test"]
+    assert texts["text"] == [row["text"] for row in rows]

@@ -22,6 +22,7 @@ from contextlab.cli.examples import print_examples
 from contextlab.cli.kernels import app as kernels
 from contextlab.cli.lm_eval import PASSED_ON, lm_eval
 from contextlab.cli.ls import ls
+from contextlab.cli.new import app as new
 from contextlab.cli.page import page
 from contextlab.cli.plot import plot
 from contextlab.cli.reproduce import reproduce
@@ -42,6 +43,7 @@ for command in (bench, chat, train, ls, check, table, plot, page, cost, diff, re
 app.command("lm_eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(data, name="data")
 app.add_typer(kernels, name="kernels")
+app.add_typer(new, name="new")
 
 # Typer does not export the base class of its usage errors, which is its own or click's, depending on the version.
 UsageError: Any = typer.BadParameter.__mro__[1]

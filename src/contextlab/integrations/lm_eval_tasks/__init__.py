@@ -17,6 +17,7 @@ from contextlab import grammar, registry
 from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.protocols.answers import AnswerProtocol, QuestionProtocol
 from contextlab.benchmarks.tasks.icl import ICL, ICLConfig, template
+from contextlab.benchmarks.tasks.labels import Labels, LabelsConfig
 from contextlab.harness.runner import seeded_example
 
 FOLDER = Path(__file__).parent
@@ -36,13 +37,33 @@ def icl(split: str, settings: str = "", data: str | None = None, seed: int = 0, 
     config = ICLConfig.parse(grammar.settings(settings, f"icl/{split}"), "icl")
     if template(ICL().check_split(split), config).scoring == "greedy":
         config = dataclasses.replace(config, scoring="label")
-    task = ICL(config)
-    form, protocol = template(split, config), task.protocol(split)
+    return _classified(ICL(config), split, data, seed)
+
+
+def labels(split: str = "all", data: str | None = None, seed: int = 0, **_: Any) -> Docs:
+    """The texts of a table after their demonstrations: the same as in `contextlab bench`, from the same seed.
+
+    Args:
+        split: with settings, as `all(path=FILE,k=4)`. Greedy scoring is replaced by the scoring of labels.
+        data: folder of data sets.
+        seed: seed of the demonstrations.
+    """
+    config = LabelsConfig.parse(grammar.split(split).settings, "labels")
+    if config.scoring == "greedy":
+        config = dataclasses.replace(config, scoring="label")
+    return _classified(Labels(config), grammar.split(split).name, data, seed)
+
+
+def _classified(task: ICL | Labels, split: str, data: str | None, seed: int) -> Docs:
+    """Every text to classify after its demonstrations."""
+    split = task.check_split(split)
+    examples, protocol = task.load(split, Path(data) if data else None).examples, task.protocol(split)
+    words = protocol.template.labels
     # Several label words of one class are several right choices.
-    gold = [[n for n, c in enumerate(_classes(form.labels)) if c == label] for label in range(len(form.labels))]
-    one_word = all(len(words) == 1 for words in form.labels)
+    gold = [[n for n, c in enumerate(_classes(words)) if c == label] for label in range(len(words))]
+    one_word = all(len(of_class) == 1 for of_class in words)
     docs = []
-    for block in task.load(split, Path(data) if data else None).examples:
+    for block in examples:
         with seeded_example(seed, block.id):
             drawn = list(protocol.draw(block))
         for shown, items in drawn:
@@ -70,7 +91,8 @@ def questions(task: str, split: str | None = None, ending: str = "", data: str |
     """
     known, name = registry.task_and_split(task, split)
     name = known.check_split(name + ending)
-    protocol = _protocol(task, split := known.spelled(name))
+    # With the folders of files, which labels leave out.
+    protocol = _protocol(task, split := grammar.spelled_split(name, known.config.changed()))
     docs = [
         {
             "id": question.id,
@@ -110,9 +132,10 @@ def choices(task: str, split: str, data: str | None = None, **_: Any) -> Docs:
     return {"test": Dataset.from_list(docs)}
 
 
-def documents(task: str, split: str, data: str | None = None, **_: Any) -> Docs:
+def documents(task: str, split: str | None = None, data: str | None = None, **_: Any) -> Docs:
     """The texts of a perplexity task."""
-    examples = registry.task(task).load(split, Path(data) if data else None).examples
+    known, name = registry.task_and_split(task, split)
+    examples = known.load(name, Path(data) if data else None).examples
     return {"test": Dataset.from_list([{"id": example.id, "text": example.text} for example in examples])}
 
 
