@@ -193,7 +193,7 @@ def test_a_model_built_otherwise_is_refused():
     config = transformers.OPTConfig(
         vocab_size=64, hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2
     )
-    with pytest.raises(UserError, match="not built like Llama or GPT-2"):
+    with pytest.raises(UserError, match="not built like Llama, GPT-2 or GPT-NeoX"):
         attention.anatomy(transformers.OPTForCausalLM(config))
 
 

@@ -13,8 +13,12 @@ from contextlab import backbone as backbones
 from contextlab.backbone import Backbone, UpdatedBackbone, linear_layers
 from contextlab.errors import UserError
 
-FAMILIES = ["tiny-llama", "tiny-gpt2", "tiny-opt", "tiny-qwen2"]
-PER_LAYER = {"tiny-llama": (4, 7), "tiny-gpt2": (2, 4), "tiny-opt": (4, 6), "tiny-qwen2": (4, 7)}
+FAMILIES = ["tiny-llama", "tiny-gpt2", "tiny-opt", "tiny-qwen2", "tiny-phi3", "tiny-gpt-neox"]
+PER_LAYER = {
+    **dict.fromkeys(("tiny-llama", "tiny-qwen2"), (4, 7)),
+    **dict.fromkeys(("tiny-gpt2", "tiny-phi3", "tiny-gpt-neox"), (2, 4)),
+    "tiny-opt": (4, 6),
+}
 
 
 @pytest.fixture(params=FAMILIES)
@@ -53,7 +57,13 @@ def test_all_linear_layers_of_the_blocks_are_there_and_no_others(backbone: Backb
 
 @pytest.mark.parametrize(
     ("family", "names"),
-    [("tiny-llama", {"k_proj", "v_proj"}), ("tiny-gpt2", {"c_attn"}), ("tiny-opt", {"k_proj", "v_proj"})],
+    [
+        ("tiny-llama", {"k_proj", "v_proj"}),
+        ("tiny-gpt2", {"c_attn"}),
+        ("tiny-opt", {"k_proj", "v_proj"}),
+        ("tiny-phi3", {"qkv_proj"}),
+        ("tiny-gpt-neox", {"query_key_value"}),
+    ],
 )
 def test_layers_that_keys_and_values_come_from(family: str, names: set[str]) -> None:
     layers = linear_layers(backbones.load(family, device="cpu"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contextlab.accounting.products import ProductCounter
-from contextlab.backbone import load
+from contextlab.backbone import TINY, load
 from contextlab.formula import Row
 from contextlab.method import Lengths
 from contextlab.methods.closed_book import ClosedBook
@@ -97,6 +97,8 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "ultragist": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=8, sinks=2)),
     "ultragist, few": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=5, M=9)),
 }
+OF_ATTENTIONS_OUTPUT = ("generative-adapter", "generative-adapter, random")
+"""Forms that adapt layers under names that GPT-NeoX does not have."""
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
@@ -164,22 +166,38 @@ def test_many_candidates_are_read_in_several_passes(backbone):
     assert method.formula().score(0, [len(one) for one in candidates]) == flops
 
 
-@pytest.mark.parametrize("family", ["tiny-qwen2", "tiny-opt"])
+@pytest.mark.parametrize("family", [name for name in TINY if name not in (*FAMILIES, "tiny-gpt-neox")])
 @pytest.mark.parametrize("name", ["full", "memtrm", "evalm", "generative-adapter"])
 def test_other_families_have_a_formula(name, family):
     read_in_pieces(FORMS[name](load(family)), (31, 1, 100), logprobs=False)
 
 
+@pytest.mark.parametrize("family", ["tiny-mistral", "tiny-gpt-neox"])
+@pytest.mark.parametrize("name", [name for name in FORMS if name not in OF_ATTENTIONS_OUTPUT])
+def test_own_windows_and_parallel_blocks_are_in_every_formula(name, family):
+    method = FORMS[name](load(family))
+    state = read_in_pieces(method, (150, 90))
+    _, flops = counted(lambda: method.score(state, CANDIDATES))
+    assert method.formula().score(240, [len(one) for one in CANDIDATES]) == flops
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_layers_whose_own_window_is_narrower_than_the_view_retrieve_nothing(rank):
+    method = Retrieval(load("tiny-mistral"), RetrievalConfig(N=30, K=8, M=60, sinks=2, rank=rank))
+    read_in_pieces(method, (150, 90))
+
+
 def test_what_has_no_formula_says_so():
-    backbone, narrow = load("tiny-llama"), load("tiny-mistral")
+    backbone, uneven = load("tiny-llama"), load("tiny-mistral")
+    uneven.config.layer_types = ["sliding_attention", "full_attention"] * 2
     assert Finetune(backbone).formula() is None
     assert LongMem(backbone, LongMemConfig(N=32, bank_scope="shared")).formula() is None
     assert DynamicEval(backbone, DynamicEvalConfig(parameters="*.mlp.*")).formula() is None
     assert Retrieval(backbone, RetrievalConfig(csz=8, K=16, representatives=2)).formula() is None
     for name in ("full", "closed-book", "longmem", "memtrm", "trime", "evalm", "retrieval", "hso", "dynamic-eval"):
-        assert FORMS[name](narrow).formula() is None
+        assert FORMS[name](uneven).formula() is None
     for name in ("generative-adapter", "ultragist", "window, updated"):
-        assert FORMS[name](narrow).formula() is None
+        assert FORMS[name](uneven).formula() is None
 
 
 def test_a_text_that_surprises_may_cost_more_than_the_formula_says():

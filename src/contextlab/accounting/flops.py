@@ -26,7 +26,7 @@ from torch.utils._mode_utils import no_dispatch
 from contextlab.accounting.watch import OF_TORCH, watching
 
 if TYPE_CHECKING:
-    from transformers import GPT2Config, LlamaConfig, OPTConfig, PreTrainedConfig
+    from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig, OPTConfig, PreTrainedConfig
 
 R = TypeVar("R")
 aten = torch.ops.aten
@@ -199,6 +199,12 @@ def opt_block_flops(tokens: int, visible_pairs: int, config: OPTConfig) -> int:
     """FLOPs of one OPT block, by hand; arguments as in `llama_block_flops`."""
     width = config.hidden_size
     return 4 * tokens * width * (2 * width + config.ffn_dim) + 4 * visible_pairs * width
+
+
+def gpt_neox_block_flops(tokens: int, visible_pairs: int, config: GPTNeoXConfig) -> int:
+    """FLOPs of one GPT-NeoX block, by hand; arguments as in `llama_block_flops`."""
+    width = config.hidden_size
+    return 4 * tokens * width * (2 * width + config.intermediate_size) + 4 * visible_pairs * width
 
 
 def head_flops(tokens: int, config: PreTrainedConfig) -> int:

@@ -14,6 +14,7 @@ from torch import nn
 from contextlab.accounting.flops import (
     causal_pairs,
     gpt2_block_flops,
+    gpt_neox_block_flops,
     head_flops,
     llama_block_flops,
     opt_block_flops,
@@ -24,6 +25,7 @@ BLOCKS: dict[str, Callable[[int, int, Any], int]] = {
     "llama": llama_block_flops,
     "gpt2": gpt2_block_flops,
     "opt": opt_block_flops,
+    "gpt_neox": gpt_neox_block_flops,
 }
 """FLOPs of a block by the family of the backbone."""
 COUNT = 8
@@ -46,6 +48,7 @@ class Model:
         head_width: of a head.
         hidden_bytes: of a hidden state.
         item_bytes: of a number in keys and values.
+        window: keys that a query sees at most in every layer; None where the model has no such limit.
     """
 
     family: str
@@ -57,6 +60,7 @@ class Model:
     head_width: int
     hidden_bytes: int
     item_bytes: int
+    window: int | None
 
     @classmethod
     def of(cls, backbone: Backbone) -> Model | None:
@@ -73,7 +77,32 @@ class Model:
             backbone.head_width,
             backbone.width * backbone.dtype.itemsize,
             backbone.attention_dtype.itemsize,
+            backbone.own_window,
         )
+
+    @property
+    def beside(self) -> int:
+        """FLOPs per token of what a block computes of the same input as attention; 0 where it follows attention."""
+        if not getattr(self.config, "use_parallel_residual", False):
+            return 0
+        return 4 * self.width * int(self.config.intermediate_size)
+
+    def pairs(self, used: int, tokens: int, band: int | None = None, first: int = 0) -> int:
+        """Visible pairs of tokens after so many slots in use.
+
+        Args:
+            used: slots in use.
+            tokens: after them.
+            band: keys that a query sees at most, itself and those just before it; None for all.
+            first: slots at the beginning that every query sees whatever the band.
+        """
+        if self.window is None:
+            return pairs(used, tokens, None if band is None else band + first)
+        if band is None or self.window <= band:
+            return pairs(used, tokens, self.window)
+        # The first slots leave the model's own window one after the other.
+        sinks = (min(first, s - band + 1) - max(0, s - self.window + 1) for s in range(used, used + tokens))
+        return pairs(used, tokens, band) + sum(max(0, seen) for seen in sinks)
 
     def block(self, tokens: int, pairs: int) -> int:
         """FLOPs of one block for so many tokens and visible (query, key) pairs of one head."""

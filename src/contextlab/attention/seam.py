@@ -29,6 +29,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from contextlab.errors import UserError
 
 SEAM = "contextlab"
+BEYOND = {
+    "softcap": "caps its scores with a tanh",
+    "s_aux": "has learned sinks in its softmax",
+    "position_bias": "adds a learned bias to its scores",
+}
+"""What some models hand to their attention beside queries, keys and values, by its name in transformers."""
 
 
 class Attend(Protocol):
@@ -114,10 +120,11 @@ def _seam(
             )
         own = _own_attention(module)
         return own(module, q_BHTD, k_BKTD, v_BKTD, mask, scaling=scaling, **kwargs)  # type: ignore[no-any-return]
-    for feature in ("softcap", "s_aux", "position_bias"):
+    for feature, does in BEYOND.items():
         if kwargs.get(feature) is not None:
             raise UserError(
-                f"This model's attention uses '{feature}', which contextlab does not support: choose another."
+                f"This model cannot be used: its attention {does} ({feature}), which that of methods does not; "
+                "choose a model without it."
             )
     scale = scaling if scaling is not None else q_BHTD.shape[-1] ** -0.5
     layer: int = module.layer_idx  # type: ignore[assignment]
@@ -129,7 +136,7 @@ def _own_attention(module: nn.Module) -> Any:
     """The attention that a model has outside of `seam`, for a call of it in another thread."""
     file = sys.modules[type(module).__module__]
     interface: Any = getattr(file, "ALL_ATTENTION_FUNCTIONS", AttentionInterface())
-    return interface.get_interface(_own_name(module.config), getattr(file, "eager_attention_forward", None))
+    return interface.get(_own_name(module.config), getattr(file, "eager_attention_forward", None))
 
 
 def _mask(*args: Any, config: Any, **kwargs: Any) -> Any:
@@ -243,7 +250,7 @@ def _check_whole(
 
 @dataclasses.dataclass(frozen=True)
 class Anatomy:
-    """The parts of a Llama- or GPT-2-style model, for methods that run it layer by layer.
+    """The parts of a Llama-, GPT-2- or GPT-NeoX-style model, for methods that run it layer by layer.
 
     Attributes:
         base: the model without its head.
@@ -266,14 +273,14 @@ def anatomy(model: Any) -> Anatomy:
     """The parts of a model.
 
     Raises:
-        UserError: when it is not built like Llama or GPT-2.
+        UserError: when it is not built like Llama, GPT-2 or GPT-NeoX.
     """
     base = model.base_model
-    for layers, norm in (("layers", "norm"), ("h", "ln_f")):
+    for layers, norm in (("layers", "norm"), ("h", "ln_f"), ("layers", "final_layer_norm")):
         if hasattr(base, layers) and hasattr(base, norm):
             return Anatomy(base, getattr(base, layers), getattr(base, norm))
     raise UserError(
-        f"{type(model).__name__} is not built like Llama or GPT-2: choose another backbone for this method."
+        f"{type(model).__name__} is not built like Llama, GPT-2 or GPT-NeoX: choose another backbone for this method."
     )
 
 

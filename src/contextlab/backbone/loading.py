@@ -16,13 +16,15 @@ from safetensors import safe_open
 from contextlab import process, tensors
 from contextlab.backbone import updates
 from contextlab.backbone.embedded import EMBEDDED, GGUF_SHA256, changed_files, embedded_folder, no_bar_of_gguf, quiet
-from contextlab.backbone.toys import PAPER_SHAPES, TINY, byte_tokenizer, paper_shape, tiny
+from contextlab.backbone.toys import PAPER_SHAPES, REFUSED, TINY, byte_tokenizer, paper_shape, tiny
 from contextlab.backbone.wrapper import Backbone
 from contextlab.errors import UserError, unknown
 from contextlab.kernels import dispatch
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 """Types of weights in a file of safetensors, beside those of quantised models."""
+MADE = (*TINY, *REFUSED, *PAPER_SHAPES)
+"""Models that are made in code."""
 
 
 def known() -> dict[str, str]:
@@ -67,9 +69,12 @@ def _loaded(name: str, device: str | None, dtype: str | None) -> Backbone:
     where = compute_device(device)
     width = _dtype(dtype, where)
     dispatch.check(where, width)
-    if name in TINY or name in PAPER_SHAPES:
-        model = tiny(name) if name in TINY else paper_shape(name)
-        return Backbone(model.to(where, width), byte_tokenizer(), name)
+    if name in MADE:
+        model = paper_shape(name) if name in PAPER_SHAPES else tiny(name)
+        backbone = Backbone(model.to(where, width), byte_tokenizer(), name)
+        if name in REFUSED:
+            backbone.check_seam()
+        return backbone
     if name == EMBEDDED:
         return Backbone(*_verified(embedded_folder(), width, where), name, digest=GGUF_SHA256)
     source, options = _source(name)
@@ -85,7 +90,7 @@ def load_tokenizer(name: str = EMBEDDED) -> Any:
         UserError: for an unknown name, or when the tokenizer cannot be had.
     """
     name, _ = updates.parts(name, _is_backbone)
-    if name in TINY or name in PAPER_SHAPES:
+    if name in MADE:
         return byte_tokenizer()
     source, options = (embedded_folder(), {}) if name == EMBEDDED else _source(name)
     with process.ALONE, _loading(source):

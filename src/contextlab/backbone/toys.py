@@ -10,8 +10,33 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from contextlab import process
 
-TINY = ("tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2", "tiny-opt")
+TINY = (
+    "tiny-llama",
+    "tiny-gpt2",
+    "tiny-mistral",
+    "tiny-qwen2",
+    "tiny-opt",
+    "tiny-qwen3",
+    "tiny-phi3",
+    "tiny-olmo2",
+    "tiny-gpt-neox",
+    "tiny-llama-linear",
+    "tiny-llama-llama3",
+    "tiny-llama-yarn",
+)
+"""Small models that methods run on; the last ones have Llama's blocks and other kinds of rotary positions."""
+REFUSED = ("tiny-gemma2", "tiny-gemma3", "tiny-falcon", "tiny-gpt-oss", "tiny-llama-dynamic", "tiny-phi3-longrope")
+"""Small models of families that are refused, each for a reason of its own."""
 TINY_POSITIONS = 128
+ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
+SCALED: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 32},
+    "llama3": {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+}
+"""Kinds of rotary positions that were stretched to four times the length, by the name that configurations give them."""
+LONGROPE: dict[str, Any] = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 # Width, heads and layers of the models in the EVALM paper, which were never published.
 PAPER_SHAPES = {"evalm-350m": (1024, 16, 24), "evalm-1.3b": (2048, 32, 24)}
 PAPER_POSITIONS = 8192
@@ -19,7 +44,7 @@ PAPER_VOCABULARY = 50272
 
 
 def tiny(name: str) -> Any:
-    """A random model of two wide-spread families' shapes, the same on every machine."""
+    """A small random model of a widespread family, the same on every machine; named in `TINY` or `REFUSED`."""
     size: dict[str, Any] = {
         "vocab_size": 257,
         "hidden_size": 32,
@@ -31,6 +56,11 @@ def tiny(name: str) -> Any:
         "initializer_range": 0.2,
     }
     grouped: dict[str, Any] = {"num_key_value_heads": 2, "intermediate_size": 64, "pad_token_id": None}
+    alternating: dict[str, Any] = {
+        "head_dim": 8,
+        "sliding_window": 48,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }
     build: dict[str, Callable[[], Any]] = {
         "tiny-llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**size, **grouped)),
         "tiny-mistral": lambda: transformers.MistralForCausalLM(
@@ -39,7 +69,37 @@ def tiny(name: str) -> Any:
         "tiny-qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**size, **grouped)),
         "tiny-gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**size)),
         "tiny-opt": lambda: _opt(32, 4, 4, positions=TINY_POSITIONS, vocabulary=257, deviation=0.2, special=256),
+        "tiny-qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**size, **grouped, head_dim=12)),
+        # A quarter of a head's width has no rotary positions, as in Phi-4-mini, which is a model of this type.
+        "tiny-phi3": lambda: transformers.Phi3ForCausalLM(
+            transformers.Phi3Config(**size, **grouped, rope_parameters={**ROPE, "partial_rotary_factor": 0.75})
+        ),
+        "tiny-olmo2": lambda: transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**size, **grouped)),
+        "tiny-gpt-neox": lambda: transformers.GPTNeoXForCausalLM(
+            transformers.GPTNeoXConfig(**size, intermediate_size=128)
+        ),
+        "tiny-gemma2": lambda: transformers.Gemma2ForCausalLM(
+            transformers.Gemma2Config(**size, **grouped, **alternating, query_pre_attn_scalar=8)
+        ),
+        "tiny-gemma3": lambda: transformers.Gemma3ForCausalLM(
+            transformers.Gemma3TextConfig(**size, **grouped, **alternating, query_pre_attn_scalar=8)
+        ),
+        "tiny-falcon": lambda: transformers.FalconForCausalLM(transformers.FalconConfig(**size, alibi=True)),
+        "tiny-gpt-oss": lambda: transformers.GptOssForCausalLM(
+            transformers.GptOssConfig(
+                **size, **grouped, **alternating, num_local_experts=4, num_experts_per_tok=2, rope_parameters=ROPE
+            )
+        ),
+        "tiny-phi3-longrope": lambda: transformers.Phi3ForCausalLM(
+            transformers.Phi3Config(
+                **size, **grouped, original_max_position_embeddings=32, rope_parameters={**ROPE, **LONGROPE}
+            )
+        ),
     }
+    kind = name.removeprefix("tiny-llama-")
+    if kind in SCALED:
+        grouped["rope_parameters"] = {**ROPE, "rope_type": kind, **SCALED[kind]}
+        return _seeded(build["tiny-llama"])
     return _seeded(build[name])
 
 

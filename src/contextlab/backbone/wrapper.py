@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -22,10 +23,16 @@ from contextlab.tensors import Derived, versions, weights_digest
 HEAD_TOKENS = 128
 """Tokens that are projected onto the vocabulary at one time: few enough that the C library keeps their memory for the
 next ones (32 MiB), instead of requesting it from the system every time."""
-FAMILIES = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "gpt2": "gpt2", "opt": "opt"}
+FAMILIES = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2"), "llama"),
+    "gpt2": "gpt2",
+    "opt": "opt",
+    "gpt_neox": "gpt_neox",
+}
 """Model types of transformers by what their blocks compute, for models whose FLOPs follow from their sizes."""
 BY_LENGTH = ("dynamic", "longrope")
 """Kinds of rotary positions whose frequencies depend on how long a text is."""
+ADVICE = "choose a Llama-, GPT-2-, GPT-NeoX- or OPT-style model"
 LEARNED_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 
 
@@ -53,7 +60,7 @@ class Backbone:
             missing = str(error).rpartition("'")[0].rpartition("'")[2]
             raise UserError(
                 f"{name} cannot be used: a {config.model_type} model has no {missing}, so its attention is not "
-                "reachable; choose a Llama-, GPT-2- or OPT-style model."
+                f"reachable; {ADVICE}."
             ) from error
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
         self.head_width: int = getattr(config, "head_dim", None) or self.width // self.heads
@@ -79,12 +86,13 @@ class Backbone:
 
     @property
     def family(self) -> str | None:
-        """Whose blocks these are, one of `llama`, `gpt2` and `opt`; None where their FLOPs have no formula, because
-        they are others, see a narrow window only, or are quantised.
+        """Whose blocks these are, one of `llama`, `gpt2`, `opt` and `gpt_neox`; None where their FLOPs have no formula,
+        because they are others, see a narrow window in some layers only, or are quantised.
         """
-        narrow = getattr(self.config, "sliding_window", None) is not None
+        kinds = set(getattr(self.config, "layer_types", None) or ())
+        uneven = self.own_window is not None and len(kinds) > 1
         projected = getattr(self.config, "word_embed_proj_dim", self.width) != self.width
-        if narrow or projected or getattr(self.model, "hf_quantizer", None) is not None:
+        if uneven or projected or getattr(self.model, "hf_quantizer", None) is not None:
             return None
         return FAMILIES.get(self.config.model_type)
 
@@ -285,16 +293,38 @@ class Backbone:
         except UserError:
             raise
         except Exception as error:  # code of any architecture
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise UserError(
-                f"{self.name} cannot be used: its attention is not reachable ({reason}); choose a Llama-, GPT-2- or "
-                "OPT-style model."
-            ) from error
+            message = f"{type(error).__name__}: {error}".partition("\n")[0]
+            reason = self._obstacle() or f"its attention is not reachable ({message})"
+            raise UserError(f"{self.name} cannot be used: {reason}; {ADVICE}.") from error
         tolerance = (1e-3 if self.dtype == torch.float32 else 0.25) * float(own.abs().max().clamp(min=1))
-        if not torch.allclose(own, whole, atol=tolerance):
-            raise UserError(f"{self.name} cannot be used: its attention does more than contextlab carries over.")
+        if self._capped or not torch.allclose(own, whole, atol=tolerance):
+            raise UserError(f"{self.name} cannot be used: {self._difference(tokens_BT, own, tolerance)}; {ADVICE}.")
         if not torch.allclose(own, halves, atol=tolerance):
             raise UserError(f"{self.name} cannot be used: it keeps more from token to token than keys and values.")
+
+    @property
+    def _capped(self) -> bool:
+        """Whether logits have a cap, which a random model's are too small to show."""
+        return getattr(self.config, "final_logit_softcapping", None) is not None
+
+    def _obstacle(self) -> str | None:
+        """What keeps methods from the attention of some families, as far as it is known."""
+        rope = getattr(self.config, "rope_parameters", None) or {}
+        if not hasattr(sys.modules[type(self.model.base_model).__module__], "ALL_ATTENTION_FUNCTIONS"):
+            return "its attention is not reachable, for its code does not use transformers' attention interface"
+        if len(set(rope) & set(getattr(self.config, "layer_types", None) or ())) > 1:
+            return (
+                "its kinds of layers have different rotary positions, and methods rotate the keys of all layers alike"
+            )
+        return None
+
+    def _difference(self, tokens_BT: Tensor, own_BTV: Tensor, tolerance: float) -> str:
+        """Why the model's own logits are others than those of a pass through the seam."""
+        with torch.no_grad():
+            plain_BTV = self.logits(self.model.base_model(tokens_BT, use_cache=False).last_hidden_state)
+        if self._capped or not torch.allclose(own_BTV, plain_BTV, atol=tolerance):
+            return "it changes its logits after the output embedding, as with a cap or a factor"
+        return self._obstacle() or "its attention does more than contextlab carries over"
 
     def _seam_logits(self, tokens_BT: Tensor, first: int) -> Tensor:
         """Logits of a text that is read in two parts, the first of them of that length."""

@@ -6,7 +6,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
-from contextlab.accounting.formulas import COUNT, Model, pairs
+from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, steps, total
 from contextlab.methods.blocks import BLOCK_TOKENS
 from contextlab.methods.branches import AT_ONCE
@@ -184,8 +184,7 @@ class LocalFormula(BlockFormula):
 
     def pairs(self, span: Span, tokens: int) -> int:
         """Visible pairs in the local cache."""
-        band = None if self.local.band is None else self.local.band + self.local.keep_first
-        return pairs(self.used(span.before), tokens, band)
+        return self.model.pairs(self.used(span.before), tokens, self.local.band, self.local.keep_first)
 
     def network(self, span: Span, tokens: int) -> int:
         """FLOPs of a whole forward pass over the row."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contextlab.accounting.formulas import COUNT, Model, pairs
+from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, total
 from contextlab.methods.branches import AT_ONCE
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
@@ -47,7 +47,7 @@ class DynamicEvalFormula(Formula):
             parts = [candidates[n : n + together] for n in range(0, len(candidates), together)]
             return total([self.score(before, part) for part in parts])
         used = before - self._begin(before)
-        each = self.model.blocks(longest, pairs(used, longest)) + self.model.head(longest)
+        each = self.model.blocks(longest, self.model.pairs(used, longest)) + self.model.head(longest)
         return len(candidates) * each
 
     def predict(self, befores: Sequence[int]) -> int | None:
@@ -91,7 +91,7 @@ class DynamicEvalFormula(Formula):
                 waits = False
             else:
                 wanted = min(taken, rest - 1) if logprobs else 0
-                flops += self.model.blocks(taken, pairs(at - begin, taken)) + self.model.head(wanted)
+                flops += self.model.blocks(taken, self.model.pairs(at - begin, taken)) + self.model.head(wanted)
                 waits = True
             at, rest = at + taken, rest - taken
         return flops
@@ -104,8 +104,8 @@ class DynamicEvalFormula(Formula):
     def _learned(self, begin: int, fill_begin: int, end: int) -> int:
         """FLOPs of a segment with its update, and of the context read again where its cache is renewed."""
         tokens = end - fill_begin
-        forward = self.model.blocks(tokens, pairs(fill_begin - begin, tokens)) + self.model.head(tokens)
+        forward = self.model.blocks(tokens, self.model.pairs(fill_begin - begin, tokens)) + self.model.head(tokens)
         if not self.config.lr:
             return forward
         again = self.config.cache == "recomputed" and end < self.contexts.bounds(begin)[1]
-        return 3 * forward + (self.model.blocks(end - begin, pairs(0, end - begin)) if again else 0)
+        return 3 * forward + (self.model.blocks(end - begin, self.model.pairs(0, end - begin)) if again else 0)

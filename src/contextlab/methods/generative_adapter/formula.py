@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from contextlab.accounting.formulas import COUNT, Model, pairs
+from contextlab.accounting.formulas import COUNT, Model
 from contextlab.method import Lengths
 from contextlab.methods.formulas import BlockFormula, Segments, Span
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
@@ -76,7 +76,7 @@ class AdapterFormula(BlockFormula):
         return numbers * wide + cache + self.model.hidden_bytes + 3 * COUNT
 
     def _network(self, used: int, tokens: int) -> int:
-        return self.model.blocks(tokens, pairs(used, tokens)) + 2 * tokens * self.widths.pairs
+        return self.model.blocks(tokens, self.model.pairs(used, tokens)) + 2 * tokens * self.widths.pairs
 
     def _gram(self) -> int:
         """FLOPs per token of A2 H^T H B1 in all adapted layers."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from contextlab.accounting.formulas import COUNT, Model, triangle
+from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row
 from contextlab.methods.hso.config import HSOConfig
 from contextlab.methods.hso.reading import JUDGED_TOKENS
@@ -136,7 +136,7 @@ class HSOFormula(Formula):
         for row, begin in zip(rows, begins, strict=True):
             real = row.open - begin
             # Padding goes to the last slot, from which all are seen.
-            pairs += triangle(row.end) - triangle(row.used + begin) + (tokens - real) * (last + 1)
+            pairs += self.model.pairs(row.used + begin, real) + (tokens - real) * self.model.pairs(last, 1)
         count = len(rows) * tokens
         head = self.model.head(count) if learns or logprobs else 0
         flops = self.model.blocks(count, pairs) + head
@@ -147,7 +147,7 @@ class HSOFormula(Formula):
         model = self.model
         inputs = 2 * tokens * model.width * model.head_width * (model.heads + 2 * model.kv_heads)
         attention = 2 * model.attention(pairs)
-        once = model.layers * (model.block(tokens, 0) + attention) - inputs + model.head(tokens)
+        once = model.layers * (model.block(tokens, 0) + attention) - inputs - tokens * model.beside + model.head(tokens)
         if self.config.steps == 1:
             return once
         return once + model.blocks(tokens, pairs) + model.head(tokens) + once
@@ -155,4 +155,4 @@ class HSOFormula(Formula):
     def _judged(self, slots: int) -> int:
         """FLOPs of reading all in view by the plain model."""
         judged = min(self.stretch * self.config.k, slots)
-        return self.model.blocks(slots, triangle(slots)) + self.model.head(judged)
+        return self.model.blocks(slots, self.model.pairs(0, slots)) + self.model.head(judged)

@@ -18,7 +18,7 @@ from contextlab.errors import UserError
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.update import SideUpdate
 
-UPDATE_PROJECTIONS = ("o_proj", "down_proj", "c_proj", "out_proj", "fc_out")
+UPDATE_PROJECTIONS = ("o_proj", "down_proj", "c_proj", "out_proj", "fc_out", "dense", "dense_4h_to_h")
 SMALL_GATE = -2.0
 """Gate of a memory that is opened a little, a weight of 0.12."""
 
@@ -134,7 +134,7 @@ def _silence(blocks: nn.ModuleList, open_blocks: Collection[int], *, learn: bool
     """
     for i, block in enumerate(blocks):
         for name, module in block.named_modules():
-            is_open = i in open_blocks and "attn" in name
+            is_open = i in open_blocks and ("attn" in name or "attention" in name)
             for part, parameter in list(module.named_parameters(recurse=False)):
                 if name.rpartition(".")[2] in UPDATE_PROJECTIONS and not (is_open and part == "weight"):
                     setattr(module, part, nn.Parameter(torch.zeros_like(parameter), requires_grad=learn))

@@ -17,7 +17,7 @@ class RetrievalFormula(LocalFormula):
         model: sizes of the backbone.
         local: the view.
         config: the method's settings.
-        layers: that retrieve.
+        layers: that have a bank.
         stored_bytes: of a number in the bank.
     """
 
@@ -26,6 +26,9 @@ class RetrievalFormula(LocalFormula):
     ) -> None:
         super().__init__(model, local)
         self.config, self.layers, self.stored_bytes = config, layers, stored_bytes
+        # Layers with a narrow window of the model's own keep a bank, and do not reach its position.
+        narrow = model.window is not None and model.window < local.keep_last + local.segment
+        self.retrieving = 0 if narrow else layers
 
     def banked(self, begin: int) -> int:
         """Tokens of the bank in front of a segment; the oldest chunks are dropped whole."""
@@ -38,7 +41,7 @@ class RetrievalFormula(LocalFormula):
         flops = super().step(spans, tokens)
         if self.config.rank and any(self._chunks(span) for span in spans):
             change = 8 * self.model.heads * self.model.head_width * self.config.rank
-            flops += len(spans) * self.layers * tokens * change
+            flops += len(spans) * self.retrieving * tokens * change
         return flops
 
     def network(self, span: Span, tokens: int) -> int:
@@ -48,7 +51,7 @@ class RetrievalFormula(LocalFormula):
         # What heads share is chosen by the sum of the queries of every key head.
         heads = self.model.kv_heads if self.config.shared else None
         memory = self.model.search(tokens, chunks, heads) + self.model.attention(tokens * taken)
-        return super().network(span, tokens) + self.layers * memory
+        return super().network(span, tokens) + self.retrieving * memory
 
     def state_bytes(self, length: int) -> int:
         """Bytes of the view, and of the bank with its mean keys."""

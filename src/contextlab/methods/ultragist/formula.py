@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
-from contextlab.accounting.formulas import COUNT, Model, pairs
+from contextlab.accounting.formulas import COUNT, Model
 from contextlab.method import Lengths
 from contextlab.methods.formulas import BlockFormula, Segments, Span
 from contextlab.methods.ultragist.config import Extent
@@ -52,10 +53,15 @@ class UltraGistFormula(BlockFormula):
         return -(-tokens // self.ratio)
 
     def _network(self, span: Span, tokens: int) -> int:
-        return self.model.blocks(tokens, pairs(self.front(span.begin) + span.before - span.begin, tokens))
+        return self.model.blocks(tokens, self.model.pairs(self.front(span.begin) + span.before - span.begin, tokens))
 
     def _compressed(self, span: Span, gists: int) -> int:
         """FLOPs of a window's gists: each sees all in front, its share of the tokens, and the gists up to itself."""
-        front, tokens = self.front(span.begin), span.end - span.begin
-        seen = sum(front + min(number * self.ratio, tokens) + number for number in range(1, gists + 1))
+        front, tokens, window = self.front(span.begin), span.end - span.begin, self.model.window
+        limits = [front + min(number * self.ratio, tokens) for number in range(1, gists + 1)]
+        positions = [limit + step for step, limit in enumerate(limits)]
+        seen = 0
+        for step, (limit, position) in enumerate(zip(limits, positions, strict=True)):
+            oldest = 0 if window is None else max(position - window + 1, 0)
+            seen += max(limit - oldest, 0) + step + 1 - bisect_left(positions, oldest)
         return self.model.blocks(gists, seen) + gists * self.update
