@@ -213,6 +213,7 @@ def load(
     dtype: str | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    quantise: str | None = None,
     **settings: Any,
 ) -> AnyMethod:
     """A method on a backbone, ready to read.
@@ -226,6 +227,7 @@ def load(
         device: where a backbone given by name is put; chosen by the machine when None.
         dtype: of a backbone given by name; bfloat16 on a GPU and float32 on a CPU when None.
         tokenizer: of a backbone given as a model.
+        quantise: `8bit` or `4bit`: the linear layers of a backbone given by name, by bitsandbytes.
         **settings: further ones; `form="paper"` for the method's own defaults.
 
     Raises:
@@ -234,5 +236,5 @@ def load(
     from contextlab import backbone as backbones
 
     named = single(method, settings)
-    model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype)
+    model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype, quantise=quantise)
     return named.on(model).build(model)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from contextlab.backbone import updates
 from contextlab.backbone.embedded import EMBEDDED, GGUF_SHA256, changed_files, embedded_folder, no_bar_of_gguf, quiet
 from contextlab.backbone.toys import PAPER_SHAPES, REFUSED, TINY, byte_tokenizer, paper_shape, tiny
 from contextlab.backbone.wrapper import Backbone
-from contextlab.errors import UserError, unknown
+from contextlab.errors import UserError, check_known, unknown
 from contextlab.kernels import dispatch
 
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -37,7 +38,9 @@ def known() -> dict[str, str]:
     }
 
 
-def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None = None) -> Backbone:
+def load(
+    name: str = EMBEDDED, *, device: str | None = None, dtype: str | None = None, quantise: str | None = None
+) -> Backbone:
     """Load a backbone by name, hub id, local folder, or GGUF file, with updates added into its weights.
 
     Args:
@@ -45,15 +48,16 @@ def load(name: str = EMBEDDED, *, device: str | None = None, dtype: str | None =
             the name of trained weights, or the folder of such or of a PEFT adapter.
         device: torch device; the GPU when there is one.
         dtype: `float32`, `bfloat16` or `float16`; bfloat16 on a GPU, float32 on a CPU.
+        quantise: `8bit`, or on a GPU `4bit`: the linear layers of a checkpoint, by bitsandbytes.
 
     Raises:
         UserError: for an unknown name, device or dtype, a form of the kernels that cannot run there, or when the
-            checkpoint cannot be had.
+            checkpoint cannot be had, or not be quantised here.
     """
     # While transformers loads a model, it changes torch's default type and initialisers.
     with process.ALONE:
         plain, added = updates.parts(name, _is_backbone)
-        backbone = _loaded(plain, device, dtype)
+        backbone = _loaded(plain, device, dtype, quantise)
         model, digest = backbone.model, backbone.digest if added else ""
         for update in added:
             model, digest = updates.add(model, update, digest)
@@ -65,10 +69,12 @@ def _is_backbone(name: str) -> bool:
     return name in known() or path.is_dir() or (path.suffix == ".gguf" and path.is_file())
 
 
-def _loaded(name: str, device: str | None, dtype: str | None) -> Backbone:
+def _loaded(name: str, device: str | None, dtype: str | None, quantise: str | None) -> Backbone:
     where = compute_device(device)
     width = _dtype(dtype, where)
     dispatch.check(where, width)
+    if quantise is not None:
+        return _quantised(name, width, where, quantise)
     if name in MADE:
         model = paper_shape(name) if name in PAPER_SHAPES else tiny(name)
         backbone = Backbone(model.to(where, width), byte_tokenizer(), name)
@@ -79,6 +85,28 @@ def _loaded(name: str, device: str | None, dtype: str | None) -> Backbone:
         return Backbone(*_verified(embedded_folder(), width, where), name, digest=GGUF_SHA256)
     source, options = _source(name)
     backbone = Backbone(*_pretrained(source, width, where, **options), name)
+    backbone.check_seam()
+    return backbone
+
+
+def _quantised(name: str, dtype: torch.dtype, device: torch.device, quantise: str) -> Backbone:
+    """A checkpoint whose linear layers are quantised while they are loaded."""
+    check_known("quantise", [quantise], ("4bit", "8bit"))
+    if name in MADE:
+        raise UserError(f"{name} is made in code and has no checkpoint to quantise: leave --quantise out.")
+    if find_spec("bitsandbytes") is None:
+        raise UserError("--quantise needs bitsandbytes: pip install 'contextlab[quantise]'.")
+    if quantise == "4bit" and device.type == "cpu":
+        raise UserError(
+            "bitsandbytes changes weights of 4 bits while a CPU computes with them: use --quantise 8bit, or a GPU."
+        )
+    source, options = (embedded_folder(), {}) if name == EMBEDDED else _source(name)
+    # With outliers in a type of their own, the tokens of a pass would change each other.
+    bits: dict[str, Any] = {"load_in_8bit": True, "llm_int8_threshold": 0.0}
+    if quantise == "4bit":
+        bits = {"load_in_4bit": True, "bnb_4bit_compute_dtype": dtype}
+    settings = transformers.BitsAndBytesConfig(**bits)
+    backbone = Backbone(*_pretrained(source, dtype, device, settings, **options), f"{name} ({quantise})")
     backbone.check_seam()
     return backbone
 
@@ -126,7 +154,14 @@ def wrap(model: Any, tokenizer: Any = None) -> Backbone:
     return backbone
 
 
-def resolve(backbone: Any, *, tokenizer: Any = None, device: str | None = None, dtype: str | None = None) -> Backbone:
+def resolve(
+    backbone: Any,
+    *,
+    tokenizer: Any = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    quantise: str | None = None,
+) -> Backbone:
     """The backbone of a name, or around a model that the caller already has.
 
     Args:
@@ -134,6 +169,7 @@ def resolve(backbone: Any, *, tokenizer: Any = None, device: str | None = None, 
         tokenizer: of a model.
         device: for a name.
         dtype: for a name.
+        quantise: for a name.
 
     Raises:
         UserError: as `load` and `wrap`, or when the model has what would be set.
@@ -141,9 +177,11 @@ def resolve(backbone: Any, *, tokenizer: Any = None, device: str | None = None, 
     if isinstance(backbone, str):
         if tokenizer is not None:
             raise UserError(f"{backbone} has its own tokenizer: leave tokenizer= out, or give a model in memory.")
-        return load(backbone, device=device, dtype=dtype)
-    if device is not None or dtype is not None:
-        raise UserError("A model in memory has its device and dtype: leave both out, and move the model before.")
+        return load(backbone, device=device, dtype=dtype, quantise=quantise)
+    if (device, dtype, quantise) != (None, None, None):
+        raise UserError(
+            "A model in memory has its device and dtype: leave both and quantise= out, and move the model before."
+        )
     return backbone if isinstance(backbone, Backbone) else wrap(backbone, tokenizer)
 
 
@@ -187,9 +225,13 @@ def _verified(folder: Path, dtype: torch.dtype, device: torch.device) -> tuple[A
                 )
 
 
-def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **kwargs: Any) -> tuple[Any, Any]:
+def _pretrained(
+    source: Path | str, dtype: torch.dtype, device: torch.device, quantised: Any = None, **kwargs: Any
+) -> tuple[Any, Any]:
     """Model and tokenizer, complete or not at all; code that a checkpoint brings along is never run."""
     own: dict[str, Any] = {"trust_remote_code": False, **kwargs}
+    if quantised is not None:
+        own |= {"quantization_config": quantised, "device_map": {"": device}}
     if "gguf_file" not in kwargs:
         own["use_safetensors"] = True
     with _loading(source):
@@ -198,9 +240,11 @@ def _pretrained(source: Path | str, dtype: torch.dtype, device: torch.device, **
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
     _check_complete(source, report)
     _check_types(source, model)
-    model = model.to(device)
+    if quantised is None:
+        model = model.to(device)
     _check_finite(source, model)
-    tensors.align(model)
+    if quantised is None:
+        tensors.align(model)
     return model, tokenizer
 
 

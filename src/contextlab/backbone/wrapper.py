@@ -268,6 +268,11 @@ class Backbone:
         Raises:
             UserError: when this architecture computes something that the seam does not carry.
         """
+        if len({weight.device for weight in self.model.parameters()}) > 1:
+            raise UserError(
+                f"{self.name} cannot be used: it is divided over several devices, and methods keep all layers and "
+                "their caches on one; load it without device_map."
+            )
         kind = getattr(getattr(self.model.base_model, "rotary_emb", None), "rope_type", None)
         if kind in BY_LENGTH:
             raise UserError(
@@ -300,7 +305,10 @@ class Backbone:
         if self._capped or not torch.allclose(own, whole, atol=tolerance):
             raise UserError(f"{self.name} cannot be used: {self._difference(tokens_BT, own, tolerance)}; {ADVICE}.")
         if not torch.allclose(own, halves, atol=tolerance):
-            raise UserError(f"{self.name} cannot be used: it keeps more from token to token than keys and values.")
+            more = "it keeps more from token to token than keys and values"
+            if getattr(self.model, "hf_quantizer", None) is not None:
+                more = "its quantised layers compute a token otherwise beside others; set llm_int8_threshold=0"
+            raise UserError(f"{self.name} cannot be used: {more}.")
 
     @property
     def _capped(self) -> bool:

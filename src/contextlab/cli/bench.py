@@ -11,7 +11,14 @@ import typer
 from contextlab import grammar
 from contextlab.cli import announce, console, warn
 from contextlab.cli.complete import method_names, task_names
-from contextlab.cli.options import BackboneName, DataFolder, Device
+from contextlab.cli.options import (
+    Attention,
+    BackboneName,
+    DataFolder,
+    Device,
+    DeviceMap,
+    check_transformers_options,
+)
 from contextlab.errors import UserError, short
 
 if TYPE_CHECKING:
@@ -50,10 +57,16 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
     device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    quantise: Annotated[
+        str | None, typer.Option(help="8bit or 4bit: linear layers of the backbone, by bitsandbytes.")
+    ] = None,
+    device_map: DeviceMap = None,
+    attn: Attention = None,
     no_count: Annotated[bool, typer.Option("--no-count", help="Do not count FLOPs and peak memory.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON object per run.")] = False,
 ) -> None:
     """Run methods on tasks, store the results, and print a table; the same command again resumes."""
+    check_transformers_options(device_map, attn)
     settings = settings_of(setting or [])
     if not as_json:
         announce()
@@ -75,6 +88,7 @@ def bench(
         out=out,
         device=device,
         dtype=dtype,
+        quantise=quantise,
         counting=not no_count,
         progress=False if as_json else None,
         on_result=(lambda result: print(json.dumps(result.as_json()), flush=True)) if as_json else None,

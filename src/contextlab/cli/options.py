@@ -45,6 +45,29 @@ OutOfReader = Annotated[Path | None, typer.Option("--out", hidden=True)]
 """`--out` of a command that only reads, which is refused with the right name."""
 
 
+DeviceMap = Annotated[str | None, typer.Option("--device-map", hidden=True)]
+Attention = Annotated[str | None, typer.Option("--attn", hidden=True)]
+"""Options of transformers that mean nothing here, which are refused with the reason."""
+
+
+def check_transformers_options(device_map: str | None, attention: str | None) -> None:
+    """Refuse what transformers would do with a model, and methods do themselves.
+
+    Raises:
+        UserError: which names the right option.
+    """
+    if device_map is not None:
+        raise UserError(
+            "--device-map divides a model over devices, and methods keep all layers with their caches on one: name it "
+            "with --device, or make the model smaller with --quantise."
+        )
+    if attention is not None:
+        raise UserError(
+            "--attn has nothing to choose, because methods do the model's attention themselves: leave it out, and "
+            "choose the form of their kernels with CONTEXTLAB_KERNELS."
+        )
+
+
 def check_reads(out: Path | None) -> None:
     """Refuse `--out` in a command that writes nothing.
 

@@ -59,6 +59,7 @@ def bench(
     out: Path | str = "runs",
     device: str | None = None,
     dtype: str | None = None,
+    quantise: str | None = None,
     counting: bool = True,
     progress: bool | None = None,
     on_result: Callable[[Result], None] | None = None,
@@ -86,6 +87,7 @@ def bench(
         out: folder of the store.
         device: torch device; the GPU, where there is one, when None.
         dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
+        quantise: `8bit` or `4bit`: the linear layers of a backbone, by bitsandbytes.
         counting: whether to count FLOPs and peak memory; a run without them is a little faster.
         progress: whether to show progress on standard error; when None as a bar on a terminal, else as a line a minute.
         on_result: called with the result of every run when it is finished.
@@ -103,7 +105,7 @@ def bench(
         bar.loading("data")
         on_tasks = list(cases(selected_tasks, controls_of(context), limit, Path(data) if data is not None else None))
         bar.loading(backbone if isinstance(backbone, str) else "model")
-        model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype)
+        model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype, quantise=quantise)
         if model.tokenizer is None:
             raise UserError("The model was given without its tokenizer, so that no text can be read: give tokenizer=.")
         meant = [method.on(model) for method in selected_methods]
