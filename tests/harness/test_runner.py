@@ -238,7 +238,7 @@ def test_without_counting_the_results_are_the_same_and_costs_are_blank(tmp_path:
 def test_no_built_in_method_is_run_twice_to_be_counted(name: str) -> None:
     method = registry.method_class(name)(backbone.load("tiny-llama", device="cpu"))
     with torch.set_grad_enabled(method.capabilities.needs_gradients):
-        meter = runner._warm_meter(method, 0, True)
+        meter = runner.warm_meter(method, 0, True)
     assert not meter.ledger._watching
 
 
