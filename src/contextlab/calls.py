@@ -109,6 +109,13 @@ def _score(method: Owner, state: object, candidates: Sequence[Sequence[int]]) ->
         raise UserError("There are no candidates to score: give at least one.")
 
 
+def _score_rows(method: Owner, state: object, candidates: Sequence[Sequence[Sequence[int]]]) -> None:
+    rows, _ = _state(method, state)
+    counts = [_texts("candidates", row, method.backbone.vocab_size) for row in _listed(candidates) or ()]
+    if len(counts) != rows or not any(counts):
+        raise UserError(f"The state has {rows} rows and there are candidates of {len(counts)}: give some for each row.")
+
+
 def _generate(
     method: Owner,
     state: object,
@@ -141,6 +148,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "learn": _read,
     "learn_context": _read,
     "score": _score,
+    "score_rows": _score_rows,
     "generate": _generate,
     "next_logprobs": _next,
 }

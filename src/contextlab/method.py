@@ -21,7 +21,7 @@ from contextlab.errors import UserError
 from contextlab.formula import FORK_BYTES, FORKS, Formula
 from contextlab.learned import LearnedWeights
 from contextlab.states import State as State
-from contextlab.writing import Writer, pad
+from contextlab.writing import Writer, pad, pad_rows
 
 if TYPE_CHECKING:
     from contextlab.attention import Attend
@@ -41,6 +41,7 @@ class Capabilities:
         max_context: tokens after which the method starts again from an empty state; None when it has no such limit.
         segment: length of the segments whose local context starts cold; None when there are none.
         uses_context: False for a method that ignores what it reads before the question.
+        independent_rows: whether no row of a state influences another, so that texts can be read side by side.
     """
 
     exact_streaming: bool = True
@@ -48,6 +49,7 @@ class Capabilities:
     max_context: int | None = None
     segment: int | None = None
     uses_context: bool = True
+    independent_rows: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,6 +223,23 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
         assert logprobs is not None
         return logprobs.view(rows, count, -1)
 
+    @calls.checked("score_rows")
+    def score_rows(self, state: S, candidates: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+        """`score` with candidates of every row's own.
+
+        Args:
+            state: a state of this method with independent rows; left as it was.
+            candidates: of every row.
+
+        Returns:
+            `logprobs_BNM`, float32, 0 after a candidate's end and where a row has fewer candidates than another.
+        """
+        tokens_BNM, lengths_BN = pad_rows(candidates, state.length_B.device)
+        count = lengths_BN.shape[1]
+        _, logprobs = self.read(state.fork(count), tokens_BNM.flatten(0, 1), lengths_BN.flatten())
+        assert logprobs is not None
+        return logprobs.view(tokens_BNM.shape)
+
     @calls.checked("generate")
     def generate(
         self,
@@ -317,7 +336,7 @@ def build(kind: type[AnyMethod], backbone: Backbone, config: MethodConfig) -> An
         with process.ALONE, backbone.exclusive():
             return kind(backbone, config)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+        if not process.out_of_memory(error):
             raise
         raise UserError(f"{kind.__name__} with these settings does not fit into memory: use smaller ones.") from error
 

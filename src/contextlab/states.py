@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -43,6 +43,14 @@ class Weights(Protocol):
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Use the model in no other thread for the duration of a block."""
+
+
+@runtime_checkable
+class Padded(Protocol):
+    """A part of a state whose rows have slots, as many as the longest."""
+
+    def unpadded(self) -> Self:
+        """The part without slots that no row uses, as views."""
 
 
 class Owner(Protocol):
@@ -130,6 +138,16 @@ class State:
         """The rows of these numbers, in this order."""
         return self.map(lambda tensor: tensor[torch.as_tensor(rows, device=tensor.device)])
 
+    def row(self, number: int) -> Self:
+        """One row as views, without slots that only other rows use: what a state of this text alone holds."""
+        return self.map(lambda tensor: tensor[number : number + 1]).unpadded()
+
+    def unpadded(self) -> Self:
+        """The state without slots that no row uses, as views."""
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        cut: Any = {name: part.unpadded() for name, part in parts.items() if isinstance(part, Padded)}
+        return dataclasses.replace(self, **cut).own(self.owner)
+
     def detach(self) -> Self:
         """The same numbers without their graph."""
         return self.map(Tensor.detach)
@@ -168,6 +186,21 @@ class State:
         stored = load(path, self.tensors(), wanted)
         loaded: Self = _walk(self, "", lambda name, _: stored[name])
         return loaded.own(self.owner)
+
+
+S = TypeVar("S", bound=State)
+
+
+def joined(parts: Sequence[S]) -> S:
+    """States of one method as rows of one state; what one of them has fewer slots of is filled up with zeros."""
+    tensors_of = [part.tensors() for part in parts]
+    together: S = _walk(parts[0], "", lambda name, _: _stacked([own[name] for own in tensors_of]))
+    return together.own(parts[0].owner)
+
+
+def _stacked(rows: Sequence[Tensor]) -> Tensor:
+    shape = [max(sizes) for sizes in zip(*(row.shape[1:] for row in rows), strict=True)]
+    return torch.cat([_filled_up(row, [len(row), *shape]) for row in rows])
 
 
 def _rows_of(rows_B: Tensor, first: Tensor, second: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Writing of text: tokens chosen from distributions, several rows at a time.
 
-Legend: B rows, T tokens of the longest sequence, V vocabulary.
+Legend: B rows, N sequences of a row, T or M tokens of the longest sequence, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ def pad(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") 
     for row, sequence in enumerate(sequences):
         tokens_BT[row, : lengths[row]] = torch.as_tensor(sequence, dtype=torch.int64)
     return tokens_BT.to(device), torch.tensor(lengths, dtype=torch.int64, device=device)
+
+
+def pad_rows(rows: Sequence[Sequence[Sequence[int]]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Right-pad every row's own token lists to `tokens_BNM` with `lengths_BN`, both int64; 0 where a row has fewer."""
+    most = max(map(len, rows), default=0)
+    tokens, lengths = pad([sequence for row in rows for sequence in (*row, *[()] * (most - len(row)))], device)
+    return tokens.view(len(rows), most, -1), lengths.view(len(rows), most)
 
 
 class Writer:

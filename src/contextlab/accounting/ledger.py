@@ -210,8 +210,12 @@ class Ledger:
         if products is not None:
             call = _Call(fn, held_bytes, _bytes_of(result), products)
             entered = self._counted(entered, phase, kind, call)
-        self._costs[phase] = self._costs.get(phase, TotalCost()) + entered
+        self.enter(phase, entered)
         return result
+
+    def enter(self, phase: Phase, cost: TotalCost) -> None:
+        """Add a cost to a phase."""
+        self._costs[phase] = self._costs.get(phase, TotalCost()) + cost
 
     def take(self) -> dict[Phase, TotalCost]:
         """The costs by phase since the last `take`."""

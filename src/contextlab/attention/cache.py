@@ -103,6 +103,12 @@ class KV:
         """Other keys, of the same kind, and values."""
         return KV(k, v, used_B, self.raw)
 
+    def unpadded(self) -> KV:
+        """The cache without slots that no row uses, as views."""
+        used = int(self.used_B.max())
+        k, v = (tuple(x[:, :, :used] for x in layers) for layers in (self.k, self.v))
+        return self.replace(k, v, self.used_B)
+
     def take(self, slots: Tensor | Layers, used_B: Tensor) -> KV:
         """These slots of every row, in this order; keys keep the rotation that they have.
 

@@ -63,6 +63,9 @@ def bench(
     device_map: DeviceMap = None,
     attn: Attention = None,
     no_count: Annotated[bool, typer.Option("--no-count", help="Do not count FLOPs and peak memory.")] = False,
+    batch: Annotated[
+        str, typer.Option(metavar="N|auto", help="Most examples that are computed side by side, as rows of one state.")
+    ] = "1",
     as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON object per run.")] = False,
 ) -> None:
     """Run methods on tasks, store the results, and print a table; the same command again resumes."""
@@ -90,6 +93,7 @@ def bench(
         dtype=dtype,
         quantise=quantise,
         counting=not no_count,
+        batch=batch,
         progress=False if as_json else None,
         on_result=(lambda result: print(json.dumps(result.as_json()), flush=True)) if as_json else None,
         on_note=warn,

@@ -21,7 +21,7 @@ from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
-from contextlab.harness import code
+from contextlab.harness import batches, code
 from contextlab.harness.aggregation import Peaks, largest_bytes, recounted, result_of, unmeasured
 from contextlab.harness.case import TaskCase, cases, controls_of
 from contextlab.harness.comparison import Results, RunKey, differences
@@ -61,6 +61,7 @@ def bench(
     dtype: str | None = None,
     quantise: str | None = None,
     counting: bool = True,
+    batch: int | str = 1,
     progress: bool | None = None,
     on_result: Callable[[Result], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -89,14 +90,18 @@ def bench(
         dtype: of the backbone; bfloat16 on a GPU and float32 on a CPU when None.
         quantise: `8bit` or `4bit`: the linear layers of a backbone, by bitsandbytes.
         counting: whether to count FLOPs and peak memory; a run without them is a little faster.
+        batch: how many examples are computed side by side at most, as rows of one state; `auto` for as many as fit into
+            memory. Methods that cannot do this compute them one by one, with a note.
         progress: whether to show progress on standard error; when None as a bar on a terminal, else as a line a minute.
         on_result: called with the result of every run when it is finished.
-        on_note: called before the runs with a sentence on every method whose weights were trained with other settings.
+        on_note: called with a sentence on every method whose weights were trained with other settings, or whose
+            examples are not computed in batches as asked.
 
     Raises:
         UserError: for a wrong name, option, data set or folder.
     """
     _check_out(out)
+    size = batches.size_of(batch)
     selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
     # Files may be edited while data and weights are loaded.
     code.modules([*(method.kind for method in selected_methods), *(type(named.task) for named in selected_tasks)])
@@ -110,11 +115,12 @@ def bench(
             raise UserError("The model was given without its tokenizer, so that no text can be read: give tokenizer=.")
         meant = [method.on(model) for method in selected_methods]
         of_model = built(meant, model)
+        say = _once(on_note or _no_call)
         for note in filter(None, (method.note for method in of_model)):
-            (on_note or _no_call)(note)
+            say(note)
         bar.begin(len(on_tasks) * len(of_model), len(of_model) * sum(len(case.selected) for case in on_tasks))
         for case, method in itertools.product(on_tasks, of_model):
-            result = _run(method, case, seed, Path(out), bar, counting)
+            result = _run(method, case, seed, Path(out), bar, counting, size, say)
             runs[method.label, case.label, case.options.context] = result
             (on_result or _no_call)(result)
     notes = [method.explained for method, named in zip(meant, selected_methods, strict=True) if named.bare]
@@ -123,6 +129,18 @@ def bench(
 
 def _no_call(_: object) -> None:
     """Takes the place of a callback that is not given."""
+
+
+def _once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """The same function without what it has said before."""
+    said: set[str] = set()
+
+    def say_new(sentence: str) -> None:
+        if sentence not in said:
+            said.add(sentence)
+            say(sentence)
+
+    return say_new
 
 
 def _check_out(out: Path | str) -> None:
@@ -134,7 +152,16 @@ def _check_out(out: Path | str) -> None:
         raise UserError(f"{existing} is a file: name a folder with --out.")
 
 
-def _run(built_method: BuiltMethod, case: TaskCase, seed: int, out: Path, bar: Progress, counting: bool) -> Result:
+def _run(
+    built_method: BuiltMethod,
+    case: TaskCase,
+    seed: int,
+    out: Path,
+    bar: Progress,
+    counting: bool,
+    batch: batches.Size,
+    say: Callable[[str], None],
+) -> Result:
     """The result of one run, with the parts of its examples in the metrics."""
     name, method = built_method.name, built_method.method
     current = provenance(method, case.task, case.protocol, seed)
@@ -147,8 +174,10 @@ def _run(built_method: BuiltMethod, case: TaskCase, seed: int, out: Path, bar: P
         owed = unmeasured(list(run.lines.values()), peaks.examples) if counting else []
         if missing or owed:
             meter = warm_meter(method, seed, counting)
-            for index in computed:
-                run.append(_example(meter, case, index, seed))
+            batched = _batches(meter, case, seed, batch, say)
+            for _, line in zip(computed, batched.lines(missing, counting=counting), strict=True):
+                run.append(line)
+            current = current.model_copy(update={"batch": batched.largest})
             if counting:
                 peaks = _measure(meter, case, run, seed, peaks, owed)
         lines = [run.lines[example.id] for example in case.selected]
@@ -205,12 +234,30 @@ def _measure(meter: Meter, case: TaskCase, run: OpenRun, seed: int, peaks: Peaks
     return peaks
 
 
+def _batches(
+    meter: Meter, case: TaskCase, seed: int, size: batches.Size, say: Callable[[str], None]
+) -> batches.Batches:
+    examples, device = case.dataset.examples, str(meter.backbone.device)
+    return batches.Batches(
+        size,
+        meter,
+        line=lambda of_example, index: _line(of_example, case, index),
+        draws=lambda index: process.RandomTurns(_seed(seed, examples[index].id), device),
+        lengths=batches.lengths_of(examples) if size != 1 else (),
+        note=say,
+    )
+
+
 def _example(meter: Meter, case: TaskCase, index: int, seed: int) -> ExampleLine:
+    # Every example has its own seed, so that a resumed run draws the same numbers.
+    with seeded_example(seed, case.dataset.examples[index].id, str(meter.backbone.device)):
+        return _line(meter, case, index)
+
+
+def _line(meter: Meter, case: TaskCase, index: int) -> ExampleLine:
     example = case.dataset.examples[index]
     meter.example = example.id
-    # Every example has its own seed, so that a resumed run draws the same numbers.
-    with seeded_example(seed, example.id, str(meter.backbone.device)):
-        record = case.protocol.evaluate(meter, example, case.other(index))
+    record = case.protocol.evaluate(meter, example, case.other(index))
     skipped = "skipped" in record
     quality = None if skipped else case.protocol.quality(record)
     parts = {} if skipped else case.protocol.parts(record)
@@ -226,4 +273,8 @@ def _example(meter: Meter, case: TaskCase, index: int, seed: int) -> ExampleLine
 
 def seeded_example(seed: int, example: str, device: str = "cpu") -> AbstractContextManager[None]:
     """Random numbers of one example of a run with this seed; no other thread computes one in the meantime."""
-    return process.seeded(int.from_bytes(hashlib.sha256(f"{seed}\0{example}".encode()).digest()[:4]), device)
+    return process.seeded(_seed(seed, example), device)
+
+
+def _seed(seed: int, example: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}\0{example}".encode()).digest()[:4])

@@ -173,6 +173,9 @@ class Provenance(StoredModel):
     started: str = Field(description="time of the start, ISO 8601")
     command: str = Field(description="command line")
     threads: Count | None = Field(default=None, description="threads of torch on a processor")
+    batch: Count | None = Field(
+        default=None, description="most examples that were computed side by side; missing where each was alone"
+    )
     code: dict[str, str] | None = Field(
         default=None, description="digest of the code of every module that computes, without comments"
     )

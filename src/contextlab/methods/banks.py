@@ -84,6 +84,12 @@ class ChunkBank:
         """n: whole chunks of the longest row."""
         return self.mean.slots
 
+    def unpadded(self) -> ChunkBank:
+        """The bank without slots that no row uses, as views."""
+        open_slots = int((self.kv.used_B % self.csz).max())
+        open_scores = tuple(x[:, :, :open_slots] for x in self.open_scores)
+        return dataclasses.replace(self, kv=self.kv.unpadded(), mean=self.mean.unpadded(), open_scores=open_scores)
+
     def tokens(self, layer: int) -> tuple[Tensor, Tensor]:
         """`k_BKncD` and `v_BKncD` of all whole chunks, in place."""
         n, csz = self.chunks, self.csz

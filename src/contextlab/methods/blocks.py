@@ -147,6 +147,14 @@ class BlockMethod(ContextMethod[C, S]):
         return super().score(state, candidates) if branches is None else branches.score(state, candidates)
 
     @torch.no_grad()
+    def score_rows(self, state: S, candidates: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+        """Score all rows' candidates as `score` does."""
+        branches = self._branches(state, max((len(text) for row in candidates for text in row), default=0))
+        if branches is None:
+            return super().score_rows(state, candidates)
+        return branches.score_rows(state, candidates)
+
+    @torch.no_grad()
     def generate(
         self,
         state: S,

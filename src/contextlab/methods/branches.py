@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from contextlab.attention import KV, Layout
 from contextlab.backbone import Backbone
-from contextlab.writing import Writer, pad
+from contextlab.writing import Writer, pad_rows
 
 AT_ONCE = 4096
 """Tokens that lie side by side: more would gain no speed, and their mask grows with the square."""
@@ -62,16 +62,21 @@ class Branches(Generic[S]):
 
     def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:
         """`logprobs_BNM` of candidates, 0 after their ends."""
-        tokens_NM, lengths_N = pad(candidates, state.pending_BC.device)
-        count, longest = tokens_NM.shape
+        return self.score_rows(state, [candidates] * len(state.pending_BC))
+
+    def score_rows(self, state: S, candidates: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+        """`logprobs_BNM` of every row's own candidates, 0 after their ends and where a row has fewer of them."""
+        tokens_BNM, lengths_BN = pad_rows(candidates, state.pending_BC.device)
+        _, count, longest = tokens_BNM.shape
         if longest == 0:
-            return tokens_NM.float().expand(len(state.pending_BC), -1, -1)
+            return tokens_BNM.float()
         if count > (together := max(1, AT_ONCE // longest)):
-            parts = [self.score(state, candidates[n : n + together]) for n in range(0, count, together)]
+            cuts = ([row[n : n + together] for row in candidates] for n in range(0, count, together))
+            parts = [self.score_rows(state, cut) for cut in cuts]
             return torch.cat([functional.pad(part, (0, longest - part.shape[-1])) for part in parts], dim=1)
-        group_T = torch.arange(count, device=tokens_NM.device).repeat_interleave(longest)
-        steps_T = torch.arange(longest, device=tokens_NM.device).repeat(count)
-        tokens_BT = tokens_NM.reshape(1, -1).expand(len(state.pending_BC), -1)
+        group_T = torch.arange(count, device=tokens_BNM.device).repeat_interleave(longest)
+        steps_T = torch.arange(longest, device=tokens_BNM.device).repeat(count)
+        tokens_BT = tokens_BNM.flatten(1)
         layout = Layout(state.kv.used_B[:, None] + steps_T, group_T, self.band, self.first)
         hidden_BTC, _ = self.branch(state, tokens_BT, steps_T, layout, keep=False)
         hidden_BNMC = hidden_BTC.unflatten(1, (count, longest))
@@ -79,7 +84,7 @@ class Branches(Generic[S]):
         previous_BNMC = torch.cat((before_BN1C, hidden_BNMC[:, :, :-1]), dim=2)
         logprobs_BT = self.backbone.logprobs(previous_BNMC.flatten(1, 2), tokens_BT)
         logprobs_BNM = logprobs_BT.unflatten(1, (count, longest))
-        scores_BNM: Tensor = logprobs_BNM.masked_fill(steps_T[:longest] >= lengths_N[:, None], 0.0)
+        scores_BNM: Tensor = logprobs_BNM.masked_fill(steps_T[:longest] >= lengths_BN[..., None], 0.0)
         return scores_BNM
 
     def generate(self, state: S, prompts: Sequence[Sequence[int]], writer: Writer) -> list[list[int]]:

@@ -80,6 +80,10 @@ class ClosedBook(ContextMethod[MethodConfig, State]):
         """Score the candidates after an empty context."""
         return self.full.score(self.full.start(state.batch_size), candidates)
 
+    def score_rows(self, state: State, candidates: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+        """Score every row's candidates after an empty context."""
+        return self.full.score_rows(self.full.start(state.batch_size), candidates)
+
     def generate(self, state: State, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
         """Continue the prompts after an empty context."""
         return self.full.generate(self.full.start(state.batch_size), prompts, **options)

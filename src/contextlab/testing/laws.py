@@ -224,6 +224,8 @@ def rows(method: AnyMethod) -> None:
     padded = method.read(method.start(len(lengths)), other, lengths)
     following = texts(len(lengths), seed=3)[:, :50]
     after = read(method, following, together[0])[1]
+    candidates = [CANDIDATES[: 1 + row % 2] for row in range(len(lengths))]
+    scores = method.score_rows(together[0], candidates)
     assert together[1] is not None
     assert padded[1] is not None
     same(together[1], padded[1], "padding changes log-probabilities")
@@ -233,6 +235,8 @@ def rows(method: AnyMethod) -> None:
         if bool((together[1][row, length:] != 0).any()):
             raise Broken("log-probabilities at padding are not 0")
         same(after[row], read(method, following[row : row + 1], state)[1][0], f"row {row} continues differently")
+        own = method.score(state, candidates[row])[0]
+        same(scores[row, : len(own), : own.shape[1]], own, f"row {row} scores its candidates differently")
 
 
 def normalised(method: AnyMethod) -> None:

@@ -23,7 +23,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
-from contextlab.method import AnyMethod, Lengths
+from contextlab.method import AnyMethod, Capabilities, Lengths
 from contextlab.methods.banks import ChunkBank, leaving
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.longmem.bank import add
@@ -68,6 +68,11 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
         """
         silent = self.config.init == "identity" or (self.config.init != "paper" and not self.config.M)
         return self.view if silent and self.untrained else None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of its local context; rows that share a bank find each other's tokens in it."""
+        return dataclasses.replace(super().capabilities, independent_rows=self.config.bank_scope != "shared")
 
     @property
     def twin(self) -> str:

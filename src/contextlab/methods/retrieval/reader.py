@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,6 +33,13 @@ class RetrievalState(LocalState):
 
     bank: ChunkBank
     scores: tuple[Tensor, ...] = ()
+
+    def unpadded(self) -> Self:
+        """The state without slots that no row uses, as views; scores have those of the cache."""
+        used = int(self.kv.used_B.max())
+        return dataclasses.replace(super().unpadded(), scores=tuple(x[:, :, :used] for x in self.scores)).own(
+            self.owner
+        )
 
 
 @dataclasses.dataclass(frozen=True)

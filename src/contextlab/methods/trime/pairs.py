@@ -57,6 +57,11 @@ class Pairs:
         count_B = torch.zeros(rows, dtype=torch.int64, device=like.device)
         return cls(like.new_zeros(rows, 0, like.shape[-1]), count_B.new_zeros(rows, 0), count_B)
 
+    def unpadded(self) -> Pairs:
+        """The pairs without slots that no row uses, as views."""
+        used = int(self.used_B.max())
+        return Pairs(self.f_BJW[:, :used], self.token_BJ[:, :used], self.used_B)
+
     def seen(self, queries: int) -> Seen:
         """The pairs, all of which some queries see."""
         real_BJ = torch.arange(self.token_BJ.shape[1], device=self.used_B.device) < self.used_B[:, None]
