@@ -89,7 +89,7 @@ def test_places_without_texts_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no corpus .*nowhere"):
         open_source(tmp_path / "nowhere")
     (tmp_path / "index.jsonl").write_text("{}")
-    with pytest.raises(UserError, match=r"holds no such files: give corpus files that end in \.txt"):
+    with pytest.raises(UserError, match=r"holds no such files: give files that end in \.txt"):
         open_source(tmp_path)
 
 

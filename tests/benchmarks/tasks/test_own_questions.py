@@ -500,7 +500,7 @@ BAD: dict[str, tuple[str, str, bytes, dict[str, Any], str]] = {
     "no parquet": ("questions", "a.parquet", b"PAR1", {}, r"a\.parquet is no parquet file"),
     "no pack": ("questions", "a.jsonl.gz", GOOD, {}, r"a\.jsonl\.gz cannot be read"),
     "half a pack": ("questions", "a.jsonl.gz", gzip.compress(GOOD * 9)[:-9], {}, r"a\.jsonl\.gz cannot be read"),
-    "unknown ending": ("questions", "a.xlsx", b"PK", {}, r"holds no such files: give questions files that end in"),
+    "unknown ending": ("questions", "a.xlsx", b"PK", {}, r"holds no such files: give files that end in"),
     "long line": ("questions", "a.jsonl", b'{"context": "' + b"a" * 300 + b'"}', {}, r"Line 1 of .* has more than"),
     "prompt without context": (
         "questions",
@@ -606,6 +606,11 @@ def test_a_bad_file_is_one_sentence(kind: str, tmp_path: Path, monkeypatch: pyte
     assert "\n" not in sentence
     assert len(sentence) < 700
     assert sentence[-1] in ".?"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^There is no file .*nowhere\.csv: name a folder or file, or hub:NAME\.$"):
+        load("questions", tmp_path / "nowhere.csv")
 
 
 def test_a_bad_file_ends_the_command_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def named_files(location: str | Path, endings: tuple[str, ...], kind: str, witho
     below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     chosen = [file for file in below if file.name.endswith(endings) and file.name != without]
     if not chosen:
-        raise UserError(f"{path} holds no such files: give {kind} files that end in {', '.join(endings)}.")
+        raise UserError(f"{path} holds no such files: give files that end in {', '.join(endings)}.")
     folder = path if path.is_dir() else path.parent
     name = str(location) if hub else path.resolve().name
     return NamedFiles(name, folder, {file.relative_to(folder).as_posix(): file for file in chosen})

@@ -59,7 +59,7 @@ class OwnFiles(Task):
         Raises:
             UserError: when there are none.
         """
-        return named_files.named_files(location, self.forms, self.name)
+        return named_files.named_files(location, self.forms, "file")
 
 
 def without_folder(location: Any) -> Any:
