@@ -20,7 +20,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("data", [False, True])
+@pytest.mark.parametrize("data", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_three_commands_run(
     data: bool, elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
