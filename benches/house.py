@@ -41,7 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("benchmarks",),
     ("registry", "naming"),
     ("harness",),
-    ("testing", "integrations", "reports", "training"),
+    ("testing", "integrations", "reports", "training", "sweeps"),
     ("verify",),
     ("cli", PACKAGE),
 )

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from contextlab.errors import UserError, short
 
-Kind = Literal["method", "task", "objective"]
+Kind = Literal["method", "task", "objective", "engine"]
 
 UNTRAINED = "(untrained)"
 """Mark in tables after a method that has learned nothing."""

@@ -60,6 +60,21 @@ def alone(folder: Path, held: str) -> Iterator[None]:
             folder.rmdir()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process or thread holds a folder, as `alone` does."""
+    lock = FileLock(folder / NAME)
+    if not (folder / NAME).exists():
+        return False
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    lock.release()
+    return False
+
+
 @contextlib.contextmanager
 def held(what: str) -> Iterator[None]:
     """Wait for the lock of a name in the cache, and hold it.

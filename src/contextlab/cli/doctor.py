@@ -14,7 +14,14 @@ import typer
 from contextlab.cli import console
 from contextlab.version import __version__
 
-EXTRAS = {"kernels": "triton", "lm-eval": "lm_eval", "faiss": "faiss", "ray": "ray", "plots": "plotly"}
+EXTRAS = {
+    "kernels": "triton",
+    "lm-eval": "lm_eval",
+    "faiss": "faiss",
+    "ray": "ray",
+    "slurm": "submitit",
+    "plots": "plotly",
+}
 
 
 def doctor(

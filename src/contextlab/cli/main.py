@@ -26,6 +26,7 @@ from contextlab.cli.new import app as new
 from contextlab.cli.page import page
 from contextlab.cli.plot import plot
 from contextlab.cli.reproduce import reproduce
+from contextlab.cli.sweep import sweep
 from contextlab.cli.table import table
 from contextlab.cli.train import train
 from contextlab.cli.verify import verify
@@ -38,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-for command in (bench, chat, train, ls, check, table, plot, page, cost, diff, reproduce, verify, doctor):
+for command in (bench, sweep, chat, train, ls, check, table, plot, page, cost, diff, reproduce, verify, doctor):
     app.command()(command)
 app.command("lm_eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(data, name="data")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pydantic
 
-from contextlab.benchmarks.task import Measure
+from contextlab.benchmarks.task import Measure, Protocol
 from contextlab.errors import UserError
 from contextlab.harness.case import TaskCase
 from contextlab.harness.selection import BuiltMethod
@@ -115,6 +115,30 @@ def result_of(
         raise UserError(
             f"The result of {what} cannot be stored ({first_fault(error)}): correct the task or method."
         ) from error
+
+
+def summarised(result: Result, protocol: Protocol, lines: Sequence[ExampleLine], peaks: Peaks) -> Result:
+    """The result of a run over other finished examples of it.
+
+    Args:
+        result: of some of its examples.
+        protocol: of its task.
+        lines: the finished examples, in the order of the data.
+        peaks: of the stored examples.
+
+    Raises:
+        UserError: when the task gives metrics that cannot be stored.
+    """
+    metrics = protocol.summarise([line.record for line in lines])
+    fields: dict[str, object] = {
+        "data": result.data.model_copy(update={"examples": len(lines)}),
+        "measure": protocol.measure or Measure(next(iter(metrics))),
+        "metrics": metrics,
+        "cost": costs(lines, peaks).model_copy(update={"train": result.cost.train}),
+        "measured": peaks.examples,
+        "state": mean_size(lines),
+    }
+    return result.model_copy(update=fields)
 
 
 def training_cost(method: AnyMethod) -> PhaseCost | None:

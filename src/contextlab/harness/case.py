@@ -28,6 +28,7 @@ class TaskCase:
     dataset: Dataset
     protocol: Protocol
     limit: int | None
+    first: int = 0
 
     @property
     def label(self) -> str:
@@ -42,8 +43,8 @@ class TaskCase:
 
     @property
     def selected(self) -> Sequence[Example]:
-        """The examples that are run."""
-        return self.dataset.examples[: self.limit]
+        """The examples that are run, from number `first` up to the limit."""
+        return self.dataset.examples[self.first : self.limit]
 
     def check(self) -> None:
         """Refuse a data set that cannot be run.
@@ -72,7 +73,11 @@ class TaskCase:
 
 
 def cases(
-    tasks: Sequence[SelectedTask], controls: Sequence[Control], limit: int | None, data: Path | None
+    tasks: Sequence[SelectedTask],
+    controls: Sequence[Control],
+    limit: int | None,
+    data: Path | None,
+    first: int = 0,
 ) -> Iterator[TaskCase]:
     """Every task under every control, with its data loaded once.
 
@@ -87,7 +92,14 @@ def cases(
             protocol = selected.task.protocol(selected.split, control)
             options = selected.task.options(control)
             case = TaskCase(
-                selected.name, selected.task, selected.task.spelled(selected.split), options, dataset, protocol, limit
+                selected.name,
+                selected.task,
+                selected.task.spelled(selected.split),
+                options,
+                dataset,
+                protocol,
+                limit,
+                first,
             )
             case.check()
             yield case

@@ -52,6 +52,7 @@ def bench(
     context: str | Sequence[str] = "own",
     history: int | None = None,
     limit: int | None = None,
+    first: int = 0,
     tokens: int | None = None,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
@@ -81,6 +82,7 @@ def bench(
         context: controls: `own`, `none`, `wrong`; with `own` and others, paired differences are computed.
         history: tokens read before the scored ones, in every task that has this setting.
         limit: the most examples of each task, the first ones.
+        first: number of the first example that is run, where another call runs those before it.
         tokens: the most tokens read of each text, in every task that has this setting.
         seed: seed of a method's random numbers; every example starts from its own seed.
         settings: settings for all methods and tasks that have them, with the same meaning.
@@ -108,7 +110,8 @@ def bench(
     runs: dict[RunKey, Result] = {}
     with Progress.on_stderr(progress) as bar:
         bar.loading("data")
-        on_tasks = list(cases(selected_tasks, controls_of(context), limit, Path(data) if data is not None else None))
+        folder = Path(data) if data is not None else None
+        on_tasks = list(cases(selected_tasks, controls_of(context), limit, folder, first))
         bar.loading(backbone if isinstance(backbone, str) else "model")
         model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype, quantise=quantise)
         if model.tokenizer is None:
@@ -167,7 +170,8 @@ def _run(
     current = provenance(method, case.task, case.protocol, seed)
     key = identity((name, method), (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
     with open_run(out, key, current) as run, torch.set_grad_enabled(method.capabilities.needs_gradients):
-        missing = [index for index, example in enumerate(case.selected) if example.id not in run.lines]
+        numbered = enumerate(case.selected, start=case.first)
+        missing = [index for index, example in numbered if example.id not in run.lines]
         label = f"{built_method.label} on {case.label} ({case.options.context})"
         computed = bar.examples(missing, len(case.selected) - len(missing), label)
         peaks = Peaks.of(run.summary)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,10 +75,14 @@ class OpenRun:
 
     def append(self, line: ExampleLine) -> None:
         """Store one finished example; it is on disk when this function returns."""
+        self.extend([line])
+
+    def extend(self, lines: Sequence[ExampleLine]) -> None:
+        """Store finished examples; they are on disk when this function returns."""
+        texts = (seals.sealed(line.as_json(), salt=self.manifest.run_id, line=True) for line in lines)
         with _writing(self.folder):
-            text = seals.sealed(line.as_json(), salt=self.manifest.run_id, line=True)
-            self.journal.append(text.encode() + b"\n")
-        self.lines[line.id] = line
+            self.journal.append(b"".join(text.encode() + b"\n" for text in texts))
+        self.lines |= {line.id: line for line in lines}
 
     def finish(self, result: Result) -> Result:
         """Store the result, replacing an earlier one, and return it with its folder."""

@@ -86,6 +86,7 @@ def _paths(folder: Path | str, name: str) -> list[Path]:
             folders.clear()
             continue
         visited.add(real)
-        folders.sort()
+        # Parts of runs that a sweep has not put together yet are in a hidden folder.
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths += [Path(directory, name)] if name in (*names, *folders) else []
     return sorted(paths)
