@@ -13,7 +13,7 @@ import pytest
 import stored_runs
 
 from contextlab import backbone as backbones
-from contextlab import cards, load, seals, train, trained, verify
+from contextlab import cards, load, registry, seals, train, trained, verify
 from contextlab.errors import UserError
 from contextlab.harness import store
 from contextlab.harness.runner import bench as run_bench
@@ -58,6 +58,23 @@ def test_stored_coverage_is_what_the_docs_promise():
     for row in rows:
         if "sigma 1" not in row["data"]:
             assert min(row[f"n={n}"] for n in (3, 5, 8, 24)) >= 0.93, row
+
+
+def test_backbones_that_work_and_that_are_refused_are_told_apart(bench):
+    result = bench("backbones", "--backbones", "tiny-qwen3,tiny-opt", "--methods", "window,longmem")
+    assert all(row["difference"] < 1e-4 and row["formula"] == "equal" for row in result["backbones"])
+    assert {row["refused"].strip("`") for row in result["refused"]} == set(backbones.REFUSED)
+    assert all("cannot be used: " in row["reason"] for row in result["refused"])
+    window, longmem = result["methods"]
+    assert (window["qwen3"], window["opt"], longmem["qwen3"]) == ("works", "works", "works")
+    assert longmem["opt"].startswith("refused: OPTForCausalLM is not built like")
+
+
+def test_the_stored_table_of_backbones_has_every_method_and_backbone():
+    stored = json.loads((BENCHES.parent / "results/benches/backbones.json").read_text())
+    assert {row["backbone"].strip("`") for row in stored["backbones"]} == set(backbones.TINY)
+    assert {row["method"].strip("`") for row in stored["methods"]} == set(registry.methods())
+    assert all(len(row) == 1 + len(backbones.TINY) for row in stored["methods"])
 
 
 def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
