@@ -81,7 +81,7 @@ def test_a_missing_package_is_named(folder: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_model_in_memory_is_not_quantised() -> None:
     model = backbones.load("tiny-llama", device="cpu").model
-    with pytest.raises(UserError, match="leave both and quantise= out"):
+    with pytest.raises(UserError, match="leave quantise= out"):
         backbones.resolve(model, quantise="8bit")
 
 

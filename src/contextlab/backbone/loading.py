@@ -178,10 +178,10 @@ def resolve(
         if tokenizer is not None:
             raise UserError(f"{backbone} has its own tokenizer: leave tokenizer= out, or give a model in memory.")
         return load(backbone, device=device, dtype=dtype, quantise=quantise)
-    if (device, dtype, quantise) != (None, None, None):
-        raise UserError(
-            "A model in memory has its device and dtype: leave both and quantise= out, and move the model before."
-        )
+    if device is not None or dtype is not None:
+        raise UserError("A model in memory has its device and dtype: leave both out, and move the model before.")
+    if quantise is not None:
+        raise UserError("A model in memory has its weights: leave quantise= out, or give a name.")
     return backbone if isinstance(backbone, Backbone) else wrap(backbone, tokenizer)
 
 
