@@ -1,8 +1,8 @@
 """Batches: how many examples of a run are computed side by side, and which.
 
-The longest example is computed alone, and first: it shows whether the method's formula gives the FLOPs that are
-counted, which the others are charged by, and its peak memory is that of the run. Of the others, those of similar length
-are put together. What cannot be computed side by side is computed alone, as if it had been asked for so.
+Where costs are counted, the longest example is computed alone, and first: it shows whether the method's formula, which
+the others are charged by, gives the FLOPs that are counted, and its peak memory is that of the run. Of the others,
+those of similar length are put together. What cannot be computed side by side is computed alone, as without batches.
 """
 
 from __future__ import annotations
@@ -79,13 +79,12 @@ class Batches:
         if self.size == 1 or len(left) < 2 or self._refused(counting):
             yield from map(self._alone, left)
             return
-        longest = max(left, key=self.lengths.__getitem__)
-        left.remove(longest)
-        first = self._alone(longest)
-        yield first
-        size = self._fitting(first) if self.size == "auto" else self.size
-        if counting and not _by_formula(first):
-            size = self._give_up("its formula does not give the FLOPs that are counted")
+        size = self.size
+        if counting or size == "auto":
+            longest = max(left, key=self.lengths.__getitem__)
+            left.remove(longest)
+            yield (first := self._alone(longest))
+            size = self._size_after(first, counting)
         while left:
             window = sorted(left[: size * WINDOW], key=self.lengths.__getitem__)
             del left[: size * WINDOW]
@@ -98,6 +97,12 @@ class Batches:
                 batch = sorted(window[:size])
                 yield from map(self._alone, batch) if lines is None else lines
                 del window[:size]
+
+    def _size_after(self, first: ExampleLine, counting: bool) -> int:
+        """The size for all others, from an example that was computed alone."""
+        if counting and any(cost.flops != cost.flops_formula for cost in first.cost.values()):
+            return self._give_up("its formula does not give the FLOPs that are counted")
+        return self._fitting(first) if self.size == "auto" else self.size
 
     def _alone(self, number: int) -> ExampleLine:
         with self.draws(number).turn():
@@ -148,10 +153,6 @@ class Batches:
         kept = 2 * first.state.bytes if first.state is not None else 0
         count = int(SHARE * free) // max(*calls, kept, 1)
         return min(MOST, 1 << max(count, 1).bit_length() - 1)
-
-
-def _by_formula(line: ExampleLine) -> bool:
-    return all(cost.flops == cost.flops_formula for cost in line.cost.values())
 
 
 def _name(method: AnyMethod) -> str:

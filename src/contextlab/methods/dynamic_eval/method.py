@@ -32,7 +32,6 @@ from contextlab.methods.dynamic_eval.formula import DynamicEvalFormula
 from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, lost
 from contextlab.methods.formulas import Segments
 from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.rows import single_row
 from contextlab.methods.rules import RMS, SGD, Adam, Rule
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.writing import pad
@@ -124,7 +123,7 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
         rows, length = tokens_BT.shape
         lengths = [length] * rows if lengths_B is None else lengths_B.tolist()
         logprobs_BT = torch.zeros(rows, length, device=tokens_BT.device) if logprobs else None
-        before = [single_row(state, row) for row in range(rows)]
+        before = [state.row(row) for row in range(rows)]
         after = []
         errors: list[Diverged] = []
         for row, count in enumerate(lengths):
@@ -143,12 +142,12 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
     @torch.no_grad()
     def score(self, state: DynamicEvalState, candidates: Sequence[Sequence[int]]) -> Tensor:
         """Score all candidates of a row in one pass when none of them is learned from; else one by one."""
-        return torch.cat([self._score_row(single_row(state, row), candidates) for row in range(state.batch_size)])
+        return torch.cat([self._score_row(state.row(row), candidates) for row in range(state.batch_size)])
 
     @torch.no_grad()
     def next_logprobs(self, state: DynamicEvalState) -> Tensor:
         """`logprobs_BV`, float32: the distribution of the next token of every row, with the row's weights."""
-        rows = [single_row(state, row) for row in range(state.batch_size)]
+        rows = [state.row(row) for row in range(state.batch_size)]
         return torch.cat([self._run(r, functools.partial(self.backbone.logprobs_of_all, r.pending_BC)) for r in rows])
 
     def _rule(self) -> Rule:

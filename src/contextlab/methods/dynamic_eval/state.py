@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from contextlab import states
 from contextlab.attention import KV
 from contextlab.methods.local_cache import LocalState
-from contextlab.methods.rows import stacked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +77,6 @@ def joined(
     """The rows as one state; weights that no row has changed stay shared."""
     if all(new.learned is old.learned for new, old in zip(after, before, strict=True)):
         nothing = Learned((), (), ())
-        rows = stacked([dataclasses.replace(row, learned=nothing) for row in after])
+        rows = states.joined([dataclasses.replace(row, learned=nothing) for row in after])
         return dataclasses.replace(rows, learned=state.learned)
-    return after[0] if len(after) == 1 else stacked(after)
+    return after[0] if len(after) == 1 else states.joined(after)

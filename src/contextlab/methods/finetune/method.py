@@ -26,7 +26,6 @@ from contextlab.methods.finetune.blocks import answers, blocks_of
 from contextlab.methods.finetune.config import FinetuneConfig
 from contextlab.methods.finetune.fit import Fit
 from contextlab.methods.finetune.state import FinetuneState, joined
-from contextlab.methods.rows import single_row
 from contextlab.methods.window import Window, WindowConfig
 
 R = TypeVar("R")
@@ -92,7 +91,7 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
         rows, length = tokens_BT.shape
         lengths = [length] * rows if lengths_B is None else lengths_B.tolist()
         logprobs_BT = torch.zeros(rows, length, device=tokens_BT.device) if logprobs else None
-        before = [single_row(state, row) for row in range(rows)]
+        before = [state.row(row) for row in range(rows)]
         after = []
         for row, count in enumerate(lengths):
             grown, pieces = self._read_row(before[row], tokens_BT[row : row + 1, :count], logprobs)
@@ -106,7 +105,7 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
         """Score all candidates of a row as its window does, where no context can end inside of one."""
         if bool(state.open_B.any()):
             return super().score(state, candidates)
-        rows = [single_row(state, row) for row in range(state.batch_size)]
+        rows = [state.row(row) for row in range(state.batch_size)]
         return torch.cat([self._run(row, functools.partial(self.view.score, row.local, candidates)) for row in rows])
 
     @torch.no_grad()
@@ -114,13 +113,13 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
         """Continue prompts after a single row as its window does, where no context can end inside of one."""
         if state.batch_size > 1 or bool(state.open_B.any()):
             return super().generate(state, prompts, **options)
-        row = single_row(state, 0)
+        row = state.row(0)
         return self._run(row, functools.partial(self.view.generate, row.local, prompts, **options))
 
     @torch.no_grad()
     def next_logprobs(self, state: FinetuneState) -> Tensor:
         """`logprobs_BV`, float32: the distribution of the next token of every row, with the row's weights."""
-        rows = [single_row(state, row) for row in range(state.batch_size)]
+        rows = [state.row(row) for row in range(state.batch_size)]
         return torch.cat([self._run(r, functools.partial(self.network.logprobs_of_all, r.pending_BC)) for r in rows])
 
     def _learner(self) -> tuple[Backbone, Adaptable]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from contextlab import states
 from contextlab.methods.local_cache import LocalState
-from contextlab.methods.rows import stacked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +47,7 @@ class FinetuneState(LocalState):
 
 def joined(state: FinetuneState, before: Sequence[FinetuneState], after: Sequence[FinetuneState]) -> FinetuneState:
     """The rows as one state; weights that no row has changed stay shared."""
-    most = max(row.tokens_BN.shape[1] for row in after)
-    rows = [
-        dataclasses.replace(row, tokens_BN=F.pad(row.tokens_BN, (0, most - row.tokens_BN.shape[1]))) for row in after
-    ]
     if all(new.weights is old.weights for new, old in zip(after, before, strict=True)):
-        together = stacked([dataclasses.replace(row, weights=()) for row in rows])
+        together = states.joined([dataclasses.replace(row, weights=()) for row in after])
         return dataclasses.replace(together, weights=state.weights)
-    return rows[0] if len(rows) == 1 else stacked(rows)
+    return after[0] if len(after) == 1 else states.joined(after)
