@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -72,6 +73,19 @@ def test_a_job_answers_refuses_or_is_lost(engine: Engine) -> None:
     assert ended(running) == Answer(10)
 
 
+@pytest.mark.parametrize("engine", ["local"], indirect=True)
+def test_a_process_that_died_between_two_jobs_is_replaced(engine: Engine) -> None:
+    (running,) = engine.start([Job(os.getpid, ())])
+    process = psutil.Process(ended(running).value)
+    process.kill()
+    process.wait(30)
+    (running,) = engine.start([Job(double, (4,))])
+    with contextlib.suppress(Lost):
+        assert ended(running) == Answer(8)
+    (running,) = engine.start([Job(double, (5,))])
+    assert ended(running) == Answer(10)
+
+
 @pytest.mark.parametrize("engine", NAMES, indirect=True)
 def test_closing_ends_a_job_under_way(engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "pid"
@@ -92,6 +106,7 @@ def test_closing_ends_a_job_under_way(engine: Engine, tmp_path: Path) -> None:
         ("ray(nothing=1)", r"Ray does not start .*correct the settings of --engine"),
         ("slurm(cluster=nothing)", r"Slurm cannot be used .*correct the settings of --engine"),
         ("local,ray", "name one of them"),
+        ("ray(num_cpus=-1)", "Ray does not start"),
     ],
 )
 def test_a_wrong_engine_is_one_sentence(text: str, message: str, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from contextlab.methods.window import Window
 
-READS = 30
+READS = 4
+"""Two to warm up, one of each example: it dies when one is stored, in the next one."""
 
 
 class Mortal(Window):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 GIB = 2**30
 EVERY, EVERY_LINE = 1.0, 60.0
 """Seconds between two pictures of the live table, and between two lines where there is no terminal."""
+SHARE = 10.0
+"""A look at a place far away may take longer; then so many times as long passes before the next one."""
 
 
 def sweep(
@@ -165,10 +167,13 @@ def _live(look: Callable[[], Sequence[RunStatus]], *, shown: bool) -> Iterator[C
     with Live(console=screen, transient=True, auto_refresh=False) if drawing else nullcontext() as live:
 
         def show() -> None:
-            nonlocal last
+            nonlocal every, last
             if not shown or time.monotonic() - last < every:
                 return
-            last, rows = time.monotonic(), look()
+            started = time.monotonic()
+            rows = look()
+            last = time.monotonic()
+            every = max(every, SHARE * (last - started))
             if live is None:
                 warn(f"contextlab: {_sentence(rows)}")
             else:

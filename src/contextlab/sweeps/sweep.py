@@ -57,7 +57,8 @@ class Sweep:
         Raises:
             UserError: as `bench`, before anything is run.
         """
-        jobs = [Job(survey, (self.suite, backbone)) for backbone in self.suite.backbone]
+        gpus = 0 if self.suite.device == "cpu" else None
+        jobs = [Job(survey, (self.suite, backbone), gpus=gpus) for backbone in self.suite.backbone]
         surveys: list[Survey] = []
         for job in jobs:
             (running,) = self.engine.start([job])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ class Job:
         call: a function of a module, which may raise a UserError.
         arguments: that can be pickled.
         threads: processors.
-        gpus: 0 or 1.
+        gpus: 0 or 1; None for one where the engine has some.
         needed_bytes: memory of the worker; 0 where it is unknown.
         seconds: by formula; None where it is unknown.
     """
@@ -30,7 +31,7 @@ class Job:
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
     threads: int = 1
-    gpus: int = 0
+    gpus: int | None = None
     needed_bytes: int = 0
     seconds: float | None = None
 
@@ -104,7 +105,7 @@ def engine(text: str, workers: int | None, folder: Path) -> Engine:
         UserError: for another name, a setting that it does not have, or a package that is missing.
     """
     item = grammar.single(text, "engine")
-    settings = dict(item.settings)
+    settings = {name: _plain(value) for name, value in item.settings.items()}
     if item.name == "local":
         from contextlab.sweeps.engines.local import LocalEngine
 
@@ -120,3 +121,11 @@ def engine(text: str, workers: int | None, folder: Path) -> Engine:
 
         return SlurmEngine(workers, settings, folder)
     raise unknown("engine", item.name, ENGINES)
+
+
+def _plain(value: object) -> object:
+    """A number or a truth value where a text spells one."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

@@ -38,7 +38,7 @@ class _Slot:
     def __init__(self, gpu: int | None) -> None:
         self._gpu = gpu
         self._pool: ProcessPoolExecutor | None = None
-        self._process: int | None = None
+        self._process: Future[int] | None = None
         self._job: Future[Answer] | None = None
 
     @property
@@ -48,21 +48,30 @@ class _Slot:
 
     def start(self, job: Job) -> Running:
         """Start a job."""
-        if self._pool is None or (self._job is not None and self._job.exception() is not None):
+        if self._job is not None and self._job.exception() is not None:
             self.close()
+        try:
+            self._job = self._opened(job.threads).submit(answered, job)
+        except BrokenProcessPool:
+            # It died while it had nothing to do.
+            self.close()
+            self._job = self._opened(job.threads).submit(answered, job)
+        return _Started(self._job)
+
+    def _opened(self, threads: int) -> ProcessPoolExecutor:
+        if self._pool is None:
             # A process of its own for every slot: when one dies, `concurrent.futures` gives up the whole pool.
             spawned = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, spawned, initializer=_begin, initargs=(self._gpu, job.threads))
-            self._process = self._pool.submit(os.getpid).result()
-        self._job = self._pool.submit(answered, job)
-        return _Started(self._job)
+            self._pool = ProcessPoolExecutor(1, spawned, initializer=_begin, initargs=(self._gpu, threads))
+            self._process = self._pool.submit(os.getpid)
+        return self._pool
 
     def close(self) -> None:
         """End its process, also in the middle of a job: what the job has finished is stored."""
         if self._pool is not None:
-            if self._process is not None and not self.free:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._process, signal.SIGKILL)
+            if self._process is not None and self._process.done() and not self.free:
+                with contextlib.suppress(ProcessLookupError, BrokenProcessPool):
+                    os.kill(self._process.result(), signal.SIGKILL)
             self._pool.shutdown(cancel_futures=True)
         self._pool, self._process, self._job = None, None, None
 

@@ -62,16 +62,11 @@ class RayEngine(Engine):
     def start(self, jobs: Sequence[Job]) -> list[Running]:
         """Start jobs, which wait where the cluster has no room."""
         # A shard is taken up again by the sweep, which knows what is stored of it.
-        return [
-            _Task(
-                self._run.options(
-                    num_cpus=job.threads, num_gpus=job.gpus, memory=job.needed_bytes or None, max_retries=0
-                )
-                .remote(job)
-                .future()
-            )
-            for job in jobs
-        ]
+        return [_Task(self._run.options(**self._needs(job), max_retries=0).remote(job).future()) for job in jobs]
+
+    def _needs(self, job: Job) -> dict[str, int | None]:
+        gpus = min(int(self._ray.cluster_resources().get("GPU", 0)), 1) if job.gpus is None else job.gpus
+        return {"num_cpus": job.threads, "num_gpus": gpus, "memory": job.needed_bytes or None}
 
     def close(self) -> None:
         """End the tasks, and the cluster where it was started here."""

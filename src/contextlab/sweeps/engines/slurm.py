@@ -76,7 +76,7 @@ class SlurmEngine(Engine):
         needs: dict[str, Any] = {
             "timeout_min": math.ceil(max(seconds) / 60),
             "cpus_per_task": max(job.threads for job in jobs),
-            "gpus_per_node": max(job.gpus for job in jobs),
+            "gpus_per_node": max((job.gpus for job in jobs if job.gpus is not None), default=None),
             "mem_gb": max(job.needed_bytes for job in jobs) / GIB or None,
             "slurm_array_parallelism": self._workers or len(jobs),
         }
