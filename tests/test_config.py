@@ -124,10 +124,11 @@ def test_what_the_built_in_settings_of_one_name_share_is_known() -> None:
         for other in owners
         if not alike(CONFIGS[one], CONFIGS[other], name)
     }
-    assert {"N", "sinks", "tokens", "history", "prompt"} & different == set()
+    assert {"N", "sinks", "tokens", "history"} & different == set()
     of_papers = {"lr", "beta1", "beta2", "eps", "steps", "eviction", "recent", "k", "upstream", "M", "W"}
     of_papers |= {"alpha", "context", "rule", "seed", "memory", "n"}
-    assert different == of_papers | {"weights", "rank", "gate", "storage_dtype"}
+    of_files = {"path", "prompt", "scoring", "cluster"}
+    assert different == of_papers | of_files | {"weights", "rank", "gate", "storage_dtype"}
 
 
 @given(

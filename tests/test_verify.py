@@ -44,7 +44,7 @@ def test_nothing_is_damaged_where_nothing_was(intact: Path) -> None:
         "tokenizer": 1,
         "data set": 2,
         "run": 2,
-        "tensors": 1,
+        "tensors": 2,
         "training": 1,
         "checkpoint": 1,
         "weights": 2,

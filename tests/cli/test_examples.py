@@ -57,4 +57,4 @@ def test_the_three_commands_run_with_the_default_backbone(tmp_path: Path, monkey
 
 def test_the_commands_are_shown_before_anything_heavy_is_loaded() -> None:
     code = "import sys; from contextlab.cli.main import main; main(['bench']); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -110,13 +110,6 @@ def test_results_are_short_in_words_and_long_as_frames(tmp_path: Path) -> None:
     assert list(examples["run"].unique()) == [one.run_id for one in results.runs]
 
 
-def test_a_model_in_memory_is_no_backbone_of_a_bench(tmp_path: Path) -> None:
-    model = backbone.load("tiny-llama", device="cpu").model
-    with pytest.raises(UserError, match=r"not a LlamaForCausalLM: save .* backbone=FOLDER, or .*contextlab.load"):
-        bench(COUNTER, LETTERS, backbone=model, out=tmp_path / "runs")
-    assert not (tmp_path / "runs").exists()
-
-
 def test_without_context_that_phase_has_no_cost(tmp_path: Path) -> None:
     (result,) = run(tmp_path, limit=2, context="none").runs
     assert result.cost.contextualize is None

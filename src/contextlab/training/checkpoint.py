@@ -73,7 +73,8 @@ def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
         return whole
     with records.writing(out):
         if processes.first:
-            shutil.rmtree(partial, ignore_errors=True)
+            for left in out.glob(".partial-*"):
+                shutil.rmtree(left, ignore_errors=True)
             partial.mkdir(parents=True)
         processes.wait()
         _save_own(partial, trainer)
@@ -83,7 +84,10 @@ def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
             files.rename(partial, whole)
             for older in stored(out):
                 if older != whole:
-                    shutil.rmtree(older, ignore_errors=True)
+                    # A folder of which some files are left is no checkpoint any more.
+                    removed = out / f".partial-{older.name}"
+                    files.rename(older, removed)
+                    shutil.rmtree(removed, ignore_errors=True)
         processes.wait()
     return whole
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Row = tuple[str, str]
 """A text and its label."""
 
-PROMPT = "{text}\nLabel: {label}"
+PROMPT = r"{text}\nLabel: {label}"
 SAMPLE, SAMPLE_LABELS = "sst2", ("negative", "positive")
 TOGETHER = 25
 PARTS = 5
