@@ -78,7 +78,7 @@ def test_a_process_that_died_between_two_jobs_is_replaced(engine: Engine) -> Non
     (running,) = engine.start([Job(os.getpid, ())])
     process = psutil.Process(ended(running).value)
     process.kill()
-    process.wait(30)
+    process.wait(200)
     (running,) = engine.start([Job(double, (4,))])
     with contextlib.suppress(Lost):
         assert ended(running) == Answer(8)
@@ -95,7 +95,7 @@ def test_closing_ends_a_job_under_way(engine: Engine, tmp_path: Path) -> None:
         time.sleep(0.05)
     process = psutil.Process(int(path.read_text()))
     engine.close()
-    process.wait(30)
+    process.wait(200)
 
 
 @pytest.mark.parametrize(

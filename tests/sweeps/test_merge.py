@@ -13,18 +13,18 @@ from contextlab.harness import store
 from contextlab.harness.runner import bench
 from contextlab.sweeps.merge import merge
 from contextlab.sweeps.places import SHARDS
-from contextlab.sweeps.plan import PlannedRun
+from contextlab.sweeps.plan import SweepRun
 from contextlab.sweeps.shards import Shard
 from contextlab.sweeps.suite import Suite
 from contextlab.sweeps.survey import survey
 
 
-def planned(of: Suite) -> PlannedRun:
+def planned(of: Suite) -> SweepRun:
     (run,) = survey(of, of.backbone[0]).runs
     return run
 
 
-def parts(of: Suite, run: PlannedRun, *bounds: int) -> list[Shard]:
+def parts(of: Suite, run: SweepRun, *bounds: int) -> list[Shard]:
     """Finished shards between these numbers of examples."""
     shards = [Shard(run, range(start, stop)) for start, stop in itertools.pairwise(bounds)]
     for shard in shards:

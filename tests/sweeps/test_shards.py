@@ -8,13 +8,13 @@ from toy_sweeps import COUNTER, LETTERS, place, suite
 
 from contextlab.harness.runner import bench
 from contextlab.sweeps.places import SHARDS
-from contextlab.sweeps.plan import Estimate, PlannedRun
+from contextlab.sweeps.plan import RunEstimate, SweepRun
 from contextlab.sweeps.shards import SECONDS, Shard, divided, is_stored, most_examples, shards_of
 
 
-def planned(run_id: str = "run", seconds: float | None = None) -> PlannedRun:
-    estimate = None if seconds is None else Estimate(flops=1, seconds=seconds)
-    return PlannedRun(
+def planned(run_id: str = "run", seconds: float | None = None) -> SweepRun:
+    estimate = None if seconds is None else RunEstimate(flops=1, seconds=seconds)
+    return SweepRun(
         method=COUNTER,
         task=LETTERS,
         backbone="tiny-llama",

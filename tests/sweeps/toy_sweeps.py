@@ -17,7 +17,7 @@ from contextlab.reports.stored import summaries
 from contextlab.sweeps import sweep
 from contextlab.sweeps.engines import Answer, Engine, Job, Lost, Running, answered
 from contextlab.sweeps.places import Place
-from contextlab.sweeps.plan import Plan, PlannedRun
+from contextlab.sweeps.plan import SweepPlan, SweepRun
 from contextlab.sweeps.shards import Shard
 from contextlab.sweeps.suite import Suite
 
@@ -83,7 +83,7 @@ class Here(Engine):
         self.at_once, self.dies = at_once, dies
         self.done: list[Shard] = []
 
-    def fit(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
+    def fit(self, plan: SweepPlan, runs: Sequence[SweepRun]) -> None:
         pass
 
     def start(self, jobs: Sequence[Job]) -> list[Running]:
@@ -105,7 +105,7 @@ class Here(Engine):
             sys.argv = before
 
 
-def swept(of: Suite, engine: Engine | None = None, most: int | None = 3) -> Plan:
+def swept(of: Suite, engine: Engine | None = None, most: int | None = 3) -> SweepPlan:
     """Run a sweep in this process."""
     engine = Here() if engine is None else engine
     with sweep.opened(of, lambda _: engine, most) as running:

@@ -20,7 +20,7 @@ from contextlab.cli.options import DataFolder, Device
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from contextlab.sweeps.plan import Plan
+    from contextlab.sweeps.plan import SweepPlan
     from contextlab.sweeps.status import RunStatus
 
 GIB = 2**30
@@ -104,7 +104,7 @@ def _print_status(rows: Sequence[RunStatus], as_json: bool) -> None:
     screen.print(_sentence(rows))
 
 
-def _print_plan(plan: Plan, rows: Sequence[RunStatus], as_json: bool) -> None:
+def _print_plan(plan: SweepPlan, rows: Sequence[RunStatus], as_json: bool) -> None:
     if as_json:
         print(json.dumps(plan.as_json()))
         return
@@ -126,7 +126,7 @@ def _print_plan(plan: Plan, rows: Sequence[RunStatus], as_json: bool) -> None:
     )
 
 
-def _needs(plan: Plan, row: RunStatus) -> list[str]:
+def _needs(plan: SweepPlan, row: RunStatus) -> list[str]:
     """TFLOPs, hours and GiB of a run by formula; a method without one has no costs."""
     estimate = row.run.estimate
     costs = ["", ""] if estimate is None else [f"{estimate.flops / 1e12:.3g}", f"{estimate.seconds / 3600:.3g}"]

@@ -10,11 +10,11 @@ from contextlab.harness import store
 from contextlab.harness.aggregation import Peaks, summarised, unmeasured
 from contextlab.harness.stored import ExampleLine, Result
 from contextlab.sweeps.places import Place
-from contextlab.sweeps.plan import PlannedRun
+from contextlab.sweeps.plan import SweepRun
 from contextlab.sweeps.shards import Shard
 
 
-def merge(place: Place, run: PlannedRun, shards: Sequence[Shard]) -> bool:
+def merge(place: Place, run: SweepRun, shards: Sequence[Shard]) -> bool:
     """Put finished shards into the folder of their run; repeated, it changes nothing.
 
     Examples that are there already stay as they are, and an example of two shards is stored once.
@@ -63,7 +63,7 @@ def _highest(results: Iterable[Result], examples: int) -> Peaks:
     return peaks
 
 
-def _protocol(run: PlannedRun) -> Protocol:
+def _protocol(run: SweepRun) -> Protocol:
     """The protocol that summarises its records."""
     item = grammar.single(run.task, "task")
     task = registry.task(item.name, item.settings)

@@ -40,7 +40,7 @@ class Place:
         Raises:
             UserError: when nothing can reach the address.
         """
-        return Remote(out) if "://" in out else cls(Path(out))
+        return RemoteStore(out) if "://" in out else cls(Path(out))
 
     def take(self, name: str) -> Path:
         """A folder below the place, as it is stored; it may not exist yet."""
@@ -67,7 +67,7 @@ class Place:
                 (self.folder / parent).rmdir()
 
 
-class Remote(Place):
+class RemoteStore(Place):
     """An address of fsspec; its folders are copied to the cache, and back when they have changed.
 
     A file appears there as a whole, and a summary last: a run whose copy was interrupted is an unfinished one.

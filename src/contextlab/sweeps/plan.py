@@ -14,14 +14,14 @@ from contextlab.harness.stored import Amount, Count, Flops, StoredModel
 GIB = 2**30
 
 
-class Estimate(StoredModel):
+class RunEstimate(StoredModel):
     """The cost of a run by formula."""
 
     flops: Flops = pydantic.Field(description="of all examples")
     seconds: Amount = pydantic.Field(description="at the measured rate")
 
 
-class PlannedRun(StoredModel):
+class SweepRun(StoredModel):
     """One run of the grid: the arguments of `bench` that are its own, and what it will need."""
 
     method: str
@@ -31,7 +31,7 @@ class PlannedRun(StoredModel):
     seed: int
     run_id: str
     examples: Count
-    estimate: Estimate | None = pydantic.Field(description="None where the method has no formula")
+    estimate: RunEstimate | None = pydantic.Field(description="None where the method has no formula")
     peak_bytes: Count = pydantic.Field(description="of weights, states and their largest call, by formula")
 
     @property
@@ -54,29 +54,29 @@ class Machine(StoredModel):
 class Survey(StoredModel):
     """The runs of one backbone, and the machine that surveyed them."""
 
-    runs: list[PlannedRun]
+    runs: list[SweepRun]
     machine: Machine
 
 
-class Plan(StoredModel):
+class SweepPlan(StoredModel):
     """All runs of a sweep, and the machine of its workers, which is the slowest that surveyed."""
 
     schema_: Annotated[Literal[2], pydantic.Field(alias="schema")] = 2
-    runs: list[PlannedRun]
+    runs: list[SweepRun]
     machine: Machine
 
     @classmethod
-    def of(cls, surveys: Sequence[Survey]) -> Plan:
+    def of(cls, surveys: Sequence[Survey]) -> SweepPlan:
         """The plan of all backbones, every run once."""
         runs = {run.run_id: run for survey in surveys for run in survey.runs}
         machine = min((survey.machine for survey in surveys), key=lambda machine: machine.free_bytes)
         return cls(runs=list(runs.values()), machine=machine)
 
-    def run_bytes(self, run: PlannedRun) -> int:
+    def run_bytes(self, run: SweepRun) -> int:
         """Memory of a worker with this run."""
         return run.peak_bytes + (0 if self.machine.gpus else self.machine.process_bytes)
 
-    def workers(self, runs: Sequence[PlannedRun], asked: int | None) -> int:
+    def workers(self, runs: Sequence[SweepRun], asked: int | None) -> int:
         """Workers that run any of these at once on one machine: one per GPU, or as many as memory and cores allow.
 
         Args:

@@ -12,7 +12,7 @@ import torch
 from contextlab.harness import store
 from contextlab.harness.store import SUMMARY
 from contextlab.sweeps.places import SHARDS, Place
-from contextlab.sweeps.plan import PlannedRun
+from contextlab.sweeps.plan import SweepRun
 from contextlab.sweeps.suite import Suite
 
 SECONDS = 600.0
@@ -28,7 +28,7 @@ class Shard:
         examples: numbers of its examples; None for the whole run, which goes into its own folder.
     """
 
-    run: PlannedRun
+    run: SweepRun
     examples: range | None = None
 
     @property
@@ -42,7 +42,7 @@ class Shard:
         return f"{self.store}/{self.run.run_id}".lstrip("/")
 
 
-def is_stored(place: Place, run: PlannedRun) -> bool:
+def is_stored(place: Place, run: SweepRun) -> bool:
     """Whether a run has its result over these examples.
 
     Raises:
@@ -52,7 +52,7 @@ def is_stored(place: Place, run: PlannedRun) -> bool:
     return (folder / SUMMARY).exists() and store.read_result(folder).data.examples == run.examples
 
 
-def shards_of(place: Place, run: PlannedRun, most: int) -> list[Shard]:
+def shards_of(place: Place, run: SweepRun, most: int) -> list[Shard]:
     """What is left of a run: the shards that have begun, and new ones of the other examples.
 
     Args:
@@ -81,7 +81,7 @@ def divided(numbers: Sequence[int], most: int) -> list[range]:
     ]
 
 
-def most_examples(run: PlannedRun, workers: int) -> int:
+def most_examples(run: SweepRun, workers: int) -> int:
     """Examples that take about `SECONDS`; where nobody knows the time, every worker has a share."""
     if run.estimate is None:
         return max(-(-run.examples // workers), 1)
@@ -129,7 +129,7 @@ def work(suite: Suite, shard: Shard, threads: int, command: Sequence[str]) -> No
             place.give(shard.folder)
 
 
-def _begun(place: Place, run: PlannedRun) -> list[range]:
+def _begun(place: Place, run: SweepRun) -> list[range]:
     """The ranges of the stored shards of a run, finished or not, within its examples and apart from each other."""
     ranges: list[range] = []
     for name in place.below(SHARDS):

@@ -10,7 +10,7 @@ from contextlab import locks, seals
 from contextlab.errors import UserError
 from contextlab.harness import store
 from contextlab.sweeps.places import HIDDEN, SHARDS, Place
-from contextlab.sweeps.plan import Plan, PlannedRun
+from contextlab.sweeps.plan import SweepPlan, SweepRun
 from contextlab.sweeps.shards import is_stored
 
 PLAN = f"{HIDDEN}/plan.json"
@@ -27,33 +27,33 @@ class RunStatus:
         finished: examples that are stored.
     """
 
-    run: PlannedRun
+    run: SweepRun
     state: State
     finished: int
 
 
-def read_plan(place: Place) -> Plan:
+def read_plan(place: Place) -> SweepPlan:
     """The plan of the last sweep into a place.
 
     Raises:
         UserError: when there is none, or its file is broken.
     """
     try:
-        return seals.read(place.take_file(PLAN), Plan)
+        return seals.read(place.take_file(PLAN), SweepPlan)
     except FileNotFoundError:
         raise UserError(f"There is no sweep in {place.folder}: name its folder with --out.") from None
     except seals.Damaged as damaged:
         raise UserError(f"{place.folder / PLAN} is broken ({damaged}): start the sweep again.") from None
 
 
-def statuses(place: Place, plan: Plan) -> list[RunStatus]:
+def statuses(place: Place, plan: SweepPlan) -> list[RunStatus]:
     """How far every run of a plan is."""
     active = locks.is_held(place.folder / HIDDEN)
     shards = [f"{SHARDS}/{name}/" for name in place.below(SHARDS)]
     return [_status(place, run, shards, active) for run in plan.runs]
 
 
-def _status(place: Place, run: PlannedRun, shards: Iterable[str], active: bool) -> RunStatus:
+def _status(place: Place, run: SweepRun, shards: Iterable[str], active: bool) -> RunStatus:
     if is_stored(place, run):
         return RunStatus(run, "stored", run.examples)
     folders = [place.folder / f"{part}{run.run_id}" for part in ("", *shards)]

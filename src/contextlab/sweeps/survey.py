@@ -32,7 +32,7 @@ from contextlab.harness.runner import seeded_example
 from contextlab.harness.selection import BuiltMethod, built, select
 from contextlab.harness.store import run_id
 from contextlab.method import AnyMethod, Capabilities, ContextMethod, Lengths, State
-from contextlab.sweeps.plan import Estimate, Machine, PlannedRun, Survey
+from contextlab.sweeps.plan import Machine, RunEstimate, Survey, SweepRun
 from contextlab.sweeps.suite import Suite
 from contextlab.writing import pad
 
@@ -121,7 +121,7 @@ def survey(suite: Suite, backbone: str) -> Survey:
     on_tasks = list(cases(tasks, controls_of(suite.context), suite.limit, suite.data))
     model = backbones.resolve(backbone, device=suite.device, dtype=suite.dtype, quantise=suite.quantise)
     machine = _machine(model, process_bytes)
-    runs: list[PlannedRun] = []
+    runs: list[SweepRun] = []
     for case, named in itertools.product(on_tasks, methods):
         (method,) = built([named.on(model)], model)
         runs += _runs((named.label, backbone), method, case, suite, machine)
@@ -130,7 +130,7 @@ def survey(suite: Suite, backbone: str) -> Survey:
 
 def _runs(
     named: tuple[str, str], method: BuiltMethod, case: TaskCase, suite: Suite, machine: Machine
-) -> Iterator[PlannedRun]:
+) -> Iterator[SweepRun]:
     """The runs of one method on one case, for all seeds, with the names of method and backbone in the suite."""
     lengths = {"history": case.options.history, "tokens": case.options.tokens}
     size = size_of(suite.batch)
@@ -138,7 +138,7 @@ def _runs(
     for seed in suite.seed:
         pair = method.name, method.method
         key = identity(pair, (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
-        yield PlannedRun(
+        yield SweepRun(
             method=named[0],
             task=labels.of_task(case.name, case.split, lengths),
             backbone=named[1],
@@ -151,7 +151,7 @@ def _runs(
         )
 
 
-def _needs(method: AnyMethod, case: TaskCase, batch: int, machine: Machine) -> tuple[Estimate | None, int]:
+def _needs(method: AnyMethod, case: TaskCase, batch: int, machine: Machine) -> tuple[RunEstimate | None, int]:
     """Cost and peak memory of all examples by formula, from some of them, evenly spaced; `batch` are side by side."""
     count = len(case.selected)
     sample = range(0, count, -(-count // SAMPLE))
@@ -166,7 +166,7 @@ def _needs(method: AnyMethod, case: TaskCase, batch: int, machine: Machine) -> t
         return None, peak_bytes
     seconds = flops / machine.flops_per_second + unread.forwards * machine.seconds_per_call
     share = count / len(sample)
-    return Estimate(flops=round(share * flops), seconds=share * seconds), peak_bytes
+    return RunEstimate(flops=round(share * flops), seconds=share * seconds), peak_bytes
 
 
 def _costs(meter: Meter, case: TaskCase, index: int) -> tuple[int | None, int]:

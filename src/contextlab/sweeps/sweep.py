@@ -15,7 +15,7 @@ from contextlab.errors import UserError
 from contextlab.sweeps.engines import Engine, Job, Lost, Running
 from contextlab.sweeps.merge import merge
 from contextlab.sweeps.places import HIDDEN, REMEDY, Place
-from contextlab.sweeps.plan import Plan, PlannedRun, Survey
+from contextlab.sweeps.plan import Survey, SweepPlan, SweepRun
 from contextlab.sweeps.shards import Shard, is_stored, most_examples, shards_of, work
 from contextlab.sweeps.status import PLAN
 from contextlab.sweeps.suite import Suite
@@ -51,7 +51,7 @@ class Sweep:
         self._deaths: collections.Counter[str] = collections.Counter()
         self._threads, self._gpus = 1, 0
 
-    def plan(self) -> Plan:
+    def plan(self) -> SweepPlan:
         """The plan of the suite, which a worker makes for every backbone: only it knows its machine.
 
         Raises:
@@ -71,9 +71,9 @@ class Sweep:
             if answer.refusal is not None:
                 raise UserError(answer.refusal)
             surveys.append(answer.value)
-        return Plan.of(surveys)
+        return SweepPlan.of(surveys)
 
-    def run(self, plan: Plan, show: Callable[[], None] = lambda: None) -> None:
+    def run(self, plan: SweepPlan, show: Callable[[], None] = lambda: None) -> None:
         """Run what is not stored yet; one run that fails leaves the others alone.
 
         Args:
@@ -108,7 +108,7 @@ class Sweep:
                 "then run the same command again to resume."
             )
 
-    def _start(self, plan: Plan) -> None:
+    def _start(self, plan: SweepPlan) -> None:
         """Hand out as many shards as may be started at once."""
         at_once = self.engine.at_once
         count = len(self._waiting) if at_once is None else min(at_once - len(self._running), len(self._waiting))
@@ -117,7 +117,7 @@ class Sweep:
             started = self.engine.start([self._job(plan, shard) for shard in shards])
             self._running |= dict(zip(started, shards, strict=True))
 
-    def _job(self, plan: Plan, shard: Shard) -> Job:
+    def _job(self, plan: SweepPlan, shard: Shard) -> Job:
         run, seconds = shard.run, None
         if run.estimate is not None:
             share = len(shard.examples) / run.examples if shard.examples is not None else 1.0
@@ -144,7 +144,7 @@ class Sweep:
             refusal = str(error)
         self.failed.setdefault(run.run_id, refusal)
 
-    def _finish(self, run: PlannedRun) -> None:
+    def _finish(self, run: SweepRun) -> None:
         """Merge the shards of a run when all are finished; what they owe is left to the ordinary runner."""
         finished, whole = self._finished[run.run_id], Shard(run)
         parts = [shard for shard in finished if shard != whole]
@@ -186,7 +186,7 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _threads(plan: Plan, at_once: int | None) -> int:
+def _threads(plan: SweepPlan, at_once: int | None) -> int:
     """Threads of a worker: what the user has set, or its share of the processors."""
     own = os.environ.get("OMP_NUM_THREADS", "")
     if own.isdecimal() and int(own):

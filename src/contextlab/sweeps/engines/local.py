@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from contextlab.sweeps.engines import Answer, Engine, Job, Lost, Running, answered
-from contextlab.sweeps.plan import Plan, PlannedRun
+from contextlab.sweeps.engines.job import Answer, Engine, Job, Lost, Running, answered
+from contextlab.sweeps.plan import SweepPlan, SweepRun
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class LocalEngine(Engine):
         self._workers = workers
         self._slots = [_Slot(None)]
 
-    def fit(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
+    def fit(self, plan: SweepPlan, runs: Sequence[SweepRun]) -> None:
         """As many as memory and GPUs allow."""
         self.close()
         self.at_once = plan.workers(runs, self._workers)

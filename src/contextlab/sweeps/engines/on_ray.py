@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from contextlab.errors import UserError
-from contextlab.sweeps.engines import Answer, Engine, Job, Lost, Running, answered
-from contextlab.sweeps.plan import Plan, PlannedRun
+from contextlab.sweeps.engines.job import Answer, Engine, Job, Lost, Running, answered
+from contextlab.sweeps.plan import SweepPlan, SweepRun
 
 STORE_BYTES = 2**27
 """Memory for objects of a cluster that is started here: answers are small."""
@@ -56,7 +56,7 @@ class RayEngine(Engine):
         self._ray = ray
         self._run = ray.remote(answered)
 
-    def fit(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
+    def fit(self, plan: SweepPlan, runs: Sequence[SweepRun]) -> None:
         """Nothing: every job says what it needs."""
 
     def start(self, jobs: Sequence[Job]) -> list[Running]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from contextlab.errors import UserError
-from contextlab.sweeps.engines import Answer, Engine, Job, Lost, Running, answered
-from contextlab.sweeps.plan import GIB, Plan, PlannedRun
+from contextlab.sweeps.engines.job import Answer, Engine, Job, Lost, Running, answered
+from contextlab.sweeps.plan import GIB, SweepPlan, SweepRun
 
 RULE = "-" * 22
 HOURS = 24.0
@@ -65,7 +65,7 @@ class SlurmEngine(Engine):
         self.at_once = (workers or 1) if self._local else None
         self._jobs: list[Any] = []
 
-    def fit(self, plan: Plan, runs: Sequence[PlannedRun]) -> None:
+    def fit(self, plan: SweepPlan, runs: Sequence[SweepRun]) -> None:
         """On this machine no more than memory allows; elsewhere every job says what it needs."""
         if self._local:
             self.at_once = plan.workers(runs, self._workers)
