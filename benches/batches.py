@@ -5,8 +5,8 @@ processor time of this process, on one thread, since other programs may run besi
 method's calls, those of lm-eval of its requests. Questions about one text are asked of one state here, and with lm-eval
 each after the whole text.
 
-The last line is JSON: per task and method the medians and quartiles of seconds per example and of their ratios, the
-largest difference of any number that is stored, and the texts and predictions that differ.
+The last line is JSON: in `rows`, per task and method, the medians and quartiles of seconds per example, the medians of
+their ratios, the largest difference of any number that is stored, and the texts and predictions that differ.
 
     python benches/batches.py [--batch 8] [--limit 8] [--repeats 3] [--data DIR] [--task pg22(tokens=512)]
 """
@@ -115,16 +115,18 @@ def differences(first: Any, second: Any) -> Iterator[float | tuple[Any, Any]]:
 def compared(alone: Result, batched: Result) -> dict[str, Any]:
     """The largest difference of numbers of one run, and how many other values differ."""
     first, second = lines(alone), lines(batched)
-    pairs = [found for name in first for found in differences(first[name]["record"], second[name]["record"])]
+    pairs = [pair for name in first for pair in differences(first[name]["record"], second[name]["record"])]
     values = {"alone": alone, "batched": batched}
     return {
-        "largest_difference": max((found for found in pairs if isinstance(found, float)), default=0.0),
-        "other_values_that_differ": sum(isinstance(found, tuple) for found in pairs),
+        "largest_difference": max((pair for pair in pairs if isinstance(pair, float)), default=0.0),
+        "other_values_that_differ": sum(isinstance(pair, tuple) for pair in pairs),
         "metrics": {name: {m: metric.value for m, metric in run.metrics.items()} for name, run in values.items()},
     }
 
 
-def measured(case: TaskCase, task: str, options: argparse.Namespace, backbone: Backbone, model: Any) -> dict[str, Any]:
+def measured(
+    case: TaskCase, task: str, options: argparse.Namespace, backbone: Backbone, model: Any
+) -> list[dict[str, Any]]:
     """One task: every method alone and in batches, and lm-eval's model, one after the other in every repeat."""
     asked = list(requests(case, backbone))
     taken: dict[str, list[tuple[float, float, float]]] = {}
@@ -137,21 +139,21 @@ def measured(case: TaskCase, task: str, options: argparse.Namespace, backbone: B
                 taken.setdefault(alone.method, []).append((seconds(alone), seconds(batched), theirs))
                 numbers[alone.method] = compared(alone, batched)
     count = len(case.selected)
-    return {
-        "examples": count,
-        "lm_eval_requests": len(asked),
-        "methods": {
-            name: {
-                "seconds_alone": spread([alone / count for alone, _, _ in rows]),
-                "seconds_batched": spread([batched / count for _, batched, _ in rows]),
-                "seconds_lm_eval": spread([theirs / count for _, _, theirs in rows]),
-                "alone_to_batched": statistics.median(alone / batched for alone, batched, _ in rows),
-                "lm_eval_to_batched": statistics.median(theirs / batched for _, batched, theirs in rows),
-                **numbers[name],
-            }
-            for name, rows in taken.items()
-        },
-    }
+    return [
+        {
+            "task": case.label,
+            "method": name,
+            "examples": count,
+            "lm_eval_requests": len(asked),
+            "seconds_alone": spread([alone / count for alone, _, _ in rows]),
+            "seconds_batched": spread([batched / count for _, batched, _ in rows]),
+            "seconds_lm_eval": spread([theirs / count for _, _, theirs in rows]),
+            "alone_to_batched": statistics.median(alone / batched for alone, batched, _ in rows),
+            "lm_eval_to_batched": statistics.median(theirs / batched for _, batched, theirs in rows),
+            **numbers[name],
+        }
+        for name, rows in taken.items()
+    ]
 
 
 def _runs(task: str, options: argparse.Namespace, folder: Path, batch: int) -> list[Result]:
@@ -191,18 +193,15 @@ def main() -> None:
         batch_size=options.batch,
         max_length=backbone.max_positions,
     )
-    of_tasks = {}
+    rows = []
     for item in grammar.items(options.task, "task"):
         task = grammar.spelled(item.name, item.split, item.settings)
         (case,) = cases(select(options.method, task)[1], ["own"], options.limit, options.data)
-        of_tasks[case.label] = measured(case, task, options, backbone, model)
+        rows += measured(case, task, options, backbone, model)
     arguments = {name: None if value is None else str(value) for name, value in vars(options).items()}
     device = hardware(torch.device("cpu"))
-    print(
-        json.dumps(
-            {"bench": "batches", **arguments, "device": device, "threads": torch.get_num_threads(), "tasks": of_tasks}
-        )
-    )
+    run = {"bench": "batches", **arguments, "device": device, "threads": torch.get_num_threads()}
+    print(json.dumps({**run, "rows": rows}))
 
 
 if __name__ == "__main__":

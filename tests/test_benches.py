@@ -401,7 +401,7 @@ def test_the_package_has_in_8_bits_what_the_limit_allows():
 def test_batches_change_no_number(bench):
     arguments = ["--method", "window(N=24)", "--task", "needle/1k(tokens=60)", "--limit", "2", "--batch", "2"]
     result = bench("batches", *arguments, "--backbone", "tiny-llama", "--repeats", "2")
-    (method,) = result["tasks"]["needle/1k(tokens=60)"]["methods"].values()
-    assert method["largest_difference"] < 1e-4
-    assert method["other_values_that_differ"] == 0
-    assert method["metrics"]["alone"].keys() == method["metrics"]["batched"].keys()
+    (row,) = result["rows"]
+    assert row["largest_difference"] < 1e-4
+    assert row["other_values_that_differ"] == 0
+    assert row["metrics"]["alone"].keys() == row["metrics"]["batched"].keys()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,12 +79,28 @@ def test_the_wrong_context_is_in_the_same_turn() -> None:
 
 def test_a_backbone_without_a_template_is_refused() -> None:
     tiny = backbones.load("tiny-llama", device="cpu")
-    with pytest.raises(UserError, match="tiny-llama has no chat template: leave prompt= out"):
+    with pytest.raises(UserError, match="tiny-llama has no chat template: leave prompt= or chat= out"):
         user_turn(tiny)
 
 
 def test_the_bos_token_is_not_repeated() -> None:
     assert user_turn(chatting().backbone) == ("[user] ", " [/]")
+
+
+@pytest.mark.parametrize("metric", ["f1", "choice"])
+def test_questions_of_a_file_are_one_turn_with_their_text(metric: str, tmp_path: Path) -> None:
+    row = {"context": "Ada lives in Rome.", "question": "Where is Ada?", "answer": "Rome", "options": ["Rome", "Oslo"]}
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    settings = {"path": str(path), "chat": True, "prompt": "Read this: {context}\\nAsked: {question}", "metric": metric}
+    task = registry.task("questions", settings)
+    (reading,) = task.load("all", None).examples
+    meter = chatting()
+    protocol: Any = task.protocol("all")
+    sequences = protocol._sequences(meter, reading, reading.questions[0], True)
+    context = meter.backbone.decode(protocol._contexts(meter.backbone, reading, reading)[1])
+    assert context == "[user] Read this: Ada lives in Rome."
+    assert meter.backbone.decode(sequences[0]) == "\nAsked: Where is Ada? [/]"
 
 
 @pytest.mark.parametrize("name", TASKS)

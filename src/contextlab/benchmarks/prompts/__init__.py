@@ -60,7 +60,7 @@ def user_turn(backbone: Backbone) -> tuple[str, str]:
     """
     tokenizer = backbone.tokenizer
     if not tokenizer.chat_template:
-        raise UserError(f"{backbone.name} has no chat template: leave prompt= out or use another backbone.")
+        raise UserError(f"{backbone.name} has no chat template: leave prompt= or chat= out, or use another backbone.")
     messages = [{"role": "user", "content": MARK}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     before, _, after = text.partition(MARK)
