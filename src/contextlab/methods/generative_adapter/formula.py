@@ -10,7 +10,7 @@ from contextlab.method import Lengths
 from contextlab.methods.formulas import BlockFormula, Segments, Span
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.normalise import qr_flops, svd_flops
-from contextlab.methods.generative_adapter.targets import Target
+from contextlab.methods.targets import Target
 
 WIDE = 4
 """Bytes of a number of S and of the pairs, at least."""

@@ -13,9 +13,10 @@ from torch.nn.functional import rms_norm
 
 from contextlab.backbone import Backbone, weights_digest
 from contextlab.errors import UserError
-from contextlab.methods.generative_adapter import normalise, targets
+from contextlab.methods import targets
+from contextlab.methods.generative_adapter import normalise
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
-from contextlab.methods.generative_adapter.targets import Pair, Target
+from contextlab.methods.targets import Pair, Target
 
 EPS = 1e-6
 

@@ -23,10 +23,10 @@ from contextlab.methods.generative_adapter.adapter import Adapter
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.formula import AdapterFormula, Widths
 from contextlab.methods.generative_adapter.generator import Generator
-from contextlab.methods.generative_adapter.targets import Enter, Pair, adapted
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import Targets, twin
 from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.targets import Enter, Pair, adapted
 from contextlab.methods.window import Window, WindowConfig
 
 

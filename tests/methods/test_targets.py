@@ -10,7 +10,7 @@ from contextlab import backbone as backbones
 from contextlab.backbone import weights_digest
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.config import OUTPUT_PROJECTIONS
-from contextlab.methods.generative_adapter.targets import Pair, adapted, find, transposed
+from contextlab.methods.targets import Pair, adapted, find, transposed
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 
