@@ -1,4 +1,4 @@
-"""GenerativeAdapter as a state machine: chunks are read one by one, each with the weights that those before it made.
+"""GenerativeAdapter as a state machine.
 
 Legend: B rows, t tokens of a block, C width of the model, L adapted layers, R = d_r.
 """
@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contextlab import states
 from contextlab.accounting.formulas import Model
-from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import Backbone, linear_layers
 from contextlab.formula import Formula
 from contextlab.method import Lengths
+from contextlab.methods.context_weights import WeightsMethod, WeightsState
 from contextlab.methods.generative_adapter import released
 from contextlab.methods.generative_adapter.adapter import Adapter
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
@@ -25,32 +24,23 @@ from contextlab.methods.generative_adapter.formula import AdapterFormula, Widths
 from contextlab.methods.generative_adapter.generator import Generator
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import Targets, twin
-from contextlab.methods.segments import SegmentMethod
-from contextlab.methods.targets import Enter, Pair, adapted
+from contextlab.methods.targets import Pair, Target
 from contextlab.methods.window import Window, WindowConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class AdapterState(LocalState):
-    """The context as weights, and the cache of the chunk that is being read.
+class AdapterState(WeightsState):
+    """The context as weights, and what they are made of.
 
     Attributes:
         S_BLRR: sum over all tokens read, those of the open chunk included; without layers in a state that only answers.
-        pairs: the weight change that the finished chunks make, per adapted layer.
-        context_B: tokens of the context that was announced, 0 when none was.
     """
 
     S_BLRR: Tensor
-    pairs: tuple[Pair, ...]
-    context_B: Tensor
 
 
-class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
-    """Turns every finished chunk into a low-rank change of weights, with which what follows is read from a cold start.
-
-    A context whose length is announced is cut into chunks of equal length. At its end nothing of it is left but the
-    weights: a question follows BOS, as without a context.
-    """
+class GenerativeAdapter(WeightsMethod[GenerativeAdapterConfig, AdapterState]):
+    """Turns every finished chunk into a low-rank change of weights by a learned generator (section 3)."""
 
     Config = GenerativeAdapterConfig
 
@@ -58,6 +48,11 @@ class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
         super().__init__(backbone, config)
         self.local = LocalCache(self.config.chunk_length(backbone.max_positions))
         self.generator = self.learns(Generator(backbone, self.config), self.config.weights)
+
+    @property
+    def targets(self) -> list[Target]:
+        """The adapted layers."""
+        return self.generator.targets
 
     @property
     def twin(self) -> str:
@@ -89,16 +84,11 @@ class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
             empty.length_B,
             empty.pending_BC,
             empty.kv,
-            left_B=self._chunk_after(empty.length_B, context_B),
-            S_BLRR=self.generator.empty(empty.batch_size),
+            left_B=self.chunk_after(empty.length_B, context_B),
             pairs=self.generator.no_pairs(empty.batch_size),
             context_B=context_B,
+            S_BLRR=self.generator.empty(empty.batch_size),
         )
-
-    def check_state(self, state: AdapterState) -> None:
-        """A context was announced with a length."""
-        super().check_state(state)
-        states.within("context_B", state.context_B, 0, states.MOST)
 
     def step(self, state: AdapterState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[AdapterState, Tensor]:
         """Attend within the chunk, add its states to S, and at its end make the weights of the next."""
@@ -116,15 +106,15 @@ class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
         if not learning:
             return read, hidden_BtC
         read = dataclasses.replace(read, S_BLRR=state.S_BLRR + torch.stack(grams, dim=1))
-        return self._close(read, ended_B, lengths_B, hidden_BtC) if bool(ended_B.any()) else (read, hidden_BtC)
-
-    def forward(
-        self, state: AdapterState, tokens_BT: Tensor, layout: Layout, enter: Enter | None = None
-    ) -> tuple[Tensor, Sequence[CacheReader]]:
-        """`hidden_BTC` of tokens that lie after a state, with the weights of the finished chunks; see `adapted`."""
-        reader = CacheReader(self.backbone, state.kv, layout)
-        with adapted(self.generator.targets, state.pairs.__getitem__, enter):
-            return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
+        if not bool(ended_B.any()):
+            return read, hidden_BtC
+        ended = ended_B.nonzero()[:, 0]
+        made = self.generator.pairs(read.S_BLRR[ended])
+        pairs = tuple(
+            Pair(old.up.index_copy(0, ended, new.up), old.down.index_copy(0, ended, new.down))
+            for old, new in zip(state.pairs, made, strict=True)
+        )
+        return self.placed(dataclasses.replace(read, pairs=pairs), ended_B, lengths_B, hidden_BtC)
 
     def generate(
         self, state: AdapterState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
@@ -155,40 +145,4 @@ class GenerativeAdapter(SegmentMethod[GenerativeAdapterConfig, AdapterState]):
         adapter.check_origin(self.generator)
         pairs = adapter.pairs()
         state = self.start(len(adapter.S_BLRR))
-        return dataclasses.replace(state, S_BLRR=adapter.S_BLRR, pairs=pairs, pending_BC=self._after_bos(pairs))
-
-    def _close(
-        self, state: AdapterState, ended_B: Tensor, lengths_B: Tensor, hidden_BtC: Tensor
-    ) -> tuple[AdapterState, Tensor]:
-        """Weights of all chunks so far, and the length of the next, for the rows whose chunk has ended."""
-        ended = ended_B.nonzero()[:, 0]
-        made = self.generator.pairs(state.S_BLRR[ended])
-        pairs = tuple(
-            Pair(old.up.index_copy(0, ended, new.up), old.down.index_copy(0, ended, new.down))
-            for old, new in zip(state.pairs, made, strict=True)
-        )
-        read_B = state.length_B + lengths_B
-        left_B = torch.where(ended_B, self._chunk_after(read_B, state.context_B), state.left_B)
-        context_ended_B = ended_B & (read_B == state.context_B)
-        if bool(context_ended_B.any()):
-            # The last hidden state of a block is what predicts the next token: here, that of a question.
-            hidden_BtC = hidden_BtC.clone()
-            hidden_BtC[context_ended_B, lengths_B[context_ended_B] - 1] = self._after_bos(pairs)[context_ended_B]
-        return dataclasses.replace(state, pairs=pairs, left_B=left_B), hidden_BtC
-
-    def _chunk_after(self, read_B: Tensor, context_B: Tensor) -> Tensor:
-        """The length of the chunk after `read_B` tokens: equal parts of an announced context, whole chunks after it.
-
-        (Section 4.1 and released code: n = ceil(M / 1024) chunks of ceil(M / n).)
-        """
-        count_B = (context_B + self.local.segment - 1) // self.local.segment
-        equal_B = (context_B + count_B - 1) // count_B.clamp(min=1)
-        rest_B = context_B - read_B
-        return torch.where(rest_B > 0, torch.minimum(equal_B, rest_B), self.local.segment)
-
-    def _after_bos(self, pairs: tuple[Pair, ...]) -> Tensor:
-        """`hidden_BC` after BOS alone, with these weights."""
-        bos_B1 = torch.full((len(pairs[0].up), 1), self.backbone.bos, device=self.backbone.device)
-        zeros_B1 = torch.zeros_like(bos_B1)
-        with adapted(self.generator.targets, pairs.__getitem__):
-            return self.backbone.forward(bos_B1, zeros_B1, self.backbone.reader(len(bos_B1), Layout(zeros_B1)))[:, 0]
+        return dataclasses.replace(state, S_BLRR=adapter.S_BLRR, pairs=pairs, pending_BC=self.after_bos(pairs))
