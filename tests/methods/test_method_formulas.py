@@ -20,6 +20,7 @@ from contextlab.methods.formulas import Segments
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.hso import HSO, HSOConfig
+from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.low_rank import LowRankConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
@@ -94,6 +95,8 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "generative-adapter, polar": lambda b: GenerativeAdapter(
         b, GenerativeAdapterConfig(chunk=32, normalisation="polar", modules="*mlp*")
     ),
+    "least-squares": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=32, study=2, study_tokens=5)),
+    "least-squares, chunk alone": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=24, study=0, seen=0, rank=3)),
     "ultragist": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=8, sinks=2)),
     "ultragist, few": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=5, M=9)),
 }

@@ -10,7 +10,7 @@ from contextlab import backbone as backbones
 from contextlab.backbone import weights_digest
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.config import OUTPUT_PROJECTIONS
-from contextlab.methods.targets import Pair, adapted, find, transposed
+from contextlab.methods.targets import Pair, adapted, find, is_added, observed, transposed
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 
@@ -133,3 +133,42 @@ def test_nothing_is_left_in_the_model_after_an_error(backbone):
         run()
     assert hooks(backbone) == before
     assert weights_digest(backbone.model) == digest
+
+
+DOWN = "*mlp.down_proj|*mlp.c_proj|*fc2|*dense_4h_to_h"
+
+
+def test_what_is_observed_is_added_to_the_states_that_leave_a_block(backbone):
+    targets, tokens = find(backbone, DOWN), torch.tensor([[5, 6, 7]])
+    plain = backbone.model(tokens, use_cache=False, output_hidden_states=True).hidden_states
+    left, after = {}, {}
+
+    def leave(i, x, hidden):
+        left[i] = (x, hidden)
+        return torch.ones_like(hidden) if i == 1 else None
+
+    with observed(targets, leave), observed(targets, lambda i, _x, hidden: after.update({i: hidden})):
+        backbone.model(tokens, use_cache=False)
+    assert list(left) == list(range(backbone.layers))
+    assert all(x.shape == (1, 3, target.inputs) for (x, _), target in zip(left.values(), targets, strict=True))
+    torch.testing.assert_close(left[0][1], plain[1])
+    assert torch.equal(after[0], left[0][1])
+    assert torch.equal(after[1], left[1][1] + 1)
+    # What the blocks above are given has changed too, and nothing is left of it.
+    assert not torch.allclose(left[2][1], plain[3])
+    again = backbone.model(tokens, use_cache=False, output_hidden_states=True).hidden_states
+    assert torch.equal(again[3], plain[3])
+
+
+@pytest.mark.parametrize("family", ["tiny-llama", "tiny-gpt2", "tiny-opt", "tiny-gpt-neox", "tiny-phi3", "tiny-qwen3"])
+def test_down_projections_are_added_to_the_residual_stream(family):
+    backbone = backbones.load(family, device="cpu")
+    assert is_added(backbone, find(backbone, DOWN))
+
+
+@pytest.mark.parametrize(
+    ("family", "pattern"), [("tiny-olmo2", DOWN), ("tiny-llama", "*q_proj"), ("tiny-gpt2", "*c_fc")]
+)
+def test_other_layers_are_not(family, pattern):
+    backbone = backbones.load(family, device="cpu")
+    assert not is_added(backbone, find(backbone, pattern))

@@ -16,12 +16,15 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from contextlab.attention import in_this_thread
+from contextlab.attention import Layout, in_this_thread
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 
 Enter: TypeAlias = Callable[[int, Tensor], None]
 """Called with the number of an adapted layer and the states `hidden_BTC` that enter its block."""
+Leave: TypeAlias = Callable[[int, Tensor, Tensor], Tensor | None]
+"""Called with the number of a layer, its inputs `x_BTI` and the states `hidden_BTC` that leave its block; what it
+returns is added to these states."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +82,30 @@ def find(backbone: Backbone, pattern: str) -> list[Target]:
     return matching
 
 
+def is_added(backbone: Backbone, targets: list[Target]) -> bool:
+    """Whether the outputs of layers are added to the residual stream as they are, so that a change of them changes the
+    states that leave their block by as much. The lowest is looked at.
+    """
+    target, left = targets[0], list[Tensor]()
+    if target.outputs != backbone.width:
+        return False
+    tokens_12 = torch.tensor([[0, 1]], device=backbone.device)
+    position_12 = torch.arange(2, device=backbone.device)[None]
+    probe_11I = torch.linspace(-1, 1, target.inputs, device=backbone.device).view(1, 1, -1)
+    for scale in (0.0, 1.0):
+        pair = Pair(torch.full((1, target.outputs, 1), scale, device=backbone.device), probe_11I)
+        with (
+            torch.no_grad(),
+            adapted([target], [pair].__getitem__),
+            observed([target], lambda _, x_BTI, hidden_BTC: left.extend((x_BTI, hidden_BTC))),
+        ):
+            backbone.forward(tokens_12, position_12, backbone.reader(1, Layout(position_12)))
+    x_BTI, plain_BTC, _, changed_BTC = left
+    added_BT1 = (x_BTI * probe_11I).sum(-1, keepdim=True)
+    largest = added_BT1.abs().max() + changed_BTC.abs().max() / 50
+    return bool(((changed_BTC - plain_BTC - added_BT1).abs() <= 0.05 * largest).all())
+
+
 def transposed(target: Target) -> bool:
     """Whether the layer keeps its weight as inputs x outputs."""
     return isinstance(target.layer, Conv1D)
@@ -103,6 +130,19 @@ def adapted(targets: list[Target], pair: Callable[[int], Pair], enter: Enter | N
         yield
 
 
+@contextmanager
+def observed(targets: list[Target], leave: Leave) -> Iterator[None]:
+    """While entered, `leave` sees every layer of `targets` when its block has been computed, the lowest first."""
+    with ExitStack() as stack:
+        for i, target in enumerate(targets):
+            inputs: list[Tensor] = []
+            taking = in_this_thread(functools.partial(_take, inputs))
+            stack.callback(target.layer.register_forward_pre_hook(taking).remove)
+            leaving = in_this_thread(functools.partial(_leave, functools.partial(leave, i), inputs))
+            stack.callback(target.block.register_forward_hook(leaving).remove)
+        yield
+
+
 def _size(layer: Any) -> tuple[int, int]:
     return (layer.nx, layer.nf) if isinstance(layer, Conv1D) else (layer.in_features, layer.out_features)
 
@@ -117,3 +157,18 @@ def _add(pair: Callable[[], Pair], _layer: nn.Module, args: tuple[Tensor, ...], 
     # Some models flatten rows and tokens in front of a layer.
     x_BTI, out_BTO = (x.reshape(len(up_BOr), -1, x.shape[-1]) for x in (args[0], out))
     return torch.baddbmm(out_BTO, torch.bmm(x_BTI, down_BrI.mT), up_BOr.mT).view_as(out)
+
+
+def _take(inputs: list[Tensor], _layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+    inputs.append(args[0])
+
+
+def _leave(leave: Callable[[Tensor, Tensor], Tensor | None], inputs: list[Tensor], *call: Any) -> Any:
+    out = call[-1]
+    hidden_BTC = out[0] if isinstance(out, tuple) else out
+    x_BTI = inputs.pop()
+    more_BTC = leave(x_BTI.reshape(*hidden_BTC.shape[:2], -1), hidden_BTC)
+    if more_BTC is None:
+        return None
+    changed_BTC = hidden_BTC + more_BTC.to(hidden_BTC.dtype)
+    return (changed_BTC, *out[1:]) if isinstance(out, tuple) else changed_BTC

@@ -33,6 +33,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "generative-adapter": ("#332288", "d"),
     "finetune": ("#AA4499", "8"),
     "ultragist": ("#44AA99", "H"),
+    "least-squares": ("#EE3377", "x"),
 }
 """Colour and marker of every method: Okabe and Ito's colours and Tol's, which most colour-blind readers tell apart."""
 CONTROLS = {"own - none": ("#0072B2", "o"), "own - wrong": ("#D55E00", "s")}

@@ -1,0 +1,127 @@
+"""Writing a chunk into weights: what the backbone computes after the chunk, by weights alone.
+
+Legend: n texts of the regression, t tokens of them, N rows of the regression, I inputs and O outputs of a layer,
+C width of the model; 1 stands for a single row of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from contextlab.attention import Layout
+from contextlab.backbone import Backbone
+from contextlab.errors import UserError
+from contextlab.methods.full import Full
+from contextlab.methods.least_squares import regression
+from contextlab.methods.least_squares.config import LeastSquaresConfig
+from contextlab.methods.local_cache import LocalState
+from contextlab.methods.targets import Pair, Target, adapted, observed
+from contextlab.writing import pad
+
+Written = tuple[Pair, Tensor]
+"""The change of a layer, and `seen_1pI` (see `regression.fitted`)."""
+
+
+class Fit:
+    """One pass of regressions from the lowest layer to the highest.
+
+    The texts are the chunk itself and what the backbone writes after it. Their tokens' states after every block, as the
+    plain backbone has them after the chunk, are what the changed backbone has to give from a cold start. What a layer
+    cannot give, the layers above it, which see its outcome, are fitted to.
+
+    Args:
+        backbone: that reads.
+        targets: the layers that are changed.
+        inverses: of the covariance of their inputs over generic text.
+        config: ridge and self-study.
+        studied: tokens of a text of self-study.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        targets: list[Target],
+        inverses: Sequence[Tensor],
+        config: LeastSquaresConfig,
+        studied: int,
+    ) -> None:
+        self.backbone, self.targets, self.inverses = backbone, targets, inverses
+        self.config, self.studied = config, studied
+        self.plain = Full(backbone)
+
+    def __call__(self, tokens_1T: Tensor, before: Sequence[Written], number: int) -> list[Written]:
+        """The changes with a chunk added to them.
+
+        Args:
+            tokens_1T: the chunk.
+            before: of every layer, what earlier chunks have written, for one row.
+            number: of tokens in front of the chunk; the seed of self-study depends on it.
+
+        Raises:
+            UserError: when hidden states are not finite.
+        """
+        state, _ = self.plain.read(self.plain.start(), tokens_1T, logprobs=False)
+        texts = [tokens_1T[0].tolist()]
+        if self.config.study:
+            texts += self.plain.generate(
+                state,
+                [[]] * self.config.study,
+                max_new_tokens=self.studied,
+                temperature=1.0,
+                seed=self.config.seed + number,
+            )
+        tokens_nt, lengths_n = pad(texts, self.backbone.device)
+        steps_t = torch.arange(tokens_nt.shape[1], device=tokens_nt.device)
+        # Attention rests on the first token of a text, so its states have another size with a context than without.
+        row_nt = (steps_t > 0) & (steps_t < lengths_n[:, None])
+        if not bool(row_nt.any()):
+            return list(before)
+        wanted = self._after_chunk(state.fork(len(texts)), tokens_nt)
+        return self._regressions(tokens_nt, row_nt, wanted, before, tokens_1T.shape[1])
+
+    def _after_chunk(self, state: LocalState, tokens_nt: Tensor) -> list[Tensor]:
+        """`hidden_ntC` after the block of every layer, as the backbone computes it after the chunk."""
+        wanted: list[Tensor] = []
+
+        def leave(_i: int, _x_ntI: Tensor, hidden_ntC: Tensor) -> None:
+            wanted.append(hidden_ntC)
+
+        with observed(self.targets, leave):
+            self.plain.forward(state, tokens_nt, self.plain.local.layout(state, tokens_nt.shape[1]))
+        return wanted
+
+    def _regressions(
+        self, tokens_nt: Tensor, row_nt: Tensor, wanted: Sequence[Tensor], before: Sequence[Written], position: int
+    ) -> list[Written]:
+        count, length = tokens_nt.shape
+        after: list[Written] = []
+
+        def leave(i: int, x_ntI: Tensor, hidden_ntC: Tensor) -> Tensor:
+            old, seen_1pI = before[i]
+            x_NI = _wide(x_ntI[row_nt])
+            y_NO = _wide(wanted[i][row_nt]) - _wide(hidden_ntC[row_nt])
+            if not bool(x_NI.isfinite().all() & y_NO.isfinite().all()):
+                raise UserError("The context's hidden states are not finite: load the backbone with --dtype float32.")
+            up_ON, down_NI = regression.fitted(x_NI, y_NO, self.inverses[i], seen_1pI[0], self.config.ridge)
+            up_Om, down_mI = torch.cat((old.up[0], up_ON), dim=1), torch.cat((old.down[0], down_NI))
+            up_Or, down_rI = regression.shortened(up_Om, down_mI, old.up.shape[2])
+            kept_pI = seen_1pI[0]
+            if len(kept_pI):
+                kept_pI = regression.strongest(torch.cat((kept_pI, down_NI)), len(kept_pI))
+            after.append((Pair(up_Or[None], down_rI[None]), kept_pI[None]))
+            return x_ntI @ down_NI.mT.to(x_ntI.dtype) @ up_ON.mT.to(x_ntI.dtype)
+
+        pairs = [Pair(old.up.expand(count, -1, -1), old.down.expand(count, -1, -1)) for old, _ in before]
+        position_nt = torch.arange(length, device=tokens_nt.device).expand(count, -1)
+        reader = self.backbone.reader(count, Layout(position_nt))
+        with adapted(self.targets, pairs.__getitem__), observed(self.targets, leave):
+            # Models that learn positions see these texts where they are after the chunk: the chunk alone differs.
+            self.backbone.forward(tokens_nt, position_nt + position, reader)
+        return after
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

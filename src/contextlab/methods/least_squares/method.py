@@ -1,0 +1,187 @@
+"""Least squares as a state machine: every finished chunk is written into weights by one regression per layer.
+
+Legend: B rows, t tokens of a block, N tokens of a chunk, C width of the model, p directions, I inputs of a layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contextlab import states
+from contextlab.accounting.formulas import Model
+from contextlab.backbone import Backbone
+from contextlab.errors import UserError
+from contextlab.formula import Formula
+from contextlab.method import Lengths
+from contextlab.methods import targets
+from contextlab.methods.context_weights import WeightsMethod, WeightsState
+from contextlab.methods.least_squares import generic
+from contextlab.methods.least_squares.config import LeastSquaresConfig
+from contextlab.methods.least_squares.fit import Fit, Written
+from contextlab.methods.least_squares.formula import LeastSquaresFormula
+from contextlab.methods.local_cache import LocalCache, LocalState
+from contextlab.methods.targets import Pair, Target
+
+
+@dataclasses.dataclass(frozen=True)
+class LeastSquaresState(WeightsState):
+    """The context as weights, the inputs that they were made for, and the tokens of the open chunk.
+
+    Attributes:
+        seen: `seen_BpI` of every layer (see `regression.fitted`).
+        tokens_BN: tokens of the open chunk; without slots in a state that only answers.
+    """
+
+    seen: tuple[Tensor, ...]
+    tokens_BN: Tensor
+
+
+class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
+    """Solves for the weights with which the backbone computes, without a context, what it computes after it.
+
+    Nothing is trained. The context's tokens, and texts that the backbone writes after them, are rows of a ridge
+    regression in every layer, whose ridge leaves inputs of generic text alone.
+    """
+
+    Config = LeastSquaresConfig
+
+    def __init__(self, backbone: Backbone, config: LeastSquaresConfig | None = None) -> None:
+        super().__init__(backbone, config)
+        chunk, studied = self.config.lengths(backbone.max_positions)
+        self.local = LocalCache(chunk)
+        self._targets = _layers(backbone, self.config)
+        self.rank, self.seen = self.config.widths(backbone.width, min(target.inputs for target in self._targets))
+        inverses = generic.inverses(backbone, self._targets, self.config.generic)
+        self.added_bytes = sum(inverse_II.nbytes for inverse_II in inverses)
+        self.fit = Fit(backbone, self._targets, inverses, self.config, studied)
+
+    @property
+    def targets(self) -> list[Target]:
+        """The layers whose weights change."""
+        return self._targets
+
+    @property
+    def added_parameters(self) -> int:
+        """Numbers, as wide as the backbone's, of the inverse covariances of generic inputs."""
+        return self.added_bytes // self.backbone.dtype.itemsize
+
+    def formula(self, ahead: Lengths | None = None) -> Formula | None:
+        """Forward passes with the changes, and the regressions at a chunk's end."""
+        model, plain = Model.of(self.backbone), self.fit.plain.formula()
+        if model is None or plain is None:
+            return None
+        return LeastSquaresFormula(model, plain, self.local.segment, self.fit, (self.rank, self.seen), ahead)
+
+    def begin(self, empty: LocalState, ahead: Lengths | None) -> LeastSquaresState:
+        """Without a change of weights."""
+        context_B, rows = empty.length_B + (ahead.context if ahead else 0), empty.batch_size
+        zero = self.fit.inverses[0].new_zeros(())
+        return LeastSquaresState(
+            empty.length_B,
+            empty.pending_BC,
+            empty.kv,
+            left_B=self.chunk_after(empty.length_B, context_B),
+            pairs=tuple(
+                Pair(zero.expand(rows, target.outputs, self.rank), zero.expand(rows, self.rank, target.inputs))
+                for target in self.targets
+            ),
+            context_B=context_B,
+            seen=tuple(zero.expand(rows, self.seen, target.inputs) for target in self.targets),
+            tokens_BN=context_B.new_zeros(rows, self.local.segment),
+        )
+
+    def check_state(self, state: LeastSquaresState) -> None:
+        """Tokens are those of the vocabulary."""
+        super().check_state(state)
+        states.within("tokens_BN", state.tokens_BN, 0, self.backbone.vocab_size - 1)
+
+    def step(self, state: LeastSquaresState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[LeastSquaresState, Tensor]:
+        """Attend within the chunk, and at its end write it into the weights of the next."""
+        ended_B = state.left_B == lengths_B
+        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
+        read = self.local.after(state, readers, lengths_B, self.backbone)
+        if not state.tokens_BN.shape[1]:
+            return read, hidden_BtC
+        chunk_B = state.kv.used_B + lengths_B
+        read = dataclasses.replace(read, tokens_BN=_with(state.tokens_BN, tokens_Bt, state.kv.used_B, lengths_B))
+        if not bool(ended_B.any()):
+            return read, hidden_BtC
+        read = self._written(read, ended_B, chunk_B, state.length_B - state.kv.used_B)
+        return self.placed(read, ended_B, lengths_B, hidden_BtC)
+
+    def generate(
+        self, state: LeastSquaresState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
+    ) -> list[list[int]]:
+        """Continue every row after its prompt, without keeping tokens that end no chunk."""
+        if max(map(len, prompts), default=0) + max_new_tokens <= int(state.left_B.min()):
+            state = dataclasses.replace(state, tokens_BN=state.tokens_BN[:, :0])
+        return super().generate(state, prompts, max_new_tokens=max_new_tokens, **options)
+
+    def memory_alone(self, state: LeastSquaresState) -> LeastSquaresState:
+        """A state that only answers, with the weights of all that was read, an open chunk included; see
+        `ContextMethod.memory_alone`.
+        """
+        used_B = state.kv.used_B
+        if bool(used_B.any()):
+            state = self._written(state, used_B > 0, used_B, state.length_B - used_B)
+            start = self.start(state.batch_size)
+            state = dataclasses.replace(
+                start, pairs=state.pairs, seen=state.seen, pending_BC=self.after_bos(state.pairs)
+            )
+        return dataclasses.replace(state, tokens_BN=state.tokens_BN[:, :0])
+
+    def _written(
+        self, state: LeastSquaresState, rows_B: Tensor, lengths_B: Tensor, before_B: Tensor
+    ) -> LeastSquaresState:
+        """The state with the tokens of its open chunk in the weights, in some rows; every row is fitted by itself."""
+        rows = [
+            [(Pair(pair.up[b : b + 1], pair.down[b : b + 1]), seen[b : b + 1]) for pair, seen in self._layers_of(state)]
+            for b in range(state.batch_size)
+        ]
+        for b in rows_B.nonzero()[:, 0].tolist():
+            rows[b] = self.fit(state.tokens_BN[b : b + 1, : int(lengths_B[b])], rows[b], int(before_B[b]))
+        layers: list[Sequence[Written]] = list(zip(*rows, strict=True))
+        return dataclasses.replace(
+            state,
+            pairs=tuple(
+                Pair(torch.cat([pair.up for pair, _ in layer]), torch.cat([pair.down for pair, _ in layer]))
+                for layer in layers
+            ),
+            seen=tuple(torch.cat([seen for _, seen in layer]) for layer in layers),
+        )
+
+    def _layers_of(self, state: LeastSquaresState) -> list[Written]:
+        return list(zip(state.pairs, state.seen, strict=True))
+
+
+def _layers(backbone: Backbone, config: LeastSquaresConfig) -> list[Target]:
+    """The layers that are changed: one of every block from the lowest on.
+
+    Raises:
+        UserError: when there are none or several of a block, or a block adds more to their output than the residual.
+    """
+    first = backbone.layers // 4 if config.first_layer is None else config.first_layer
+    if first >= backbone.layers:
+        raise UserError(f"first_layer={first} is not one of the {backbone.layers} layers: choose a lower one.")
+    blocks = list(dict.fromkeys(id(target.block) for target in targets.find(backbone, "*")))
+    higher = [t for t in targets.find(backbone, config.modules) if blocks.index(id(t.block)) >= first]
+    if len({id(target.block) for target in higher}) < len(higher):
+        raise UserError(f"modules={config.modules} names several layers of a block: name one whose output is added.")
+    if not targets.is_added(backbone, higher):
+        raise UserError(
+            f"{backbone.name} changes the outputs of modules={config.modules} before it adds them to its residual "
+            "stream: name other layers, or use another backbone."
+        )
+    return higher
+
+
+def _with(tokens_BN: Tensor, tokens_Bt: Tensor, begin_B: Tensor, lengths_B: Tensor) -> Tensor:
+    """The tokens of a chunk with those of a block at their places."""
+    index_BN = torch.arange(tokens_BN.shape[1], device=tokens_BN.device) - begin_B[:, None]
+    new_BN = (index_BN >= 0) & (index_BN < lengths_B[:, None])
+    return torch.where(new_BN, tokens_Bt.gather(1, index_BN.clamp(0, tokens_Bt.shape[1] - 1)), tokens_BN)

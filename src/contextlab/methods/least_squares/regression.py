@@ -1,0 +1,88 @@
+"""Ridge regression of one layer, added to an earlier one, and what is kept of both.
+
+Legend: n rows of the regression, I inputs and O outputs of a layer, m terms of a sum, r rank, p directions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+
+def fitted(x_nI: Tensor, y_nO: Tensor, inverse_II: Tensor, seen_pI: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """`up_On` and `down_nI` whose product D brings D x as near to y as the ridge lets it.
+
+    D = Y' (Z X' + s 1)^-1 Z with Z = X P and s = ridge times the mean of diag(X C X'): the minimum of
+    |Y - X D'|^2 + s tr(D P^-1 D'). P = C - seen' seen, where C is the inverse covariance of generic inputs, and `seen`
+    what earlier regressions have taken of it, so that the sum of all D is that of recursive least squares.
+
+    Args:
+        x_nI: inputs of the layer.
+        y_nO: what its output lacks.
+        inverse_II: C.
+        seen_pI: see above; without rows after no regression.
+        ridge: in units of the mean of diag(X C X').
+    """
+    generic_nI = x_nI @ inverse_II
+    spread = ridge * (generic_nI * x_nI).sum(1).mean()
+    z_nI = generic_nI - (x_nI @ seen_pI.mT) @ seen_pI
+    gram_nn = z_nI @ x_nI.mT
+    # Inputs of zero have no scale.
+    gram_nn.diagonal().add_(spread.clamp(min=torch.finfo(x_nI.dtype).tiny))
+    lower_nn = torch.linalg.cholesky(gram_nn)
+    both_nX = torch.linalg.solve_triangular(lower_nn, torch.cat((z_nI, y_nO), dim=1), upper=False)
+    down_nI, up_nO = both_nX.split((x_nI.shape[1], y_nO.shape[1]), dim=1)
+    return up_nO.mT, down_nI
+
+
+def shortened(up_Om: Tensor, down_mI: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """`up_Or` and `down_rI`: the best approximation of the product of that rank; `rank` is at most O."""
+    change_OI = up_Om @ down_mI
+    basis_Or = torch.linalg.eigh(change_OI @ change_OI.mT).eigenvectors[:, -rank:]
+    return basis_Or, basis_Or.mT @ change_OI
+
+
+def strongest(seen_mI: Tensor, count: int) -> Tensor:
+    """`seen_pI` with `count` rows, whose seen' seen is the best approximation of that of all m rows; p <= m."""
+    basis_mp: Tensor = torch.linalg.eigh(seen_mI @ seen_mI.mT).eigenvectors[:, max(len(seen_mI) - count, 0) :]
+    return basis_mp.mT @ seen_mI
+
+
+def fit_flops(rows: int, inputs: int, outputs: int, seen: int) -> int:
+    """FLOPs of `fitted`."""
+    products = 2 * rows * inputs * (inputs + 2 * seen + rows)
+    return products + cholesky_flops((rows, rows)) + triangular_flops((rows, rows), (rows, inputs + outputs))
+
+
+def shorten_flops(terms: int, inputs: int, outputs: int, rank: int) -> int:
+    """FLOPs of `shortened`."""
+    return 2 * outputs * inputs * (terms + outputs + rank) + eigh_flops((outputs, outputs))
+
+
+def strongest_flops(terms: int, inputs: int, count: int) -> int:
+    """FLOPs of `strongest`."""
+    return 2 * terms * inputs * (terms + count) + eigh_flops((terms, terms))
+
+
+@register_flop_formula(torch.ops.aten.linalg_cholesky_ex)
+def cholesky_flops(shape: tuple[int, ...], *_args: Any, **_kwargs: Any) -> int:
+    """n^3 / 3."""
+    *rows, n, _ = shape
+    return math.prod(rows) * n**3 // 3
+
+
+@register_flop_formula(torch.ops.aten.linalg_solve_triangular)
+def triangular_flops(shape: tuple[int, ...], right: tuple[int, ...], *_args: Any, **_kwargs: Any) -> int:
+    """n^2 m for m right sides."""
+    return math.prod(shape) * right[-1]
+
+
+@register_flop_formula(torch.ops.aten._linalg_eigh)
+def eigh_flops(shape: tuple[int, ...], *_args: Any, **_kwargs: Any) -> int:
+    """Golub and Van Loan's count with all vectors: 9 n^3."""
+    *rows, n, _ = shape
+    return math.prod(rows) * 9 * n**3

@@ -1,0 +1,164 @@
+"""Least squares: what it writes into weights, for which models, and what its cache holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from contextlab import backbone as backbones
+from contextlab.backbone import Backbone
+from contextlab.errors import UserError
+from contextlab.method import Lengths
+from contextlab.methods.full import Full
+from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
+from contextlab.methods.targets import Pair, observed
+from contextlab.paths import cache_dir
+
+CHUNK = 16
+
+
+@pytest.fixture(scope="module", params=["tiny-llama", "tiny-gpt2", "tiny-opt"])
+def backbone(request: pytest.FixtureRequest) -> Backbone:
+    return backbones.load(request.param, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def llama() -> Backbone:
+    return backbones.load("tiny-llama", device="cpu")
+
+
+def text(backbone: Backbone, count: int, seed: int = 0) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(3, 250, (1, count), generator=draw).to(backbone.device)
+
+
+def method(backbone: Backbone, **settings: object) -> LeastSquares:
+    return LeastSquares(backbone, LeastSquaresConfig.parse({"chunk": CHUNK, "study": 0, **settings}))
+
+
+@torch.no_grad()
+def last_states(made: LeastSquares, pairs: tuple[Pair, ...] | None, tokens_1T: Tensor, context_1T: Tensor) -> Tensor:
+    """`hidden_TC` after the highest block: with changes from a cold start, or plain after a context."""
+    left: list[Tensor] = []
+    plain = made.fit.plain
+    with observed(made.targets, lambda _i, _x, hidden: left.append(hidden)):
+        if pairs is None:
+            state, _ = plain.read(plain.start(), context_1T, logprobs=False)
+            left.clear()
+            plain.forward(state, tokens_1T, plain.local.layout(state, tokens_1T.shape[1]))
+        else:
+            state = dataclasses.replace(made.start(), pairs=pairs)
+            made.forward(state, tokens_1T, made.local.layout(state, tokens_1T.shape[1]))
+    return left[-1][0]
+
+
+def test_the_chunk_once_more_has_the_states_that_it_has_after_itself(llama: Backbone) -> None:
+    # Where the ridge is small and nothing is shortened, every row of the regression is reached.
+    made, chunk = method(llama, ridge=1e-7, rank=llama.width, first_layer=0), text(llama, CHUNK)
+    state, _ = made.read(made.start(), chunk)
+    wanted = last_states(made, None, chunk, chunk)
+    reached = last_states(made, state.pairs, chunk, chunk)
+    untouched = last_states(made, made.start().pairs, chunk, chunk)
+    size = (untouched - wanted)[1:].norm()
+    assert size > 0.05 * wanted[1:].norm()
+    assert (reached - wanted)[1:].norm() < 0.02 * size
+
+
+def test_a_later_chunk_leaves_more_of_an_earlier_one_where_its_inputs_are_kept(llama: Backbone) -> None:
+    first, second = text(llama, CHUNK), text(llama, CHUNK, seed=1)
+    errors = []
+    for seen in (0, 64):
+        made = method(llama, ridge=1e-3, rank=llama.width, seen=seen, first_layer=llama.layers - 1)
+        state, _ = made.read(made.start(), torch.cat((first, second), dim=1))
+        after_first, _ = made.read(made.start(), first)
+        now, then = (last_states(made, s.pairs, first, first) for s in (state, after_first))
+        errors.append(float((now - then)[1:].norm()))
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_self_study_is_of_its_seed(backbone: Backbone) -> None:
+    tokens = text(backbone, CHUNK)
+    states = [
+        made.read(made.start(), tokens)[0]
+        for made in (method(backbone, study=2, study_tokens=4, seed=seed) for seed in (0, 0, 1))
+    ]
+    changes = [state.pairs[0].up @ state.pairs[0].down for state in states]
+    assert torch.equal(changes[0], changes[1])
+    assert not torch.allclose(changes[0], changes[2])
+
+
+def test_after_an_announced_context_only_weights_are_left(backbone: Backbone) -> None:
+    made, context = method(backbone), text(backbone, CHUNK + 6)
+    state, _ = made.read(made.start(ahead=Lengths(CHUNK + 6)), context)
+    assert not bool(state.kv.used_B.any())
+    assert torch.equal(state.pending_BC, made.after_bos(state.pairs))
+    # Two chunks of equal length.
+    halves, _ = made.read(made.start(ahead=Lengths(CHUNK + 6)), context[:, :11])
+    assert int(halves.left_B) == 11
+
+
+def test_a_question_is_answered_with_the_weights_of_an_open_chunk_too(backbone: Backbone) -> None:
+    made, tokens = method(backbone), text(backbone, CHUNK)
+    ended, _ = made.read(made.start(), tokens)
+    short = method(backbone, chunk=2 * CHUNK)
+    alone = short.memory_alone(short.read(short.start(), tokens)[0])
+    torch.testing.assert_close(alone.pairs[0].up @ alone.pairs[0].down, ended.pairs[0].up @ ended.pairs[0].down)
+    assert alone.tokens_BN.shape[1] == 0
+    assert int(alone.length_B) == 0
+
+
+def test_a_chunk_of_one_token_changes_nothing(backbone: Backbone) -> None:
+    made = method(backbone, chunk=1)
+    state, _ = made.read(made.start(), text(backbone, 3))
+    assert not any(bool((pair.up @ pair.down).any()) for pair in state.pairs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chunk": 100}, "use chunk="),
+        ({"rank": 10**6}, "rank=1000000 and seen="),
+        ({"seen": 10**6}, "must be at most"),
+        ({"first_layer": 99}, "first_layer=99 is not one of"),
+        ({"modules": "*mlp*"}, "several layers of a block"),
+        ({"modules": "*q_proj"}, "before it adds them to its residual"),
+        ({"generic": "/nowhere/text"}, "generic=/nowhere/text is no text"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, object], message: str, llama: Backbone) -> None:
+    with pytest.raises(UserError, match=message):
+        method(llama, **settings)
+
+
+def test_a_block_that_normalises_what_it_adds_is_refused() -> None:
+    with pytest.raises(UserError, match="before it adds them to its residual"):
+        method(backbones.load("tiny-olmo2", device="cpu"))
+
+
+def test_the_covariance_is_computed_once_and_again_where_its_file_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, llama: Backbone
+) -> None:
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path))
+    other = tmp_path / "text.txt"
+    other.write_text("Some text.\fSome other text of another kind.")
+    first = method(llama, generic=str(other))
+    (file,) = (cache_dir() / "inverses").glob("*.safetensors")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-3])
+    again = method(llama, generic=str(other))
+    assert file.read_bytes() == whole
+    assert all(torch.equal(a, b) for a, b in zip(first.fit.inverses, again.fit.inverses, strict=True))
+    other.write_text("\f")
+    with pytest.raises(UserError, match="has no text"):
+        method(llama, generic=str(other))
+
+
+def test_the_inverse_covariances_are_counted_as_parameters(llama: Backbone) -> None:
+    made = method(llama)
+    assert made.added_parameters == sum(target.inputs**2 for target in made.targets)
+    assert made.trained_parameters == 0
+    assert Full(llama).added_parameters == 0
