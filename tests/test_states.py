@@ -35,6 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "evalm": {"W": 32, "c": 8, "remote_bias": -0.5, "overlap": True},
     "hso": {"context": 60, "k": 20},
     "hso, sliding": {"context": 60, "k": 20, "eviction": "sliding"},
+    "hso, inputs": {"context": 60, "k": 20, "states": "inputs"},
     "dynamic-eval": {"N": 60, "segment": 20},
     "finetune": {"N": 60, "context": 40, "epochs": 1, "lr": 1e-3},
     "finetune, update": {"N": 60, "context": 40, "epochs": 1, "what": "lora", "rank": 2},

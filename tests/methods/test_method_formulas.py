@@ -82,6 +82,14 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "hso, judged": lambda b: HSO(b, HSOConfig(k=10, context=60, lr=1e-5)),
     "hso, sliding": lambda b: HSO(b, HSOConfig(k=7, context=60, lr=1e-5, eviction="sliding", states="keys")),
     "hso, two steps": lambda b: HSO(b, HSOConfig(k=25, context=60, lr=1e-5, steps=2, second="recomputed")),
+    "hso, two fixed steps": lambda b: HSO(b, HSOConfig(k=25, context=60, lr=1e-5, steps=2)),
+    "hso, inputs": lambda b: HSO(b, HSOConfig(k=10, context=60, lr=1e-5, states="inputs")),
+    "hso, present inputs": lambda b: HSO(b, HSOConfig(k=25, context=60, lr=1e-5, states="inputs", update="present")),
+    "hso, inputs, two steps": lambda b: HSO(b, HSOConfig(k=25, context=60, lr=1e-5, states="inputs", steps=2)),
+    "hso, sliding inputs": lambda b: HSO(
+        b,
+        HSOConfig(k=7, context=60, lr=1e-5, eviction="sliding", states="inputs", steps=2, second="recomputed"),
+    ),
     "hso, plain": lambda b: HSO(b, HSOConfig(k=25, context=60, lr=0)),
     "dynamic-eval": lambda b: DynamicEval(b, DynamicEvalConfig(N=64, segment=24)),
     "dynamic-eval, recomputed": lambda b: DynamicEval(

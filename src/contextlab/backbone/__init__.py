@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlab.backbone.loading import compute_device, known, load, load_tokenizer, resolve, wrap
 from contextlab.backbone.low_rank import Linear, UpdatedBackbone, linear_layers
 from contextlab.backbone.own import OwnBackbone
+from contextlab.backbone.projections import KeyValueProjections
 from contextlab.backbone.toys import PAPER_POSITIONS, PAPER_SHAPES, PAPER_VOCABULARY, REFUSED, TINY
 from contextlab.backbone.wrapper import Backbone
 from contextlab.tensors import versions, weights_digest
@@ -16,6 +17,7 @@ __all__ = [
     "REFUSED",
     "TINY",
     "Backbone",
+    "KeyValueProjections",
     "Linear",
     "OwnBackbone",
     "UpdatedBackbone",

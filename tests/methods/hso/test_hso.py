@@ -194,7 +194,7 @@ def unusual(request):
 
 def test_a_models_own_window_and_slopes_are_kept(unusual):
     tokens = text(100, 2)
-    for settings in ({"lr": 0}, {"lr": 1e-12}):
+    for settings in ({"lr": 0}, {"lr": 1e-12}, {"lr": 1e-12, "states": "inputs"}):
         logprobs = read(hso(unusual, context=100, **settings), tokens)
         torch.testing.assert_close(logprobs, plain(unusual, tokens, 100), atol=1e-5, rtol=1e-5)
 
@@ -269,7 +269,9 @@ def test_the_first_window_of_a_context_is_the_plain_model(backbone):
     assert float((logprobs - expected)[:, 8:32].abs().min()) > 1e-4
 
 
-@pytest.mark.parametrize("settings", [{}, {"eviction": "sliding"}, {"steps": 2, "second": "recomputed"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"eviction": "sliding"}, {"steps": 2, "second": "recomputed"}, {"states": "inputs"}]
+)
 def test_later_targets_change_no_earlier_loss_bitwise(backbone, settings):
     method, tokens = hso(backbone, lr=0.02, **settings), text(70)
     before = read(method, tokens)
@@ -312,7 +314,12 @@ def test_variants_stream_exactly_and_keep_rows_apart(backbone, settings):
 
 def test_variants_are_different_methods(backbone):
     tokens = text(70)
-    variants = [{}, {"states": "keys"}, {"states": "values"}, {"steps": 2}, {"steps": 2, "second": "recomputed"}]
+    variants = [
+        {},
+        *({"states": states} for states in ("keys", "values", "inputs")),
+        {"steps": 2},
+        {"steps": 2, "second": "recomputed"},
+    ]
     variants += [{"update": "present"}, {"optimizer": "sgd"}, {"warmup": 5}, {"eviction": "sliding"}]
     results = [read(hso(backbone, lr=0.02, **settings), tokens) for settings in variants]
     for i, one in enumerate(results):

@@ -24,7 +24,8 @@ class HSOConfig(MethodConfig):
         eps: added to the root of the second moment; the paper does not state it.
         optimizer: `adam`, with moments and a step count for every state, or `sgd`.
         update: `full` moves all states in view, `present` only those of the newest window.
-        states: which of keys and values move.
+        states: what moves: the cached `keys`, `values` or `both`; or `inputs`: what the attention of a layer is given
+            is cached and moves, and every pass makes keys and values of it anew, as the paper's Transformer-XL does.
         steps: gradient steps for a window; 2 is the paper's HSO-2.
         second: the second of two steps differentiates through the window's queries alone, with its moved states
             `fixed`, or through the window `recomputed`, to whose states the first step is added again.
@@ -40,7 +41,7 @@ class HSOConfig(MethodConfig):
     eps: pydantic.PositiveFloat = 1e-8
     optimizer: Literal["adam", "sgd"] = "adam"
     update: Literal["full", "present"] = "full"
-    states: Literal["both", "keys", "values"] = "both"
+    states: Literal["both", "keys", "values", "inputs"] = "both"
     steps: Annotated[int, pydantic.Field(ge=1, le=2)] = 1
     second: Literal["fixed", "recomputed"] = "fixed"
     context: pydantic.PositiveInt | None = None
@@ -61,6 +62,11 @@ class HSOConfig(MethodConfig):
                 f"context={self.context} does not fit the model's {positions} positions: use context={most}."
             )
         return self.context or min(1024, most)
+
+    @property
+    def of_inputs(self) -> bool:
+        """Whether the inputs of layers are cached, and not keys and values."""
+        return self.states == "inputs"
 
     @property
     def keeps_moments(self) -> bool:

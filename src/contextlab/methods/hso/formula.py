@@ -16,6 +16,8 @@ from contextlab.methods.hso.reading import JUDGED_TOKENS
 
 STATE_BYTES = 4
 """Bytes of a number of the states, at least, and of a loss."""
+FUSED = ("gpt2", "gpt_neox", "phi3")
+"""Model types with one layer that makes queries, keys and values."""
 
 
 @dataclasses.dataclass
@@ -40,6 +42,23 @@ class _Open:
     def end(self) -> int:
         """Slots in use."""
         return self.used + self.open
+
+
+@dataclasses.dataclass(frozen=True)
+class _Window:
+    """Sizes of one pass over all rows.
+
+    Attributes:
+        tokens: that are read.
+        pairs: of a query and a key, visible.
+        past: slots in front of what is read.
+        view: slots in view.
+    """
+
+    tokens: int
+    pairs: int
+    past: int
+    view: int
 
 
 class HSOFormula(Formula):
@@ -76,12 +95,13 @@ class HSOFormula(Formula):
 
     def state_bytes(self, length: int) -> int | None:
         """Bytes of the states in view, of the moments of those that have moved, of their tokens and of the counts."""
-        row, number = self._held(Row(length, 0)), self.model.kv_heads * self.model.head_width
-        wide = max(STATE_BYTES, self.model.item_bytes)
-        layers = self.model.layers * (2 if self.config.states == "both" else 1)
-        moments = 2 * layers * row.used if self.config.keeps_moments else 0
-        states = 2 * self.model.layers * row.end + moments
-        return states * number * wide + row.end * COUNT + self.model.hidden_bytes + 4 * COUNT + 3 * STATE_BYTES
+        row, model, of_inputs = self._held(Row(length, 0)), self.model, self.config.of_inputs
+        number = model.width if of_inputs else model.kv_heads * model.head_width
+        wide = max(STATE_BYTES, model.item_bytes)
+        moving = model.layers * (2 if self.config.states == "both" else 1)
+        moments = 2 * moving * row.used if self.config.keeps_moments else 0
+        states = model.layers * (1 if of_inputs else 2) * row.end + moments
+        return states * number * wide + row.end * COUNT + model.hidden_bytes + 4 * COUNT + 3 * STATE_BYTES
 
     def _held(self, row: Row) -> _Open:
         """Bytes that are held when a row has been read so far."""
@@ -137,20 +157,45 @@ class HSOFormula(Formula):
             real = row.open - begin
             # Padding goes to the last slot, from which all are seen.
             pairs += self.model.pairs(row.used + begin, real) + (tokens - real) * self.model.pairs(last, 1)
+        past = max(row.used + begin for row, begin in zip(rows, begins, strict=True))
         count = len(rows) * tokens
-        head = self.model.head(count) if learns or logprobs else 0
-        flops = self.model.blocks(count, pairs) + head
-        return flops + (self._backward(count, pairs) if learns else 0)
+        padded = any(row.open - begin < tokens for row, begin in zip(rows, begins, strict=True))
+        window = _Window(count, pairs, len(rows) * past, len(rows) * (last + padded))
+        forward = self._forward(window) + (self.model.head(count) if learns or logprobs else 0)
+        return forward + (self._learned(window) if learns else 0)
 
-    def _backward(self, tokens: int, pairs: int) -> int:
-        """No gradient of a weight, and none below the first layer's keys and values."""
-        model = self.model
-        inputs = 2 * tokens * model.width * model.head_width * (model.heads + 2 * model.kv_heads)
-        attention = 2 * model.attention(pairs)
-        once = model.layers * (model.block(tokens, 0) + attention) - inputs - tokens * model.beside + model.head(tokens)
+    def _forward(self, window: _Window, *, fixed: bool = False) -> int:
+        """The blocks, and keys and values of cached inputs."""
+        made = self._made(window.view if fixed else window.past) if self.config.of_inputs else 0
+        return self.model.blocks(window.tokens, window.pairs) + made
+
+    def _learned(self, window: _Window) -> int:
+        """FLOPs of the steps after the forward pass, with the forward pass of the second."""
+        once = self._backward(window)
         if self.config.steps == 1:
             return once
-        return once + model.blocks(tokens, pairs) + model.head(tokens) + once
+        fixed = self.config.second == "fixed"
+        again = self._forward(window, fixed=fixed) + self.model.head(window.tokens)
+        return once + again + self._backward(window, fixed=fixed)
+
+    def _backward(self, window: _Window, *, fixed: bool = False) -> int:
+        """No gradient of a weight, and none below what moves in the first layer."""
+        model, config, tokens = self.model, self.config, window.tokens
+        blocks = model.layers * (model.block(tokens, 0) + 2 * model.attention(window.pairs)) - tokens * model.beside
+        flops = blocks + model.head(tokens)
+        if config.of_inputs and not fixed:
+            return flops + (self._made(window.past) if config.update == "full" else 0)
+        queries, keys = 2 * tokens * model.width * model.heads * model.head_width, self._made(tokens) // model.layers
+        flops -= queries + keys
+        if not config.of_inputs:
+            return flops
+        # What a fused layer makes is differentiated as a whole.
+        unused = 0 if model.config.model_type in FUSED else (model.layers - 1) * keys
+        return flops + self._made(window.view) - unused
+
+    def _made(self, tokens: int) -> int:
+        """FLOPs of making keys and values of every layer's inputs."""
+        return self.model.layers * 4 * tokens * self.model.width * self.model.kv_heads * self.model.head_width
 
     def _judged(self, slots: int) -> int:
         """FLOPs of reading all in view by the plain model."""

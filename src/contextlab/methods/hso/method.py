@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contextlab import states
 from contextlab.accounting.formulas import Model
-from contextlab.backbone import Backbone
+from contextlab.backbone import Backbone, KeyValueProjections
 from contextlab.formula import Formula
 from contextlab.method import Capabilities, ContextMethod, Lengths
 from contextlab.methods.hso.config import HSOConfig
@@ -25,10 +25,11 @@ NEVER = 1 << 60
 
 
 class HSO(ContextMethod[HSOConfig, HSOState]):
-    """After each window of k tokens, one gradient step on the cached keys and values (section 3).
+    """After each window of k tokens, one gradient step on the cached keys and values, or inputs of layers (section 3).
 
-    Keys are cached after rotation, at positions that count from the start of the context; with `sliding` eviction they
-    run on. Half-precision models get float32 states: steps of `lr` would be lost in a narrower type.
+    Keys are rotated to positions that count from the start of the context, when they are cached or when they are made
+    of cached inputs; with `sliding` eviction they run on. Half-precision models get float32 states: steps of `lr` would
+    be lost in a narrower type.
     """
 
     Config = HSOConfig
@@ -38,6 +39,7 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
         self.context = self.config.length(backbone.max_positions)
         self.resets = self.config.eviction == "reset"
         backbone.check_differentiable()
+        self.projections = KeyValueProjections(backbone) if self.config.of_inputs else None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -67,14 +69,18 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
         losses_B = torch.zeros(batch_size, device=backbone.device)
         first = self._first(ahead)
         width = torch.promote_types(backbone.attention_dtype, torch.float32)
-        empty = torch.zeros(batch_size, backbone.kv_heads, 0, backbone.head_width, dtype=width, device=backbone.device)
-        chosen = backbone.layers * (2 if self.config.states == "both" else 1)
-        moments = (empty,) * (chosen if self.config.keeps_moments else 0)
+        of_inputs = self.config.of_inputs
+        shape = (1, 0, backbone.width) if of_inputs else (backbone.kv_heads, 0, backbone.head_width)
+        empty = torch.zeros(batch_size, *shape, dtype=width, device=backbone.device)
+        every, none = (empty,) * backbone.layers, ()
+        chosen = every * 2 if self.config.states == "both" else every
+        moments = chosen if self.config.keeps_moments else none
         return HSOState(
             length_B=zeros_B,
             pending_BC=backbone.bos_hidden_C.expand(batch_size, -1),
-            k=(empty,) * backbone.layers,
-            v=(empty,) * backbone.layers,
+            k=none if of_inputs else every,
+            v=none if of_inputs else every,
+            inputs=every if of_inputs else none,
             first=moments,
             second=moments,
             tokens_BS=zeros_B[:, None][:, :0],
@@ -90,7 +96,7 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
         """Finished windows and the open one are in the cache, and no more than a context of them."""
         super().check_state(state)
         config, held_B = self.config, state.used_B + state.open_B
-        states.same_slots("the cache", (*state.k, *state.v, state.tokens_BS[:, None]), held_B)
+        states.same_slots("the cache", (*state.layers, state.tokens_BS[:, None]), held_B)
         states.within("used_B", state.used_B, 0, self.context)
         states.within("open_B", state.open_B, 0, config.k)
         if self.resets:
@@ -114,7 +120,14 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
         # Gradients are needed here even where the caller has switched them off.
         with torch.inference_mode(False), torch.no_grad(), self.backbone.frozen():
             reading = HsoReading(
-                self.backbone, self.config, state, tokens_BT, lengths_B, context=self.context, scored=logprobs
+                self.backbone,
+                self.config,
+                state,
+                tokens_BT,
+                lengths_B,
+                context=self.context,
+                scored=logprobs,
+                projections=self.projections,
             )
             while bool((reading.rest_B > 0).any()):
                 reading.window()

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from contextlab.attention import Layout
-from contextlab.backbone import Backbone
+from contextlab.backbone import Backbone, KeyValueProjections
 from contextlab.errors import UserError
 from contextlab.methods.hso.adam import Step
-from contextlab.methods.hso.attend import WindowAttend
+from contextlab.methods.hso.attend import KeyValueAttend, WindowAttend
 from contextlab.methods.hso.config import HSOConfig
+from contextlab.methods.hso.inputs import InputAttend
 from contextlab.methods.hso.state import HSOState, MomentBuffers, grown
 
 DIVERGED = 1.0
@@ -31,6 +32,8 @@ class Pass:
     Attributes:
         slot_Bt: where each token's states go.
         position_Bt: their positions.
+        offset_B: by how many positions a row's positions lie after its slots.
+        past: slots of the longest row in front of the pass.
         tokens_Bt: the tokens.
         target_Bt: the tokens after them.
         known_Bt: whether that target has been read.
@@ -38,6 +41,8 @@ class Pass:
 
     slot_Bt: Tensor
     position_Bt: Tensor
+    offset_B: Tensor
+    past: int
     tokens_Bt: Tensor
     target_Bt: Tensor
     known_Bt: Tensor
@@ -61,9 +66,10 @@ class HsoReading:
         *,
         context: int,
         scored: bool,
+        projections: KeyValueProjections | None = None,
     ) -> None:
         rows, length = tokens_BT.shape
-        self.backbone, self.config, self.context = backbone, config, context
+        self.backbone, self.config, self.context, self.projections = backbone, config, context, projections
         self.resets = config.eviction == "reset"
         self.before, self.tokens_BT = state, tokens_BT.clone()
         self.rest_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
@@ -101,7 +107,7 @@ class HsoReading:
         if inputs.slot_Bt.shape[1]:
             with torch.set_grad_enabled(learns):
                 attend = self._attend(inputs)
-                hidden_BtC = self.backbone.forward(inputs.tokens_Bt, inputs.position_Bt, attend)
+                hidden_BtC = attend.hidden(inputs.tokens_Bt, inputs.position_Bt)
                 wanted = learns or self.logprobs_BT is not None
                 logprobs_Bt = self.backbone.logprobs(hidden_BtC, inputs.target_Bt) if wanted else None
             self._report(inputs, hidden_BtC.detach(), logprobs_Bt, take_B)
@@ -124,14 +130,10 @@ class HsoReading:
         """
         self._lose(~self.pending_BC.isfinite().all(1), "is no longer finite")
         slots, used = int((self.used_B + self.open_B).amax()), int(self.used_B.amax())
-        k, v, first, second = self.buffers.cut(slots, used)
         return HSOState(
+            **self.buffers.cut(slots, used),
             length_B=self.before.length_B + self.done_B,
             pending_BC=self.pending_BC,
-            k=k,
-            v=v,
-            first=first,
-            second=second,
             tokens_BS=self.tokens_BS[:, :slots].contiguous(),
             used_B=self.used_B,
             open_B=self.open_B,
@@ -173,6 +175,8 @@ class HsoReading:
         return Pass(
             slot_Bt,
             (self._base_B + begin_B)[:, None] + steps,
+            self._base_B - self.used_B,
+            int((self.used_B + begin_B).amax()),
             self.tokens_BS.gather(1, slot_Bt),
             self.tokens_BS.gather(1, slot_Bt + 1),
             real_Bt & ((steps < size_B1 - 1) | follows_B[:, None]),
@@ -181,7 +185,19 @@ class HsoReading:
     def _attend(self, inputs: Pass, *, fixed: bool = False, shift: list[Tensor] | None = None) -> WindowAttend:
         view = int(inputs.slot_Bt.amax()) + 1
         cached = [x[:, :, :view] for x in self.buffers.cached]
-        return WindowAttend(self.backbone, cached, inputs.slot_Bt, inputs.position_Bt, fixed=fixed, shift=shift)
+        if self.projections is None:
+            return KeyValueAttend(self.backbone, cached, inputs.slot_Bt, inputs.position_Bt, fixed=fixed, shift=shift)
+        return InputAttend(
+            self.projections,
+            cached,
+            inputs.slot_Bt,
+            inputs.position_Bt,
+            past=inputs.past,
+            offset_B=inputs.offset_B,
+            past_moves=self.config.update == "full",
+            fixed=fixed,
+            shift=shift,
+        )
 
     def _report(self, inputs: Pass, hidden_BtC: Tensor, logprobs_Bt: Tensor | None, take_B: Tensor) -> None:
         """Note what is new: a window that is run once more has been reported before."""
@@ -209,7 +225,7 @@ class HsoReading:
         for number in range(1, self.config.steps + 1):
             if number == 2:
                 attend, logprobs_Bt = self._again(inputs, attend, window)
-            torch.autograd.grad(logprobs_Bt, attend.anchor, -counted_Bt.to(logprobs_Bt))
+            attend.differentiate(logprobs_Bt, -counted_Bt.to(logprobs_Bt))
             self.buffers.move(rows, self._step(rows, number, attend), attend, moments)
 
     def _again(self, inputs: Pass, attend: WindowAttend, window: list[Tensor]) -> tuple[WindowAttend, Tensor]:
@@ -220,7 +236,7 @@ class HsoReading:
             moved = (x.gather(2, attend.slot_index(x)) for x in attend.cached)
             attend = self._attend(inputs, shift=[new - old for new, old in zip(moved, window, strict=True)])
         with torch.enable_grad():
-            hidden_BtC = self.backbone.forward(inputs.tokens_Bt, inputs.position_Bt, attend)
+            hidden_BtC = attend.hidden(inputs.tokens_Bt, inputs.position_Bt)
             return attend, self.backbone.logprobs(hidden_BtC, inputs.target_Bt)
 
     def _step(self, rows: slice | Tensor, number: int, attend: WindowAttend) -> Step:

@@ -1,6 +1,6 @@
 """The state of HSO between calls, and the same as buffers that one call moves in place.
 
-Legend: B rows, S slots of the cache, K key/value heads, D head width.
+Legend: B rows, S slots of the cache, K key/value heads, D head width, C width of the model.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ class HSOState(State):
     """The cache, its moments, and what is known of the unfinished window. Slots of finished windows come first.
 
     Attributes:
-        k: keys of every layer after rotation, `k_BKSD`; slots after `used_B + open_B` are padding.
-        v: values of every layer, `v_BKSD`.
+        k: keys of every layer after rotation, `k_BKSD`; slots after `used_B + open_B` are padding. There are
+            none where inputs are cached.
+        v: values of every layer likewise, `v_BKSD`.
+        inputs: what every layer's attention was given, `x_B1SC`; none where keys and values are cached.
         first: first moments of the states that move, slots up to the longest `used_B`; none where they move once.
         second: second moments likewise.
         tokens_BS: the tokens of the slots.
@@ -40,6 +42,7 @@ class HSOState(State):
 
     k: Layers
     v: Layers
+    inputs: Layers
     first: Layers
     second: Layers
     tokens_BS: Tensor
@@ -55,28 +58,33 @@ class HSOState(State):
         """Tokens in view."""
         return int((self.used_B + self.open_B).sum())
 
+    @property
+    def layers(self) -> Layers:
+        """All that is cached: keys of every layer, then values of every layer, or the inputs of every layer."""
+        return (*self.k, *self.v, *self.inputs)
+
 
 class MomentBuffers:
     """Cache and moments, preallocated for `slots` slots; those after a row's states hold no moments.
 
     Attributes:
-        cached: keys of every layer, then values of every layer.
+        cached: keys of every layer, then values of every layer; or the inputs of every layer.
     """
 
     def __init__(self, config: HSOConfig, state: HSOState, slots: int) -> None:
         self.config, self.slots, self._before = config, slots, state
-        self.cached = [grown(x, 2, slots) for x in (*state.k, *state.v)]
-        layers = len(state.k)
-        kinds = {"keys": range(layers), "values": range(layers, 2 * layers), "both": range(2 * layers)}
-        self._chosen = kinds[config.states]
+        self.cached = [grown(x, 2, slots) for x in state.layers]
+        every, keys = range(len(self.cached)), len(state.k)
+        self._chosen = {"keys": every[:keys], "values": every[keys:]}.get(config.states, every)
         self._moments: Moments | None = None
 
-    def cut(self, slots: int, used: int) -> tuple[Layers, Layers, Layers, Layers]:
-        """Keys, values, first and second moments of the first slots, as a state holds them."""
-        layers = len(self.cached) // 2
+    def cut(self, slots: int, used: int) -> dict[str, Layers]:
+        """What is cached and its moments, of the first slots, under the names of a state's fields."""
         first, second = self._moments or (self._before.first, self._before.second)
-        k, v = _first(self.cached[:layers], slots), _first(self.cached[layers:], slots)
-        return k, v, _first(first, used), _first(second, used)
+        keys = len(self._before.k)
+        parts = {"k": self.cached[:keys], "v": self.cached[keys : 2 * keys], "inputs": self.cached[2 * keys :]}
+        cut = {name: _first(part, slots) for name, part in parts.items()}
+        return cut | {"first": _first(first, used), "second": _first(second, used)}
 
     def moments(self, used_B: Tensor) -> Moments:
         """Moments to move: kept ones, copied when first needed, or those of one window, which are not kept."""
