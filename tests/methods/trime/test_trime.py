@@ -14,6 +14,7 @@ from contextlab.errors import UserError
 from contextlab.methods.trime import TRIME, TRIMEConfig, distribution
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing.parts import read
+from contextlab.training.options import TrainConfig
 
 FAMILIES = ["tiny-llama", "tiny-gpt2", "tiny-opt"]
 
@@ -141,6 +142,51 @@ def test_gradients_reach_representations_in_memory() -> None:
         for parameter in parameters:
             parameter.add_(0.05 * torch.randn(parameter.shape))
     assert any(not torch.allclose(a, b) for a, b in zip(gradients(True), gradients(False), strict=True))
+
+
+def papers_loss(method: TRIME, text_T: Tensor) -> Tensor:
+    """Equation 3 over one batch of consecutive segments, each read alone; all memory is of the batch."""
+    network, segment = method.network, method.local.segment
+    states = [network.after_bos()[None]]
+    for piece_t in text_T.split(segment):
+        position_1t = torch.arange(len(piece_t))[None]
+        states.append(network.forward(piece_t[None], position_1t, network.reader(1, Layout(position_1t)))[0])
+    hidden_TW, f_TW = torch.cat(states)[:-1].chunk(2, dim=-1)
+    loss = torch.zeros(())
+    for t, token in enumerate(text_T):
+        weights_V = network.model.get_output_embeddings()(hidden_TW[t]).exp()
+        memory_j = (f_TW[:t] @ f_TW[t] / f_TW.shape[1] ** 0.5).exp()
+        right = weights_V[token] + memory_j[text_T[:t] == token].sum()
+        loss = loss - (right / (weights_V.sum() + memory_j.sum())).log()
+    return loss
+
+
+def test_a_batch_of_the_default_training_has_the_gradient_of_the_papers_objective() -> None:
+    method = made(backbones.load("tiny-llama", device="cpu", dtype="float64"), rank=2, N=8, M=12288)
+    assert method.learned is not None
+    parameters = list(method.learned.parameters())
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(0.05 * torch.randn(parameter.shape))
+    settings = TrainConfig.of(TRIMEConfig, {"tokens": 1})
+    length = settings.length(method.local.segment, method.backbone.max_positions)
+    assert (length, settings.order, settings.sequence) == (4 * 8, "shuffled", None)
+    text = tokens(1, length)
+
+    def gradient(loss: Tensor) -> Tensor:
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+
+    def learned(segment: int) -> Tensor:
+        """The gradient where so many tokens are in one batch, and older memory has none."""
+        total, state = torch.zeros(()), method.start()
+        for piece in text.split(segment, dim=1):
+            state, predicted = method.learn(state.detach(), piece)
+            total = total - predicted.logprobs_BT.sum()
+        return gradient(total)
+
+    papers = gradient(papers_loss(method, text[0]))
+    assert float(torch.cosine_similarity(learned(length), papers, dim=0)) > 0.9999
+    assert float(torch.cosine_similarity(learned(method.local.segment), papers, dim=0)) < 0.999
 
 
 def test_its_loss_is_learned() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pydantic
 
@@ -21,6 +22,9 @@ class TRIMEConfig(LocalConfig, LowRankConfig):
         rank: of the low-rank update of all layers, 0 to train nothing.
     """
 
+    # A batch begins without memory and holds as many segments as the paper's, whose 12,288 positions are four of them:
+    # every representation in memory is of the present weights and gets a gradient.
+    training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 4, "rows": 1, "order": "shuffled"}
     free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "temperature"})
 
     M: pydantic.NonNegativeInt = 12288
