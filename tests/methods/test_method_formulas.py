@@ -58,6 +58,13 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "longmem, sliding": lambda b: LongMem(
         b, LongMemConfig(N=20, K=8, M=96, local="sliding", sinks=3, softmax="joint", init="memory")
     ),
+    "longmem, packed": lambda b: LongMem(b, LongMemConfig(N=32, K=8, M=96, storage_dtype="int8")),
+    "longmem, shared banks": lambda b: LongMem(
+        b, LongMemConfig(N=20, K=8, M=192, memory_layers="0-2", init="difference", reduction=1, blocks_per_bank=2)
+    ),
+    "longmem, packed in two steps": lambda b: LongMem(
+        b, LongMemConfig(N=32, K=8, M=128, eviction="official_two_step", storage_dtype="int4")
+    ),
     "longmem, no memory": lambda b: LongMem(b, LongMemConfig(N=32, K=8, M=0)),
     "longmem, two steps": lambda b: LongMem(
         b, LongMemConfig(N=32, K=9, M=63, csz=3, eviction="official_two_step", short_bank="zero_slot")
@@ -74,6 +81,12 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=20, K=8, M=60, sinks=2)),
     "retrieval, learned": lambda b: Retrieval(
         b, RetrievalConfig(N=20, K=9, M=63, csz=3, rank=2, storage_dtype="float16")
+    ),
+    "retrieval, packed": lambda b: Retrieval(
+        b, RetrievalConfig(N=20, K=9, M=132, csz=3, every=2, rank=2, storage_dtype="int4")
+    ),
+    "retrieval, packed blocks": lambda b: Retrieval(
+        b, RetrievalConfig(N=20, K=16, csz=8, shared=True, stored_in="host", storage_dtype="int8")
     ),
     "retrieval, blocks": lambda b: Retrieval(
         b, RetrievalConfig(N=20, K=16, M=64, csz=8, shared=True, stored_in="host")

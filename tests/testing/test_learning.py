@@ -37,6 +37,8 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     ),
     "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=32, K=8, rank=2)),
     "retrieval, small": lambda b: Retrieval(b, RetrievalConfig(N=20, K=8, csz=2, M=32, sinks=1, first_layer=0, rank=1)),
+    "retrieval, packed": lambda b: Retrieval(b, RetrievalConfig(N=24, K=8, every=2, rank=2, storage_dtype="int4")),
+    "longmem, packed": lambda b: LongMem(b, LongMemConfig(N=24, K=8, init="paper", storage_dtype="int8")),
     "longmem, memory": lambda b: LongMem(b, LongMemConfig(N=24, K=8, init="memory", memory_layers="0-3")),
     "longmem, difference": lambda b: LongMem(
         b, LongMemConfig(N=20, K=8, init="difference", local="sliding", softmax="joint", storage_dtype="float32")

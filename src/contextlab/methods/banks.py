@@ -75,6 +75,16 @@ class ChunkBank:
         return cls(kv.replace(k, v, kv.used_B), mean, csz, stored_in, representatives, scores)
 
     @property
+    def used_B(self) -> Tensor:
+        """Tokens of every row."""
+        return self.kv.used_B.to(self.mean.used_B.device)
+
+    @property
+    def unit(self) -> int:
+        """Tokens that leave a full bank together."""
+        return self.csz
+
+    @property
     def count_B(self) -> Tensor:
         """Whole chunks of every row."""
         return self.mean.used_B
@@ -122,15 +132,7 @@ class ChunkBank:
             index: that searches.
             shared: whether all heads take the same chunks, those of the highest sum over heads.
         """
-        heads, mean_BKnD = q_BHTD.shape[1], self.mean.k[layer]
-        if shared:  # the sum over heads is the inner product of all heads' queries and means, one after the other
-            q_BKTD = of_key_heads(q_BHTD, mean_BKnD.shape[1])
-            q_BHTD, mean_BKnD = (x.transpose(1, 2).flatten(2)[:, None] for x in (q_BKTD, mean_BKnD))
-        ids_BHTm, score_BHTm = chunk_topk(q_BHTD, mean_BKnD, self.count_B, take, index=index)
-        retrieved_BHTm = score_BHTm > float("-inf")
-        if shared:
-            ids_BHTm, retrieved_BHTm = (x.expand(-1, heads, -1, -1) for x in (ids_BHTm, retrieved_BHTm))
-        return ids_BHTm, retrieved_BHTm
+        return best_chunks(q_BHTD, self.mean.k[layer], self.count_B, take, index, shared=shared)
 
     def add(self, new: KV, most: int, dropped_B: Tensor | None = None, scores: tuple[Tensor, ...] = ()) -> ChunkBank:
         """The bank with the tokens of a cache after its own.
@@ -146,29 +148,25 @@ class ChunkBank:
         dtype, csz = self.kv.k[0].dtype, self.csz
         k, v = (tuple(x.to(dtype) for x in layers) for layers in (new.k, new.v))
         new_mean, open_scores = self._completed(new, scores)
-        stored = new.replace(k, v, new.used_B)
-        if self.stored_in == "host":
-            kv = self._joined(self.kv, on_host.moved(stored), most, on_host.allocate)
-        else:
-            kv = self._joined(self.kv, stored, most)
-        mean = self._joined(self.mean, new_mean, most // csz)
-        beyond_B = ((kv.used_B.to(new.used_B.device) - most).clamp(min=0) + csz - 1) // csz * csz
+        kv = appended(self.kv, new.replace(k, v, new.used_B), most, self.stored_in)
+        on_device: StoredIn = "disk" if self.stored_in == "disk" else "memory"
+        mean = appended(self.mean, new_mean, most // csz, on_device)
+        beyond_B = whole_beyond(kv.used_B.to(new.used_B.device), most, csz)
         dropped_B = beyond_B if dropped_B is None else torch.maximum(beyond_B, dropped_B)
-        kv, mean = _without(kv, dropped_B), _without(mean, dropped_B // csz)
-        if self.stored_in == "disk" and not torch.is_grad_enabled():
-            for cache, slots in ((kv, most + new.slots), (mean, most // csz + new_mean.slots)):
-                if cache.buffers is None and cache.slots:
-                    Buffers.under(cache, max(slots, cache.slots), on_disk.allocate)
-            on_disk.release()
-        if self.stored_in == "host" and not torch.is_grad_enabled():
-            on_host.pin(kv)
+        kv, mean = without(kv, dropped_B), without(mean, dropped_B // csz)
+        settle(kv, most + new.slots, self.stored_in)
+        settle(mean, most // csz + new_mean.slots, on_device)
         return dataclasses.replace(self, kv=kv, mean=mean, open_scores=open_scores)
 
-    def _joined(self, old: KV, new: KV, most: int, allocate: Allocate = Tensor.new_empty) -> KV:
-        """A cache with another after it, in memory that has free slots where it grows evenly."""
-        if self.stored_in != "disk" and old.level and new.level:
-            old = old.reserve(new.slots, most + new.slots, allocate=allocate)
-        return old.joined(new)
+    def split(self, count_B: Tensor) -> tuple[KV, KV, ChunkBank]:
+        """Keys and values, and mean keys, of the first so many chunks of every row, and a bank without them."""
+        parts = ((self.kv, count_B * self.csz), (self.mean, count_B))
+        kv, mean = (
+            cache.take(torch.arange(int(used_B.max()), device=used_B.device).expand(len(used_B), -1), used_B)
+            for cache, used_B in parts
+        )
+        rest_kv, rest_mean = (without(cache, used_B) for cache, used_B in parts)
+        return kv, mean, dataclasses.replace(self, kv=rest_kv, mean=rest_mean)
 
     def _completed(self, new: KV, scores: tuple[Tensor, ...]) -> tuple[KV, tuple[Tensor, ...]]:
         """Mean keys of the chunks that new tokens complete, and the scores of those that fill no chunk yet.
@@ -210,6 +208,21 @@ class ChunkBank:
             states.same_slots(f"{name}.open_scores", self.open_scores, used_B % self.csz, self.csz - 1)
 
 
+def best_chunks(
+    q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int, index: Index, *, shared: bool
+) -> tuple[Tensor, Tensor]:
+    """See `ChunkBank.search`."""
+    heads = q_BHTD.shape[1]
+    if shared:  # the sum over heads is the inner product of all heads' queries and means, one after the other
+        q_BKTD = of_key_heads(q_BHTD, mean_BKnD.shape[1])
+        q_BHTD, mean_BKnD = (x.transpose(1, 2).flatten(2)[:, None] for x in (q_BKTD, mean_BKnD))
+    ids_BHTm, score_BHTm = chunk_topk(q_BHTD, mean_BKnD, count_B, take, index=index)
+    retrieved_BHTm = score_BHTm > float("-inf")
+    if shared:
+        ids_BHTm, retrieved_BHTm = (x.expand(-1, heads, -1, -1) for x in (ids_BHTm, retrieved_BHTm))
+    return ids_BHTm, retrieved_BHTm
+
+
 def layer_of_bank(layer: int | None, depth: int) -> int:
     """The backbone layer of a single bank: three quarters up when none is named (the paper's 18th of 24).
 
@@ -242,7 +255,34 @@ def leaving(state: LocalState, local: LocalCache, layers: Sequence[int], positio
     return KV(k, v, view.used_B, raw).take(slots_BS, gone_B).moved(first - slots_BS, positions)
 
 
-def _without(kv: KV, dropped_B: Tensor) -> KV:
+def appended(old: KV, new: KV, most: int, stored_in: StoredIn) -> KV:
+    """A cache with another after it, in memory that has free slots where it grows evenly."""
+    if stored_in == "host":
+        new = on_host.moved(new)
+    if stored_in != "disk" and old.level and new.level:
+        allocate: Allocate = on_host.allocate if stored_in == "host" else Tensor.new_empty
+        old = old.reserve(new.slots, most + new.slots, allocate=allocate)
+    return old.joined(new)
+
+
+def settle(kv: KV, slots: int, stored_in: StoredIn) -> None:
+    """Move a cache to where it is stored, with so many slots, unless it lies there."""
+    if torch.is_grad_enabled():
+        return
+    if stored_in == "disk":
+        if kv.buffers is None and kv.slots:
+            Buffers.under(kv, max(slots, kv.slots), on_disk.allocate)
+        on_disk.release()
+    if stored_in == "host":
+        on_host.pin(kv)
+
+
+def whole_beyond(used_B: Tensor, most: int, unit: int) -> Tensor:
+    """How many of the first tokens are dropped, in whole units, so that no more than `most` stay."""
+    return ((used_B - most).clamp(min=0) + unit - 1) // unit * unit
+
+
+def without(kv: KV, dropped_B: Tensor) -> KV:
     """A cache without so many of the first slots of every row."""
     if not bool(dropped_B.any()):
         return kv

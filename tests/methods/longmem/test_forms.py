@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from random_texts import read, text
 from torch import Tensor
 
 from contextlab import backbone as backbones
+from contextlab.attention import KV
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod, Lengths
+from contextlab.methods.banks import ChunkBank
 from contextlab.methods.longmem import LongMem, LongMemConfig, reader
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
 from contextlab.methods.longmem.update import LowRankUpdate, SideUpdate
@@ -222,6 +225,31 @@ def test_memory_layers_are_those_that_blocks_copy(llama: Backbone) -> None:
     assert reading(memory_layers="0-3", init="memory") == {0: 0, 1: 2}
     assert reading(memory_layers="3") == {1: 3}
     assert reading(memory_layers="1-2", reduction=1, init="difference") == {1: 1, 2: 2}
+    every: dict[str, Any] = {"memory_layers": "0-3", "reduction": 1, "init": "difference"}
+    assert reading(**every, blocks_per_bank=3) == {0: 0, 1: 0, 2: 0, 3: 3}
+    assert reading(**every, blocks_per_bank=9) == dict.fromkeys(range(4), 0)
+
+
+def of(kv: KV, layers: tuple[int, ...]) -> KV:
+    """A cache with some of the layers of another."""
+    return kv.replace(tuple(kv.k[i] for i in layers), tuple(kv.v[i] for i in layers if kv.v), kv.used_B)
+
+
+@pytest.mark.parametrize("local", ["cold", "sliding"])
+def test_blocks_that_share_a_bank_read_that_of_the_first_of_them(llama: Backbone, local: str) -> None:
+    settings = {"init": "difference", "memory_layers": "1-3", "reduction": 1, "local": local, "N": 24, "K": 8}
+    shared, own = (made(llama, **settings, blocks_per_bank=together) for together in (2, 1))
+    states = [method.read(method.start(2), text(100, rows=2), logprobs=False)[0] for method in (shared, own)]
+    few, every = (state.bank for state in states)
+    assert isinstance(every, ChunkBank)
+    of_blocks = (0, 0, 2)
+    bank = dataclasses.replace(every, kv=of(every.kv, of_blocks), mean=of(every.mean, of_blocks))
+    assert len(few.kv.k) == 2
+    for x, y in zip(few.kv.k, (every.kv.k[0], every.kv.k[2]), strict=True):
+        assert torch.equal(x, y)
+    future = text(10, rows=2)
+    expected = own.read(dataclasses.replace(states[0], bank=bank), future)[1]
+    assert torch.equal(shared.read(states[0], future)[1], expected)
 
 
 @pytest.mark.parametrize("form", ["memory", "difference, sliding", "rank", "rank, difference"])

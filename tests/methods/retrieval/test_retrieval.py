@@ -78,9 +78,11 @@ class ByHand:
         first_layer: int,
         representatives: int | None = None,
         shared: bool = False,
+        every: int = 1,
     ) -> None:
         self.backbone, self.N, self.sinks, self.take, self.csz = backbone, N, sinks, K // csz, csz
-        self.first_layer, self.representatives, self.shared, self.window = first_layer, representatives, shared, 0
+        self.retrieving, self.window = range(first_layer, backbone.layers, every), 0
+        self.representatives, self.shared = representatives, shared
         none = torch.zeros(1, backbone.kv_heads, 0, backbone.head_width)
         self.k, self.v = [none] * backbone.layers, [none] * backbone.layers
         self.scores = [torch.zeros(1, backbone.kv_heads, 200) for _ in range(backbone.layers)]
@@ -102,7 +104,7 @@ class ByHand:
         logits = logits.masked_fill(torch.tensor(near) > torch.arange(begin, end)[:, None], -torch.inf)
         values = all_v[:, :, near]
         chunks = (recent - self.sinks) // self.csz
-        if layer >= self.first_layer and chunks > 0:
+        if layer in self.retrieving and chunks > 0:
             old = torch.arange(self.sinks, self.sinks + chunks * self.csz)
             far_k = self.turned(all_k[:, :, old], torch.full(old.shape, self.sinks))
             in_chunks = far_k.unflatten(2, (chunks, self.csz))
@@ -130,7 +132,9 @@ class ByHand:
         {"N": 16, "sinks": 4, "K": 8, "csz": 4, "first_layer": 1},
         {"N": 17, "sinks": 3, "K": 4, "csz": 2, "first_layer": 0},
         {"N": 20, "sinks": 0, "K": 96, "csz": 3, "first_layer": 2},
+        {"N": 16, "sinks": 4, "K": 8, "csz": 4, "first_layer": 0, "every": 2},
         {"N": 15, "sinks": 2, "K": 10, "csz": 5, "first_layer": 1, "representatives": 2},
+        {"N": 15, "sinks": 2, "K": 10, "csz": 5, "first_layer": 0, "every": 3, "representatives": 2},
         {"N": 20, "sinks": 4, "K": 8, "csz": 4, "first_layer": 0, "representatives": 1, "shared": True},
     ],
 )
@@ -229,7 +233,7 @@ def test_scores_are_counted_in_the_state(llama: Backbone) -> None:
     for representatives in (None, 2):
         method = made(llama, N=32, K=8, csz=8, representatives=representatives)
         sizes.append(method.read(method.start(), text(96 + 5), logprobs=False)[0].nbytes)
-    numbers = (llama.layers - method.reach.first_layer) * llama.kv_heads
+    numbers = len(method.reach.layers) * llama.kv_heads
     assert sizes[1] - sizes[0] == (41 + (96 - 36) % 8) * numbers * 4
 
 
@@ -240,11 +244,19 @@ def test_all_tokens_of_a_chunk_as_representatives_are_its_mean(backbone: Backbon
     assert not torch.allclose(results[2], results[0], atol=1e-3)
 
 
+@pytest.mark.parametrize("every", [1, 2, 3, 9])
+def test_only_layers_that_retrieve_have_a_bank_and_learn(llama: Backbone, every: int) -> None:
+    method = made(llama, N=24, K=8, first_layer=0, every=every, rank=2)
+    state, _ = method.read(method.start(), text(100))
+    layers = -(-llama.layers // every)
+    assert len(state.bank.kv.k) == len(state.bank.mean.k) == len(method.learned) == layers
+
+
 @pytest.mark.parametrize("storage", [None, "float16"])
 def test_state_size_is_view_and_bank(backbone: Backbone, storage: str | None) -> None:
     method = made(backbone, N=32, K=8, storage_dtype=storage)
     state, _ = method.read(method.start(), text(96 + 5), logprobs=False)
-    numbers, layers = backbone.kv_heads * backbone.head_width, backbone.layers - method.reach.first_layer
+    numbers, layers = backbone.kv_heads * backbone.head_width, len(method.reach.layers)
     view = (4 + 32 + 5) * backbone.layers * 2 * numbers * 4
     bank = (96 - 36) * layers * 2 * numbers * (2 if storage else 4) + 15 * layers * numbers * 4
     assert state.nbytes == view + bank + 5 * 8 + backbone.width * 4
@@ -273,7 +285,7 @@ def test_its_cost_is_that_of_sliding_a_search_and_the_retrieved_tokens(llama: Ba
     per_token = llama.heads * llama.head_width
     search = sum(2 * n * N * per_token for n in chunks)
     retrieved = sum((n > 0) * 4 * K * N * per_token for n in chunks)
-    layers = llama.layers - method.reach.first_layer
+    layers = len(method.reach.layers)
     assert flops(method) == pytest.approx(sliding + layers * (search + retrieved), rel=0.001)
 
 

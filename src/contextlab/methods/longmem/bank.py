@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from contextlab.attention import KV
-from contextlab.methods.banks import ChunkBank
 from contextlab.methods.longmem.config import LongMemConfig
+from contextlab.methods.packed_banks import Bank
 
 
-def add(bank: ChunkBank, new: KV, config: LongMemConfig) -> ChunkBank:
+def add(bank: Bank, new: KV, config: LongMemConfig) -> Bank:
     """The bank with each row's tokens appended in whole chunks, and the oldest dropped.
 
     Tokens after a row's last whole chunk are not stored. With a shared bank the rows, of equal length, are joined end
@@ -23,7 +23,7 @@ def add(bank: ChunkBank, new: KV, config: LongMemConfig) -> ChunkBank:
     if config.bank_scope == "shared":
         k, v = (tuple(map(_joined, layers)) for layers in (new.k, new.v))
         new = new.replace(k, v, new.used_B * len(new.used_B))
-    two_steps_B = 2 * new.used_B // csz * csz
+    two_steps_B = 2 * new.used_B // bank.unit * bank.unit
     whole_B = new.used_B // csz * csz
     longest = int(whole_B.max())
     k, v = (tuple(x_BKTD[:, :, :longest] for x_BKTD in layers) for layers in (new.k, new.v))
@@ -31,10 +31,10 @@ def add(bank: ChunkBank, new: KV, config: LongMemConfig) -> ChunkBank:
     if config.eviction == "fifo":
         return bank.add(new, config.M)
     # The released code drops what two steps have brought as soon as the bank would be full.
-    held_B = bank.kv.used_B.to(whole_B.device)
+    held_B = bank.used_B
     full_B = (held_B + whole_B >= config.M) & (whole_B > 0)
-    dropped_B = torch.where(full_B, torch.minimum(two_steps_B, held_B), 0)
-    return bank.add(new, bank.kv.slots + new.slots, dropped_B)
+    dropped_B = torch.where(full_B, torch.minimum(two_steps_B, held_B // bank.unit * bank.unit), 0)
+    return bank.add(new, int(held_B.max()) + new.slots, dropped_B)
 
 
 def _joined(x_BKTD: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ from contextlab.config import Weights
 from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import Index
 from contextlab.methods.banks import StoredIn, layer_of_bank
+from contextlab.methods.few_bits import Storage
 from contextlab.methods.local_cache import LocalConfig
+from contextlab.methods.packed_banks import check_size
 from contextlab.methods.sliding import Local
 
 
@@ -29,6 +31,8 @@ class LongMemConfig(LocalConfig):
             (the paper's 18th of 24).
         memory_layers: instead of it several, as `10-29`: every side block that copies one of them reads a bank of that
             layer's keys and values.
+        blocks_per_bank: side blocks in a row that read one bank, of the layer of the first of them; 1 for a bank of
+            every block's own.
         softmax: `gate`, one softmax over the local keys and one over the retrieved tokens, mixed by a gate per head; or
             `joint`, one over both, the gate being added to the logits of the retrieved tokens.
         local: `cold`, segments start cold, and keys enter the bank before rotation; or `sliding`, the previous segment
@@ -50,7 +54,8 @@ class LongMemConfig(LocalConfig):
         bank_scope: `per_row`, or `shared` by all rows of a batch, of equal length, as in the released code.
         eviction: `fifo` keeps the newest M tokens; `official_two_step` drops two steps' worth at once.
         short_bank: with fewer chunks than asked for, `mask` them, or attend to a `zero_slot` as the released code does.
-        storage_dtype: type of the cached keys and values.
+        storage_dtype: type of the cached keys and values; `int8` or `int4` for that many bits, keys with a range per
+            channel and group of tokens, values with one per token.
         stored_in: of the bank; `memory` of the device; `host` for that of the host, from which the chunks that are
             retrieved go to the device; or `disk` for files in the cache folder that are mapped into memory, on a CPU.
         index: that searches the bank; `exact`, or `faiss` for its exact search on a CPU, which needs faiss-cpu.
@@ -68,7 +73,7 @@ class LongMemConfig(LocalConfig):
         "schedule": "polynomial",
         "warmup": 0.0,
     }
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "stored_in", "index"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "storage_dtype", "stored_in", "index"})
 
     M: pydantic.NonNegativeInt = 65536
     K: pydantic.PositiveInt = 64
@@ -76,6 +81,7 @@ class LongMemConfig(LocalConfig):
     reduction: pydantic.PositiveInt = 2
     memory_layer: pydantic.NonNegativeInt | None = None
     memory_layers: Annotated[str, pydantic.Field(pattern=r"^\d{1,6}(-\d{1,6})?$")] | None = None
+    blocks_per_bank: pydantic.PositiveInt = 1
     softmax: Literal["gate", "joint"] = "gate"
     local: Local = "cold"
     sinks: pydantic.NonNegativeInt = 4
@@ -87,7 +93,7 @@ class LongMemConfig(LocalConfig):
     bank_scope: Literal["per_row", "shared"] = "per_row"
     eviction: Literal["fifo", "official_two_step"] = "fifo"
     short_bank: Literal["mask", "zero_slot"] = "mask"
-    storage_dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+    storage_dtype: Storage = "float16"
     stored_in: StoredIn = "memory"
     index: Index = "exact"
     weights: Weights = "auto"
@@ -96,6 +102,7 @@ class LongMemConfig(LocalConfig):
         """Check fields that depend on each other."""
         if self.K % self.csz or self.M % self.csz:
             raise UserError(f"K={self.K} and M={self.M} must be multiples of the chunk size csz={self.csz}.")
+        check_size(self.M, self.csz, self.storage_dtype)
         if self.init != "paper" and self.last_residual == "normed":
             raise UserError(f"init={self.init} equals the backbone only with last_residual=raw: set one of the two.")
         if self.memory_layer is not None and self.memory_layers is not None:
@@ -133,4 +140,5 @@ class LongMemConfig(LocalConfig):
                 f"memory_layers={self.memory_layers} names no layers that side blocks copy: the backbone has layers 0 "
                 f"to {depth - 1}."
             )
-        return reading
+        layers, together = list(reading.values()), self.blocks_per_bank
+        return {block: layers[i // together * together] for i, block in enumerate(reading)}

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from contextlab.accounting.formulas import Model
 from contextlab.methods.formulas import LocalFormula, Span
+from contextlab.methods.groups import unit_of
 from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.longmem.config import LongMemConfig
+from contextlab.methods.packed_banks import bank_bytes
 
 
 class LongMemFormula(LocalFormula):
@@ -19,9 +21,8 @@ class LongMemFormula(LocalFormula):
         first: tokens of the first segment.
         config: the method's settings.
         blocks: side blocks.
-        reading: backbone layers whose keys and values banks hold.
+        reading: of every side block that reads a bank, the backbone layer whose keys and values it holds.
         update: FLOPs per token of the side blocks' updates.
-        stored_bytes: of a number in a bank.
     """
 
     def __init__(
@@ -34,27 +35,27 @@ class LongMemFormula(LocalFormula):
         blocks: int,
         reading: Sequence[int],
         update: int,
-        stored_bytes: int,
     ) -> None:
         super().__init__(model, local, first, update)
         self.config, self.blocks, self.reading = config, blocks, reading
-        self.stored_bytes = stored_bytes
 
     def banked(self, position: int) -> int:
         """Tokens of the bank."""
         csz, most, bank, view = self.config.csz, self.config.M, 0, 0
         if not most:
             return 0
+        unit = unit_of(csz, self.config.storage_dtype)
         end = 0
         for length in self.segments.before(position):
             end += length
             gone, view = view + length - self.kept(end), self.kept(end)
             whole = gone // csz * csz
             if self.config.eviction == "fifo":
-                bank = min(bank + whole, most)
+                bank += whole
+                bank -= -(-max(bank - most, 0) // unit) * unit
             else:
                 full = bank + whole >= most and whole > 0
-                bank += whole - (min(2 * gone // csz * csz, bank) if full else 0)
+                bank += whole - (min(2 * gone // unit * unit, bank // unit * unit) if full else 0)
         return bank
 
     def step(self, spans: Sequence[Span], tokens: int) -> int:
@@ -86,7 +87,7 @@ class LongMemFormula(LocalFormula):
         """Bytes of the local context in both networks, and of the bank with its mean keys."""
         side = self.model.cache_bytes(self.used(length), self.blocks)
         banked = self.banked(self.segments.bounds(length)[0])
-        bank = self.model.bank_bytes(banked, self.config.csz, len(self.reading), self.stored_bytes)
+        bank = bank_bytes(self.model, banked, self.config.csz, len(set(self.reading)), self.config.storage_dtype)
         return super().state_bytes(length) + side + bank
 
     def _attended(self, tokens: int, chunks: int) -> int:

@@ -24,7 +24,7 @@ from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import AnyMethod, Capabilities, Lengths
-from contextlab.methods.banks import ChunkBank, leaving
+from contextlab.methods.banks import leaving
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.longmem.bank import add
 from contextlab.methods.longmem.config import LongMemConfig
@@ -32,9 +32,10 @@ from contextlab.methods.longmem.formula import LongMemFormula
 from contextlab.methods.longmem.reader import MemoryReader
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.longmem.state import LongMemState
+from contextlab.methods.packed_banks import Bank, empty_bank
 from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import local_twin, local_view
-from contextlab.tensors import Derived, dtype_named
+from contextlab.tensors import Derived
 
 
 class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
@@ -92,7 +93,6 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
             blocks=len(self.side.blocks),
             reading=list(self.side.reading.values()),
             update=update_flops(None if self.side.update is None else self.side.update.blocks),
-            stored_bytes=dtype_named(self.config.storage_dtype).itemsize,
         )
 
     def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> LongMemState:
@@ -102,16 +102,16 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
 
     def begin(self, empty: LocalState, ahead: Lengths | None) -> LongMemState:
         """With an empty cache of the side network and an empty bank."""
-        backbone, reading, rows = self.backbone, self.side.reading, empty.batch_size
-        raw = frozenset(reading.values()) if self.config.local == "cold" else frozenset[int]()
-        banks, config = backbone.empty_kv(rows, len(reading)), self.config
+        backbone, banked, rows = self.backbone, self.side.banked, empty.batch_size
+        raw = frozenset(banked) if self.config.local == "cold" else frozenset[int]()
+        banks, config = backbone.empty_kv(rows, len(banked)), self.config
         return LongMemState(
             empty.length_B,
             empty.pending_BC,
             dataclasses.replace(empty.kv, raw=raw),
             empty.left_B,
             side_kv=backbone.empty_kv(rows, len(self.side.blocks)),
-            bank=ChunkBank.empty(banks, config.csz, dtype_named(config.storage_dtype), config.stored_in),
+            bank=empty_bank(banks, config.csz, config.storage_dtype, config.stored_in),
         )
 
     @torch.no_grad()
@@ -155,7 +155,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
 
     def close(self, state: LongMemState, ended_B: Tensor) -> LongMemState:
         """Tokens that leave the view enter the bank."""
-        gone = leaving(state, self.local, list(self.side.reading.values()), self.backbone)
+        gone = leaving(state, self.local, self.side.banked, self.backbone)
         return dataclasses.replace(super().close(state, ended_B), bank=self._added(state, gone))
 
     def forward(self, state: LongMemState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
@@ -178,7 +178,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
         if self.config.local == "sliding":
             return None
         self._check_level(state, lengths_B)
-        layout, layers = self.local.layout(state, tokens_Bt.shape[1]), list(self.side.reading.values())
+        layout, layers = self.local.layout(state, tokens_Bt.shape[1]), self.side.banked
         reader = CacheReader(self.backbone, state.kv, layout)
         self.run_backbone(tokens_Bt, layout.position_BT, reader, layers=max(layers) + 1)
         view = reader.grown(lengths_B)
@@ -216,7 +216,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
                 "use bank_scope=per_row."
             )
 
-    def _added(self, state: LongMemState, gone: KV) -> ChunkBank:
+    def _added(self, state: LongMemState, gone: KV) -> Bank:
         """The bank with what has left the view after what it holds."""
         return add(state.bank, gone, self.config) if self.config.M else state.bank
 

@@ -33,7 +33,7 @@ class MemoryReader(CacheReader):
         super().__init__(positions, state.side_kv, layout)
         self.config, self.side = config, side
         self.bank = state.bank
-        self.layers = {block: layer for layer, block in enumerate(side.reading)}
+        self.layers = {block: side.banked.index(layer) for block, layer in side.reading.items()}
         self._level = layout.plain and state.side_kv.level
         self.ids_BHtm: Tensor | None = None
 

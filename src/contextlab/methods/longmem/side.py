@@ -33,6 +33,7 @@ class SideNetwork(nn.Module):
 
     Attributes:
         reading: side blocks that read a bank, and the backbone layer whose keys and values it holds.
+        banked: these layers, each once.
         first: the lowest side block that there is; below it nothing could differ from the backbone.
         update: what is learned instead of the blocks themselves, with a rank.
     """
@@ -48,6 +49,7 @@ class SideNetwork(nn.Module):
         self.step, self.last_residual, self.init = step, config.last_residual, config.init
         self.rotary_scale = backbone.rotary_scale
         self.reading = config.reading(depth)
+        self.banked = list(dict.fromkeys(self.reading.values()))
         self.first = min(self.reading) if config.init == "difference" else 0
         copied = _shared_copy if config.rank else _trainable_copy
         sources = config.copied(depth)[self.first :]

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Self
 
 from contextlab.attention import KV
-from contextlab.methods.banks import ChunkBank
 from contextlab.methods.local_cache import LocalState
+from contextlab.methods.packed_banks import Bank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class LongMemState(LocalState):
     """
 
     side_kv: KV
-    bank: ChunkBank
+    bank: Bank
 
     @property
     def caches(self) -> tuple[KV, ...]:

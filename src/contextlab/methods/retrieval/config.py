@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import pydantic
 
@@ -10,10 +10,10 @@ from contextlab.config import Weights
 from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import Index
 from contextlab.methods.banks import StoredIn
+from contextlab.methods.few_bits import Storage
 from contextlab.methods.local_cache import LocalConfig
+from contextlab.methods.packed_banks import check_size
 from contextlab.trained import CHOICES
-
-Storage = Literal["float16", "bfloat16", "float32"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -30,7 +30,9 @@ class RetrievalConfig(LocalConfig):
             with the queries of the next N tokens (InfLLM); all tokens, by their mean key, when not given.
         shared: whether all heads of a layer take the same chunks, those with the highest sum over heads (InfLLM).
         first_layer: zero-based, the lowest layer that retrieves; a third of the depth when not given.
-        storage_dtype: type of the stored keys and values; the model's own when not given.
+        every: layers from one that retrieves to the next, from `first_layer` to the top; 1 for all.
+        storage_dtype: type of the stored keys and values; `int8` or `int4` for that many bits, keys with a range per
+            channel and group of tokens, values with one per token; the model's own when not given.
         stored_in: of the bank; `memory` of the device; `host` for that of the host, from which the chunks that are
             retrieved go to the device; or `disk` for files in the cache folder that are mapped into memory, on a CPU.
         index: that searches the bank; `exact`, or `faiss` for its exact search on a CPU, which needs faiss-cpu.
@@ -49,6 +51,7 @@ class RetrievalConfig(LocalConfig):
     representatives: pydantic.PositiveInt | None = None
     shared: bool = False
     first_layer: pydantic.NonNegativeInt | None = None
+    every: pydantic.PositiveInt = 1
     storage_dtype: Storage | None = None
     stored_in: StoredIn = "memory"
     index: Index = "exact"
@@ -59,6 +62,7 @@ class RetrievalConfig(LocalConfig):
         """Check fields that depend on each other."""
         if self.K % self.csz or self.M % self.csz:
             raise UserError(f"K={self.K} and M={self.M} must be multiples of the chunk size csz={self.csz}.")
+        check_size(self.M, self.csz, self.storage_dtype)
         if (self.representatives or 0) > self.csz:
             raise UserError(
                 f"representatives={self.representatives} are more than the csz={self.csz} tokens of a chunk."

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from contextlab.accounting.formulas import Model
 from contextlab.methods.formulas import LocalFormula, Span
+from contextlab.methods.groups import unit_of
 from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.packed_banks import bank_bytes
 from contextlab.methods.retrieval.config import RetrievalConfig
 
 
@@ -18,23 +20,20 @@ class RetrievalFormula(LocalFormula):
         local: the view.
         config: the method's settings.
         layers: that have a bank.
-        stored_bytes: of a number in the bank.
     """
 
-    def __init__(
-        self, model: Model, local: LocalCache, config: RetrievalConfig, *, layers: int, stored_bytes: int
-    ) -> None:
+    def __init__(self, model: Model, local: LocalCache, config: RetrievalConfig, *, layers: int) -> None:
         super().__init__(model, local)
-        self.config, self.layers, self.stored_bytes = config, layers, stored_bytes
+        self.config, self.layers = config, layers
         # Layers with a narrow window of the model's own keep a bank, and do not reach its position.
         narrow = model.window is not None and model.window < local.keep_last + local.segment
         self.retrieving = 0 if narrow else layers
 
     def banked(self, begin: int) -> int:
-        """Tokens of the bank in front of a segment; the oldest chunks are dropped whole."""
-        csz, most = self.config.csz, self.config.M
+        """Tokens of the bank in front of a segment; what leaves it leaves it in whole chunks or groups."""
+        unit, most = unit_of(self.config.csz, self.config.storage_dtype), self.config.M
         gone = begin - self.kept(begin)
-        return gone if gone <= most else gone - -(-(gone - most) // csz) * csz
+        return gone if gone <= most else gone - -(-(gone - most) // unit) * unit
 
     def step(self, spans: Sequence[Span], tokens: int) -> int:
         """Forward passes, and what is learned of the queries where some row has chunks."""
@@ -56,7 +55,7 @@ class RetrievalFormula(LocalFormula):
     def state_bytes(self, length: int) -> int:
         """Bytes of the view, and of the bank with its mean keys."""
         banked = self.banked(self.segments.bounds(length)[0])
-        bank = self.model.bank_bytes(banked, self.config.csz, self.layers, self.stored_bytes)
+        bank = bank_bytes(self.model, banked, self.config.csz, self.layers, self.config.storage_dtype)
         return super().state_bytes(length) + bank
 
     def _chunks(self, span: Span) -> int:

@@ -20,22 +20,22 @@ from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import Lengths
-from contextlab.methods.banks import ChunkBank, leaving
+from contextlab.methods.banks import leaving
 from contextlab.methods.local_cache import LocalState
+from contextlab.methods.packed_banks import empty_bank
 from contextlab.methods.retrieval.config import RetrievalConfig
 from contextlab.methods.retrieval.formula import RetrievalFormula
 from contextlab.methods.retrieval.learned import MemoryQuery
 from contextlab.methods.retrieval.reader import Reach, RetrievalReader, RetrievalState
 from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import Sliding, SlidingConfig, local_twin
-from contextlab.tensors import dtype_named
 
 
 class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
     """Sinks, the previous and the current window exactly; of everything older the best chunks, in the same softmax.
 
-    In the layers from `first_layer` on, every query and head takes the chunks whose mean key has the highest inner
-    product with it. All retrieved tokens have the position of the oldest local token, the first one after the sinks.
+    In the layers that retrieve, every query and head takes the chunks whose mean key has the highest inner product with
+    it. All retrieved tokens have the position of the oldest local token, the first one after the sinks.
     With `representatives` and `shared` blocks are found as InfLLM finds them (Xiao et al. 2024).
     """
 
@@ -54,11 +54,12 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         check_index(config.index, backbone.device)
         width = self.local.keep_last + self.local.segment
         following = None if config.representatives is None else self.local.segment
-        self.reach = Reach(first, config.K // config.csz, width, config.index, config.shared, following)
+        layers = range(first, backbone.layers, config.every)
+        self.reach = Reach(layers, config.K // config.csz, width, config.index, config.shared, following)
         self.queries: nn.ModuleList | None = None
         if config.rank is not None:
-            layers = (MemoryQuery(backbone, config.rank) for _ in range(first, backbone.layers))
-            self.queries = self.learns(nn.ModuleList(layers), config.weights)
+            queries = (MemoryQuery(backbone, config.rank) for _ in layers)
+            self.queries = self.learns(nn.ModuleList(queries), config.weights)
 
     @property
     def twin(self) -> str:
@@ -70,20 +71,14 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         model = Model.of(self.backbone)
         if model is None or self.config.representatives is not None:
             return None
-        layers = self.backbone.layers - self.reach.first_layer
-        return RetrievalFormula(model, self.local, self.config, layers=layers, stored_bytes=self._stored_type.itemsize)
+        return RetrievalFormula(model, self.local, self.config, layers=len(self.reach.layers))
 
     def begin(self, empty: LocalState, ahead: Lengths | None) -> RetrievalState:
         """With an empty bank."""
         backbone, config = self.backbone, self.config
-        kv = backbone.empty_kv(empty.batch_size, backbone.layers - self.reach.first_layer)
-        bank = ChunkBank.empty(kv, config.csz, self._stored_type, config.stored_in, config.representatives)
+        kv = backbone.empty_kv(empty.batch_size, len(self.reach.layers))
+        bank = empty_bank(kv, config.csz, config.storage_dtype, config.stored_in, config.representatives)
         return RetrievalState(empty.length_B, empty.pending_BC, empty.kv, empty.left_B, bank, bank.open_scores)
-
-    @property
-    def _stored_type(self) -> torch.dtype:
-        storage = self.config.storage_dtype
-        return dtype_named(storage) if storage else self.backbone.attention_dtype
 
     def step(self, state: RetrievalState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[RetrievalState, Tensor]:
         """Attend, and score the tokens in view where they are scored; close the windows that have ended."""
@@ -94,9 +89,8 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
 
     def close(self, state: RetrievalState, ended_B: Tensor) -> RetrievalState:
         """Tokens that leave the view enter the bank; the scores of what stays are kept."""
-        layers = range(self.reach.first_layer, self.backbone.layers)
-        gone = leaving(state, self.local, layers, self.backbone)
-        scored = KV(state.scores, (), state.kv.used_B, raw=frozenset(range(len(layers))))
+        gone = leaving(state, self.local, self.reach.layers, self.backbone)
+        scored = KV(state.scores, (), state.kv.used_B, raw=frozenset(range(len(self.reach.layers))))
         slots_S = self.local.keep_first + torch.arange(gone.slots, device=gone.used_B.device)
         gone_scores = scored.take(slots_S.expand(len(gone.used_B), -1), gone.used_B).k
         bank = state.bank.add(gone, self.config.M, scores=gone_scores)

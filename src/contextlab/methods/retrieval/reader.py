@@ -15,8 +15,8 @@ from torch import Tensor
 from contextlab.attention import KV, CacheReader, Layout, Positions, rotate
 from contextlab.kernels.chunk_topk import Index
 from contextlab.kernels.retrieval_attention import Inputs, retrieval_attention
-from contextlab.methods.banks import ChunkBank
 from contextlab.methods.local_cache import LocalState
+from contextlab.methods.packed_banks import Bank
 from contextlab.methods.representatives import of_key_heads, products
 from contextlab.methods.retrieval.learned import MemoryQuery
 
@@ -31,7 +31,7 @@ class RetrievalState(LocalState):
         scores: with representatives, for the layers that retrieve, `score_BKS1` of the tokens in view so far.
     """
 
-    bank: ChunkBank
+    bank: Bank
     scores: tuple[Tensor, ...] = ()
 
     def unpadded(self) -> Self:
@@ -47,7 +47,7 @@ class Reach:
     """Which layers retrieve, and how much.
 
     Attributes:
-        first_layer: the lowest layer that retrieves.
+        layers: that retrieve, from the lowest.
         take: chunks per query and head.
         width: slots from that of the retrieved tokens to the last of the view.
         index: that searches the bank.
@@ -55,7 +55,7 @@ class Reach:
         following: tokens whose queries score a token; None where nothing is scored.
     """
 
-    first_layer: int
+    layers: Sequence[int]
     take: int
     width: int
     index: Index
@@ -76,19 +76,20 @@ class RetrievalReader(CacheReader):
     ) -> None:
         super().__init__(positions, state.kv, layout)
         self.bank, self.reach, self.learned = state.bank, reach, learned
+        self._memory = {layer: memory for memory, layer in enumerate(reach.layers)}
         self._old_scores, self._q_BKTD = state.scores, list[Tensor]()
 
     def __call__(
         self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
     ) -> Tensor:
         """Append the new keys and values of a layer and attend."""
-        memory = len(self.k) - self.reach.first_layer
-        if memory >= 0 and self.reach.following is not None:
+        memory = self._memory.get(len(self.k))
+        if memory is not None and self.reach.following is not None:
             self._q_BKTD.append(of_key_heads(rotate(q_BHTD, self._q_rotary), k_BKTD.shape[1]))
         # A layer that the model was trained with a narrow window in does not reach the position of the bank.
         narrow = window is not None and window < self.reach.width
         mask_B1TS = self.mask(window, q_BHTD.dtype)
-        if memory < 0 or narrow or not self.bank.chunks or mask_B1TS is None:
+        if memory is None or narrow or not self.bank.chunks or mask_B1TS is None:
             return super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
         q_near_BHTD = q_memory_BHTD = rotate(q_BHTD, self._q_rotary)
@@ -105,11 +106,11 @@ class RetrievalReader(CacheReader):
 
     def scores(self, lengths_B: Tensor) -> tuple[Tensor, ...]:
         """Scores of the tokens in view after a pass over each row's next `lengths_B` tokens; see `RetrievalState`."""
-        following, first, slots = self.reach.following, self.reach.first_layer, self.kv.slots
+        following, slots = self.reach.following, self.kv.slots
         if following is None:
             return ()
         where = (lengths_B, self.layout.position_BT, self.key_position_BS, following)
-        pairs = zip(self._q_BKTD, self.k[first:], strict=True)
+        pairs = zip(self._q_BKTD, (self.k[layer] for layer in self.reach.layers), strict=True)
         added = [products(q_BKTD, k_BKSD, *where) for q_BKTD, k_BKSD in pairs]
         old = tuple(x[:, :, :slots] + y[:, :, :slots] for x, y in zip(self._old_scores, added, strict=True))
         new = KV(tuple(x[:, :, slots:] for x in added), (), lengths_B)
