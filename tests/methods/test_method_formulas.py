@@ -74,6 +74,10 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "trime": lambda b: TRIME(b, TRIMEConfig(N=32, M=70)),
     "evalm": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2)),
     "evalm, chunks of sinks": lambda b: EVALM(b, EVALMConfig(W=32, c=2, sinks=5)),
+    "evalm, 8 bits": lambda b: EVALM(b, EVALMConfig(W=32, c=4, sinks=2, storage_dtype="int8")),
+    "evalm, 16 bits": lambda b: EVALM(
+        b, EVALMConfig(W=32, c=16, remote_bias=-1.0, pooling="learned", storage_dtype="float16")
+    ),
     "evalm, before chunks": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2, remote_visibility="before_chunk")),
     "window, own weights": lambda b: Window(b, WindowConfig(N=32, rank="full")),
     "evalm, own weights": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2, remote_bias=-1.0, rank="full")),

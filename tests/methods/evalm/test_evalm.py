@@ -28,6 +28,7 @@ FORMS = {
     "small chunks": {"W": 24, "c": 4, "remote_bias": 0.5, "sinks": 6},
     "learned": {"W": 24, "c": 12, "remote_bias": 0.0, "pooling": "learned"},
 }
+STORED = torch.randint(0, 256, (1, 200), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
@@ -272,3 +273,59 @@ def test_an_untrained_method_costs_what_an_open_one_does(backbone):
     closed, opened = (EVALM(backbone, EVALMConfig(W=32, c=8, remote_bias=bias)) for bias in (None, -1.0))
     costs = [count(lambda m=method: m.read(m.start(), tokens))[1] for method in (closed, opened)]
     assert costs[0] == costs[1]
+
+
+@pytest.mark.parametrize("storage", [None, "float16", "int8", "int4"])
+@pytest.mark.parametrize("c", [4, 8, 16])
+def test_summaries_take_the_bytes_of_their_type(storage, c):
+    backbone = backbones.load("tiny-llama", device="cpu")
+    method = EVALM(backbone, EVALMConfig(W=32, c=c, remote_bias=-1.0, storage_dtype=storage))
+    state, _ = method.read(method.start(), STORED[:, :100], logprobs=False)
+    numbers, vectors = backbone.head_width, 100 // c * backbone.layers * backbone.kv_heads * 2
+    each = {None: 4 * numbers, "float16": 2 * numbers, "int8": numbers + 4, "int4": numbers // 2 + 4}[storage]
+    assert sum(x.nbytes for x in (*state.chunks.k, *state.chunks.v)) == vectors * each
+
+
+@pytest.mark.parametrize("pooling", ["eva", "learned"])
+def test_narrow_summaries_change_little(pooling):
+    backbone, results = backbones.load("tiny-llama", device="cpu"), []
+    for storage in (None, "float16", "int8", "int4"):
+        config = EVALMConfig(W=32, c=4, remote_bias=0.0, pooling=pooling, storage_dtype=storage)
+        method = EVALM(backbone, config)
+        results.append(method.read(method.start(), STORED[:, :200])[1])
+    changes = [float((result - results[0]).abs().mean()) for result in results[1:]]
+    assert 0 < changes[0] < changes[1] < changes[2] < 0.1
+    assert changes[1] < 0.01
+
+
+@pytest.mark.parametrize("around", PARTS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"c": 8, "pooling": "learned", "overlap": True, "storage_dtype": "int8"},
+        {"c": 4, "remote_visibility": "before_chunk", "storage_dtype": "float16"},
+    ],
+)
+def test_forms_with_narrow_summaries_keep_the_laws_of_reading(settings, around):
+    config = EVALMConfig(W=32, remote_bias=-0.5, **settings)
+    assert broken(lambda b: EVALM(b, config), "tiny-llama", around=around) == {}
+
+
+@pytest.mark.parametrize("storage", ["float16", "int8"])
+def test_narrow_summaries_are_not_learned_with(storage):
+    method = EVALM(backbones.load("tiny-llama"), EVALMConfig(W=32, c=4, remote_bias=0.0, storage_dtype=storage))
+    with pytest.raises(UserError, match=f"stored in {storage}: learn without storage_dtype"):
+        method.learn(method.start(), STORED[:, :40])
+
+
+def test_a_range_that_is_not_finite_is_refused(tmp_path):
+    backbone = backbones.load("tiny-llama", device="cpu")
+    method = EVALM(backbone, EVALMConfig(W=32, c=4, remote_bias=0.0, storage_dtype="int8"))
+    state, _ = method.read(method.start(), STORED[:, :70])
+    damaged = state.chunks.k[0].clone()
+    damaged[..., -1] = 255
+    damaged[..., -2] = 255
+    chunks = state.chunks.replace((damaged, *state.chunks.k[1:]), state.chunks.v, state.chunks.used_B)
+    dataclasses.replace(state, chunks=chunks).own(method).save(tmp_path / "state.safetensors")
+    with pytest.raises(UserError, match="A range of chunks is not finite"):
+        method.load_state(tmp_path / "state.safetensors")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from contextlab.errors import UserError
+from contextlab.methods.few_bits import Storage
 from contextlab.methods.low_rank import LowRankConfig
 
 N = TypeVar("N", int, Tensor)
@@ -39,11 +40,13 @@ class EVALMConfig(LowRankConfig):
         adaptive: maps of the means: `no-ln`, linear, which can start as the identity; or `qk`, with a layer norm.
         remote_bias: initial value of the learned bias per head on summaries; None is minus infinity, which leaves the
             local attention alone.
+        storage_dtype: type of the stored summaries; `int8` or `int4` for so many bits and a range per key or value. The
+            model's own when not given; with another one nothing can be learned.
     """
 
     # Summaries of one window are read in the next ones, and the paper trains on sequences of 8,192 tokens.
     training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2, "sequence": 8192}
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"W", "remote_bias"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"W", "remote_bias", "storage_dtype"})
 
     W: pydantic.PositiveInt | None = None
     c: pydantic.PositiveInt = 16
@@ -54,6 +57,7 @@ class EVALMConfig(LowRankConfig):
     pooling: Literal["eva", "learned"] = "eva"
     adaptive: Literal["no-ln", "qk"] = "no-ln"
     remote_bias: pydantic.FiniteFloat | None = None
+    storage_dtype: Storage | None = None
 
     def __post_init__(self) -> None:
         """Check what the fields say together."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contextlab.accounting.formulas import Model
+from contextlab.accounting.formulas import COUNT, Model
 from contextlab.methods.evalm.config import EVALMConfig, Geometry
+from contextlab.methods.few_bits import Vectors
 from contextlab.methods.formulas import LocalFormula, Span
 from contextlab.methods.local_cache import LocalCache
 
@@ -20,13 +21,21 @@ class EVALMFormula(LocalFormula):
         config: the method's settings.
         geometry: which summaries are seen.
         update: FLOPs per token of the updates.
+        vectors: how summaries are stored.
     """
 
     def __init__(
-        self, model: Model, local: LocalCache, first: int, config: EVALMConfig, geometry: Geometry, update: int
+        self,
+        model: Model,
+        local: LocalCache,
+        first: int,
+        config: EVALMConfig,
+        geometry: Geometry,
+        update: int,
+        vectors: Vectors,
     ) -> None:
         super().__init__(model, local, first, update)
-        self.config, self.geometry = config, geometry
+        self.config, self.geometry, self.vectors = config, geometry, vectors
 
     def step(self, spans: Sequence[Span], tokens: int) -> int:
         """Forward passes, and the summaries of as many chunks as some row completes."""
@@ -46,7 +55,8 @@ class EVALMFormula(LocalFormula):
     def state_bytes(self, length: int) -> int:
         """Bytes of the local view, of the summaries, and of the open chunk's query sums."""
         sums = self.model.layers * self.model.kv_heads * self.model.head_width * self.model.item_bytes
-        chunks = self.model.cache_bytes(length // self.geometry.chunk)
+        stored = 2 * self.vectors.nbytes(self.model.head_width) * self.model.kv_heads * self.model.layers
+        chunks = length // self.geometry.chunk * stored + COUNT
         return super().state_bytes(length) + chunks + (sums if self.config.pooling == "eva" else 0)
 
     def _remote(self, before: int, tokens: int, made: int) -> int:

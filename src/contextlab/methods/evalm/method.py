@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from contextlab import attention, states
 from contextlab.accounting.formulas import Model
-from contextlab.attention import Layout
+from contextlab.attention import Layout, empty_kv
 from contextlab.backbone import Backbone, wrap
 from contextlab.errors import UserError
 from contextlab.formula import Formula
@@ -26,6 +26,7 @@ from contextlab.methods.evalm.formula import EVALMFormula
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
+from contextlab.methods.few_bits import Vectors
 from contextlab.methods.local_cache import LocalCache, LocalState, reserved
 from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import Local, Sliding, SlidingConfig, local_twin
@@ -51,6 +52,7 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
             raise UserError("EVALM needs rotary or learned positions: use longmem with an ALiBi model.")
         self.geometry = self.config.geometry(backbone.max_positions)
         self.local = LocalCache(self.geometry.window, keep_first=self.geometry.sinks, keep_last=self.geometry.recent)
+        self.vectors = Vectors.of(self.config.storage_dtype, backbone.attention_dtype, backbone.head_width)
         self.summaries = summaries(backbone, self.config)
         learned: nn.Module = self.summaries
         self.updates: nn.Module | None = None
@@ -88,9 +90,8 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
             return None
         first = self.first_segment(ahead)
         whole = (first + chunk - 1) // chunk * chunk
-        return EVALMFormula(
-            model, self.local, whole, self.config, self.geometry, self.config.update_flops(self.updates)
-        )
+        update = self.config.update_flops(self.updates)
+        return EVALMFormula(model, self.local, whole, self.config, self.geometry, update, self.vectors)
 
     def begin(self, empty: LocalState, ahead: Lengths | None) -> EVALMState:
         """Without summaries; a first window that is shortened for what is ahead still holds whole chunks."""
@@ -102,13 +103,14 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
             dtype=backbone.attention_dtype,
             device=backbone.device,
         )
+        stored_BKx = (rows, backbone.kv_heads, self.vectors.width(backbone.head_width))
         return EVALMState(
             empty.length_B,
             empty.pending_BC,
             # Chunks are summarised from keys without RoPE.
             dataclasses.replace(empty.kv, raw=frozenset(range(backbone.layers))),
             (empty.left_B + chunk - 1) // chunk * chunk,
-            chunks=backbone.empty_kv(rows),
+            chunks=empty_kv(backbone.layers, stored_BKx, sum_BKD.to(self.vectors.dtype)),
             query_sum=(sum_BKD,) * (backbone.layers if self.config.pooling == "eva" else 0),
         )
 
@@ -131,7 +133,7 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
     def reader(self, state: EVALMState, layout: Layout, lengths_B: Tensor | None = None) -> EvaReader:
         """The attention of one forward pass, which rolls up the chunks that `lengths_B` tokens complete."""
         layers = cast(Sequence[Summary], self.summaries)
-        return EvaReader(self.backbone, self.geometry, layers, state, layout, lengths_B)
+        return EvaReader(self.backbone, self.geometry, layers, self.vectors, state, layout, lengths_B)
 
     def continuations(self, state: EVALMState, longest: int) -> Branches[EVALMState] | None:
         """Side by side, but where one would see its own beginning as a summary."""
@@ -143,12 +145,28 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
         """Every whole chunk has left a summary."""
         super().check_state(state)
         state.chunks.check("chunks", states.MOST)
+        if self.vectors.bits is not None:
+            for shared in map(self.vectors.ranges, (*state.chunks.k, *state.chunks.v)):
+                states.finite({"A range of chunks": shared.lowest + shared.step})
         whole_B = state.length_B // self.geometry.chunk
         states.within("chunks.used_B", state.chunks.used_B, whole_B, whole_B)
         states.within("kv.used_B", state.kv.used_B, state.length_B % self.geometry.chunk, state.length_B)
 
+    def with_graph(self, state: EVALMState) -> EVALMState:
+        """The state that learning starts from; see `BlockMethod.with_graph`.
+
+        Raises:
+            UserError: where summaries are stored in another type than they are computed in.
+        """
+        if self.vectors.dtype != self.backbone.attention_dtype:
+            raise UserError(
+                f"No exact gradient passes summaries that are stored in {self.config.storage_dtype}: learn without "
+                "storage_dtype, and read with it."
+            )
+        return super().with_graph(state)
+
     def whole_attention(self) -> ParallelEVA:
-        """Attention of whole texts at once; it equals reading them piece by piece."""
+        """Attention of whole texts at once; it equals reading them piece by piece where storage does not round."""
         return ParallelEVA(self.backbone, self.summaries, self.geometry)
 
     @contextmanager

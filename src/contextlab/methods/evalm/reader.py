@@ -2,7 +2,8 @@
 
 A token attends before its chunk is rolled up, so that any split of a text gives what the parallel form gives.
 
-Legend: B rows, T new tokens, S local slots, n chunks, H query heads, K key/value heads, D head width.
+Legend: B rows, T new tokens, S local slots, n chunks, H query heads, K key/value heads, D head width, x
+items of a stored key or value.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlab.attention import KV, CacheReader, Growth, Layout, Positions, per
 from contextlab.kernels.eva_attention import eva_attention
 from contextlab.methods.evalm.config import Geometry
 from contextlab.methods.evalm.summary import Summary, query_factor
+from contextlab.methods.few_bits import Vectors
 from contextlab.methods.local_cache import LocalState
 
 
@@ -26,7 +28,7 @@ class EVALMState(LocalState):
     """The local view and the summaries.
 
     Attributes:
-        chunks: keys without RoPE and values of all whole chunks, oldest first.
+        chunks: keys without RoPE and values of all whole chunks, oldest first, as they are stored.
         query_sum: per layer, `sum_BKD` of the unfinished chunk's queries, averaged over the heads of a key head; empty
             where pooling does not need it.
     """
@@ -75,12 +77,12 @@ class RollUp:
         last = self.done_B[:, None, None, None].expand(-1, heads, 1, width)
         return sums_BKnD[:, :, : self.most], sums_BKnD.gather(2, last)[:, :, 0]
 
-    def stored(self, made_BKnD: Tensor, chunks_BKnD: Tensor) -> Tensor:
+    def stored(self, made_BKnx: Tensor, chunks_BKnx: Tensor) -> Tensor:
         """A copy of all chunks, with those that each row completes after those it has."""
-        stored_BKnD = F.pad(chunks_BKnD, (0, 0, 0, self.slots - chunks_BKnD.shape[2]))
+        stored_BKnx = F.pad(chunks_BKnx, (0, 0, 0, self.slots - chunks_BKnx.shape[2]))
         for row, first, done in self._rows:
-            stored_BKnD[row, :, first : first + done] = made_BKnD[row, :, :done]
-        return stored_BKnD
+            stored_BKnx[row, :, first : first + done] = made_BKnx[row, :, :done]
+        return stored_BKnx
 
 
 class EvaReader(CacheReader):
@@ -97,12 +99,13 @@ class EvaReader(CacheReader):
         positions: Positions,
         geometry: Geometry,
         summaries: Sequence[Summary],
+        vectors: Vectors,
         state: EVALMState,
         layout: Layout,
         lengths_B: Tensor | None,
     ) -> None:
         super().__init__(positions, state.kv, layout)
-        self.summaries, self.state = summaries, state
+        self.summaries, self.vectors, self.state = summaries, vectors, state
         self.roll_up = None if lengths_B is None else RollUp(state, layout, lengths_B, geometry.chunk)
         self.query_sum: list[Tensor] = []
         self._chunk_k, self._chunk_v = list(state.chunks.k), list(state.chunks.v)
@@ -130,7 +133,10 @@ class EvaReader(CacheReader):
             self._summarise(self.roll_up, summary, layer, q_BHTD, scale)
         # Summaries of attention weight 0 are computed all the same: an untrained method costs what a trained one does.
         last = self.first + self.seen
-        chunk_k_BKnD, chunk_v_BKnD = (x[layer][:, :, self.first : last] for x in (self._chunk_k, self._chunk_v))
+        chunk_k_BKnD, chunk_v_BKnD = (
+            self.vectors.restored(x[layer][:, :, self.first : last], q_BHTD.dtype)
+            for x in (self._chunk_k, self._chunk_v)
+        )
         return eva_attention(
             rotate(q_BHTD, self._q_rotary),
             k_BKSD,
@@ -164,12 +170,13 @@ class EvaReader(CacheReader):
             return
         local = KV((self.k[-1],), (self.v[-1],), roll_up.done_B).take(roll_up.slots_BS, roll_up.done_B)
         noise_BKnD = torch.randn_like(q_mean_BKnD) if summary.training and q_mean_BKnD is not None else None
-        key_BKnD, value_BKnD = summary(q_mean_BKnD, local.k[0], local.v[0], noise_BKnD)
+        made = summary(q_mean_BKnD, local.k[0], local.v[0], noise_BKnD)
+        key_BKnx, value_BKnx = map(self.vectors.stored, made)
         if self._chunk_growth is not None:
-            self._chunk_k[layer], self._chunk_v[layer] = self._chunk_growth.append(key_BKnD, value_BKnD)
+            self._chunk_k[layer], self._chunk_v[layer] = self._chunk_growth.append(key_BKnx, value_BKnx)
         else:
-            self._chunk_k[layer] = roll_up.stored(key_BKnD, self._chunk_k[layer])
-            self._chunk_v[layer] = roll_up.stored(value_BKnD, self._chunk_v[layer])
+            self._chunk_k[layer] = roll_up.stored(key_BKnx, self._chunk_k[layer])
+            self._chunk_v[layer] = roll_up.stored(value_BKnx, self._chunk_v[layer])
 
     def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """Which local keys the new tokens attend to; None for all keys up to their own."""
