@@ -198,7 +198,7 @@ def main() -> None:
         task = grammar.spelled(item.name, item.split, item.settings)
         (case,) = cases(select(options.method, task)[1], ["own"], options.limit, options.data)
         rows += measured(case, task, options, backbone, model)
-    arguments = {name: None if value is None else str(value) for name, value in vars(options).items()}
+    arguments = {name: str(value) for name, value in vars(options).items() if name != "data"}
     device = hardware(torch.device("cpu"))
     run = {"bench": "batches", **arguments, "device": device, "threads": torch.get_num_threads()}
     print(json.dumps({**run, "rows": rows}))
