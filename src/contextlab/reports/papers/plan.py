@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from contextlab import naming
+from contextlab import grammar, naming
 from contextlab.harness.stored import Result
 from contextlab.reports.papers.schema import Paper, PaperEntry, PaperModel, PaperRun
 
@@ -16,7 +16,13 @@ SPEED = 200e9
 """FLOPs per second of the embedded model in float32 on two cores of an Intel Xeon, in long texts without other load."""
 SHORT = 500
 """Tokens of a text at which half of the speed is reached."""
+HALF = 40
+"""Tokens of a window at which half of the speed is reached, where every window is computed by itself: all weights go
+through the processor for every window, however few tokens it has (results/benches/hso.json)."""
 PIECE = 1024
+"""Tokens that one call reads at most."""
+AGAIN = 1.3
+"""Time of the largest call of a run, which runs once more, so that its memory is measured; in its own time."""
 FLOAT = 4
 
 
@@ -51,12 +57,28 @@ class Effort:
         speed: FLOPs per second, as a part of those of a forward pass.
         view: tokens seen on average; None for half of the text.
         kept: multiple of the cached keys and values.
+        window: tokens of a window that is computed by itself; None where the length of the text alone counts.
+        again: time of a call that runs once more, as a multiple; many small operations are slow to watch.
+        made: tokens whose keys and values are made anew, and differentiated, for every token.
     """
 
     flops: float = 1.0
     speed: float = 1.0
     view: float | None = PIECE / 2
     kept: float = 1.0
+    window: int | None = None
+    again: float = AGAIN
+    made: float = 0.0
+
+    @classmethod
+    def of(cls, method: str, settings: Mapping[str, Any]) -> Effort:
+        """That of a method with these settings."""
+        effort = EFFORTS.get(method, cls())
+        if effort.window is None:
+            return effort
+        k, steps = int(settings.get("k", effort.window)), int(settings.get("steps", 1))
+        made = PIECE / 2 / k if settings.get("states") == "inputs" else 0.0
+        return dataclasses.replace(effort, flops=effort.flops * steps, window=k, made=made * steps)
 
 
 # Ratios of stored results (results/pg22-s2, results/hso-fewshot) to the window's.
@@ -68,7 +90,7 @@ EFFORTS = {
     "longmem": Effort(1.9, 0.6, view=1.5 * PIECE),
     "memtrm": Effort(1.05, 0.5),
     "trime": Effort(1.2, 0.8),
-    "hso": Effort(2.3, 0.35, kept=3.0),
+    "hso": Effort(2.3, kept=3.0, window=25, again=1.9),
     "dynamic-eval": Effort(3.0, 0.3, kept=2.0),
     "evalm": Effort(1.05, 0.9),
     "generative-adapter": Effort(1.05, 0.9),
@@ -109,8 +131,8 @@ def speed_of(results: Iterable[Result]) -> float | None:
         seconds, tokens = sum(cost.seconds for cost in costs), sum(cost.tokens for cost in costs)
         flops = [cost.flops for cost in costs if cost.flops is not None]
         if seconds and tokens and len(flops) == len(costs):
-            effort = EFFORTS.get(result.method, Effort())
-            speeds.append(sum(flops) / seconds / effort.speed / _part(tokens))
+            effort = Effort.of(result.method, result.method_config)
+            speeds.append(sum(flops) / seconds / _rate(effort, tokens))
     return statistics.median(speeds) if speeds else None
 
 
@@ -138,13 +160,36 @@ def command(run: PaperRun, **options: Any) -> str:
 def _step(run: PaperRun, size: Shape, speed: float, total: int | None, options: Mapping[str, Any]) -> PlannedRun:
     limit = options.get("limit") or run.limit
     examples = limit or max(1, round((total or run.tokens) / run.tokens))
-    efforts = [EFFORTS.get(naming.method_of(method), Effort()) for method in run.methods]
-    flops = [effort.flops * examples * size.flops(run.tokens, _view(effort, run.tokens)) for effort in efforts]
+    named = ((naming.method_of(text), grammar.single(text, "method").settings) for text in run.methods)
+    efforts = [Effort.of(method, settings) for method, settings in named]
+    texts = [_Text.of(effort, size, run.tokens) for effort in efforts]
+    again = min(run.tokens, PIECE) / run.tokens
     seconds = [
-        amount / (speed * effort.speed * _part(run.tokens)) for amount, effort in zip(flops, efforts, strict=True)
+        (examples + effort.again * again) * text.at_speed / speed for text, effort in zip(texts, efforts, strict=True)
     ]
+    flops = [text.flops for text in texts]
     memory = max(size.memory(effort.kept * run.tokens) for effort in efforts)
-    return PlannedRun(command(run, **options), examples, sum(flops), sum(seconds), memory)
+    return PlannedRun(command(run, **options), examples, examples * sum(flops), sum(seconds), memory)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """A method that reads one text.
+
+    Attributes:
+        flops: of it.
+        at_speed: as many as plain long texts would have in the same time.
+    """
+
+    flops: float
+    at_speed: float
+
+    @classmethod
+    def of(cls, effort: Effort, size: Shape, tokens: int) -> _Text:
+        windows = effort.flops * size.flops(tokens, _view(effort, tokens))
+        # Large products, forwards and backwards.
+        made = tokens * min(1.0, tokens / PIECE) * effort.made * 4 * size.width * size.cached
+        return cls(windows + made, windows / _rate(effort, tokens) + made)
 
 
 def _view(effort: Effort, tokens: int) -> float:
@@ -152,6 +197,8 @@ def _view(effort: Effort, tokens: int) -> float:
     return half if effort.view is None else min(effort.view, half)
 
 
-def _part(tokens: float) -> float:
-    """The part of the speed that texts of this length reach."""
-    return tokens / (tokens + SHORT)
+def _rate(effort: Effort, tokens: float) -> float:
+    """The part of the speed of plain long texts that a method reaches in texts of this length."""
+    if effort.window is not None:
+        return effort.speed * effort.window / (effort.window + HALF)
+    return effort.speed * tokens / (tokens + SHORT)
