@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from law_forms import AROUND
 from random_texts import read, text
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from contextlab.methods.groups import GROUP, group_tokens
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.packed_banks import PackedBank, empty_bank
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
+from contextlab.testing import laws
 
 LAYERS, HEADS, WIDTH = 2, 2, 4
 FOREVER = 10**6
@@ -213,3 +215,26 @@ def test_a_bank_has_room_for_a_group(kind: Any) -> None:
         kind(M=32, storage_dtype="int8")
     assert kind(M=32).M == 32
     assert LongMemConfig(M=0, storage_dtype="int4").M == 0
+
+
+FORMS: dict[str, Any] = {
+    "longmem": lambda b: LongMem(b, LongMemConfig(N=32, K=16, csz=8, storage_dtype="int8")),
+    "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=24, K=16, M=128, storage_dtype="int8", rank=1)),
+    "retrieval, few layers": lambda b: Retrieval(
+        b, RetrievalConfig(N=20, K=8, csz=2, first_layer=0, every=3, storage_dtype="int4", stored_in="host")
+    ),
+}
+
+
+# In float32 the 1e-7 by which rows side by side differ from rows alone are enough for another code, a step of 1e-2.
+@pytest.mark.parametrize("law", [name for name in laws.LAWS if name not in AROUND])
+@pytest.mark.parametrize("name", list(FORMS))
+def test_it_keeps_the_laws(name: str, law: str) -> None:
+    assert laws.Case(law, "tiny-gpt2", "float64").broken(FORMS[name]) is None
+
+
+@pytest.mark.parametrize("law", laws.BITWISE)
+@pytest.mark.parametrize("name", list(FORMS))
+def test_it_keeps_the_bitwise_laws_in_every_type(name: str, law: str) -> None:
+    for dtype in ("float32", "bfloat16"):
+        assert laws.Case(law, "tiny-llama", dtype).broken(FORMS[name]) is None

