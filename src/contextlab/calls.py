@@ -5,11 +5,12 @@ Legend: B rows, T tokens of a call.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import numbers
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -53,6 +54,16 @@ def checked(name: str) -> Callable[[F], F]:
         return called  # type: ignore[return-value]
 
     return decorate
+
+
+@contextlib.contextmanager
+def within(method: Owner) -> Iterator[None]:
+    """Take calls of a method inside of the block as parts of another method's call, whose arguments were checked."""
+    before, method.called_by = method.called_by, threading.get_ident()
+    try:
+        yield
+    finally:
+        method.called_by = before
 
 
 def same_origin(first: Owner, second: Owner) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from contextlab import calls
 from contextlab.attention import Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
@@ -25,7 +26,7 @@ Written = tuple[Pair, Tensor]
 """The change of a layer, and `seen_1pI` (see `regression.fitted`)."""
 
 
-class Fit:
+class LeastSquaresFit:
     """One pass of regressions from the lowest layer to the highest.
 
     The texts are the chunk itself and what the backbone writes after it. Their tokens' states after every block, as the
@@ -63,16 +64,9 @@ class Fit:
         Raises:
             UserError: when hidden states are not finite.
         """
-        state, _ = self.plain.read(self.plain.start(), tokens_1T, logprobs=False)
-        texts = [tokens_1T[0].tolist()]
-        if self.config.study:
-            texts += self.plain.generate(
-                state,
-                [[]] * self.config.study,
-                max_new_tokens=self.studied,
-                temperature=1.0,
-                seed=self.config.seed + number,
-            )
+        with calls.within(self.plain):
+            state, _ = self.plain.read(self.plain.start(), tokens_1T, logprobs=False)
+            texts = [tokens_1T[0].tolist(), *self._studied(state, number)]
         tokens_nt, lengths_n = pad(texts, self.backbone.device)
         steps_t = torch.arange(tokens_nt.shape[1], device=tokens_nt.device)
         # Attention rests on the first token of a text, so its states have another size with a context than without.
@@ -81,6 +75,18 @@ class Fit:
             return list(before)
         wanted = self._after_chunk(state.fork(len(texts)), tokens_nt)
         return self._regressions(tokens_nt, row_nt, wanted, before, tokens_1T.shape[1])
+
+    def _studied(self, state: LocalState, number: int) -> list[list[int]]:
+        """What the backbone writes after the chunk."""
+        if not self.config.study:
+            return []
+        return self.plain.generate(
+            state,
+            [[]] * self.config.study,
+            max_new_tokens=self.studied,
+            temperature=1.0,
+            seed=self.config.seed + number,
+        )
 
     def _after_chunk(self, state: LocalState, tokens_nt: Tensor) -> list[Tensor]:
         """`hidden_ntC` after the block of every layer, as the backbone computes it after the chunk."""

@@ -8,7 +8,7 @@ from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, total
 from contextlab.method import Lengths
 from contextlab.methods.formulas import BlockFormula, Segments, Span
-from contextlab.methods.least_squares.fit import Fit
+from contextlab.methods.least_squares.fit import LeastSquaresFit
 from contextlab.methods.least_squares.regression import fit_flops, shorten_flops, strongest_flops
 
 WIDE = 4
@@ -28,7 +28,13 @@ class LeastSquaresFormula(BlockFormula):
     """
 
     def __init__(
-        self, model: Model, plain: Formula, chunk: int, fit: Fit, widths: tuple[int, int], ahead: Lengths | None
+        self,
+        model: Model,
+        plain: Formula,
+        chunk: int,
+        fit: LeastSquaresFit,
+        widths: tuple[int, int],
+        ahead: Lengths | None,
     ) -> None:
         self.context = ahead.context if ahead else 0
         count = -(-self.context // chunk)

@@ -22,7 +22,7 @@ from contextlab.methods import targets
 from contextlab.methods.context_weights import WeightsMethod, WeightsState
 from contextlab.methods.least_squares import generic
 from contextlab.methods.least_squares.config import LeastSquaresConfig
-from contextlab.methods.least_squares.fit import Fit, Written
+from contextlab.methods.least_squares.fit import LeastSquaresFit, Written
 from contextlab.methods.least_squares.formula import LeastSquaresFormula
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.targets import Pair, Target
@@ -58,7 +58,7 @@ class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
         self.rank, self.seen = self.config.widths(backbone.width, min(target.inputs for target in self._targets))
         inverses = generic.inverses(backbone, self._targets, self.config.generic)
         self.added_bytes = sum(inverse_II.nbytes for inverse_II in inverses)
-        self.fit = Fit(backbone, self._targets, inverses, self.config, studied)
+        self.fit = LeastSquaresFit(backbone, self._targets, inverses, self.config, studied)
 
     @property
     def targets(self) -> list[Target]:
