@@ -42,7 +42,7 @@ def test_without_a_name_it_lists_every_entry(capsys: pytest.CaptureFixture[str])
     rows = reproduced(capsys)["rows"]
     assert [row["name"] for row in rows] == ["toy/table1", "toy/figure2"]
     assert [row["what it shows"] for row in rows] == [TABLE["about"], FIGURE["about"]]
-    assert [row["time"] for row in rows] == ["3 s", "no recipe"]
+    assert [row["time"] for row in rows] == ["5 s", "no recipe"]
 
 
 def test_listing_is_quick_to_import() -> None:
