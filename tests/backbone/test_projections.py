@@ -19,11 +19,8 @@ def seen_by_attention(backbone, tokens_BT):
         seen.append((k, v))
         return torch.zeros_like(q)
 
-    hooks = projections.watching(lambda _layer, x: inputs.append(x) or x)
-    with torch.no_grad():
+    with torch.no_grad(), projections.watching(lambda _layer, x: inputs.append(x) or x):
         backbone.forward(tokens_BT, torch.arange(tokens_BT.shape[1])[None], attend)
-    for hook in hooks:
-        hook.remove()
     return projections, seen, inputs
 
 

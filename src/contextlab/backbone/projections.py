@@ -5,7 +5,8 @@ Legend: B rows, S tokens, H query heads, K key/value heads, D head width, C widt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -49,7 +50,8 @@ class KeyValueProjections:
     def __call__(self, layer: int, x_BSC: Tensor) -> tuple[Tensor, Tensor]:
         """`k_BKSD` without rotation, as the seam hands them to an attention, and `v_BKSD`."""
         module, heads = self.attention[layer], self.backbone.kv_heads
-        k_BSE, v_BSE = self._separate(module, x_BSC) if hasattr(module, "k_proj") else self._sliced(module, x_BSC)
+        separate = hasattr(module, "k_proj")
+        k_BSE, v_BSE = (module.k_proj(x_BSC), module.v_proj(x_BSC)) if separate else self._sliced(module, x_BSC)
         norm = getattr(module, "k_norm", None)
         by_head = norm is not None and norm.weight.numel() != k_BSE.shape[-1]
         if norm is not None and not by_head:
@@ -61,8 +63,9 @@ class KeyValueProjections:
             k_BSKD = k_BSKD * self.backbone.rotary_scale
         return k_BSKD.transpose(1, 2), v_BSKD.transpose(1, 2)
 
-    def watching(self, enter: Callable[[int, Tensor], Tensor]) -> list[Any]:
-        """Hooks, to be removed, that give every attention what `enter` makes of the layer and its input `x_BTC`."""
+    @contextmanager
+    def watching(self, enter: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+        """While entered, every attention is given what `enter` makes of the layer and its input `x_BTC`."""
 
         def hook(layer: int) -> Callable[..., Any]:
             def entered(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -72,16 +75,13 @@ class KeyValueProjections:
 
             return in_this_thread(entered)
 
-        return [
-            module.register_forward_pre_hook(hook(layer), with_kwargs=True)
-            for layer, module in enumerate(self.attention)
-        ]
+        with ExitStack() as stack:
+            for layer, module in enumerate(self.attention):
+                stack.callback(module.register_forward_pre_hook(hook(layer), with_kwargs=True).remove)
+            yield
 
     def _fused(self, module: nn.Module) -> str | None:
         return next((name for name in FUSED if hasattr(module, name)), None)
-
-    def _separate(self, module: Any, x_BSC: Tensor) -> tuple[Tensor, Tensor]:
-        return module.k_proj(x_BSC), module.v_proj(x_BSC)
 
     def _sliced(self, module: Any, x_BSC: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values `(B, S, K D)` without the queries of a fused layer."""
@@ -117,12 +117,8 @@ class KeyValueProjections:
             return torch.zeros_like(q_BHTD)
 
         position_1T = torch.arange(CHECKED_TOKENS, device=backbone.device)[None]
-        hooks = self.watching(enter)
-        try:
+        with self.watching(enter):
             backbone.forward(position_1T % backbone.vocab_size, position_1T, attend)
-        finally:
-            for hook in hooks:
-                hook.remove()
         return len(agree) == 2 * backbone.layers and all(agree)
 
 

@@ -60,12 +60,8 @@ class InputAttend(WindowAttend):
 
     def hidden(self, tokens_BT: Tensor, position_BT: Tensor) -> Tensor:
         """`hidden_BTC` of the window."""
-        hooks = self.projections.watching(self._enter)
-        try:
+        with self.projections.watching(self._enter):
             return super().hidden(tokens_BT, position_BT)
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def __call__(
         self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
