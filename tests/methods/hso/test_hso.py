@@ -288,6 +288,19 @@ def test_without_a_rate_or_with_one_window_a_context_it_is_the_plain_model(backb
     torch.testing.assert_close(logprobs, plain(backbone, tokens), atol=1e-5, rtol=1e-5)
 
 
+def alone_as_in_parts(method, tokens, splits):
+    """Log-probabilities of rows alone, which are those of the rows side by side, each in two calls."""
+    rows, length = tokens.shape
+    alone = torch.cat([read(method, row[None]) for row in tokens])
+    rest = torch.stack([row.roll(-int(split)) for row, split in zip(tokens, splits, strict=True)])
+    state, first = method.read(method.start(rows), tokens, splits)
+    _, second = method.read(state, rest, length - splits)
+    for row, split in enumerate(splits.tolist()):
+        logprobs = torch.cat((first[row, :split], second[row, : length - split]))
+        torch.testing.assert_close(logprobs, alone[row], atol=1e-4, rtol=0)
+    return alone
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -301,14 +314,7 @@ def test_without_a_rate_or_with_one_window_a_context_it_is_the_plain_model(backb
 )
 def test_variants_stream_exactly_and_keep_rows_apart(backbone, settings):
     method, tokens = hso(backbone, **settings), text(75, rows=5)
-    alone = torch.cat([read(method, row[None]) for row in tokens])
-    splits = torch.tensor([0, 6, 7, 33, 75])
-    rest = torch.stack([row.roll(-int(split)) for row, split in zip(tokens, splits, strict=True)])
-    state, first = method.read(method.start(5), tokens, splits)
-    _, second = method.read(state, rest, 75 - splits)
-    for row, split in enumerate(splits.tolist()):
-        logprobs = torch.cat((first[row, :split], second[row, : 75 - split]))
-        torch.testing.assert_close(logprobs, alone[row], atol=1e-4, rtol=0)
+    alone = alone_as_in_parts(method, tokens, torch.tensor([0, 6, 7, 33, 75]))
     assert float((alone - plain(backbone, tokens)).abs().max()) > 1e-4
 
 

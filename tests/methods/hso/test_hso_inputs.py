@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from law_forms import PARTS, broken
-from test_hso import hso, naive_attention, plain, read, text
+from test_hso import alone_as_in_parts, hso, naive_attention, plain, read, text
 
 from contextlab.attention import rotate
 from contextlab.backbone import load
@@ -159,14 +159,7 @@ def test_the_laws(family, eviction, around):
 @pytest.mark.parametrize("settings", [{"update": "present"}, {"optimizer": "sgd"}, {"steps": 2}, {"warmup": 2}])
 def test_rows_of_different_lengths_do_not_meet(settings):
     method, tokens = hso(load("tiny-llama"), **SETTINGS, **settings), text(60, rows=3)
-    alone = torch.cat([read(method, row[None]) for row in tokens])
-    splits = torch.tensor([0, 33, 6])
-    rest = torch.stack([row.roll(-int(split)) for row, split in zip(tokens, splits, strict=True)])
-    state, first = method.read(method.start(3), tokens, splits)
-    _, second = method.read(state, rest, 60 - splits)
-    for row, split in enumerate(splits.tolist()):
-        logprobs = torch.cat((first[row, :split], second[row, : 60 - split]))
-        torch.testing.assert_close(logprobs, alone[row], atol=1e-4, rtol=0)
+    alone_as_in_parts(method, tokens, torch.tensor([0, 33, 6]))
 
 
 def test_a_state_holds_inputs_and_their_moments_and_neither_keys_nor_values():
