@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,12 +42,16 @@ class WeightsMethod(SegmentMethod[C, W]):
 
     A context whose length is announced is cut into chunks of equal length. At its end nothing of it is left but the
     weights: a question follows BOS, as without a context.
+
+    Attributes:
+        targets: the layers whose weights change.
     """
 
-    @property
+    targets: list[Target]
+
     @abstractmethod
-    def targets(self) -> list[Target]:
-        """The layers whose weights change."""
+    def only_answers(self, state: W) -> W:
+        """The state as one whose weights do not change any more, whatever is read."""
 
     def check_state(self, state: W) -> None:
         """A context was announced with a length."""
@@ -61,6 +65,14 @@ class WeightsMethod(SegmentMethod[C, W]):
         reader = CacheReader(self.backbone, state.kv, layout)
         with adapted(self.targets, state.pairs.__getitem__, enter):
             return self.local.hidden(self.backbone, state, tokens_BT, reader), (reader,)
+
+    def generate(
+        self, state: W, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
+    ) -> list[list[int]]:
+        """Continue every row after its prompt, without learning from what no later token will be read with."""
+        if max(map(len, prompts), default=0) + max_new_tokens <= int(state.left_B.min()):
+            state = self.only_answers(state)
+        return super().generate(state, prompts, max_new_tokens=max_new_tokens, **options)
 
     def placed(self, state: W, ended_B: Tensor, lengths_B: Tensor, hidden_BtC: Tensor) -> tuple[W, Tensor]:
         """The state after a step in which chunks have ended, with the next ones placed, and what predicts its tokens.

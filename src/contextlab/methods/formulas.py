@@ -8,9 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, steps, total
+from contextlab.method import Lengths
 from contextlab.methods.blocks import BLOCK_TOKENS
 from contextlab.methods.branches import AT_ONCE
 from contextlab.methods.local_cache import LocalCache
+
+CHANGE_BYTES = 4
+"""Bytes of a number of a change of weights, at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,3 +213,56 @@ class ForgettingFormula(LocalFormula):
     def skim(self, spans: Sequence[Span]) -> int | None:
         """Nothing, where nothing stays."""
         return None if self.local.keep_first or self.local.keep_last else 0
+
+
+class WeightsFormula(BlockFormula):
+    """Chunks that are kept as changes of weights: forward passes with thin products beside the changed layers.
+
+    Args:
+        model: sizes of the backbone.
+        chunk: the most tokens of a chunk.
+        pairs: numbers of all changes.
+        ahead: of the text's start.
+        learned: FLOPs per token of what is learned from it.
+    """
+
+    def __init__(self, model: Model, chunk: int, pairs: int, ahead: Lengths | None, learned: int = 0) -> None:
+        self.context = ahead.context if ahead else 0
+        count = -(-self.context // chunk)
+        super().__init__(model, Segments(self.context, -(-self.context // max(count, 1)), chunk))
+        self.pairs, self.learned = pairs, learned
+
+    @abstractmethod
+    def written(self, chunk: int) -> int:
+        """FLOPs of writing a chunk of so many tokens into weights."""
+
+    def step(self, spans: Sequence[Span], tokens: int) -> int:
+        """Forward passes, learned from; at a chunk's end its change, and at the context's what follows BOS."""
+        flops = sum(self.network(span.before - span.begin, tokens) for span in spans)
+        flops += len(spans) * tokens * self.learned
+        ended = [span for span in spans if span.ended]
+        if any(span.end == self.context for span in ended):
+            flops += len(spans) * self.network(0, 1)
+        return flops + sum(self.written(span.end - span.begin) for span in ended)
+
+    def beside(self, before: int, tokens: int) -> int | None:
+        """A forward pass that nothing is learned from."""
+        return self.network(before - self.segments.bounds(before)[0], tokens)
+
+    def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
+        """As common passes also for one prompt: what is written is not learned from where it fits after the state."""
+        if not prompts or max(prompts) + most > self._room(before):
+            return super().generate(before, prompts, written, most)
+        return self._in_common(before, prompts, written, most)
+
+    def network(self, used: int, tokens: int) -> int:
+        """FLOPs of a forward pass over tokens after so many of their chunk."""
+        return self.model.blocks(tokens, self.model.pairs(used, tokens)) + 2 * tokens * self.pairs
+
+    def bytes_of(self, numbers: int, length: int) -> int:
+        """Bytes of numbers of a state and of the changes, of the open chunk's cache, the last hidden state, and three
+        counts.
+        """
+        wide = max(CHANGE_BYTES, self.model.item_bytes)
+        cache = self.model.cache_bytes(length - self.segments.bounds(length)[0])
+        return (numbers + self.pairs) * wide + cache + self.model.hidden_bytes + 3 * COUNT

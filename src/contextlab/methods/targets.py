@@ -39,16 +39,23 @@ class Pair:
     up: Tensor
     down: Tensor
 
+    def with_rows(self, rows: Tensor, other: Pair) -> Pair:
+        """The change with that of another one in some rows, in their order."""
+        return Pair(self.up.index_copy(0, rows, other.up), self.down.index_copy(0, rows, other.down))
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """One adapted layer: its name in the model, the block it is part of, itself, its inputs and outputs."""
+    """One adapted layer: its name in the model, the block it is part of, itself, its inputs and outputs, and the number
+    of the block.
+    """
 
     name: str
     block: nn.Module
     layer: nn.Module
     inputs: int
     outputs: int
+    depth: int
 
 
 def find(backbone: Backbone, pattern: str) -> list[Target]:
@@ -68,7 +75,7 @@ def find(backbone: Backbone, pattern: str) -> list[Target]:
         )
     prefix, blocks = stacks[0]
     targets = [
-        Target(f"{prefix}.{i}.{name}", block, layer, *_size(layer))
+        Target(f"{prefix}.{i}.{name}", block, layer, *_size(layer), depth=i)
         for i, block in enumerate(blocks)
         for name, layer in block.named_modules()
         if isinstance(layer, nn.Linear | Conv1D)

@@ -14,7 +14,7 @@ EXACT = {"atol": 1e-9, "rtol": 1e-9}
 
 def layer_generator(width=12, inputs=8, outputs=10, d_r=6, *, gain=True, seed=0):
     nothing = torch.nn.Identity()
-    target = Target("0", nothing, nothing, inputs, outputs)
+    target = Target("0", nothing, nothing, inputs, outputs, 0)
     layer = LayerGenerator(width, d_r, target, gain=gain, random=torch.Generator().manual_seed(seed)).double()
     torch.nn.init.normal_(layer.A1)
     return layer
@@ -80,7 +80,7 @@ def test_sums_are_kept_in_float32_for_narrow_weights():
 
 def test_the_start_is_seeded_and_of_the_released_variance():
     random = torch.Generator().manual_seed(3)
-    target = Target("0", torch.nn.Identity(), torch.nn.Identity(), 300, 10)
+    target = Target("0", torch.nn.Identity(), torch.nn.Identity(), 300, 10, 0)
     first = LayerGenerator(400, 200, target, gain=True, random=random)
     random.manual_seed(3)
     again = LayerGenerator(400, 200, target, gain=True, random=random)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contextlab import backbone as backbones
+from contextlab import locks
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Lengths
@@ -124,6 +125,7 @@ def test_a_chunk_of_one_token_changes_nothing(backbone: Backbone) -> None:
         ({"rank": 10**6}, "rank=1000000 and seen="),
         ({"seen": 10**6}, "must be at most"),
         ({"first_layer": 99}, "first_layer=99 is not one of"),
+        ({"modules": "*.0.mlp.down_proj", "first_layer": 2}, "no layer from first_layer=2 on"),
         ({"modules": "*mlp*"}, "several layers of a block"),
         ({"modules": "*q_proj"}, "before it adds them to its residual"),
         ({"generic": "/nowhere/text"}, "generic=/nowhere/text is no text"),
@@ -146,6 +148,9 @@ def test_the_covariance_is_computed_once_and_again_where_its_file_is_damaged(
     other = tmp_path / "text.txt"
     other.write_text("Some text.\fSome other text of another kind.")
     first = method(llama, generic=str(other))
+    with monkeypatch.context() as unwritable:
+        unwritable.setattr(locks, "held", lambda _: pytest.fail("what is in the cache is only read"))
+        method(llama, generic=str(other))
     (file,) = (cache_dir() / "inverses").glob("*.safetensors")
     whole = file.read_bytes()
     file.write_bytes(whole[:-3])

@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from contextlab.accounting.formulas import COUNT, Model
+from contextlab.accounting.formulas import Model
 from contextlab.method import Lengths
-from contextlab.methods.formulas import BlockFormula, Segments, Span
+from contextlab.methods.formulas import WeightsFormula
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.normalise import qr_flops, svd_flops
 from contextlab.methods.targets import Target
-
-WIDE = 4
-"""Bytes of a number of S and of the pairs, at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Widths:
         return self.rank * sum(target.inputs + target.outputs for target in self.targets)
 
 
-class AdapterFormula(BlockFormula):
+class AdapterFormula(WeightsFormula):
     """Forward passes with the pairs; where a chunk is learned from, two products of every state in front of S.
 
     Args:
@@ -44,46 +41,16 @@ class AdapterFormula(BlockFormula):
     def __init__(
         self, model: Model, chunk: int, config: GenerativeAdapterConfig, widths: Widths, ahead: Lengths | None
     ) -> None:
-        self.context = ahead.context if ahead else 0
-        count = -(-self.context // chunk)
-        super().__init__(model, Segments(self.context, -(-self.context // max(count, 1)), chunk))
         self.config, self.widths = config, widths
-
-    def step(self, spans: Sequence[Span], tokens: int) -> int:
-        """Forward passes that add to S; at a chunk's end the weights, and at the context's what follows BOS."""
-        passes = sum(self._network(span.before - span.begin, tokens) for span in spans)
-        flops = passes + len(spans) * tokens * self._gram()
-        ended = [span for span in spans if span.ended]
-        if any(span.end == self.context for span in ended):
-            flops += len(spans) * self._network(0, 1)
-        return flops + len(ended) * self._generated()
-
-    def beside(self, before: int, tokens: int) -> int | None:
-        """A forward pass that nothing is learned from."""
-        return self._network(before - self.segments.bounds(before)[0], tokens)
-
-    def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
-        """As common passes also for one prompt: what is written is not learned from where it fits after the state."""
-        if not prompts or max(prompts) + most > self._room(before):
-            return super().generate(before, prompts, written, most)
-        return self._in_common(before, prompts, written, most)
+        # A2 H^T H B1 in all adapted layers.
+        gram = len(widths.targets) * (4 * model.width * widths.d_r + 2 * widths.d_r**2)
+        super().__init__(model, chunk, widths.pairs, ahead, gram)
 
     def state_bytes(self, length: int) -> int | None:
         """Bytes of S, the pairs, the open chunk's cache, the last hidden state, and three counts."""
-        wide, layers = max(WIDE, self.model.item_bytes), len(self.widths.targets)
-        numbers = layers * self.widths.d_r**2 + self.widths.pairs
-        cache = self.model.cache_bytes(length - self.segments.bounds(length)[0])
-        return numbers * wide + cache + self.model.hidden_bytes + 3 * COUNT
+        return self.bytes_of(len(self.widths.targets) * self.widths.d_r**2, length)
 
-    def _network(self, used: int, tokens: int) -> int:
-        return self.model.blocks(tokens, self.model.pairs(used, tokens)) + 2 * tokens * self.widths.pairs
-
-    def _gram(self) -> int:
-        """FLOPs per token of A2 H^T H B1 in all adapted layers."""
-        d_r = self.widths.d_r
-        return len(self.widths.targets) * (4 * self.model.width * d_r + 2 * d_r * d_r)
-
-    def _generated(self) -> int:
+    def written(self, chunk: int) -> int:
         """FLOPs of the pairs of all adapted layers, made of S."""
         d_r, rank = self.widths.d_r, self.widths.rank
         right = self.config.normalisation.startswith("svd")

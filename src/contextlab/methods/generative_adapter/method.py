@@ -6,8 +6,6 @@ Legend: B rows, t tokens of a block, C width of the model, L adapted layers, R =
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +22,6 @@ from contextlab.methods.generative_adapter.formula import AdapterFormula, Widths
 from contextlab.methods.generative_adapter.generator import Generator
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.low_rank import Targets, twin
-from contextlab.methods.targets import Pair, Target
 from contextlab.methods.window import Window, WindowConfig
 
 
@@ -48,11 +45,7 @@ class GenerativeAdapter(WeightsMethod[GenerativeAdapterConfig, AdapterState]):
         super().__init__(backbone, config)
         self.local = LocalCache(self.config.chunk_length(backbone.max_positions))
         self.generator = self.learns(Generator(backbone, self.config), self.config.weights)
-
-    @property
-    def targets(self) -> list[Target]:
-        """The adapted layers."""
-        return self.generator.targets
+        self.targets = self.generator.targets
 
     @property
     def twin(self) -> str:
@@ -110,19 +103,12 @@ class GenerativeAdapter(WeightsMethod[GenerativeAdapterConfig, AdapterState]):
             return read, hidden_BtC
         ended = ended_B.nonzero()[:, 0]
         made = self.generator.pairs(read.S_BLRR[ended])
-        pairs = tuple(
-            Pair(old.up.index_copy(0, ended, new.up), old.down.index_copy(0, ended, new.down))
-            for old, new in zip(state.pairs, made, strict=True)
-        )
+        pairs = tuple(old.with_rows(ended, new) for old, new in zip(state.pairs, made, strict=True))
         return self.placed(dataclasses.replace(read, pairs=pairs), ended_B, lengths_B, hidden_BtC)
 
-    def generate(
-        self, state: AdapterState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
-    ) -> list[list[int]]:
-        """Continue every row after its prompt, without learning from what no later token will be read with."""
-        if max(map(len, prompts), default=0) + max_new_tokens <= int(state.left_B.min()):
-            state = dataclasses.replace(state, S_BLRR=state.S_BLRR[:, :0])
-        return super().generate(state, prompts, max_new_tokens=max_new_tokens, **options)
+    def only_answers(self, state: AdapterState) -> AdapterState:
+        """Without S."""
+        return dataclasses.replace(state, S_BLRR=state.S_BLRR[:, :0])
 
     def memory_alone(self, state: AdapterState) -> AdapterState:
         """A state that only answers, with the weights of all that was read, an open chunk included; see
@@ -130,7 +116,7 @@ class GenerativeAdapter(WeightsMethod[GenerativeAdapterConfig, AdapterState]):
         """
         if bool(state.kv.used_B.any()):
             state = self.apply(self.adapter(state))
-        return dataclasses.replace(state, S_BLRR=state.S_BLRR[:, :0])
+        return self.only_answers(state)
 
     def adapter(self, state: AdapterState) -> Adapter:
         """The adapter of all that a state has read, an open chunk included."""

@@ -15,6 +15,7 @@ from contextlab import calls
 from contextlab.attention import Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.kernels.buffers import wide
 from contextlab.methods.full import Full
 from contextlab.methods.least_squares import regression
 from contextlab.methods.least_squares.config import LeastSquaresConfig
@@ -107,8 +108,8 @@ class LeastSquaresFit:
 
         def leave(i: int, x_ntI: Tensor, hidden_ntC: Tensor) -> Tensor:
             old, seen_1pI = before[i]
-            x_NI = _wide(x_ntI[row_nt])
-            y_NO = _wide(wanted[i][row_nt]) - _wide(hidden_ntC[row_nt])
+            x_NI, wanted_NO, hidden_NO = (x[row_nt].to(wide(x)) for x in (x_ntI, wanted[i], hidden_ntC))
+            y_NO = wanted_NO - hidden_NO
             if not bool(x_NI.isfinite().all() & y_NO.isfinite().all()):
                 raise UserError("The context's hidden states are not finite: load the backbone with --dtype float32.")
             up_ON, down_NI = regression.fitted(x_NI, y_NO, self.inverses[i], seen_1pI[0], self.config.ridge)
@@ -127,7 +128,3 @@ class LeastSquaresFit:
             # Models that learn positions see these texts where they are after the chunk: the chunk alone differs.
             self.backbone.forward(tokens_nt, position_nt + position, reader)
         return after
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

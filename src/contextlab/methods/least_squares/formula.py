@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, total
 from contextlab.method import Lengths
-from contextlab.methods.formulas import BlockFormula, Segments, Span
+from contextlab.methods.formulas import WeightsFormula
 from contextlab.methods.least_squares.fit import LeastSquaresFit
 from contextlab.methods.least_squares.regression import fit_flops, shorten_flops, strongest_flops
 
-WIDE = 4
-"""Bytes of a number of the changes, at least."""
 
-
-class LeastSquaresFormula(BlockFormula):
+class LeastSquaresFormula(WeightsFormula):
     """Forward passes with the changes; at a chunk's end self-study, two passes over its texts, and the regressions.
 
     Args:
@@ -36,42 +31,16 @@ class LeastSquaresFormula(BlockFormula):
         widths: tuple[int, int],
         ahead: Lengths | None,
     ) -> None:
-        self.context = ahead.context if ahead else 0
-        count = -(-self.context // chunk)
-        super().__init__(model, Segments(self.context, -(-self.context // max(count, 1)), chunk))
-        self.plain, self.chunk, self.fit = plain, chunk, fit
+        self.plain, self.fit = plain, fit
         self.rank, self.seen = widths
-        self.pairs = sum(self.rank * (target.inputs + target.outputs) for target in fit.targets)
-
-    def step(self, spans: Sequence[Span], tokens: int) -> int:
-        """Forward passes; at a chunk's end its fit, and at the context's what follows BOS."""
-        flops = sum(self._network(span.before - span.begin, tokens) for span in spans)
-        ended = [span for span in spans if span.ended]
-        if any(span.end == self.context for span in ended):
-            flops += len(spans) * self._network(0, 1)
-        return flops + sum(self._fitted(span.end - span.begin) for span in ended)
-
-    def beside(self, before: int, tokens: int) -> int | None:
-        """A forward pass that ends no chunk."""
-        return self._network(before - self.segments.bounds(before)[0], tokens)
-
-    def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
-        """As common passes also for one prompt: what is written ends no chunk where it fits after the state."""
-        if not prompts or max(prompts) + most > self._room(before):
-            return super().generate(before, prompts, written, most)
-        return self._in_common(before, prompts, written, most)
+        super().__init__(model, chunk, sum(self.rank * (t.inputs + t.outputs) for t in fit.targets), ahead)
 
     def state_bytes(self, length: int) -> int | None:
         """Bytes of changes, directions, tokens, the open chunk's cache, the last hidden state, and three counts."""
-        wide = max(WIDE, self.model.item_bytes)
-        numbers = self.pairs + self.seen * sum(target.inputs for target in self.fit.targets)
-        cache = self.model.cache_bytes(length - self.segments.bounds(length)[0])
-        return numbers * wide + (self.chunk + 3) * COUNT + cache + self.model.hidden_bytes
+        directions = self.seen * sum(target.inputs for target in self.fit.targets)
+        return self.bytes_of(directions, length) + self.segments.length * COUNT
 
-    def _network(self, used: int, tokens: int) -> int:
-        return self.model.blocks(tokens, self.model.pairs(used, tokens)) + 2 * tokens * self.pairs
-
-    def _fitted(self, chunk: int) -> int:
+    def written(self, chunk: int) -> int:
         """FLOPs of writing a chunk of so many tokens into weights."""
         study, studied = self.fit.config.study, self.fit.studied
         texts, longest = 1 + study, max(chunk, studied)
@@ -81,7 +50,7 @@ class LeastSquaresFormula(BlockFormula):
         rows = chunk - 1 + study * (studied - 1)
         if rows:
             flops.append(texts * self.model.blocks(longest, self.model.pairs(chunk, longest)))
-            flops.append(texts * self._network(0, longest))
+            flops.append(texts * self.network(0, longest))
             flops.append(sum(self._regression(target.inputs, target.outputs, rows) for target in self.fit.targets))
             widths = sum(target.inputs + target.outputs for target in self.fit.targets)
             flops.append(2 * texts * longest * rows * widths)

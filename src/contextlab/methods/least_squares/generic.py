@@ -42,13 +42,12 @@ def inverses(backbone: Backbone, targets: list[Target], path: Path | None) -> li
     parts = [backbone.digest, str(backbone.dtype), [target.name for target in targets], LENGTH, SMALLEST]
     key = hashlib.sha256(json.dumps([*parts, hashlib.sha256(text.encode()).hexdigest()]).encode()).hexdigest()
     file = cache_dir() / "inverses" / f"{key[:20]}.safetensors"
-    with files.writing(file, "set CONTEXTLAB_CACHE"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with locks.held("inverses"):
-            stored = _stored(file, backbone.device)
-            if not stored:
-                stored = {str(i): inverse_II for i, inverse_II in enumerate(_inverses(backbone, targets, text))}
-                tensors.store(file, stored, {"key": key})
+    stored = _stored(file, backbone.device)
+    if not stored:
+        with files.writing(file, "set CONTEXTLAB_CACHE"), locks.held("inverses"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            stored = _stored(file, backbone.device) or _inverses(backbone, targets, text)
+            tensors.store(file, stored, {"key": key})
     return [stored[str(i)] for i in range(len(targets))]
 
 
@@ -71,7 +70,7 @@ def _text(path: Path | None) -> str:
 
 
 @torch.no_grad()
-def _inverses(backbone: Backbone, targets: list[Target], text: str) -> list[Tensor]:
+def _inverses(backbone: Backbone, targets: list[Target], text: str) -> dict[str, Tensor]:
     pieces = [backbone.encode(piece.strip())[: min(LENGTH, backbone.max_positions)] for piece in text.split("\f")]
     pieces = [piece for piece in pieces if piece]
     if not pieces:
@@ -87,7 +86,8 @@ def _inverses(backbone: Backbone, targets: list[Target], text: str) -> list[Tens
             tokens_1T = torch.tensor([piece], device=backbone.device)
             position_1T = torch.arange(len(piece), device=backbone.device)[None]
             backbone.forward(tokens_1T, position_1T, backbone.reader(1, Layout(position_1T)))
-    return [_inverse(sum_II / sum(map(len, pieces)), backbone.dtype) for sum_II in sums]
+    count = sum(map(len, pieces))
+    return {str(i): _inverse(sum_II / count, backbone.dtype) for i, sum_II in enumerate(sums)}
 
 
 def _inverse(covariance_II: Tensor, dtype: torch.dtype) -> Tensor:

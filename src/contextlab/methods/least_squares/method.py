@@ -6,8 +6,6 @@ Legend: B rows, t tokens of a block, N tokens of a chunk, C width of the model, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,21 +52,15 @@ class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
         super().__init__(backbone, config)
         chunk, studied = self.config.lengths(backbone.max_positions)
         self.local = LocalCache(chunk)
-        self._targets = _layers(backbone, self.config)
-        self.rank, self.seen = self.config.widths(backbone.width, min(target.inputs for target in self._targets))
-        inverses = generic.inverses(backbone, self._targets, self.config.generic)
-        self.added_bytes = sum(inverse_II.nbytes for inverse_II in inverses)
-        self.fit = LeastSquaresFit(backbone, self._targets, inverses, self.config, studied)
-
-    @property
-    def targets(self) -> list[Target]:
-        """The layers whose weights change."""
-        return self._targets
+        self.targets = _layers(backbone, self.config)
+        self.rank, self.seen = self.config.widths(backbone.width, min(target.inputs for target in self.targets))
+        inverses = generic.inverses(backbone, self.targets, self.config.generic)
+        self.fit = LeastSquaresFit(backbone, self.targets, inverses, self.config, studied)
 
     @property
     def added_parameters(self) -> int:
         """Numbers, as wide as the backbone's, of the inverse covariances of generic inputs."""
-        return self.added_bytes // self.backbone.dtype.itemsize
+        return sum(inverse_II.nbytes for inverse_II in self.fit.inverses) // self.backbone.dtype.itemsize
 
     def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Forward passes with the changes, and the regressions at a chunk's end."""
@@ -114,13 +106,9 @@ class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
         read = self._written(read, ended_B, chunk_B, state.length_B - state.kv.used_B)
         return self.placed(read, ended_B, lengths_B, hidden_BtC)
 
-    def generate(
-        self, state: LeastSquaresState, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
-    ) -> list[list[int]]:
-        """Continue every row after its prompt, without keeping tokens that end no chunk."""
-        if max(map(len, prompts), default=0) + max_new_tokens <= int(state.left_B.min()):
-            state = dataclasses.replace(state, tokens_BN=state.tokens_BN[:, :0])
-        return super().generate(state, prompts, max_new_tokens=max_new_tokens, **options)
+    def only_answers(self, state: LeastSquaresState) -> LeastSquaresState:
+        """Without keeping tokens."""
+        return dataclasses.replace(state, tokens_BN=state.tokens_BN[:, :0])
 
     def memory_alone(self, state: LeastSquaresState) -> LeastSquaresState:
         """A state that only answers, with the weights of all that was read, an open chunk included; see
@@ -133,30 +121,24 @@ class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
             state = dataclasses.replace(
                 start, pairs=state.pairs, seen=state.seen, pending_BC=self.after_bos(state.pairs)
             )
-        return dataclasses.replace(state, tokens_BN=state.tokens_BN[:, :0])
+        return self.only_answers(state)
 
     def _written(
         self, state: LeastSquaresState, rows_B: Tensor, lengths_B: Tensor, before_B: Tensor
     ) -> LeastSquaresState:
         """The state with the tokens of its open chunk in the weights, in some rows; every row is fitted by itself."""
-        rows = [
-            [(Pair(pair.up[b : b + 1], pair.down[b : b + 1]), seen[b : b + 1]) for pair, seen in self._layers_of(state)]
-            for b in range(state.batch_size)
-        ]
-        for b in rows_B.nonzero()[:, 0].tolist():
-            rows[b] = self.fit(state.tokens_BN[b : b + 1, : int(lengths_B[b])], rows[b], int(before_B[b]))
-        layers: list[Sequence[Written]] = list(zip(*rows, strict=True))
-        return dataclasses.replace(
-            state,
-            pairs=tuple(
-                Pair(torch.cat([pair.up for pair, _ in layer]), torch.cat([pair.down for pair, _ in layer]))
-                for layer in layers
-            ),
-            seen=tuple(torch.cat([seen for _, seen in layer]) for layer in layers),
-        )
-
-    def _layers_of(self, state: LeastSquaresState) -> list[Written]:
-        return list(zip(state.pairs, state.seen, strict=True))
+        ended = rows_B.nonzero()[:, 0]
+        written: list[list[Written]] = []
+        for b in ended.tolist():
+            row = state.row(b)
+            before = list(zip(row.pairs, row.seen, strict=True))
+            written.append(self.fit(row.tokens_BN[:, : int(lengths_B[b])], before, int(before_B[b])))
+        pairs, seen = [], []
+        for old, old_seen_BpI, made in zip(state.pairs, state.seen, zip(*written, strict=True), strict=True):
+            new = Pair(torch.cat([pair.up for pair, _ in made]), torch.cat([pair.down for pair, _ in made]))
+            pairs.append(old.with_rows(ended, new))
+            seen.append(old_seen_BpI.index_copy(0, ended, torch.cat([seen_1pI for _, seen_1pI in made])))
+        return dataclasses.replace(state, pairs=tuple(pairs), seen=tuple(seen))
 
 
 def _layers(backbone: Backbone, config: LeastSquaresConfig) -> list[Target]:
@@ -168,9 +150,10 @@ def _layers(backbone: Backbone, config: LeastSquaresConfig) -> list[Target]:
     first = backbone.layers // 4 if config.first_layer is None else config.first_layer
     if first >= backbone.layers:
         raise UserError(f"first_layer={first} is not one of the {backbone.layers} layers: choose a lower one.")
-    blocks = list(dict.fromkeys(id(target.block) for target in targets.find(backbone, "*")))
-    higher = [t for t in targets.find(backbone, config.modules) if blocks.index(id(t.block)) >= first]
-    if len({id(target.block) for target in higher}) < len(higher):
+    higher = [target for target in targets.find(backbone, config.modules) if target.depth >= first]
+    if not higher:
+        raise UserError(f"modules={config.modules} names no layer from first_layer={first} on: choose a lower one.")
+    if len({target.depth for target in higher}) < len(higher):
         raise UserError(f"modules={config.modules} names several layers of a block: name one whose output is added.")
     if not targets.is_added(backbone, higher):
         raise UserError(
