@@ -17,7 +17,7 @@ from toy_corpus import folder, text
 import contextlab
 from contextlab import cards, naming, registry, seals, tensors, trained, verify
 from contextlab.errors import UserError
-from contextlab.training import checkpoint, records
+from contextlab.training import checkpoint, options, records
 from contextlab.training.loop import Trainer
 from contextlab.training.options import TrainConfig
 from contextlab.training.run import CURVE, RUN, _signals
@@ -463,11 +463,28 @@ def test_a_training_without_progress_ends_and_its_best_weights_stay(texts: Path,
 
 def test_the_fair_protocol_is_the_same_for_all_methods(texts: Path, tmp_path: Path) -> None:
     kinds = [registry.method_class(name).Config for name in ("longmem", "evalm", "window")]
-    first, *others = [TrainConfig.of(kind, {"tokens": 10, "protocol": "fair"}) for kind in kinds]
+    first, *others = [TrainConfig.of(kind, {"tokens": 500_000, "protocol": "fair"}) for kind in kinds]
     assert all(other == first for other in others)
     assert TrainConfig.of(kinds[0], {"tokens": 10}) != TrainConfig.of(kinds[2], {"tokens": 10})
     with pytest.raises(UserError, match="protocol=fair sets order=shuffled for all methods: leave order out"):
-        TrainConfig.of(kinds[0], {"tokens": 10, "protocol": "fair", "order": "documents"})
+        TrainConfig.of(kinds[0], {"tokens": 500_000, "protocol": "fair", "order": "documents"})
+    with pytest.raises(UserError, match="protocol=fair needs 500,000 tokens or more: use --tokens 500000"):
+        TrainConfig.of(kinds[0], {"tokens": 499_999, "protocol": "fair"})
+
+
+def test_a_search_of_the_fair_protocol_has_all_that_it_sets(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"rows": 1, "segment": 32, "sequence": 64, "order": "shuffled", "documents": 2, "grid": "1e-4|1e-2"}
+    monkeypatch.setattr(options, "FAIR", small)
+    monkeypatch.setattr(options, "FAIR_TOKENS", 600)
+    place = {"out": tmp_path / "out", "backbone": "tiny-llama", "device": "cpu"}
+    card = contextlab.train(METHOD, texts, tokens=600, protocol="fair", grid_tokens=128, **place)
+    assert [trial["tokens"] for trial in card["grid"]] == [128, 128]
+    fixed = small.keys() - {"grid"}
+    for rate in ("0.0001", "0.01"):
+        trial = json.loads((tmp_path / "out" / "grid" / rate / "card.json").read_text())["training"]
+        assert {name: trial[name] for name in fixed} == {name: small[name] for name in fixed}
 
 
 def test_curves_are_shown_in_tensorboard(texts: Path, tmp_path: Path) -> None:

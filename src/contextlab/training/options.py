@@ -32,6 +32,8 @@ FAIR: Mapping[str, Any] = {
     "grid": "3e-4|1e-3|3e-3",
 }
 """What is the same for all methods that are compared as pairs, whatever a method's own defaults are."""
+FAIR_TOKENS = 500_000
+"""Tokens of such a training, at least."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -121,14 +123,17 @@ class TrainConfig(Config):
         """The options; what they leave out is the method's own default, or else the general one.
 
         Raises:
-            UserError: for an unknown option, a wrong value, or one that the protocol sets.
+            UserError: for an unknown option, a wrong value, one that the protocol sets, or too few tokens for it.
         """
         if options.get("protocol") != "fair":
             return cls.parse({**method.training_defaults, **options}, "train")
         fixed = next((name for name in options if name in FAIR and name != "grid"), None)
         if fixed is not None:
             raise UserError(f"protocol=fair sets {fixed}={FAIR[fixed]} for all methods: leave {fixed} out.")
-        return cls.parse({**FAIR, **options}, "train")
+        settings = cls.parse({**FAIR, **options}, "train")
+        if settings.tokens < FAIR_TOKENS:
+            raise UserError(f"protocol=fair needs {FAIR_TOKENS:,} tokens or more: use --tokens {FAIR_TOKENS}.")
+        return settings
 
     @property
     def searched(self) -> tuple[float, ...]:

@@ -79,13 +79,9 @@ def train(
         raise UserError("lr names one learning rate, and grid several to choose from: keep one of the two.")
     trials = list[dict[str, float]]()
     for rate in settings.searched:
-        own = {
-            **options,
-            "lr": rate,
-            "grid": "",
-            "tokens": settings.grid_tokens,
-            "evaluate_every": settings.grid_tokens,
-        }
+        # A search is too short for the protocol, but has all that the protocol sets.
+        own = {**settings.as_dict(), "protocol": "own", "lr": rate, "grid": "", "tokens": settings.grid_tokens}
+        own["evaluate_every"] = settings.grid_tokens
         place: dict[str, Any] = {"out": folder / "grid" / f"{rate:g}", "backbone": backbone, "device": device}
         trial = train(method, corpus, validation_corpus=validation_corpus, **place, **own)
         trials.append({"lr": rate, "tokens": trial["cost"]["tokens"], "loss": trial["gains"]["loss"]})
