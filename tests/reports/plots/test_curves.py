@@ -73,13 +73,11 @@ def test_several_trainings_are_named_by_what_tells_them_apart(tmp_path: Path) ->
 
 
 def test_the_weights_of_the_package_have_curves() -> None:
-    known = trainings([SHIPPED])
-    assert {one.method for one in known} == {
-        json.loads(card.read_text())["method"] for card in SHIPPED.glob("*/card.json")
-    }
-    for one in known:
-        stored = json.loads(next(SHIPPED.glob(f"{one.method}*/card.json")).read_text())
-        assert [tokens for tokens, _ in one.validations] == [line["tokens"] for line in stored["curve"]]
+    cards = [json.loads(path.read_text()) for path in SHIPPED.glob("*/card.json")]
+    stored = {card["method"]: [line["tokens"] for line in card["curve"]] for card in cards}
+    assert len(stored) == len(cards)
+    known = {training.method: training.validations for training in trainings([SHIPPED])}
+    assert {method: [tokens for tokens, _ in lines] for method, lines in known.items()} == stored
 
 
 @pytest.mark.parametrize(
