@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -96,6 +97,16 @@ def test_closing_ends_a_job_under_way(engine: Engine, tmp_path: Path) -> None:
     process = psutil.Process(int(path.read_text()))
     engine.close()
     process.wait(200)
+
+
+@pytest.mark.parametrize("engine", NAMES[-1:], indirect=True)
+def test_a_local_job_ends_where_interrupts_are_ignored(
+    engine: Engine, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    test_closing_ends_a_job_under_way(engine, tmp_path)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +85,7 @@ class SlurmEngine(Engine):
         }
         known = {name: value for name, value in needs.items() if value is not None}
         self._executor.update_parameters(**{**known, **self._settings})
-        with self._executor.batch():
+        with _interruptible(), self._executor.batch():
             submitted = [self._executor.submit(answered, job) for job in jobs]
         self._jobs += submitted
         return [_Submitted(job) for job in submitted]
@@ -93,3 +96,20 @@ class SlurmEngine(Engine):
             if not job.done():
                 job.cancel()
         self._jobs = []
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """While entered, processes that are started can be interrupted, which is how submitit cancels a local job.
+
+    A shell lets its background commands ignore interrupts, and what they start inherits this, unlike a handler.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    ignored = in_main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
