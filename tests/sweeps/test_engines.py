@@ -26,15 +26,16 @@ from contextlab.sweeps import engines, sweep
 from contextlab.sweeps.engines import Answer, Engine, Job, Lost, Running
 
 MORTAL = f"{Path(__file__).with_name('toy_mortal.py')}:Mortal"
+SLURM = pytest.param(
+    "slurm(cluster=local)",
+    marks=pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit is not installed"),
+)
 NAMES = [
     "local",
     pytest.param(
         "ray", marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
     ),
-    pytest.param(
-        "slurm(cluster=local)",
-        marks=pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit is not installed"),
-    ),
+    SLURM,
 ]
 
 
@@ -99,7 +100,7 @@ def test_closing_ends_a_job_under_way(engine: Engine, tmp_path: Path) -> None:
     process.wait(200)
 
 
-@pytest.mark.parametrize("engine", NAMES[-1:], indirect=True)
+@pytest.mark.parametrize("engine", [SLURM], indirect=True)
 def test_a_local_job_ends_where_interrupts_are_ignored(
     engine: Engine, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
