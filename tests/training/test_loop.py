@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from toy_corpus import corpus, learner, made, options, tiny
+from transformers.pytorch_utils import Conv1D
 
+from contextlab import naming
 from contextlab.accounting.flops import FlopCounter
 from contextlab.errors import UserError
 from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
@@ -32,6 +36,15 @@ METHODS: dict[str, Any] = {
     ),
     "ultragist": lambda: UltraGist(tiny("tiny-gpt2"), UltraGistConfig(W=16, rank=2, weights="none")),
 }
+
+RANKED = ("full", "sliding(N=16)", "retrieval(N=16)", "evalm(W=32,c=8,remote_bias=-1)", "memtrm(N=16)", "trime(N=16)")
+
+
+def ranked(name: str) -> Any:
+    """A method with a low-rank update, as initialised."""
+    return naming.single(name.replace("(", "(rank=2,weights=none,") if "(" in name else f"{name}(rank=2)").build(
+        tiny("tiny-llama")
+    )
 
 
 def trainer(built: Corpus, method: Any = None, **changed: Any) -> Trainer:
@@ -248,6 +261,31 @@ def test_with_narrow_products_it_learns_nearly_the_same(name: str, built: Corpus
         assert tensor.dtype == wide.state.tensors()[key].dtype, key
 
 
+class WideWeights(TorchDispatchMode):
+    """Counts the products with the weight of a linear layer, or with a part of it, in float32."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        super().__init__()
+        layers = (part for module in modules for part in module.modules() if isinstance(part, nn.Linear | Conv1D))
+        self.memory = {layer.weight.untyped_storage().data_ptr() for layer in layers}
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default):
+            self.count += any(x.untyped_storage().data_ptr() in self.memory for x in args if x.dtype == torch.float32)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", [*METHODS, *RANKED])
+def test_no_linear_layer_is_left_out_of_narrow_products(name: str, built: Corpus) -> None:
+    """Nor one of a backbone with updates, whose layers are others than the frozen backbone's."""
+    narrow = trainer(built, METHODS[name]() if name in METHODS else ranked(name), dtype="bfloat16")
+    with WideWeights([narrow.method.backbone.model, narrow.learned]) as wide:
+        for _ in range(3):
+            narrow.step()
+    assert wide.count == 0
+
+
 def test_the_rate_follows_the_schedule(built: Corpus) -> None:
     one = trainer(built, schedule="linear", warmup=0.0, tokens=320)
     rates = [one.step().rate for _ in range(3)]
@@ -311,11 +349,18 @@ def test_weights_and_gradients_stay_wide() -> None:
     assert torch.equal(y.detach(), y.detach().bfloat16().float())
 
 
+def test_a_layer_of_something_else_stays_wide() -> None:
+    layer, other, x = nn.Linear(4, 3), nn.Linear(4, 3), torch.randn(2, 4)
+    before = other(x)
+    with narrow_products([layer]):
+        assert torch.equal(other(x), before)
+
+
 def test_an_error_leaves_nothing_behind() -> None:
-    layer = nn.Linear(4, 3)
+    layer, forward = nn.Linear(4, 3), nn.Linear.forward
     with pytest.raises(RuntimeError), narrow_products([layer]):
         layer(torch.zeros(2, 5))
-    assert "forward" not in vars(layer)
+    assert nn.Linear.forward is forward
 
 
 def test_what_is_no_linear_layer_computes_as_it_did() -> None:

@@ -240,22 +240,32 @@ class Trainer:
 
 @contextmanager
 def narrow_products(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Let every linear layer inside the modules compute under autocast, for the duration of a block.
+    """Let every linear layer with a weight of these modules compute under autocast, for the duration of a block.
 
-    Autocast around a whole method would reach caches, banks and summaries, which have their types, and operations
-    outside of torch, which it does not cast. Weights stay as they are, gradients have their type, and what a layer
-    returns has the type of its input.
+    A backbone with updates has layers of its own around the weights of the frozen one, so that weights tell which
+    layers these are. Autocast around a whole method would reach caches, banks and summaries, which have their types,
+    and operations outside of torch, which it does not cast. Weights stay as they are, gradients have their type, and
+    what a layer returns has the type of its input.
     """
-    layers = {part for module in modules for part in module.modules() if isinstance(part, nn.Linear | Conv1D)}
+    weights = {id(weight) for module in modules for weight in module.parameters()}
+    forwards = {kind: kind.forward for kind in (nn.Linear, Conv1D)}
     try:
-        for layer in layers:
-            vars(layer)["forward"] = functools.partial(_narrow, layer.forward)
+        for kind, forward in forwards.items():
+            type.__setattr__(kind, "forward", _narrow(forward, weights))
         yield
     finally:
-        for layer in layers:
-            vars(layer).pop("forward", None)
+        for kind, forward in forwards.items():
+            type.__setattr__(kind, "forward", forward)
 
 
-def _narrow(forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    with torch.autocast(x.device.type, NARROW):
-        return forward(x).to(x.dtype)
+def _narrow(forward: Callable[[Any, Tensor], Tensor], weights: set[int]) -> Callable[[Any, Tensor], Tensor]:
+    """The forward pass of a kind of layers, narrow for those with one of the weights."""
+
+    @functools.wraps(forward)
+    def narrow(layer: Any, x: Tensor) -> Tensor:
+        if id(layer.weight) not in weights:
+            return forward(layer, x)
+        with torch.autocast(x.device.type, NARROW):
+            return forward(layer, x).to(x.dtype)
+
+    return narrow
