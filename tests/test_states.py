@@ -22,8 +22,10 @@ from contextlab.method import ContextMethod, Lengths
 FAMILIES = ("tiny-llama", "tiny-gpt2")
 SETTINGS: dict[str, dict[str, Any]] = {
     "full": {},
+    "full, 4 bits": {"cache": "int4"},
     "window": {"N": 24},
     "sliding": {"N": 24, "recent": 9},
+    "sliding, 8 bits": {"N": 50, "recent": 70, "cache": "int8"},
     "sinks": {"sinks": 2, "recent": 21},
     "closed-book": {},
     "retrieval": {"N": 16, "K": 8, "csz": 2, "M": 40},

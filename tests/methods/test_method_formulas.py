@@ -17,12 +17,11 @@ from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.finetune import Finetune
 from contextlab.methods.formulas import Segments
-from contextlab.methods.full import Full
+from contextlab.methods.full import Full, FullConfig
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
-from contextlab.methods.low_rank import LowRankConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
@@ -43,7 +42,10 @@ LONGMEM = {"N": 32, "K": 8, "M": 96}
 
 FORMS: dict[str, Callable[[Any], Any]] = {
     "full": lambda b: Full(b),
-    "full, updated": lambda b: Full(b, LowRankConfig(rank=2, targets="all")),
+    "full, updated": lambda b: Full(b, FullConfig(rank=2, targets="all")),
+    "full, 4 bits": lambda b: Full(b, FullConfig(cache="int4")),
+    "window, 8 bits": lambda b: Window(b, WindowConfig(N=100, cache="int8")),
+    "sliding, 4 bits": lambda b: Sliding(b, SlidingConfig(N=50, sinks=3, recent=70, cache="int4")),
     "closed-book": lambda b: ClosedBook(b),
     "window": lambda b: Window(b, WindowConfig(N=32)),
     "window, updated": lambda b: Window(b, WindowConfig(N=32, rank=3)),

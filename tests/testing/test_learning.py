@@ -14,10 +14,9 @@ from torch import nn
 from contextlab import backbone as backbones
 from contextlab.errors import UserError
 from contextlab.methods.evalm import EVALM, EVALMConfig
-from contextlab.methods.full import Full
+from contextlab.methods.full import Full, FullConfig
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
-from contextlab.methods.low_rank import LowRankConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
@@ -57,7 +56,7 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     ),
     "ultragist": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=4, rank=2)),
     "ultragist, evicting": lambda b: UltraGist(b, UltraGistConfig(W=18, ratio=5, sinks=0, M=6, rank=1)),
-    "full, updated": lambda b: Full(b, LowRankConfig(rank=2, targets="all")),
+    "full, updated": lambda b: Full(b, FullConfig(rank=2, targets="all")),
     "window, updated": lambda b: Window(b, WindowConfig(N=32, rank=2)),
     "sliding, updated": lambda b: Sliding(b, SlidingConfig(N=24, sinks=2, rank=2)),
     "sinks, updated": lambda b: Sinks(b, SinksConfig(sinks=2, recent=21, rank=2)),

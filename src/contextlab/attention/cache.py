@@ -103,6 +103,24 @@ class KV:
         """Other keys, of the same kind, and values."""
         return KV(k, v, used_B, self.raw)
 
+    @property
+    def room_B(self) -> Tensor | None:
+        """Tokens that each row may take before something of it is packed; None where nothing is."""
+        return None
+
+    def opened(self) -> KV:
+        """The cache as a pass reads it: itself, where nothing of it is packed."""
+        return self
+
+    def closed(self, kv: KV, anew_B: Tensor) -> KV:
+        """What `opened` gave, after it has grown, as this cache is kept between passes.
+
+        Args:
+            kv: the grown cache.
+            anew_B: bool, rows of which other tokens stay, or at other positions.
+        """
+        return kv
+
     def unpadded(self) -> KV:
         """The cache without slots that no row uses, as views."""
         used = int(self.used_B.max())

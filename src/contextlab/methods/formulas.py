@@ -11,7 +11,9 @@ from contextlab.formula import Formula, Row, steps, total
 from contextlab.method import Lengths
 from contextlab.methods.blocks import BLOCK_TOKENS
 from contextlab.methods.branches import AT_ONCE
+from contextlab.methods.groups import GROUP
 from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.packed_cache import packed_bytes, packed_tokens
 
 CHANGE_BYTES = 4
 """Bytes of a number of a change of weights, at least."""
@@ -159,7 +161,7 @@ class BlockFormula(Formula):
 
     def _span(self, before: int, tokens: int) -> Span:
         begin, end = self.segments.bounds(before)
-        return Span(before, min(tokens, end - before), begin, end)
+        return Span(before, min(tokens, self._room(before)), begin, end)
 
 
 class LocalFormula(BlockFormula):
@@ -176,6 +178,14 @@ class LocalFormula(BlockFormula):
         first = local.segment if first is None else first
         super().__init__(model, Segments(first, first, local.segment))
         self.local, self.update = local, update
+
+    def _room(self, before: int) -> int:
+        """Tokens to the end of the segment, or until tokens in view are packed."""
+        room = super()._room(before)
+        if self.local.storage is None:
+            return room
+        exact, used = self.local.keep_first, self.used(before)
+        return min(room, GROUP - (used - exact - packed_tokens(used, exact)))
 
     def used(self, before: int) -> int:
         """Slots in use of the local cache."""
@@ -204,7 +214,12 @@ class LocalFormula(BlockFormula):
 
     def state_bytes(self, length: int) -> int:
         """Bytes of the local cache, of the last hidden state, and of the counts of tokens read and left."""
-        return self.model.cache_bytes(self.used(length)) + self.model.hidden_bytes + 2 * COUNT
+        used, local = self.used(length), self.local
+        if local.storage is None:
+            cache = self.model.cache_bytes(used)
+        else:
+            cache = packed_bytes(self.model, used, local.storage, local.keep_first)
+        return cache + self.model.hidden_bytes + 2 * COUNT
 
 
 class ForgettingFormula(LocalFormula):
@@ -212,7 +227,8 @@ class ForgettingFormula(LocalFormula):
 
     def skim(self, spans: Sequence[Span]) -> int | None:
         """Nothing, where nothing stays."""
-        return None if self.local.keep_first or self.local.keep_last else 0
+        local = self.local
+        return None if local.keep_first or local.keep_last or local.storage is not None else 0
 
 
 class WeightsFormula(BlockFormula):

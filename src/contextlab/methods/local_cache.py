@@ -22,6 +22,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Lengths, MethodConfig, State
 from contextlab.methods.branches import Branches
+from contextlab.methods.packed_cache import FewBits, PackedKV
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,13 @@ appended to the state's caches, in the order of `caches`."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class CacheConfig(MethodConfig):
+    """cache: type of keys and values in view, `int8` or `int4` (KIVI's rule); the model's own when not given."""
+
+    cache: FewBits | None = None
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class LocalConfig(MethodConfig):
     """N: tokens of a window; 1,024 or as many as the model has positions when not given."""
 
@@ -104,12 +112,14 @@ class LocalCache:
         keep_first: slots at the beginning that stay, and that every query sees.
         keep_last: slots at the end that stay.
         band: how many tokens a query attends to, itself and those just before it; None for all.
+        storage: of what is in view, in few bits; the model's own type when None.
     """
 
     segment: int
     keep_first: int = 0
     keep_last: int = 0
     band: int | None = None
+    storage: FewBits | None = None
 
     def first_segment(self, ahead: Lengths | None) -> int:
         """Tokens of the first segment, whose end is placed for what is ahead."""
@@ -126,7 +136,17 @@ class LocalCache:
         first = self.first_segment(ahead)
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
         pending_BC = backbone.bos_hidden_C.expand(batch_size, -1)
-        return LocalState(zeros_B, pending_BC, backbone.empty_kv(batch_size), zeros_B + first)
+        kv = backbone.empty_kv(batch_size)
+        if self.storage is not None:
+            kv = PackedKV.empty(kv, self.storage, self.keep_first)
+        return LocalState(zeros_B, pending_BC, kv, zeros_B + first)
+
+    def room(self, state: LocalState) -> Tensor:
+        """`room_B`: tokens until the segment ends, or the next tokens in view are packed."""
+        left_B = state.left_B
+        for kv in state.caches:
+            left_B = left_B if kv.room_B is None else torch.minimum(left_B, kv.room_B)
+        return left_B
 
     def reserve(self, state: L, lengths_B: Tensor) -> L:
         """The state with free slots for `lengths_B` further tokens, as far as its segment goes."""
@@ -155,6 +175,23 @@ class LocalCache:
         """The state after such a pass, before anything is cut back: no token is left of a segment that has ended."""
         caches = (reader.grown(lengths_B) for reader in readers)
         return dataclasses.replace(state.with_caches(*caches), left_B=state.left_B - lengths_B)
+
+    def opened(self, state: L) -> L:
+        """The state as a pass reads it."""
+        return state if self.storage is None else state.with_caches(*(kv.opened() for kv in state.caches))
+
+    def packed(self, before: L, after: L, ended_B: Tensor) -> L:
+        """The state after a pass as it is kept.
+
+        Args:
+            before: the state that was opened for the pass.
+            after: what has become of it.
+            ended_B: rows whose segment the pass has ended.
+        """
+        if self.storage is None:
+            return after
+        pairs = zip(before.caches, after.caches, strict=True)
+        return after.with_caches(*(old.closed(new, ended_B) for old, new in pairs))
 
     def cut_back(self, state: L, positions: Positions, importance: Tensor | Sequence[Tensor] | None = None) -> L:
         """The state with what stays of segments that have ended, and a whole one left of the next.
@@ -202,7 +239,7 @@ class LocalCache:
 
     def skim(self, state: L) -> L | None:
         """The state after its segment without computing it; None where something of the segment stays."""
-        if self.keep_first or self.keep_last:
+        if self.keep_first or self.keep_last or self.storage is not None:
             return None
         all_B = torch.ones_like(state.left_B, dtype=torch.bool)
         emptied = state.with_caches(*(kv.cut(0, all_B) for kv in state.caches))
@@ -237,6 +274,7 @@ class _Beside(Generic[L]):
     forward: Forward[L]
 
     def __call__(self, state: L, tokens_BT: Tensor, steps_T: Tensor, layout: Layout, *, keep: bool) -> tuple[Tensor, L]:
+        state = state.with_caches(*(kv.opened() for kv in state.caches))
         if not keep:
             return self.forward(state, tokens_BT, layout)[0], state
         state = state.with_caches(*(kv.reserve(len(steps_T), states.MOST) for kv in state.caches))

@@ -87,8 +87,8 @@ class SegmentMethod(BlockMethod[C, L]):
         return self.local.first_segment(ahead if self.capabilities.segment else None)
 
     def room(self, state: L) -> Tensor:
-        """Up to the end of the segment."""
-        return state.left_B
+        """Up to the end of the segment, or until tokens in view are packed."""
+        return self.local.room(state)
 
     def reserve(self, state: L, lengths_B: Tensor) -> L:
         """Free slots, as far as the segment goes."""
@@ -96,8 +96,10 @@ class SegmentMethod(BlockMethod[C, L]):
 
     def step(self, state: L, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[L, Tensor]:
         """Attend to the cache and the new tokens; then close the segments that have ended."""
-        hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
-        return self.closed(self.local.grown(state, readers, lengths_B), lengths_B), hidden_BtC
+        opened = self.local.opened(state)
+        hidden_BtC, readers = self.forward(opened, tokens_Bt, self.local.layout(opened, tokens_Bt.shape[1]))
+        grown = self.local.grown(opened, readers, lengths_B)
+        return self.local.packed(state, self.closed(grown, lengths_B), grown.left_B == 0), hidden_BtC
 
     def closed(self, grown: L, lengths_B: Tensor) -> L:
         """The state after a step of `lengths_B` tokens, with segments closed that it has ended."""

@@ -46,7 +46,7 @@ class Sliding(LowRankMethod[SlidingConfig]):
             )
         segment = config.length(room // 2 if config.recent is None else room)
         recent = segment if config.recent is None else config.recent
-        self.local = LocalCache(segment, keep_first=config.sinks, keep_last=recent)
+        self.local = LocalCache(segment, keep_first=config.sinks, keep_last=recent, storage=config.cache)
 
 
 def local_twin(local: Local, N: int | None, rank: int | Literal["full"] | None, targets: Targets = "attention") -> str:

@@ -7,15 +7,15 @@ from typing import ClassVar
 import pydantic
 
 from contextlab.backbone import Backbone
-from contextlab.methods.local_cache import LocalCache, LocalConfig
+from contextlab.methods.local_cache import CacheConfig, LocalCache, LocalConfig
 from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class WindowConfig(LocalConfig, LowRankConfig):
+class WindowConfig(LocalConfig, CacheConfig, LowRankConfig):
     """How much is in view, and the low-rank update."""
 
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"N"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "cache"})
 
 
 class Window(LowRankMethod[WindowConfig]):
@@ -25,4 +25,4 @@ class Window(LowRankMethod[WindowConfig]):
 
     def __init__(self, backbone: Backbone, config: WindowConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.local = LocalCache(self.config.length(backbone.max_positions))
+        self.local = LocalCache(self.config.length(backbone.max_positions), storage=self.config.cache)

@@ -11,17 +11,18 @@ from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import Index
 from contextlab.methods.banks import StoredIn
 from contextlab.methods.few_bits import Storage
-from contextlab.methods.local_cache import LocalConfig
+from contextlab.methods.local_cache import CacheConfig, LocalConfig
 from contextlab.methods.packed_banks import check_size
 from contextlab.trained import CHOICES
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class RetrievalConfig(LocalConfig):
+class RetrievalConfig(LocalConfig, CacheConfig):
     """The local view, the bank, and what is learned.
 
     Attributes:
         N: tokens of a window; the previous one stays in view too.
+        cache: of what is in view, see `CacheConfig`.
         sinks: first tokens of the text that stay in view, 0 for none.
         M: tokens the bank holds per row, the newest.
         K: tokens retrieved per query and head.
@@ -42,7 +43,9 @@ class RetrievalConfig(LocalConfig):
             initialised; or a file, or the folder of a training run.
     """
 
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "storage_dtype", "stored_in", "index"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset(
+        {"N", "M", "K", "cache", "csz", "storage_dtype", "stored_in", "index"}
+    )
 
     sinks: pydantic.NonNegativeInt = 4
     M: pydantic.PositiveInt = 65536

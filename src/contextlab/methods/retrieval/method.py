@@ -46,7 +46,7 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         config = self.config
         if backbone.slopes_H is not None:
             raise UserError("Retrieval needs rotary or learned positions: use longmem with an ALiBi model.")
-        self.view = Sliding(backbone, SlidingConfig(N=config.N, sinks=config.sinks))
+        self.view = Sliding(backbone, SlidingConfig(N=config.N, sinks=config.sinks, cache=config.cache))
         self.local = self.view.local
         first = config.first_layer if config.first_layer is not None else backbone.layers // 3
         if first >= backbone.layers:
@@ -82,10 +82,11 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
 
     def step(self, state: RetrievalState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[RetrievalState, Tensor]:
         """Attend, and score the tokens in view where they are scored; close the windows that have ended."""
-        reader = self.reader(state, self.local.layout(state, tokens_Bt.shape[1]))
-        hidden_BtC = self.local.hidden(self.backbone, state, tokens_Bt, reader)
-        grown = dataclasses.replace(self.local.grown(state, (reader,), lengths_B), scores=reader.scores(lengths_B))
-        return self.closed(grown, lengths_B), hidden_BtC
+        opened = self.local.opened(state)
+        reader = self.reader(opened, self.local.layout(opened, tokens_Bt.shape[1]))
+        hidden_BtC = self.local.hidden(self.backbone, opened, tokens_Bt, reader)
+        grown = dataclasses.replace(self.local.grown(opened, (reader,), lengths_B), scores=reader.scores(lengths_B))
+        return self.local.packed(state, self.closed(grown, lengths_B), grown.left_B == 0), hidden_BtC
 
     def close(self, state: RetrievalState, ended_B: Tensor) -> RetrievalState:
         """Tokens that leave the view enter the bank; the scores of what stays are kept."""

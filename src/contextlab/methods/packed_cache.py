@@ -1,0 +1,174 @@
+"""A cache in 8 or 4 bits by KIVI's rule (Liu et al. 2024): a range per channel and group of keys, and per value.
+
+The newest tokens wait in the model's own type until a group of them is whole, and tokens that stay in view for ever are
+never packed. Where a segment ends, what stays is packed anew, because its keys have turned to other positions.
+
+Legend: B rows, K key/value heads, S tokens, D head width, d bytes of a key, g groups, G tokens of a group, X bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from contextlab import states
+from contextlab.accounting.formulas import COUNT, Model
+from contextlab.attention import KV
+from contextlab.methods.few_bits import BITS, RANGE_BYTES, Range, Vectors
+from contextlab.methods.groups import GROUP
+
+FewBits: TypeAlias = Literal["int8", "int4"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedKV(KV):
+    """Keys and values of every layer, of which only the newest are those of a plain cache; see `KV`.
+
+    Attributes:
+        k: of the tokens after the packed ones, as `v`.
+        used_B: tokens of a row, all of them.
+        first: the first tokens of every row, as they are.
+        codes: uint8 `BKgX`, the groups after them, keys with their ranges.
+        vectors: how values are stored; keys have as many bits.
+        exact: tokens of `first`, at most.
+    """
+
+    first: KV = dataclasses.field(kw_only=True)
+    codes: KV = dataclasses.field(kw_only=True)
+    vectors: Vectors = dataclasses.field(kw_only=True)
+    exact: int = dataclasses.field(kw_only=True)
+
+    @classmethod
+    def empty(cls, kv: KV, storage: FewBits, exact: int) -> PackedKV:
+        """A cache without tokens, of the layers of an empty plain one.
+
+        Raises:
+            UserError: when heads of that width cannot be stored so.
+        """
+        like_BK0D = kv.k[0]
+        width = like_BK0D.shape[3]
+        vectors = Vectors.of(storage, like_BK0D.dtype, width)
+        k, v = (
+            (like_BK0D.new_zeros(*like_BK0D.shape[:3], size, dtype=torch.uint8),) * len(kv.k)
+            for size in group_bytes(width, storage)
+        )
+        codes = KV(k, v, torch.zeros_like(kv.used_B))
+        return cls(kv.k, kv.v, kv.used_B, kv.raw, first=kv, codes=codes, vectors=vectors, exact=exact)
+
+    def __getstate__(self) -> dict[str, object]:
+        """See `KV`."""
+        own = {name: getattr(self, name) for name in ("first", "codes", "vectors", "exact")}
+        return {**super().__getstate__(), **own}
+
+    @property
+    def level(self) -> bool:
+        """No free slots are kept after a packed cache."""
+        return False
+
+    @property
+    def room_B(self) -> Tensor:
+        """Tokens until a group is whole."""
+        return GROUP - (self.used_B - self.exact - GROUP * self.codes.used_B)
+
+    def opened(self) -> KV:
+        """All tokens in the model's own type."""
+        dtype = self.k[0].dtype
+        k, v = tuple(self._keys(x, dtype) for x in self.codes.k), tuple(self._values(x, dtype) for x in self.codes.v)
+        packed = KV(k, v, GROUP * self.codes.used_B, self.raw)
+        newest = KV(self.k, self.v, self.used_B - self.first.used_B - packed.used_B, self.raw)
+        return self.first.joined(packed).joined(newest)
+
+    def closed(self, kv: KV, anew_B: Tensor) -> PackedKV:
+        """What `opened` gave, after it has grown, with whole groups packed.
+
+        Args:
+            kv: the grown cache.
+            anew_B: bool, rows of which other tokens stay, or at other positions.
+        """
+        first = kv.cut(self.exact, torch.ones_like(anew_B))
+        codes = self.codes.cut(0, anew_B)
+        newest = _after(kv, first.used_B + GROUP * codes.used_B)
+        groups_B = newest.used_B // GROUP
+        if bool((groups_B > 0).any()):
+            tokens = GROUP * int(groups_B.max())
+            k, v = (tuple(x[:, :, :tokens] for x in layers) for layers in (newest.k, newest.v))
+            codes = codes.joined(KV(tuple(map(self._stored_keys, k)), tuple(map(self._stored_values, v)), groups_B))
+            newest = _after(newest, GROUP * groups_B)
+        return dataclasses.replace(self, k=newest.k, v=newest.v, used_B=kv.used_B, first=first, codes=codes)
+
+    def unpadded(self) -> PackedKV:
+        """See `KV`."""
+        newest = KV(self.k, self.v, self.used_B - self.first.used_B - GROUP * self.codes.used_B).unpadded()
+        first, codes = self.first.unpadded(), self.codes.unpadded()
+        return dataclasses.replace(self, k=newest.k, v=newest.v, first=first, codes=codes)
+
+    def check(self, name: str, most: int) -> None:
+        """See `KV`."""
+        self.first.check(f"{name}.first", self.exact)
+        self.codes.check(f"{name}.codes", most // GROUP)
+        packed_B = self.first.used_B + GROUP * self.codes.used_B
+        states.same_slots(name, (*self.k, *self.v), self.used_B - packed_B, GROUP - 1)
+        states.within(f"{name}.used_B", self.used_B, packed_B, most)
+        whole_B = (self.used_B - self.exact).clamp(min=0) // GROUP
+        states.within(f"{name}.codes.used_B", self.codes.used_B, whole_B, whole_B)
+        states.within(f"{name}.first.used_B", self.first.used_B, *(self.used_B.clamp(max=self.exact),) * 2)
+        for part, ranges in (("k", map(self._ranges, self.codes.k)), ("v", map(self._value_ranges, self.codes.v))):
+            for shared in ranges:
+                states.finite({f"A range of {name}.codes.{part}": shared.lowest + shared.step})
+
+    @property
+    def _bits(self) -> int:
+        assert self.vectors.bits is not None
+        return self.vectors.bits
+
+    def _ranges(self, stored_BKgX: Tensor) -> Range:
+        """Ranges `BKg1D` of keys."""
+        return Range.of_bytes(stored_BKgX[..., None, -self.k[0].shape[3] * RANGE_BYTES :])
+
+    def _value_ranges(self, stored_BKgX: Tensor) -> Range:
+        return self.vectors.ranges(stored_BKgX.unflatten(3, (GROUP, -1)))
+
+    def _keys(self, stored_BKgX: Tensor, dtype: torch.dtype) -> Tensor:
+        codes_BKgGd = stored_BKgX[..., : -self.k[0].shape[3] * RANGE_BYTES].unflatten(3, (GROUP, -1))
+        return self._ranges(stored_BKgX).numbers(codes_BKgGd, self._bits, dtype).flatten(2, 3)
+
+    def _values(self, stored_BKgX: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.vectors.restored(stored_BKgX.unflatten(3, (GROUP, -1)), dtype).flatten(2, 3)
+
+    def _stored_keys(self, k_BKSD: Tensor) -> Tensor:
+        k_BKgGD = k_BKSD.unflatten(2, (-1, GROUP))
+        ranges_BKg1D = Range.of(k_BKgGD, 3, self._bits)
+        codes_BKgGd = ranges_BKg1D.codes(k_BKgGD, self._bits)
+        return torch.cat((codes_BKgGd.flatten(3), ranges_BKg1D.bytes().flatten(3)), dim=3)
+
+    def _stored_values(self, v_BKSD: Tensor) -> Tensor:
+        stored_BKgGx: Tensor = self.vectors.stored(v_BKSD).unflatten(2, (-1, GROUP))
+        return stored_BKgGx.flatten(3)
+
+
+def _after(kv: KV, first_B: Tensor) -> KV:
+    """The slots of every row after its first ones."""
+    left_B = kv.used_B - first_B
+    slots_S = torch.arange(int(left_B.max()), device=first_B.device)
+    return kv.take(first_B[:, None] + slots_S, left_B)
+
+
+def group_bytes(width: int, storage: FewBits) -> tuple[int, int]:
+    """X of the keys and of the values of a group with heads of a width."""
+    numbers = GROUP * width * BITS[storage] // 8
+    return numbers + width * RANGE_BYTES, numbers + GROUP * RANGE_BYTES
+
+
+def packed_bytes(model: Model, used: int, storage: FewBits, exact: int) -> int:
+    """Bytes of a packed cache of one row with so many tokens, and of its three counts."""
+    groups = packed_tokens(used, exact) // GROUP
+    packed = groups * model.layers * model.kv_heads * sum(group_bytes(model.head_width, storage))
+    return packed + model.cache_bytes(used - groups * GROUP) + 2 * COUNT
+
+
+def packed_tokens(used: int, exact: int) -> int:
+    """Those of so many tokens that are packed."""
+    return max(used - exact, 0) // GROUP * GROUP

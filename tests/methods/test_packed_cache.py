@@ -1,0 +1,163 @@
+"""A cache in few bits: what is packed when, what it costs, and that reading in pieces packs the same.
+
+In float64, because a number that rounding moves over the border between two codes moves by a whole step.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextlab import backbone as backbones
+from contextlab.backbone import Backbone
+from contextlab.errors import UserError
+from contextlab.methods.full import Full, FullConfig
+from contextlab.methods.packed_cache import GROUP, PackedKV, group_bytes
+from contextlab.methods.retrieval import Retrieval, RetrievalConfig
+from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.window import Window, WindowConfig
+
+LENGTH = 300
+FORMS: dict[str, Any] = {
+    "full": lambda b: Full(b, FullConfig(cache="int8")),
+    "window": lambda b: Window(b, WindowConfig(N=100, cache="int4")),
+    "sliding": lambda b: Sliding(b, SlidingConfig(N=50, recent=70, cache="int4")),
+    "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=60, sinks=2, K=8, cache="int4", storage_dtype="int8")),
+}
+
+
+@functools.cache
+def model(name: str = "tiny-llama") -> Backbone:
+    return backbones.load(name, device="cpu", dtype="float64")
+
+
+def text(length: int = LENGTH, rows: int = 1, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def packed(state: Any) -> PackedKV:
+    assert isinstance(state.kv, PackedKV)
+    return state.kv
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("family", ["tiny-llama", "tiny-gpt2"])
+@settings(max_examples=8, deadline=None)
+@given(cuts=st.lists(st.integers(0, LENGTH), max_size=4))
+def test_reading_in_pieces_gives_what_reading_at_once_gives(name: str, family: str, cuts: list[int]) -> None:
+    method = FORMS[name](model(family))
+    whole, expected = method.read(method.start(), text())
+    state, pieces = method.start(), []
+    bounds = [0, *sorted(cuts), LENGTH]
+    for begin, end in itertools.pairwise(bounds):
+        state, logprobs = method.read(state, text()[:, begin:end])
+        pieces.append(logprobs)
+    torch.testing.assert_close(torch.cat(pieces, 1), expected, atol=1e-6, rtol=0)
+    for key, tensor in whole.tensors().items():
+        torch.testing.assert_close(state.tensors()[key], tensor, msg=key)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_rows_of_all_lengths_are_those_that_are_read_alone(name: str) -> None:
+    method, lengths = FORMS[name](model()), torch.tensor([LENGTH, 0, 1, 63, 64, 65, 131, 257])
+    tokens = text(rows=len(lengths))
+    together, _ = method.read(method.start(len(lengths)), tokens, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone, _ = method.read(method.start(), tokens[row : row + 1, :length])
+        own = together.row(row)
+        assert own.nbytes == alone.nbytes
+        assert own.kv.used_B == alone.kv.used_B
+        continued = [method.read(state, text(9, seed=1))[1] for state in (own, alone)]
+        torch.testing.assert_close(*continued, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_candidates_are_scored_as_they_are_read(name: str) -> None:
+    method = FORMS[name](model())
+    state, _ = method.read(method.start(), text(110))
+    candidates = [[3], [4, 5, 6], [7] * 30]
+    scores = method.score(state, candidates)
+    for number, candidate in enumerate(candidates):
+        _, logprobs = method.read(state, torch.tensor([candidate]))
+        torch.testing.assert_close(scores[0, number, : len(candidate)], logprobs[0], atol=1e-6, rtol=0)
+
+
+def test_whole_groups_after_the_first_tokens_are_packed_once() -> None:
+    method = Sliding(model(), SlidingConfig(N=60, sinks=4, cache="int8"))
+    state = method.start()
+    for length in range(1, 4 + GROUP):
+        state, _ = method.read(state, text()[:, length - 1 : length])
+        kv = packed(state)
+        assert int(kv.used_B) == length
+        assert int(kv.codes.used_B) == 0
+        assert int(kv.first.used_B) == min(length, 4)
+    state, _ = method.read(state, text()[:, 3 + GROUP : 4 + GROUP])
+    before = packed(state)
+    assert int(before.codes.used_B) == 1
+    state, _ = method.read(state, text()[:, 4 + GROUP : 80])
+    assert all(map(torch.equal, packed(state).codes.k, before.codes.k))
+
+
+def test_what_stays_exact_is_exact_and_what_is_packed_is_near() -> None:
+    exact, method = Full(model()), Full(model(), FullConfig(cache="int8"))
+    whole, kv = exact.read(exact.start(), text(100))[0].kv, packed(method.read(method.start(), text(100))[0])
+    opened = kv.opened()
+    # The lowest layer reads what no packed key has changed yet.
+    assert torch.equal(opened.k[0][:, :, GROUP:], whole.k[0][:, :, GROUP:])
+    assert torch.equal(opened.v[0][:, :, GROUP:], whole.v[0][:, :, GROUP:])
+    for near, own in ((opened.k[0], whole.k[0]), (opened.v[0], whole.v[0])):
+        spread = own[:, :, :GROUP].amax() - own[:, :, :GROUP].amin()
+        assert 0 < float((near - own).abs().max()) < float(spread) / 255
+
+
+def test_the_first_tokens_are_never_packed() -> None:
+    exact = Sliding(model(), SlidingConfig(N=30, recent=90, sinks=4))
+    method = Sliding(model(), SlidingConfig(N=30, recent=90, sinks=4, cache="int4"))
+    whole, kv = exact.read(exact.start(), text())[0].kv, packed(method.read(method.start(), text())[0])
+    assert int(kv.codes.used_B) == 1
+    assert torch.equal(kv.first.k[0], whole.k[0][:, :, :4])
+
+
+def test_more_bits_lose_less() -> None:
+    methods = [Full(model(), FullConfig(cache=cache)) for cache in (None, "int8", "int4")]
+    exact, *few = (method.read(method.start(), text(128))[1] for method in methods)
+    eight, four = (float((logprobs - exact).abs().max()) for logprobs in few)
+    assert 0 < eight < four / 4
+
+
+def test_a_group_takes_its_codes_and_ranges() -> None:
+    assert group_bytes(64, "int8") == (64 * 64 + 64 * 4, 64 * 64 + 64 * 4)
+    assert group_bytes(64, "int4") == (32 * 64 + 64 * 4, 32 * 64 + 64 * 4)
+
+
+def test_copies_have_all_parts() -> None:
+    method = FORMS["full"](model())
+    state, _ = method.read(method.start(), text(100))
+    copied = copy.deepcopy(state)
+    for key, tensor in state.tensors().items():
+        assert torch.equal(copied.tensors()[key], tensor)
+    assert torch.equal(method.read(copied, text(5))[1], method.read(state, text(5))[1])
+
+
+def test_heads_of_an_odd_width_need_eight_bits() -> None:
+    kv = model().empty_kv(1)
+    odd = dataclasses.replace(kv, k=tuple(x[..., :7] for x in kv.k), v=tuple(x[..., :7] for x in kv.v))
+    PackedKV.empty(odd, "int8", 0)
+    with pytest.raises(UserError, match="use int8"):
+        PackedKV.empty(odd, "int4", 0)
+
+
+def test_what_is_learned_gets_no_gradient_through_packed_tokens() -> None:
+    method = Full(model(), FullConfig(cache="int8", rank=2, weights="none"))
+    state, predicted = method.learn(method.start(), text(100))
+    predicted.logprobs_BT.sum().backward()
+    assert any(weight.grad is not None for weight in method.learned.parameters())
+    assert not any(x.requires_grad for x in packed(state).codes.k)
