@@ -434,6 +434,25 @@ def test_one_file_or_three_documents_can_be_trained_on(count: int, tmp_path: Pat
     assert {document["document"] for document in card["corpus"]["read"]} <= {f"books.txt#{n}" for n in range(count)}
 
 
+def trials_of(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted((out / "grid").glob("*/card.json"))]
+
+
+def test_what_the_search_has_validated_before_its_first_step_is_not_read_again(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, validate = [0], Validator.__call__
+
+    def counted(self: Validator) -> Any:
+        count[0] += 1
+        return validate(self)
+
+    monkeypatch.setattr(Validator, "__call__", counted)
+    options = {"tokens": 300, "evaluate_every": 300, "grid": "1e-4|1e-3|1e-2", "grid_tokens": 300, "lr": None}
+    run(texts, tmp_path / "out", **options)
+    assert count[0] == 1 + len(trials_of(tmp_path / "out")) + 1
+
+
 def test_the_rate_with_the_lowest_loss_on_held_back_texts_is_taken(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = {"grid": "1e-4|1e-2", "grid_tokens": 300, "lr": None}
@@ -445,6 +464,8 @@ def test_the_rate_with_the_lowest_loss_on_held_back_texts_is_taken(texts: Path, 
         alone = run(texts, tmp_path / f"{rate:g}", lr=rate, tokens=300, evaluate_every=300)
         assert alone["gains"]["loss"] == loss
     assert run(texts, out, **options) == card
+    starts = [trained["curve"][0] for trained in (card, *trials_of(out))]
+    assert all(start == starts[0] for start in starts)
     with pytest.raises(UserError, match="keep one of the two"):
         run(texts, tmp_path / "again", grid="1e-4")
 

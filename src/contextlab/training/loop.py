@@ -9,12 +9,13 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
 from contextlab.accounting.flops import FlopCounter
@@ -245,9 +246,9 @@ def narrow_products(modules: Iterable[nn.Module]) -> Iterator[None]:
     A backbone with updates has layers of its own around the weights of the frozen one, so that weights tell which
     layers these are. Autocast around a whole method would reach caches, banks and summaries, which have their types,
     and operations outside of torch, which it does not cast. Weights stay as they are, gradients have their type, and
-    what a layer returns has the type of its input.
+    what a layer returns has the type of its input. Frozen weights are cast once.
     """
-    weights = {id(weight) for module in modules for weight in module.parameters()}
+    weights = {id(weight): weight for module in modules for weight in module.parameters()}
     forwards = {kind: kind.forward for kind in (nn.Linear, Conv1D)}
     try:
         for kind, forward in forwards.items():
@@ -258,14 +259,21 @@ def narrow_products(modules: Iterable[nn.Module]) -> Iterator[None]:
             type.__setattr__(kind, "forward", forward)
 
 
-def _narrow(forward: Callable[[Any, Tensor], Tensor], weights: set[int]) -> Callable[[Any, Tensor], Tensor]:
+def _narrow(forward: Callable[[Any, Tensor], Tensor], weights: Mapping[int, Tensor]) -> Callable[[Any, Tensor], Tensor]:
     """The forward pass of a kind of layers, narrow for those with one of the weights."""
+    frozen: dict[int, Tensor] = {}
 
     @functools.wraps(forward)
     def narrow(layer: Any, x: Tensor) -> Tensor:
-        if id(layer.weight) not in weights:
+        weight, number = layer.weight, id(layer.weight)
+        if number not in weights:
             return forward(layer, x)
         with torch.autocast(x.device.type, NARROW):
-            return forward(layer, x).to(x.dtype)
+            if weight.requires_grad:
+                return forward(layer, x).to(x.dtype)
+            if number not in frozen:
+                frozen[number] = weight.detach().to(NARROW)
+            narrow_y: Tensor = functional_call(layer, {"weight": frozen[number]}, (x,))
+            return narrow_y.to(x.dtype)
 
     return narrow

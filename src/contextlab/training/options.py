@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -134,6 +135,16 @@ class TrainConfig(Config):
         if settings.tokens < FAIR_TOKENS:
             raise UserError(f"protocol=fair needs {FAIR_TOKENS:,} tokens or more: use --tokens {FAIR_TOKENS}.")
         return settings
+
+    @property
+    def trials(self) -> list[TrainConfig]:
+        """Short trainings of the search, one for every learning rate of the grid.
+
+        They are too short for the protocol, but have all that it sets.
+        """
+        short: dict[str, Any] = {"protocol": "own", "grid": "", "tokens": self.grid_tokens}
+        short["evaluate_every"] = self.grid_tokens
+        return [dataclasses.replace(self, lr=rate, **short) for rate in self.searched]
 
     @property
     def searched(self) -> tuple[float, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import signal
 import threading
 import time
@@ -74,19 +75,48 @@ def train(
     """
     named = _untrained(naming.single(method))
     settings = TrainConfig.of(named.kind.Config, options)
-    folder, processes = _folder(out), Processes()
+    folder = _folder(out)
     if settings.searched and "lr" in options:
         raise UserError("lr names one learning rate, and grid several to choose from: keep one of the two.")
+    one = functools.partial(_trained, named, corpus, validation_corpus, backbone, device)
     trials = list[dict[str, float]]()
-    for rate in settings.searched:
-        # A search is too short for the protocol, but has all that the protocol sets.
-        own = {**settings.as_dict(), "protocol": "own", "lr": rate, "grid": "", "tokens": settings.grid_tokens}
-        own["evaluate_every"] = settings.grid_tokens
-        place: dict[str, Any] = {"out": folder / "grid" / f"{rate:g}", "backbone": backbone, "device": device}
-        trial = train(method, corpus, validation_corpus=validation_corpus, **place, **own)
-        trials.append({"lr": rate, "tokens": trial["cost"]["tokens"], "loss": trial["gains"]["loss"]})
+    start: CurveLine | None = None
+    for trial in settings.trials:
+        card = one(trial, folder / "grid" / f"{trial.lr:g}", start=start)
+        start = card["curve"][0]
+        trials.append({"lr": trial.lr, "tokens": card["cost"]["tokens"], "loss": card["gains"]["loss"]})
     if trials:
         settings = dataclasses.replace(settings, lr=min(trials, key=lambda trial: trial["loss"])["lr"])
+    return one(settings, folder, on_line or (lambda _: None), trials, start)
+
+
+def _trained(
+    named: NamedMethod,
+    corpus: str | Path,
+    validation_corpus: str | Path | None,
+    backbone: str,
+    device: str | None,
+    settings: TrainConfig,
+    folder: Path,
+    on_line: Callable[[CurveLine], None] = lambda _: None,
+    trials: Sequence[dict[str, float]] = (),
+    start: CurveLine | None = None,
+) -> dict[str, Any]:
+    """The card of one training, with one learning rate; see `train`.
+
+    Args:
+        named: method to train.
+        corpus: to train on.
+        validation_corpus: that validation reads.
+        backbone: its name.
+        device: torch device.
+        settings: of the training.
+        folder: of checkpoints, curve, weights and card.
+        on_line: called with every line of the curve.
+        trials: of the learning rate, for the card.
+        start: validation before the first step, where another training has begun with the same weights and texts.
+    """
+    processes = Processes()
     with contextlib.ExitStack() as stack:
         if processes.first:
             stack.enter_context(records.held(folder))
@@ -98,7 +128,7 @@ def train(
         texts, held_back = _corpora(corpus, validation_corpus, model)
         name = registry.without_folder(named.name)
         run = _Run(name, named.build(model), texts, held_back, settings, folder, processes)
-        return run.completed(on_line or (lambda _: None), trials)
+        return run.completed(on_line, trials, start)
 
 
 def _untrained(named: NamedMethod) -> NamedMethod:
@@ -162,9 +192,11 @@ class _Run:
         self.trainer = Trainer(method, streams, objective, settings, processes)
         self.validator = Validator(method, held_back, settings, self.segment)
 
-    def completed(self, on_line: Callable[[CurveLine], None], trials: Sequence[dict[str, float]]) -> dict[str, Any]:
-        """All steps that are left, and the card, with the trials of the learning rate."""
-        self.trials = trials
+    def completed(
+        self, on_line: Callable[[CurveLine], None], trials: Sequence[dict[str, float]], start: CurveLine | None
+    ) -> dict[str, Any]:
+        """All steps that are left, and the card, with the trials of the learning rate; see `_trained`."""
+        self.trials, self.start = trials, start
         stored = self._matched()
         finished = self._finished()
         if finished is not None:
@@ -208,7 +240,7 @@ class _Run:
         trainer, every = self.trainer, self.validator.every(self.settings)
         saved, started, begun = time.monotonic(), time.monotonic(), dataclasses.replace(trainer.progress)
         if not self.validations:
-            self._validate()
+            self._validate(self.start)
         (stale,) = self._agreed(self._stale)
         while trainer.progress.tokens < self.settings.tokens and not stale:
             before = trainer.progress.tokens
@@ -245,12 +277,16 @@ class _Run:
         """Whether any of the processes wishes it: all of them do the same."""
         return [bool(sum_) for sum_ in self.processes.add([torch.tensor(wishes, dtype=torch.float64)])[0].tolist()]
 
-    def _validate(self) -> None:
+    def _validate(self, known: CurveLine | None = None) -> None:
         if not self.processes.first:
             return
-        device = self.method.backbone.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            validation = self.validator()
+        if known is None:
+            device = self.method.backbone.device
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                validation = self.validator()
+        else:
+            validation = Validation(**{name: value for name, value in known.items() if name != "tokens"})
+            self.validator.references = validation.window, validation.full
         line = {"tokens": self.trainer.progress.tokens, "validation": validation.line()}
         self.validations.append(line)
         self._say(line)
