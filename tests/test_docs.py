@@ -162,6 +162,15 @@ def test_pages_show_the_settings_splits_and_weights_of_the_code(page, command, s
     assert bench("about").page(part, name) == shown.strip(), f"python benches/fill.py {page} --only about.py"
 
 
+def test_every_advice_has_stored_runs_behind_it():
+    sentences = re.findall(r"^\d+\. .*?(?=^\d+\. |^## )", text("docs/which_method.md"), re.MULTILINE | re.DOTALL)
+    assert len(sentences) == 10
+    for sentence in sentences:
+        folders = re.findall(r"`(results/[\w-]+)`", sentence)
+        assert folders, sentence
+        assert all(list((ROOT / folder).glob("*/summary.json")) for folder in folders), sentence
+
+
 def test_every_section_of_a_page_is_tested():
     programs = ("contextlab", "benches/tables.py", "benches/about.py")
     marks = sum(text(page).count("<!-- run: ") for page in PAGES)
