@@ -42,6 +42,7 @@ class Capabilities:
         segment: length of the segments whose local context starts cold; None when there are none.
         uses_context: False for a method that ignores what it reads before the question.
         independent_rows: whether no row of a state influences another, so that texts can be read side by side.
+        few_bits: whether numbers of a state are rounded to few steps: an error of rounding may become a whole step.
     """
 
     exact_streaming: bool = True
@@ -50,6 +51,7 @@ class Capabilities:
     segment: int | None = None
     uses_context: bool = True
     independent_rows: bool = True
+    few_bits: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

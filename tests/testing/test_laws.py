@@ -12,11 +12,12 @@ from law_forms import PARTS, broken
 from contextlab import registry
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.evalm import EVALM, EVALMConfig
-from contextlab.methods.full import Full
+from contextlab.methods.full import Full, FullConfig
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
+from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.trime import TRIME, TRIMEConfig
@@ -47,6 +48,10 @@ SETTINGS = {
             N=24, K=400, init="difference", reduction=1, memory_layers="0-3", blocks_per_bank=3, local="sliding"
         ),
     ),
+    "full, 8 bits": lambda b: Full(b, FullConfig(cache="int8")),
+    "window, 4 bits": lambda b: Window(b, WindowConfig(N=100, cache="int4")),
+    "sliding, 4 bits": lambda b: Sliding(b, SlidingConfig(N=50, recent=70, cache="int4")),
+    "retrieval, 8 bits": lambda b: Retrieval(b, RetrievalConfig(N=60, sinks=0, K=400, cache="int8")),
     "longmem, copied layers": lambda b: LongMem(b, LongMemConfig(N=32, K=16, init="paper")),
 }
 

@@ -31,4 +31,4 @@ class Full(LowRankMethod[FullConfig]):
     @property
     def capabilities(self) -> Capabilities:
         """Exact streaming up to the model's positions."""
-        return Capabilities(max_context=self.local.segment)
+        return Capabilities(max_context=self.local.segment, few_bits=self.local.storage is not None)

@@ -34,7 +34,8 @@ class SegmentMethod(BlockMethod[C, L]):
     @property
     def capabilities(self) -> Capabilities:
         """Exact streaming of any length; where nothing of the last segment stays, a segment starts cold."""
-        return Capabilities(segment=None if self.local.keep_last else self.local.segment)
+        segment = None if self.local.keep_last else self.local.segment
+        return Capabilities(segment=segment, few_bits=self.local.storage is not None)
 
     def importance(self, state: L) -> Tensor | Sequence[Tensor] | None:
         """How important every slot of the cache is at a segment's end; the `keep_last` most important stay in order.

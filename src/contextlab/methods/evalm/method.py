@@ -19,14 +19,14 @@ from contextlab.attention import Layout, empty_kv
 from contextlab.backbone import Backbone, wrap
 from contextlab.errors import UserError
 from contextlab.formula import Formula
-from contextlab.method import Lengths
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.branches import Branches
 from contextlab.methods.evalm.config import EVALMConfig
 from contextlab.methods.evalm.formula import EVALMFormula
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
-from contextlab.methods.few_bits import Vectors
+from contextlab.methods.few_bits import BITS, Vectors
 from contextlab.methods.local_cache import LocalCache, LocalState, reserved
 from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import Local, Sliding, SlidingConfig, local_twin
@@ -61,6 +61,11 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
             self.updates, self.head_alone = updated.updates, self.config.rank != "full"
             learned = nn.ModuleDict({SUMMARIES: self.summaries, UPDATES: updated.updates})
         self.learns(learned, self.config.weights)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of the local context; summaries may be in few bits."""
+        return dataclasses.replace(super().capabilities, few_bits=self.config.storage_dtype in BITS)
 
     def baseline(self) -> Sliding | None:
         """Local attention with sinks, while summaries have attention weight 0."""

@@ -25,6 +25,7 @@ from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import AnyMethod, Capabilities, Lengths
 from contextlab.methods.banks import leaving
+from contextlab.methods.few_bits import BITS
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.longmem.bank import add
 from contextlab.methods.longmem.config import LongMemConfig
@@ -73,7 +74,9 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
     @property
     def capabilities(self) -> Capabilities:
         """Those of its local context; rows that share a bank find each other's tokens in it."""
-        return dataclasses.replace(super().capabilities, independent_rows=self.config.bank_scope != "shared")
+        config = self.config
+        apart, few_bits = config.bank_scope != "shared", config.storage_dtype in BITS
+        return dataclasses.replace(super().capabilities, independent_rows=apart, few_bits=few_bits)
 
     @property
     def twin(self) -> str:

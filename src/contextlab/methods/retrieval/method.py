@@ -19,8 +19,9 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
-from contextlab.method import Lengths
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.banks import leaving
+from contextlab.methods.few_bits import BITS
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.packed_banks import empty_bank
 from contextlab.methods.retrieval.config import RetrievalConfig
@@ -60,6 +61,12 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         if config.rank is not None:
             queries = (MemoryQuery(backbone, config.rank) for _ in layers)
             self.queries = self.learns(nn.ModuleList(queries), config.weights)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of the view, whose windows or bank may be in few bits."""
+        view = super().capabilities
+        return dataclasses.replace(view, few_bits=view.few_bits or self.config.storage_dtype in BITS)
 
     @property
     def twin(self) -> str:
