@@ -18,7 +18,7 @@ from contextlab.harness.stored import CallCost, ExampleLine, Phase, PhaseCost, S
 
 NONE = Peaks({}, 0)
 counts = st.integers(0, 2**50)
-calls = st.builds(CallCost, flops=counts, peak_bytes=counts, seconds=st.floats(0, 1e6), tokens=counts)
+calls = st.builds(CallCost, flops=counts, peak_bytes=counts, seconds=st.just(0.0) | st.floats(1e-9, 1e6), tokens=counts)
 
 
 def line(cost: dict[Phase, CallCost], state: StateSize | None = None) -> ExampleLine:

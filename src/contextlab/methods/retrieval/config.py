@@ -22,7 +22,6 @@ class RetrievalConfig(LocalConfig, CacheConfig):
 
     Attributes:
         N: tokens of a window; the previous one stays in view too.
-        cache: type of keys and values in view, `int8` or `int4`; the model's own when not given.
         sinks: first tokens of the text that stay in view, 0 for none.
         M: tokens the bank holds per row, the newest.
         K: tokens retrieved per query and head.
