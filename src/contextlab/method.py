@@ -210,7 +210,10 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
 
         For streams of documents side by side, of which one ends.
         """
-        return state.where(~rows_B, self.start(state.batch_size, ahead=ahead)).own(self)
+        empty = self.start(state.batch_size, ahead=ahead)
+        if bool(rows_B.all()):
+            return empty
+        return state.where(~rows_B, empty).unpadded().own(self)
 
     @calls.checked("score")
     def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:

@@ -247,6 +247,15 @@ def test_the_watch_changes_no_number(built: Corpus, monkeypatch: pytest.MonkeyPa
     assert torch.equal(weights(watched), weights(unwatched))
 
 
+@pytest.mark.parametrize("restarted", [[True, True], [True, False]])
+def test_what_a_restarted_row_had_in_view_costs_no_attention(restarted: list[bool]) -> None:
+    method = Full(tiny())
+    tokens_BT = torch.arange(2 * 60).view(2, 60)
+    state, _ = method.read(method.start(2), tokens_BT, torch.tensor([60, 7]))
+    after = method.restart(state, torch.tensor(restarted))
+    assert after.kv.slots == int(after.kv.used_B.max())
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_with_narrow_products_it_learns_nearly_the_same(name: str, built: Corpus) -> None:
     wide, narrow = (trainer(built, METHODS[name](), dtype=dtype) for dtype in ("float32", "bfloat16"))
