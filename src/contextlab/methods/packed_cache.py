@@ -78,8 +78,7 @@ class PackedKV(KV):
         dtype = self.k[0].dtype
         k, v = tuple(self._keys(x, dtype) for x in self.codes.k), tuple(self._values(x, dtype) for x in self.codes.v)
         packed = KV(k, v, GROUP * self.codes.used_B, self.raw)
-        newest = KV(self.k, self.v, self.used_B - self.first.used_B - packed.used_B, self.raw)
-        return self.first.joined(packed).joined(newest)
+        return self.first.joined(packed).joined(self._newest)
 
     def closed(self, kv: KV, anew_B: Tensor) -> PackedKV:
         """What `opened` gave, after it has grown, with whole groups packed.
@@ -101,8 +100,7 @@ class PackedKV(KV):
 
     def unpadded(self) -> PackedKV:
         """See `KV`."""
-        newest = KV(self.k, self.v, self.used_B - self.first.used_B - GROUP * self.codes.used_B).unpadded()
-        first, codes = self.first.unpadded(), self.codes.unpadded()
+        newest, first, codes = self._newest.unpadded(), self.first.unpadded(), self.codes.unpadded()
         return dataclasses.replace(self, k=newest.k, v=newest.v, first=first, codes=codes)
 
     def check(self, name: str, most: int) -> None:
@@ -118,6 +116,11 @@ class PackedKV(KV):
         for part, ranges in (("k", map(self._ranges, self.codes.k)), ("v", map(self._value_ranges, self.codes.v))):
             for shared in ranges:
                 states.finite({f"A range of {name}.codes.{part}": shared.lowest + shared.step})
+
+    @property
+    def _newest(self) -> KV:
+        """The tokens after the packed ones."""
+        return KV(self.k, self.v, self.used_B - self.first.used_B - GROUP * self.codes.used_B, self.raw)
 
     @property
     def _bits(self) -> int:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -248,7 +248,7 @@ def narrow_products(modules: Iterable[nn.Module]) -> Iterator[None]:
     and operations outside of torch, which it does not cast. Weights stay as they are, gradients have their type, and
     what a layer returns has the type of its input. Frozen weights are cast once.
     """
-    weights = {id(weight): weight for module in modules for weight in module.parameters()}
+    weights = {weight for module in modules for weight in module.parameters()}
     forwards = {kind: kind.forward for kind in (nn.Linear, Conv1D)}
     try:
         for kind, forward in forwards.items():
@@ -259,21 +259,21 @@ def narrow_products(modules: Iterable[nn.Module]) -> Iterator[None]:
             type.__setattr__(kind, "forward", forward)
 
 
-def _narrow(forward: Callable[[Any, Tensor], Tensor], weights: Mapping[int, Tensor]) -> Callable[[Any, Tensor], Tensor]:
+def _narrow(forward: Callable[[Any, Tensor], Tensor], weights: Set[nn.Parameter]) -> Callable[[Any, Tensor], Tensor]:
     """The forward pass of a kind of layers, narrow for those with one of the weights."""
-    frozen: dict[int, Tensor] = {}
+    frozen: dict[nn.Parameter, Tensor] = {}
 
     @functools.wraps(forward)
     def narrow(layer: Any, x: Tensor) -> Tensor:
-        weight, number = layer.weight, id(layer.weight)
-        if number not in weights:
+        weight = layer.weight
+        if weight not in weights:
             return forward(layer, x)
         with torch.autocast(x.device.type, NARROW):
             if weight.requires_grad:
                 return forward(layer, x).to(x.dtype)
-            if number not in frozen:
-                frozen[number] = weight.detach().to(NARROW)
-            narrow_y: Tensor = functional_call(layer, {"weight": frozen[number]}, (x,))
+            if weight not in frozen:
+                frozen[weight] = weight.detach().to(NARROW)
+            narrow_y: Tensor = functional_call(layer, {"weight": frozen[weight]}, (x,))
             return narrow_y.to(x.dtype)
 
     return narrow

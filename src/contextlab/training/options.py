@@ -142,8 +142,8 @@ class TrainConfig(Config):
 
         They are too short for the protocol, but have all that it sets.
         """
-        short: dict[str, Any] = {"protocol": "own", "grid": "", "tokens": self.grid_tokens}
-        short["evaluate_every"] = self.grid_tokens
+        tokens = self.grid_tokens
+        short: dict[str, Any] = {"protocol": "own", "grid": "", "tokens": tokens, "evaluate_every": tokens}
         return [dataclasses.replace(self, lr=rate, **short) for rate in self.searched]
 
     @property
