@@ -13,10 +13,21 @@ from torch import Tensor
 
 from contextlab.attention.cache import KV, Growth
 from contextlab.attention.rotary import Positions, per_head, rotate, same_rows
+from contextlab.kernels.visible import blocks
 
 
 def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Softmax attention with grouped heads; plain causal over equal lengths when `mask` is None."""
+    if not q_BHTD.is_cpu:
+        return _fused(q_BHTD, k_BKSD, v_BKSD, mask, scale)
+    outs = [
+        _fused(q_BHTD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys], seen, scale)
+        for queries, keys, seen in blocks(mask)
+    ]
+    return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
+
+
+def _fused(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     groups = q_BHTD.shape[1] // k_BKSD.shape[1]
     # CUDA has no fused kernel for grouped heads with a mask; without this it would build the whole score matrix.
     if groups > 1 and mask is not None and q_BHTD.is_cuda:

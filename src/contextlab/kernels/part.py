@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from contextlab.kernels.buffers import wide
+from contextlab.kernels.visible import QUERIES_AT_ONCE, blocks
 
-QUERIES_AT_ONCE = 256
 fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 fused_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -24,9 +24,12 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """`out_BHtD` and `lse_BHt`; `causal` needs as many keys as queries."""
     if q_BHtD.device.type == "cpu":
-        inputs = (_apart(q_BHtD), *_in_rows(k_BKSD, v_BKSD))
-        out_BHtD, lse_BHt = fused(*inputs, 0.0, causal, **_options(q_BHtD, bias, scale))
-        return out_BHtD, lse_BHt
+        parts = [
+            _fused_forward(q_BHtD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys], seen, scale, causal=causal)
+            for queries, keys, seen in blocks(bias)
+        ]
+        outs, sums = zip(*parts, strict=True)
+        return parts[0] if len(parts) == 1 else (torch.cat(outs, dim=2), torch.cat(sums, dim=2))
     return tiled_forward(q_BHtD, k_BKSD, v_BKSD, bias, scale, causal=causal)
 
 
@@ -50,10 +53,44 @@ def backward(
     if q_BHtD.device.type != "cpu" or into_bias:
         inputs = (q_BHtD, k_BKSD, v_BKSD, bias, scale)
         return tiled_backward(dout_BHtD, out_BHtD, lse_BHt, *inputs, causal=causal, into_bias=into_bias)
+    made, kind, pieces = (dout_BHtD, out_BHtD, lse_BHt), wide(q_BHtD), blocks(bias)
+    if len(pieces) == 1:
+        return (*_fused_backward(*made, q_BHtD, k_BKSD, v_BKSD, bias, scale, causal=causal), q_BHtD.new_empty(0))
+    dqs = list[Tensor]()
+    dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=kind, device=x.device) for x in (k_BKSD, v_BKSD))
+    for queries, keys, seen in pieces:
+        dout, out, lse, q = (x[:, :, queries] for x in (*made, q_BHtD))
+        dq, dk, dv = _fused_backward(dout, out, lse, q, k_BKSD[:, :, keys], v_BKSD[:, :, keys], seen, scale)
+        dqs.append(dq)
+        dk_BKSD[:, :, keys] += dk
+        dv_BKSD[:, :, keys] += dv
+    return torch.cat(dqs, dim=2), dk_BKSD.to(k_BKSD.dtype), dv_BKSD.to(v_BKSD.dtype), q_BHtD.new_empty(0)
+
+
+def _fused_forward(
+    q_BHtD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float, *, causal: bool
+) -> tuple[Tensor, Tensor]:
+    inputs = (_apart(q_BHtD), *_in_rows(k_BKSD, v_BKSD))
+    out_BHtD, lse_BHt = fused(*inputs, 0.0, causal, **_options(q_BHtD, bias, scale))
+    return out_BHtD, lse_BHt
+
+
+def _fused_backward(
+    dout_BHtD: Tensor,
+    out_BHtD: Tensor,
+    lse_BHt: Tensor,
+    q_BHtD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    *,
+    causal: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
     in_rows = _in_rows(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, out_BHtD)
     made = (lse_BHt.contiguous(), 0.0, causal)
     dq, dk, dv = fused_backward(*in_rows, *made, **_options(q_BHtD, bias, scale))
-    return dq, dk, dv, dq.new_empty(0)
+    return dq, dk, dv
 
 
 def tiled_forward(
