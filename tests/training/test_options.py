@@ -15,6 +15,7 @@ from contextlab.errors import UserError
 from contextlab.methods.evalm import EVALMConfig
 from contextlab.methods.generative_adapter import GenerativeAdapterConfig
 from contextlab.methods.longmem import LongMemConfig
+from contextlab.methods.trime import TRIMEConfig
 from contextlab.training.options import TrainConfig
 
 SCHEDULES = ("linear", "polynomial", "cosine", "constant")
@@ -112,3 +113,25 @@ def test_a_run_goes_on_with_the_same_course_only() -> None:
     assert longer.same_course(json.loads(json.dumps(constant.as_dict()))) is None
     assert longer.same_course({}) == "schedule"
     assert settings.same_course({name: value for name, value in stored.items() if name != "segments"}) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, 8192),
+        ({"sequence": 300}, 300),
+        ({"sequence": "segment"}, 1024),
+        ({"order": "documents"}, None),
+        ({"order": "documents", "sequence": 300}, 300),
+    ],
+)
+def test_a_text_is_a_shuffled_sequence_unless_whole_documents_are_asked_for(
+    options: dict[str, Any], text: int | None
+) -> None:
+    settings = TrainConfig.parse({"tokens": 1, **options}, "train")
+    assert settings.order == options.get("order", "shuffled")
+    assert settings.text(1024) == text
+
+
+def test_a_text_of_trime_is_one_segment_whose_memory_has_gradients() -> None:
+    assert TrainConfig.of(TRIMEConfig, {"tokens": 1}).text(4096) == 4096

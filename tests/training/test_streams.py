@@ -101,27 +101,31 @@ def test_more_rows_than_documents_are_one_sentence() -> None:
 
 
 @hypothesis.given(lengths_of_documents, strategies.integers(1, 4), strategies.integers(1, 9))
-def test_shuffled_every_whole_segment_is_read_once_a_pass(lengths: list[int], rows: int, segment: int) -> None:
+def test_shuffled_every_whole_sequence_and_every_short_document_is_read_once_a_pass(
+    lengths: list[int], rows: int, segment: int
+) -> None:
     corpus = made(lengths)
-    wanted = [(n, begin) for n, length in enumerate(lengths) for begin in range(0, length - segment + 1, segment)]
+    whole = [(n, begin) for n, length in enumerate(lengths) for begin in range(0, length - segment + 1, segment)]
+    wanted = sorted([*whole, *((n, 0) for n, length in enumerate(lengths) if length < segment)])
     hypothesis.assume(len(wanted) >= rows)
-    streams = Streams(corpus, range(len(lengths)), rows, segment, seed=3, shuffled=True)
+    streams = Streams(corpus, range(len(lengths)), rows, segment, seed=3, shuffled=True, sequence=segment)
     seen = []
     while any(epoch == 0 for epoch, _, _ in streams.position):
         epochs = [epoch for epoch, _, _ in streams.position]
         batch = streams.next()
-        assert batch.lengths_B.tolist() == [segment] * rows
+        assert batch.lengths_B.tolist() == [min(segment, lengths[n]) for n in batch.documents]
         assert bool(batch.fresh_B.all())
-        for row in range(rows):
+        for row, length in enumerate(batch.lengths_B.tolist()):
             begin = batch.begins[row]
-            assert batch.tokens_BT[row].tolist() == corpus.piece(batch.documents[row], begin, begin + segment).tolist()
+            expected = corpus.piece(batch.documents[row], begin, begin + length)
+            assert batch.tokens_BT[row, :length].tolist() == expected.tolist()
             seen += [(batch.documents[row], begin)] if epochs[row] == 0 else []
     assert sorted(seen) == wanted
 
 
 def test_shuffled_streams_go_on_from_a_position_in_an_order_of_the_seed() -> None:
     corpus = made([50] * 6)
-    whole, cut, other = (Streams(corpus, range(6), 3, 4, seed=seed, shuffled=True) for seed in (1, 1, 2))
+    whole, cut, other = (Streams(corpus, range(6), 3, 4, seed=seed, shuffled=True, sequence=4) for seed in (1, 1, 2))
     before = read(whole, 7)
     assert before != read(other, 7)
     cut.position = list(whole.position)
@@ -130,9 +134,9 @@ def test_shuffled_streams_go_on_from_a_position_in_an_order_of_the_seed() -> Non
     assert len({begin // 4 for row in before for begin in row[::4]}) > 12
 
 
-def test_shuffled_texts_that_are_shorter_than_a_segment_are_one_sentence() -> None:
-    with pytest.raises(UserError, match="has 2 sequences to train on, fewer than 3 rows: use --rows 2"):
-        Streams(made([5, 5, 3]), range(3), 3, 4, shuffled=True)
+def test_fewer_sequences_than_rows_are_one_sentence() -> None:
+    with pytest.raises(UserError, match="has 3 sequences to train on, fewer than 4 rows: use --rows 3"):
+        Streams(made([5, 5, 3]), range(3), 4, 4, shuffled=True, sequence=4)
 
 
 @pytest.mark.parametrize(("segment", "sequence"), [(5, 12), (4, 12), (5, 5), (3, 100)])

@@ -15,6 +15,8 @@ from contextlab.errors import UserError
 from contextlab.training.rates import checked, several
 
 LOCAL = 1024
+TEXT = 8192
+"""Tokens of a text where texts are shuffled and nothing else is asked for."""
 FAIR: Mapping[str, Any] = {
     "rows": 1,
     "segment": 4096,
@@ -46,8 +48,8 @@ class TrainConfig(Config):
         rows: documents side by side, in every process.
         segment: tokens of one row in one batch, through which gradients reach; `segments` of the method's own, or of
             1,024, when not given.
-        sequence: tokens of a document that are read as one text; after them its row goes on with an empty state. When
-            not given, whole documents, or one segment with order=shuffled.
+        sequence: tokens of a document that are read as one text, `segment` for one segment; after them its row goes on
+            with an empty state. When not given, 8,192 with order=shuffled, else whole documents.
         segments: what a method writes into its memory in one of its segments and reads in the next gets a gradient only
             where both are in one batch; not used with `segment`.
         protocol: `fair` sets all that two methods must have in common to be compared (`FAIR`); their defaults count
@@ -67,8 +69,8 @@ class TrainConfig(Config):
         clip: norm to which gradients are cut back; 0 leaves them.
         accumulate: batches per step of the optimiser.
         objective: what is minimised, as `lm` or `teacher(k=64)`.
-        order: `documents`, each from its beginning to its end; or `shuffled`, whole sequences of all documents in
-            random order, each from an empty state.
+        order: `shuffled`, sequences of all documents in random order, each from an empty state; or `documents`, each
+            from its beginning to its end.
         seed: of the order of documents, the initial weights and all draws.
         evaluate_every: tokens between validations; so many that these cost a twentieth of the training when not given.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
@@ -88,7 +90,7 @@ class TrainConfig(Config):
     tokens: pydantic.PositiveInt
     rows: pydantic.PositiveInt = 2
     segment: pydantic.PositiveInt | None = None
-    sequence: pydantic.PositiveInt | None = None
+    sequence: pydantic.PositiveInt | Literal["segment"] | None = None
     segments: pydantic.PositiveInt = 1
     protocol: Literal["own", "fair"] = "own"
     lr: pydantic.PositiveFloat = 1e-3
@@ -104,7 +106,7 @@ class TrainConfig(Config):
     clip: pydantic.NonNegativeFloat = 1.0
     accumulate: pydantic.PositiveInt = 1
     objective: str = "lm"
-    order: Literal["documents", "shuffled"] = "documents"
+    order: Literal["shuffled", "documents"] = "shuffled"
     seed: int = 0
     evaluate_every: pydantic.PositiveInt | None = None
     checkpoint_every: pydantic.NonNegativeFloat = 300.0
@@ -159,6 +161,14 @@ class TrainConfig(Config):
             positions: of the backbone.
         """
         return self.segment or self.segments * (local or min(LOCAL, positions))
+
+    def text(self, segment: int) -> int | None:
+        """Tokens that are read as one text, in segments of so many; None for whole documents."""
+        if self.sequence == "segment":
+            return segment
+        if self.sequence is None and self.order == "documents":
+            return None
+        return self.sequence or TEXT
 
     def rate(self, tokens: int) -> float:
         """The learning rate of a step in front of which so many tokens were learned from."""

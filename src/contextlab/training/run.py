@@ -183,7 +183,7 @@ class _Run:
             self.segment,
             settings.seed,
             shuffled=settings.order == "shuffled",
-            sequence=settings.sequence,
+            sequence=settings.text(self.segment),
             mine=range(rank * rows, (rank + 1) * rows),
             device=method.backbone.device,
         )

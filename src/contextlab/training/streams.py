@@ -1,8 +1,7 @@
 """Documents side by side: consecutive segments of a document in consecutive batches (LongMem, Fig. 3).
 
-Documents are dealt to rows in groups of about equal length and shuffled inside their group. A row whose document ends
-begins the next one alone; segments never hold two documents. A long document may be cut into texts of equal length,
-each of which begins with an empty state.
+Documents, or sequences of equal length into which they are cut, are dealt to rows in groups of about equal length and
+shuffled inside their group. A row whose document ends begins the next one alone; segments never hold two documents.
 
 Legend: B rows, T tokens of a segment.
 """
@@ -78,9 +77,8 @@ class Streams:
         rows: of all processes.
         segment: the most tokens of a segment.
         seed: of the order of the documents.
-        shuffled: whether a row reads whole sequences of all documents in random order, each as a separate document.
-        sequence: tokens of a document that are one text, a segment at least; when None all of them, or one segment if
-            shuffled.
+        shuffled: whether a row reads sequences of all documents in random order, each as a separate document.
+        sequence: tokens of a document that are one text, a segment at least; all of them when None.
         mine: rows of this process; all of them when None.
         device: of the batches.
 
@@ -103,7 +101,7 @@ class Streams:
         device: torch.device | str = "cpu",
     ) -> None:
         stretches = {n: (n, 0, corpus.documents[n].tokens) for n in documents}
-        length = max(sequence or segment, segment)
+        length = sys.maxsize if sequence is None else max(sequence, segment)
         if shuffled:
             stretches = dict(enumerate(_sequences(list(stretches.values()), length)))
         groups = balanced({n: end - begin for n, (_, begin, end) in stretches.items()}, rows)
@@ -115,7 +113,7 @@ class Streams:
             )
         self.corpus, self.segment, self.seed, self.device = corpus, segment, seed, device
         self.stretches, self._orders = stretches, dict[tuple[int, int], list[int]]()
-        self.sequence = length if sequence and not shuffled else sys.maxsize
+        self.sequence = sys.maxsize if shuffled else length
         self.rows = mine if mine is not None else range(rows)
         self.groups = [groups[row] for row in self.rows]
         self.position: list[Position] = [(0, 0, 0) for _ in self.rows]
@@ -191,8 +189,12 @@ class Streams:
 
 
 def _sequences(documents: Sequence[Stretch], length: int) -> list[Stretch]:
-    """The whole sequences of documents."""
-    return [(n, begin, begin + length) for n, _, end in documents for begin in range(0, end - length + 1, length)]
+    """The whole sequences of documents, and as they are those documents that are shorter than one."""
+    return [
+        (n, begin, min(begin + length, end))
+        for n, _, end in documents
+        for begin in range(0, max(end - length, 0) + 1, length)
+    ]
 
 
 def balanced(lengths: dict[int, int], groups: int) -> list[list[int]]:

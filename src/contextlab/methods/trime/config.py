@@ -24,7 +24,7 @@ class TRIMEConfig(LocalConfig, LowRankConfig):
 
     # A batch begins without memory and holds as many segments as the paper's, whose 12,288 positions are four of them:
     # every representation in memory is of the present weights and gets a gradient.
-    training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 4, "rows": 1, "order": "shuffled"}
+    training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 4, "rows": 1, "sequence": "segment"}
     free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "temperature"})
 
     M: pydantic.NonNegativeInt = 12288
