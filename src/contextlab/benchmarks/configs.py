@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pydantic
 
 from contextlab.benchmarks.prompts import Wording
+from contextlab.benchmarks.task import SCORED, Target
 from contextlab.config import Config
 
 
@@ -15,10 +18,17 @@ class PerplexityConfig(Config):
     Attributes:
         history: tokens read before the scored ones; without it the whole document is scored.
         tokens: the most tokens read of a text, its first ones; without it all.
+        begin: tokens of a document in front of the history, which are left out, as a table of contents.
+        scored: tokens scored after a history.
+        target: what is scored after it: `completion`, the text that follows; or `reconstruction`, the end of the
+            history once more, without its first token, which nothing announces.
     """
 
     history: pydantic.PositiveInt | None = None
     tokens: pydantic.PositiveInt | None = None
+    begin: pydantic.NonNegativeInt = 0
+    scored: Annotated[int, pydantic.Field(ge=2)] = SCORED
+    target: Target = "completion"
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

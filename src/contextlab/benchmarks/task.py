@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 Control = Literal["own", "none", "wrong"]
 Source = Literal["local", "hub", "sample"]
+Target = Literal["completion", "reconstruction"]
+
+SCORED = 1024
+"""Tokens that perplexity tasks score after a history."""
 
 LENGTHS = ("history", "tokens")
 """Settings of tasks that results store in separate fields, and not in the split."""
@@ -49,11 +53,17 @@ class Options:
         context: the context that is read: the example's own, none, or that of another example.
         history: tokens read before the scored ones in perplexity tasks; None reads and scores the whole document.
         tokens: the most tokens read of each document.
+        begin: tokens of each document that are left out in front of the history.
+        scored: tokens scored after a history.
+        target: what these are: the text that follows, or the end of the history once more.
     """
 
     context: Control = "own"
     history: int | None = None
     tokens: int | None = None
+    begin: int = 0
+    scored: int = SCORED
+    target: Target = "completion"
 
 
 _Number = Annotated[float, pydantic.Strict()]
@@ -183,8 +193,8 @@ class Task(ABC):
 
     def options(self, context: Control) -> Options:
         """The options of a protocol, from the settings and the control."""
-        settings = self.config.as_dict()
-        return Options(context, *(settings.get(name) for name in LENGTHS))
+        known = {field.name for field in dataclasses.fields(Options)}
+        return Options(context, **{name: value for name, value in self.config.as_dict().items() if name in known})
 
     def worded(self) -> Iterable[tuple[str, Task]]:
         """Every split, with the task in each of the settings that change its prompts."""

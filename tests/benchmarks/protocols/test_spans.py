@@ -252,6 +252,31 @@ def test_a_history_is_read_without_scores_and_the_next_1024_tokens_are_scored(co
     assert record["first_segment"]["tokens"] == 924
 
 
+def test_what_lies_before_a_history_is_left_out_and_fewer_tokens_are_scored() -> None:
+    meter = FakeMeter()
+    protocol = PerplexityProtocol(Options(history=40, begin=10, scored=5))
+    record = run(protocol, meter, document("a", 55))
+    assert [call[2] for call in meter.calls if call[0] == "read"] == [list(range(10, 50)), list(range(50, 55))]
+    assert (record["tokens"], list(record["positions"])) == (5, ["0k"])
+    assert "10 + 40 + 5 tokens" in run(protocol, meter, document("a", 54))["skipped"]
+
+
+@pytest.mark.parametrize("context", ["own", "wrong", "none"])
+def test_a_reconstruction_scores_the_end_of_the_own_history_without_its_first_token(context: Any) -> None:
+    meter = FakeMeter()
+    protocol = PerplexityProtocol(Options(context, history=40, begin=10, scored=5, target="reconstruction"))
+    record = run(protocol, meter, document("a", 50), document("b", 50, start=7))
+    *before, _, query = meter.calls
+    histories = {"own": range(10, 50), "wrong": range(17, 57)}
+    assert [call[2] for call in before] == ([list(histories[context])] if context in histories else [])
+    assert query == ("read", "query", list(range(45, 50)), True)
+    assert record["tokens"] == 4
+    text = [*histories.get(context, ()), *range(45, 50)]
+    _, logprobs_1T = meter.method.read(meter.method.start(), torch.tensor([text]))
+    assert logprobs_1T is not None
+    assert record["nats"] == pytest.approx(-float(logprobs_1T[0, -4:].sum()))
+
+
 def test_documents_that_are_too_short_are_skipped_with_a_reason() -> None:
     protocol = PerplexityProtocol(Options(context="wrong", history=100))
     long, short = document("long", 1124), document("short", 99)
@@ -270,6 +295,10 @@ def test_documents_that_are_too_short_are_skipped_with_a_reason() -> None:
         (Options(history=0), "--history"),
         (Options(history=100, tokens=1123), "--tokens at least 1124"),
         (Options(tokens=0), "--tokens at least 1"),
+        (Options(history=100, begin=7, scored=9, tokens=115), "--tokens at least 116"),
+        (Options(history=100, target="reconstruction", scored=101), "scored=100 or fewer"),
+        (Options(scored=100), "leave scored out"),
+        (Options(begin=1), "add --history"),
     ],
 )
 def test_options_that_do_not_fit_are_errors(options: Options, hint: str) -> None:

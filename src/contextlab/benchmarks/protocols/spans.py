@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WINDOW = 1024
 COLD = 256
 SPANS = ("first_segment", "after_first", "cold", "warm")
+AFTER_HISTORY = ("begin", "scored", "target")
+"""Options of what is read and scored with a history."""
 
 
 class ChoiceProtocol(Protocol):
@@ -105,9 +107,10 @@ class PerplexityProtocol(Protocol):
     """Predict a document token by token.
 
     Without a history the whole document, up to `options.tokens`, is read from an empty state and scored. With a
-    history of H tokens these are read first (the document's own, none, or another document's first H), and the
-    document's next 1,024 tokens are scored; a method with segments gets a boundary at H. A document that is too short
-    has a record with its id and the reason under `skipped`, and is in no metric.
+    history of H tokens these are read first (the document's own, none, or another document's), and the document's next
+    `options.scored` tokens are scored, or with `target=reconstruction` the last of the history once more; a method with
+    segments gets a boundary at H. A document that is too short has a record with its id and the reason under `skipped`,
+    and is in no metric.
 
     All metrics include the first segment, in which every method equals its window; `nats_per_token_after_first` leaves
     the document's first 1,024 tokens out. The scored tokens are divided into windows of 1,024: the first 256 of each
@@ -121,12 +124,34 @@ class PerplexityProtocol(Protocol):
     def __init__(self, options: Options, piece: int = WINDOW) -> None:
         self.options, self.piece = options, piece
         history, tokens = options.history, options.tokens
-        if history is None and options.context != "own":
-            raise UserError(f"A perplexity task has no {options.context} context without history: add --history 4096.")
-        if history is not None and history < 1:
-            raise UserError(f"A history of {history} tokens is none: give --history a number above 0.")
-        if tokens is not None and tokens < (least := 1 if history is None else history + WINDOW):
+        if history is None:
+            self._check_whole(options)
+        else:
+            self._check_history(history, options)
+        if tokens is not None and tokens < (least := 1 if history is None else sum(self._parts(history))):
             raise UserError(f"Reading {tokens} tokens of a document is too few here: give --tokens at least {least}.")
+
+    def _check_whole(self, options: Options) -> None:
+        if options.context != "own":
+            raise UserError(f"A perplexity task has no {options.context} context without history: add --history 4096.")
+        changed = [name for name in AFTER_HISTORY if getattr(options, name) != getattr(Options(), name)]
+        if changed:
+            raise UserError(
+                f"Whole documents are scored without a history: add --history 4096, or leave {changed[0]} out."
+            )
+
+    def _check_history(self, history: int, options: Options) -> None:
+        if history < 1:
+            raise UserError(f"A history of {history} tokens is none: give --history a number above 0.")
+        if options.target == "reconstruction" and options.scored > history:
+            raise UserError(
+                f"The end of a history of {history} tokens has no {options.scored} tokens to give back: use "
+                f"scored={history} or fewer."
+            )
+
+    def _parts(self, history: int) -> tuple[int, int, int]:
+        """Tokens of a document that are left out, of its history, and of what is scored after it."""
+        return self.options.begin, history, self.options.scored if self.options.target == "completion" else 0
 
     def evaluate(self, meter: Meter, example: Document, other: Document) -> dict[str, Any]:
         """Score one document.
@@ -134,25 +159,30 @@ class PerplexityProtocol(Protocol):
         Raises:
             UserError: when history and scored tokens are longer than the method can read as one text.
         """
-        tokens = meter.backbone.encode(example.text)[: self.options.tokens]
-        history = self.options.history
+        history, options = self.options.history, self.options
+        tokens = meter.backbone.encode(example.text)[: options.tokens]
         if history is None:
             if not tokens:
                 return {"id": example.id, "skipped": "the document is empty"}
             return self._read_whole(meter, example, tokens)
-        if len(tokens) < history + WINDOW:
-            return {"id": example.id, "skipped": f"the document has fewer than {history} + {WINDOW} tokens"}
+        if len(tokens) < sum(self._parts(history)):
+            parts = " + ".join(str(n) for n in self._parts(history) if n)
+            return {"id": example.id, "skipped": f"the document has fewer than {parts} tokens"}
+        read = slice(options.begin, options.begin + history)
         context: list[int] = []
-        if self.options.context != "none":
-            check_fits(meter, history + WINDOW, "lower --history")
-            context = tokens[:history] if self.options.context == "own" else meter.backbone.encode(other.text)[:history]
+        if options.context != "none":
+            check_fits(meter, history + options.scored, "lower --history")
+            context = tokens[read] if options.context == "own" else meter.backbone.encode(other.text)[read]
             if len(context) < history:
                 return {"id": example.id, "skipped": f"document {other.id}, read instead, has too few tokens"}
+        again = options.target == "reconstruction"
+        begin = read.stop - options.scored if again else read.stop
+        scored = tokens[begin : begin + options.scored]
         state = contextualize(meter, context, Lengths(len(context)))
-        scored = tokens[history : history + WINDOW]
         _, logprobs_BT = meter.read("query", state, _row(scored, state))
         assert logprobs_BT is not None
-        return _record(meter, example, scored, logprobs_BT[0], history)
+        # What follows a history announces its first token; its end does not announce that it begins once more.
+        return _record(meter, example, scored[again:], logprobs_BT[0, again:], begin + again)
 
     def _read_whole(self, meter: Meter, document: Document, tokens: list[int]) -> dict[str, Any]:
         state, parts = meter.start(), []
