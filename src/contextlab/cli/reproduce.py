@@ -70,6 +70,12 @@ def reproduce(
         _print([_plan(paper, entry, scale, out, data, options) for paper, entry in found], style)
         return
     can = [(paper, entry) for paper, entry in found if _can(entry, scale, found)]
+    for paper, entry in can:
+        if entry.stated:
+            from contextlab.reports.papers import page
+
+            _print([page.stated(paper, entry, data)], style)
+    can = [(paper, entry) for paper, entry in can if not entry.stated]
     recipes = [(paper, entry, _runs(paper, entry, scale, data, stored is not None)) for paper, entry in can]
     for paper, entry, runs in recipes:
         from contextlab.reports.papers import measure, page
@@ -85,11 +91,11 @@ def reproduce(
 
 def _can(entry: PaperEntry, scale: Scale, found: list[tuple[Paper, PaperEntry]]) -> bool:
     """Whether an entry takes part: of a whole paper, only entries with a recipe."""
-    return len(found) == 1 or scale == Scale.paper or entry.embedded is not None
+    return len(found) == 1 or entry.has_recipe or (scale == Scale.paper and entry.paper is not None)
 
 
 def _backbone(entry: PaperEntry, scale: Scale) -> str:
-    return EMBEDDED if scale == Scale.embedded else str(entry.paper.backbone)
+    return EMBEDDED if scale == Scale.embedded or entry.paper is None else str(entry.paper.backbone)
 
 
 def _runs(paper: Paper, entry: PaperEntry, scale: Scale, data: Path | None, made: bool) -> list[PaperRun]:
@@ -106,12 +112,12 @@ def _runs(paper: Paper, entry: PaperEntry, scale: Scale, data: Path | None, made
     from contextlab.reports.papers.measure import missing
 
     absent = missing(paper, entry, data)
-    if absent and not (made and entry.paper.runs):
+    if absent and not (made and entry.runs_of_paper):
         raise UserError(
             f"{where} cannot be run at the paper's scale here, as {', and '.join(absent)}: use --scale embedded, or "
             "--dry-run to see what it would take."
         )
-    return entry.paper.runs
+    return entry.runs_of_paper
 
 
 def _plan(paper: Paper, entry: PaperEntry, scale: Scale, out: Path, data: Path | None, options: dict[str, Any]) -> Page:
@@ -121,11 +127,13 @@ def _plan(paper: Paper, entry: PaperEntry, scale: Scale, out: Path, data: Path |
     speed, source = _speed(out)
     given = {"backbone": options["backbone"], "limit": options["limit"], "out": out, "data": data}
     notes = [f"Estimated at {speed / 1e9:,.0f} GFLOPs per second, {source}; stored examples are not run again."]
-    if scale == Scale.embedded:
+    if entry.stated:
+        steps, notes = [], ["Nothing is run: it is read from the package."]
+    elif scale == Scale.embedded or entry.paper is None:
         steps = plan.steps(entry.embedded.runs if entry.embedded else [], plan.EMBEDDED, speed, **given)
         notes += [] if entry.embedded else [f"No recipe for {EMBEDDED}: {entry.not_here}."]
     else:
-        steps = [plan.whole(paper, entry, speed)]
+        steps = [plan.whole(paper, entry.paper, speed)]
         model = entry.paper.backbone or "not published"
         notes = [f"Model: {paper.model.about} ({model}). Data: {entry.data}. Size: {entry.size}.", *notes]
         from contextlab.reports.papers import measure
@@ -179,7 +187,8 @@ def _list() -> Page:
         for entry in paper.entry:
             runs = entry.embedded.runs if entry.embedded else []
             seconds = sum(step.seconds for step in plan.steps(runs, plan.EMBEDDED, plan.SPEED))
-            rows.append((f"{paper.name}/{entry.name}", entry.about, _time(seconds) if runs else "no recipe"))
+            time = _time(seconds) if runs else "no run" if entry.stated else "no recipe"
+            rows.append((f"{paper.name}/{entry.name}", entry.about, time))
     note = "time: of the recipe for smollm2-135m on two cores, estimated; --published prints the paper's numbers."
     return sheet.Page("Tables and figures of the papers", [("name", "what it shows", "time"), *rows], [note])
 

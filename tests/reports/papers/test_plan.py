@@ -102,7 +102,9 @@ def test_runs_without_counts_have_no_speed() -> None:
 
 def test_the_papers_whole_evaluation_has_the_papers_model() -> None:
     toy = paper()
-    step = plan.whole(toy, toy.entry[0], speed=1e12)
+    scale = toy.entry[0].paper
+    assert scale is not None
+    step = plan.whole(toy, scale, speed=1e12)
     assert step.flops == 1_000_000 * (2 * 10**9 + 4 * 10 * 100 * 500)
     assert step.seconds == step.flops / 1e12
     assert "1,000,000 tokens" in step.command

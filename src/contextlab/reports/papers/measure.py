@@ -103,6 +103,8 @@ def _twin(result: Result, others: Iterable[Result]) -> Result | None:
 
 def missing(paper: Paper, entry: PaperEntry, data: Path | None) -> list[str]:
     """Reasons why this machine cannot run an entry at the paper's scale, as parts of a sentence."""
+    if entry.paper is None:
+        return ["nothing of it is run"]
     never = [words for words in (paper.model.missing, entry.paper.missing) if words]
     if never or entry.paper.backbone is None:
         return never

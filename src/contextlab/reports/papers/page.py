@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from contextlab import grammar
 from contextlab.cards import short_count
@@ -11,6 +12,7 @@ from contextlab.harness import labels
 from contextlab.harness.stored import Result
 from contextlab.reports.alike import mixtures, of_weights
 from contextlab.reports.dimensions import once
+from contextlab.reports.papers import stated as stated_here
 from contextlab.reports.papers.measure import Measured
 from contextlab.reports.papers.readings import gained, printed_change, reading
 from contextlab.reports.papers.schema import ABSENT, Paper, PaperColumn, PaperEntry
@@ -38,6 +40,18 @@ def comparison(paper: Paper, entry: PaperEntry, found: Sequence[Measured]) -> Pa
     notes += [f"Not measured: {', '.join(absent)}."] if absent else []
     notes += _mixtures(found)
     return Page(title(paper, entry), [HEAD, *facts, *numbers], notes)
+
+
+def stated(paper: Paper, entry: PaperEntry, data: Path | None = None) -> Page:
+    """Published settings, sizes or prompts beside what this package states itself; see `stated.value`."""
+    cells = entry.published()
+    rows = [
+        (f"{row}: {column}" if len(entry.stated) > 1 else row, cells[row][column], stated_here.value(of, data))
+        for row in cells
+        for column, of in ((part.column, part.of.get(row)) for part in entry.stated)
+        if of is not None
+    ]
+    return Page(title(paper, entry), [HEAD, *rows], [entry.about, *_remarks(entry)])
 
 
 def published(paper: Paper, entry: PaperEntry) -> Page:

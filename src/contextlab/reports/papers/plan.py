@@ -10,7 +10,7 @@ from typing import Any
 
 from contextlab import grammar, naming
 from contextlab.harness.stored import Result
-from contextlab.reports.papers.schema import Paper, PaperEntry, PaperModel, PaperRun
+from contextlab.reports.papers.schema import Paper, PaperModel, PaperRun, PaperScale
 
 SPEED = 200e9
 """FLOPs per second of the embedded model in float32 on two cores of an Intel Xeon, in long texts without other load."""
@@ -136,9 +136,9 @@ def speed_of(results: Iterable[Result]) -> float | None:
     return statistics.median(speeds) if speeds else None
 
 
-def whole(paper: Paper, entry: PaperEntry, speed: float) -> PlannedRun:
+def whole(paper: Paper, scale: PaperScale, speed: float) -> PlannedRun:
     """One method over the paper's whole evaluation, with the paper's model."""
-    scale, size = entry.paper, shape(paper.model)
+    size = shape(paper.model)
     flops = size.flops(scale.tokens, scale.context / 2)
     words = f"one method reads {scale.tokens:,} tokens, each sees at most {scale.context:,}"
     return PlannedRun(words, 1, flops, flops / speed, size.memory(scale.context))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +19,8 @@ from pydantic import Field
 from contextlab.errors import UserError, unknown
 
 ABSENT = "-"
+TEXT = "text"
+"""Unit of a column whose cells are words, as those of settings and prompts."""
 PRINTED = re.compile(r"-|\d+(\.\d+)?(E[+-]\d+)?\+?( \(\d+(\.\d+)?\))?")
 
 Positive = Annotated[int, Field(gt=0)]
@@ -106,6 +108,18 @@ class Embedded(_Part):
     differs: list[PaperText]
 
 
+class Stated(_Part):
+    """What this package states itself where a paper has a setting, a size of data or a prompt.
+
+    Attributes:
+        column: of the table.
+        of: by row, what is read, in the words of `stated.value`.
+    """
+
+    column: PaperText
+    of: Annotated[dict[str, PaperText], Field(min_length=1)]
+
+
 class PaperScale(_Part):
     """A recipe with the paper's models and data.
 
@@ -143,8 +157,9 @@ class PaperEntry(_Part):
         size: number and length of its examples, or its machine.
         remarks: on the published numbers.
         embedded: recipe for the embedded model.
-        not_here: why there is no such recipe.
-        paper: recipe with the paper's models.
+        stated: what stands here without a run.
+        not_here: why there is neither.
+        paper: recipe with the paper's models; None where nothing is run.
     """
 
     name: Annotated[str, Field(pattern=r"^(table|figure)\d+$")]
@@ -162,8 +177,19 @@ class PaperEntry(_Part):
     size: PaperText
     remarks: list[PaperText] = []
     embedded: Embedded | None = None
+    stated: list[Stated] = []
     not_here: PaperText | None = None
-    paper: PaperScale
+    paper: PaperScale | None = None
+
+    @property
+    def runs_of_paper(self) -> list[PaperRun]:
+        """The runs with the paper's models."""
+        return self.paper.runs if self.paper else []
+
+    @property
+    def has_recipe(self) -> bool:
+        """Whether something of it is measured or stated here."""
+        return self.embedded is not None or bool(self.stated)
 
     def published(self) -> dict[str, dict[str, str]]:
         """Printed cells by row and column."""
@@ -228,7 +254,8 @@ class Paper(_Part):
         if len(set(names)) < len(names):
             raise ValueError("two entries have one name")
         for entry in self.entry:
-            if not ((entry.paper.runs and entry.paper.backbone) or entry.paper.missing or self.model.missing):
+            scale = entry.paper
+            if scale and not ((scale.runs and scale.backbone) or scale.missing or self.model.missing):
                 raise ValueError(f"{entry.name}: at the paper's scale it needs a backbone and runs, or what is missing")
         return self
 
@@ -249,23 +276,34 @@ def _faults(entry: PaperEntry) -> Iterator[str]:
     cells = entry.published()
     if len(cells) < len(entry.rows):
         yield f"{entry.name}: two rows have equal keys"
+    words = {column.name for column in entry.columns if column.unit == TEXT}
     for row, values in cells.items():
-        yield from (f"{entry.name}: {row}: {text} is no number" for text in values.values() if not _is_printed(text))
+        numbers = (text for name, text in values.items() if name not in words)
+        yield from (f"{entry.name}: {row}: {text} is no number" for text in numbers if not _is_printed(text))
     yield from (f"{entry.name}: no row is called {name}" for name in entry.baselines if name not in cells)
     for correction in entry.corrections:
         if cells.get(correction.row, {}).get(correction.column) != correction.printed:
             yield f"{entry.name}: {correction.row} does not have {correction.printed} as {correction.column}"
     if entry.average is not None and entry.average not in {column.name for column in entry.columns}:
         yield f"{entry.name}: no column is called {entry.average}"
-    if (entry.embedded is None) == (entry.not_here is None):
+    if entry.has_recipe == (entry.not_here is not None):
         yield f"{entry.name}: it needs either a recipe or a reason why there is none"
+    if entry.paper is None and entry.embedded is not None:
+        yield f"{entry.name}: what is run has a recipe with the paper's models, too"
     if not entry.rows and not entry.says:
         yield f"{entry.name}: it has neither numbers nor what the paper says"
-    for run in [*(entry.embedded.runs if entry.embedded else []), *entry.paper.runs]:
+    for run in [*(entry.embedded.runs if entry.embedded else []), *entry.runs_of_paper]:
         if cells:
-            yield from (f"{entry.name}: no row is called {row}" for row in run.rows if row not in cells)
-            columns = {column.name for column in entry.columns}
-            yield from (f"{entry.name}: no column is called {name}" for name in run.read if name not in columns)
+            yield from _strangers(entry, run.rows, run.read)
+    for stated in entry.stated:
+        yield from _strangers(entry, stated.of, [stated.column])
+
+
+def _strangers(entry: PaperEntry, rows: Iterable[str], names: Iterable[str]) -> Iterator[str]:
+    """Rows and columns that a table does not have, as sentences."""
+    cells, columns = entry.published(), {column.name for column in entry.columns}
+    yield from (f"{entry.name}: no row is called {row}" for row in rows if row not in cells)
+    yield from (f"{entry.name}: no column is called {name}" for name in names if name not in columns)
 
 
 def _is_printed(text: str) -> bool:
