@@ -52,6 +52,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "sliding": lambda b: Sliding(b, SlidingConfig(N=20, sinks=3)),
     "sliding, sinks alone": lambda b: Sliding(b, SlidingConfig(N=32, sinks=2, recent=0)),
     "sinks": lambda b: Sinks(b, SinksConfig(recent=20, sinks=3)),
+    "sinks, 4 bits": lambda b: Sinks(b, SinksConfig(recent=90, sinks=3, cache="int4")),
     "longmem": lambda b: LongMem(b, LongMemConfig(**LONGMEM)),
     "longmem, paper": lambda b: LongMem(b, LongMemConfig(**LONGMEM, init="paper")),
     "longmem, layers": lambda b: LongMem(
@@ -67,14 +68,20 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "longmem, packed in two steps": lambda b: LongMem(
         b, LongMemConfig(N=32, K=8, M=128, eviction="official_two_step", storage_dtype="int4")
     ),
+    "longmem, 4 bits": lambda b: LongMem(b, LongMemConfig(N=72, K=8, M=96, cache="int4")),
     "longmem, no memory": lambda b: LongMem(b, LongMemConfig(N=32, K=8, M=0)),
     "longmem, two steps": lambda b: LongMem(
         b, LongMemConfig(N=32, K=9, M=63, csz=3, eviction="official_two_step", short_bank="zero_slot")
     ),
     "memtrm": lambda b: MemTRM(b, MemTRMConfig(N=32, K=8, M=70)),
     "memtrm, sliding": lambda b: MemTRM(b, MemTRMConfig(N=24, K=8, M=60, rank=0, local="sliding")),
+    "memtrm, 4 bits": lambda b: MemTRM(b, MemTRMConfig(N=72, K=8, M=96, cache="int4")),
+    "trime, 8 bits": lambda b: TRIME(b, TRIMEConfig(N=72, M=70, cache="int8")),
     "trime": lambda b: TRIME(b, TRIMEConfig(N=32, M=70)),
     "evalm": lambda b: EVALM(b, EVALMConfig(W=32, c=8, sinks=2)),
+    "evalm, view in 4 bits": lambda b: EVALM(
+        b, EVALMConfig(W=56, c=8, sinks=2, overlap=True, cache="int4", storage_dtype="int4")
+    ),
     "evalm, chunks of sinks": lambda b: EVALM(b, EVALMConfig(W=32, c=2, sinks=5)),
     "evalm, 8 bits": lambda b: EVALM(b, EVALMConfig(W=32, c=4, sinks=2, storage_dtype="int8")),
     "evalm, 16 bits": lambda b: EVALM(

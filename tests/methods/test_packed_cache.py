@@ -19,10 +19,15 @@ from hypothesis import strategies as st
 from contextlab import backbone as backbones
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
+from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full, FullConfig
+from contextlab.methods.longmem import LongMem, LongMemConfig
+from contextlab.methods.memtrm import MemTRM, MemTRMConfig
 from contextlab.methods.packed_cache import GROUP, PackedKV, group_bytes
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
+from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.trime import TRIME, TRIMEConfig
 from contextlab.methods.window import Window, WindowConfig
 
 LENGTH = 300
@@ -31,6 +36,27 @@ FORMS: dict[str, Any] = {
     "window": lambda b: Window(b, WindowConfig(N=100, cache="int4")),
     "sliding": lambda b: Sliding(b, SlidingConfig(N=50, recent=70, cache="int4")),
     "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=60, sinks=2, K=8, cache="int4", storage_dtype="int8")),
+    "sinks": lambda b: Sinks(b, SinksConfig(recent=100, sinks=2, cache="int4")),
+    "evalm": lambda b: EVALM(
+        b, EVALMConfig(W=56, c=8, sinks=2, overlap=True, remote_bias=-0.5, cache="int4", storage_dtype="int8")
+    ),
+    "longmem": lambda b: LongMem(
+        b,
+        LongMemConfig(
+            N=56,
+            K=16,
+            M=160,
+            local="sliding",
+            softmax="joint",
+            init="memory",
+            gate=0.0,
+            cache="int8",
+            storage_dtype="int8",
+        ),
+    ),
+    "longmem, cold": lambda b: LongMem(b, LongMemConfig(N=96, K=16, M=192, cache="int4", storage_dtype="int4")),
+    "memtrm": lambda b: MemTRM(b, MemTRMConfig(N=96, K=8, M=150, cache="int4")),
+    "trime": lambda b: TRIME(b, TRIMEConfig(N=100, M=40, cache="int8")),
 }
 
 

@@ -51,6 +51,9 @@ SETTINGS = {
     "full, 8 bits": lambda b: Full(b, FullConfig(cache="int8")),
     "window, 4 bits": lambda b: Window(b, WindowConfig(N=100, cache="int4")),
     "sliding, 4 bits": lambda b: Sliding(b, SlidingConfig(N=50, recent=70, cache="int4")),
+    "sinks, 4 bits": lambda b: Sinks(b, SinksConfig(sinks=2, recent=90, cache="int4")),
+    "evalm, view in 8 bits": lambda b: EVALM(b, EVALMConfig(W=72, c=8, remote_bias=-0.5, cache="int8")),
+    "longmem, view in 8 bits": lambda b: LongMem(b, LongMemConfig(N=72, K=400, init="paper", cache="int8")),
     "retrieval, 8 bits": lambda b: Retrieval(b, RetrievalConfig(N=60, sinks=0, K=400, cache="int8")),
     "longmem, copied layers": lambda b: LongMem(b, LongMemConfig(N=32, K=16, init="paper")),
 }

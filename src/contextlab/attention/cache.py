@@ -103,6 +103,10 @@ class KV:
         """Other keys, of the same kind, and values."""
         return KV(k, v, used_B, self.raw)
 
+    def with_raw(self, raw: frozenset[int]) -> KV:
+        """The same cache, whose layers of `raw` have keys without RoPE."""
+        return dataclasses.replace(self, raw=raw)
+
     @property
     def room_B(self) -> Tensor | None:
         """Tokens that each row may take before something of it is packed; None where nothing is."""

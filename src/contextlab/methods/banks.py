@@ -70,7 +70,7 @@ class ChunkBank:
         if stored_in == "disk" and kv.used_B.device.type != "cpu":
             raise UserError("stored_in=disk is for models on a CPU: use stored_in=memory.")
         k, v = (tuple(x.to(dtype) for x in layers) for layers in (kv.k, kv.v))
-        mean = KV(tuple(x.to(wide(x)) for x in k), (), kv.used_B)
+        mean = KV(tuple(x.to(wide(x)) for x in kv.k), (), kv.used_B)
         scores = () if representatives is None else tuple(x[..., :1] for x in mean.k)
         return cls(kv.replace(k, v, kv.used_B), mean, csz, stored_in, representatives, scores)
 

@@ -214,12 +214,14 @@ class LocalFormula(BlockFormula):
 
     def state_bytes(self, length: int) -> int:
         """Bytes of the local cache, of the last hidden state, and of the counts of tokens read and left."""
-        used, local = self.used(length), self.local
+        return self.view_bytes(self.used(length)) + self.model.hidden_bytes + 2 * COUNT
+
+    def view_bytes(self, used: int, layers: int | None = None) -> int:
+        """Bytes of a cache of so many tokens in view, of all layers or of so many."""
+        local = self.local
         if local.storage is None:
-            cache = self.model.cache_bytes(used)
-        else:
-            cache = packed_bytes(self.model, used, local.storage, local.keep_first)
-        return cache + self.model.hidden_bytes + 2 * COUNT
+            return self.model.cache_bytes(used, layers)
+        return packed_bytes(self.model, used, local.storage, local.keep_first, layers)
 
 
 class ForgettingFormula(LocalFormula):

@@ -136,10 +136,11 @@ class LocalCache:
         first = self.first_segment(ahead)
         zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
         pending_BC = backbone.bos_hidden_C.expand(batch_size, -1)
-        kv = backbone.empty_kv(batch_size)
-        if self.storage is not None:
-            kv = PackedKV.empty(kv, self.storage, self.keep_first)
-        return LocalState(zeros_B, pending_BC, kv, zeros_B + first)
+        return LocalState(zeros_B, pending_BC, self.stored(backbone.empty_kv(batch_size)), zeros_B + first)
+
+    def stored(self, empty: KV) -> KV:
+        """An empty cache as this one's tokens are kept."""
+        return empty if self.storage is None else PackedKV.empty(empty, self.storage, self.keep_first)
 
     def room(self, state: LocalState) -> Tensor:
         """`room_B`: tokens until the segment ends, or the next tokens in view are packed."""

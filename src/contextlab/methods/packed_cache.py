@@ -63,6 +63,10 @@ class PackedKV(KV):
         own = {name: getattr(self, name) for name in ("first", "codes", "vectors", "exact")}
         return {**super().__getstate__(), **own}
 
+    def with_raw(self, raw: frozenset[int]) -> PackedKV:
+        """See `KV`."""
+        return dataclasses.replace(self, raw=raw, first=self.first.with_raw(raw))
+
     @property
     def level(self) -> bool:
         """No free slots are kept after a packed cache."""
@@ -165,11 +169,19 @@ def group_bytes(width: int, storage: FewBits) -> tuple[int, int]:
     return numbers + width * RANGE_BYTES, numbers + GROUP * RANGE_BYTES
 
 
-def packed_bytes(model: Model, used: int, storage: FewBits, exact: int) -> int:
-    """Bytes of a packed cache of one row with so many tokens, and of its three counts."""
+def packed_bytes(model: Model, used: int, storage: FewBits, exact: int, layers: int | None = None) -> int:
+    """Bytes of a packed cache of one row with so many tokens, and of its three counts.
+
+    Args:
+        model: sizes of the backbone.
+        used: tokens.
+        storage: of the packed ones.
+        exact: first tokens that are not packed.
+        layers: of the cache; as many as the model has when None.
+    """
     groups = packed_tokens(used, exact) // GROUP
-    packed = groups * model.layers * model.kv_heads * sum(group_bytes(model.head_width, storage))
-    return packed + model.cache_bytes(used - groups * GROUP) + 2 * COUNT
+    packed = groups * (layers or model.layers) * model.kv_heads * sum(group_bytes(model.head_width, storage))
+    return packed + model.cache_bytes(used - groups * GROUP, layers) + 2 * COUNT
 
 
 def packed_tokens(used: int, exact: int) -> int:

@@ -5,6 +5,8 @@ Legend: B rows, T new tokens, S keys in view, H query heads, K key/value heads, 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pydantic
 import torch
 from torch import Tensor
@@ -14,14 +16,14 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.kernels.sink_attention import sink_attention
 from contextlab.method import Capabilities
-from contextlab.methods.local_cache import LocalCache, LocalState
+from contextlab.methods.local_cache import CacheConfig, LocalCache, LocalState
 from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
 
 CUT_EVERY = 256
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class SinksConfig(LowRankConfig):
+class SinksConfig(LowRankConfig, CacheConfig):
     """How much stays in view.
 
     Attributes:
@@ -29,6 +31,8 @@ class SinksConfig(LowRankConfig):
         recent: most recent tokens in view, the query's included; as many as fill 1,024 with the sinks, or the model's
             positions, when not given.
     """
+
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"cache"})
 
     sinks: pydantic.NonNegativeInt = 4
     recent: pydantic.PositiveInt | None = None
@@ -57,13 +61,15 @@ class Sinks(LowRankMethod[SinksConfig]):
         if backbone.slopes_H is not None:
             raise UserError("Attention sinks need rotary or learned positions: use sliding with an ALiBi model.")
         recent = config.recent or min(1024 - config.sinks, room)
-        self.local = LocalCache(min(CUT_EVERY, recent), keep_first=config.sinks, keep_last=recent, band=recent)
+        self.local = LocalCache(
+            min(CUT_EVERY, recent), keep_first=config.sinks, keep_last=recent, band=recent, storage=config.cache
+        )
         self.full = config.sinks + recent
 
     @property
     def capabilities(self) -> Capabilities:
         """Exact streaming of any length."""
-        return Capabilities()
+        return Capabilities(few_bits=self.local.storage is not None)
 
     def reader(self, state: LocalState, layout: Layout) -> CacheReader:
         """Attention in which the distance of the sinks is that in a full cache, once a query is beyond it."""

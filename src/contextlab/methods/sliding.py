@@ -10,6 +10,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.low_rank import LowRankMethod, Targets, twin
+from contextlab.methods.packed_cache import FewBits
 from contextlab.methods.window import Window, WindowConfig
 
 Local: TypeAlias = Literal["cold", "sliding"]
@@ -54,7 +55,9 @@ def local_twin(local: Local, N: int | None, rank: int | Literal["full"] | None, 
     return twin("sliding" if local == "sliding" else "window", N=N, rank=rank, targets=targets)
 
 
-def local_view(backbone: Backbone, local: Local, N: int | None, sinks: int) -> Window | Sliding:
+def local_view(
+    backbone: Backbone, local: Local, N: int | None, sinks: int, cache: FewBits | None = None
+) -> Window | Sliding:
     """The method that has only the local context of a method with a memory.
 
     Args:
@@ -62,10 +65,11 @@ def local_view(backbone: Backbone, local: Local, N: int | None, sinks: int) -> W
         local: `cold`, segments start cold; `sliding`, the previous segment and the sinks are kept.
         N: tokens of a segment.
         sinks: first tokens of the text that are kept, with `sliding`.
+        cache: type of what is in view; see `CacheConfig`.
 
     Raises:
         UserError: when it does not fit the backbone.
     """
     if local == "cold":
-        return Window(backbone, WindowConfig(N=N))
-    return Sliding(backbone, SlidingConfig(N=N, sinks=sinks))
+        return Window(backbone, WindowConfig(N=N, cache=cache))
+    return Sliding(backbone, SlidingConfig(N=N, sinks=sinks, cache=cache))

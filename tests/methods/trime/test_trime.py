@@ -170,7 +170,7 @@ def test_a_batch_of_the_default_training_has_the_gradient_of_the_papers_objectiv
             parameter.add_(0.05 * torch.randn(parameter.shape))
     settings = TrainConfig.of(TRIMEConfig, {"tokens": 1})
     length = settings.length(method.local.segment, method.backbone.max_positions)
-    assert (length, settings.order, settings.sequence) == (4 * 8, "shuffled", None)
+    assert (length, settings.order, settings.text(length)) == (4 * 8, "shuffled", 4 * 8)
     text = tokens(1, length)
 
     def gradient(loss: Tensor) -> Tensor:

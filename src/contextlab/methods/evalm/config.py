@@ -15,13 +15,14 @@ from torch import Tensor
 
 from contextlab.errors import UserError
 from contextlab.methods.few_bits import Storage
+from contextlab.methods.local_cache import CacheConfig
 from contextlab.methods.low_rank import LowRankConfig
 
 N = TypeVar("N", int, Tensor)
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class EVALMConfig(LowRankConfig):
+class EVALMConfig(LowRankConfig, CacheConfig):
     """The papers' hyper-parameters, and what attaching EVA to a trained model adds.
 
     Weights that were trained with rank=0 are those that a larger rank begins with: its low-rank update is zero then.
@@ -46,7 +47,7 @@ class EVALMConfig(LowRankConfig):
 
     # Summaries of one window are read in the next ones, and the paper trains on sequences of 8,192 tokens.
     training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 2, "sequence": 8192}
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"W", "remote_bias", "storage_dtype"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"W", "cache", "remote_bias", "storage_dtype"})
 
     W: pydantic.PositiveInt | None = None
     c: pydantic.PositiveInt = 16

@@ -51,7 +51,12 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
         if backbone.slopes_H is not None:
             raise UserError("EVALM needs rotary or learned positions: use longmem with an ALiBi model.")
         self.geometry = self.config.geometry(backbone.max_positions)
-        self.local = LocalCache(self.geometry.window, keep_first=self.geometry.sinks, keep_last=self.geometry.recent)
+        self.local = LocalCache(
+            self.geometry.window,
+            keep_first=self.geometry.sinks,
+            keep_last=self.geometry.recent,
+            storage=self.config.cache,
+        )
         self.vectors = Vectors.of(self.config.storage_dtype, backbone.attention_dtype, backbone.head_width)
         self.summaries = summaries(backbone, self.config)
         learned: nn.Module = self.summaries
@@ -65,7 +70,8 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
     @property
     def capabilities(self) -> Capabilities:
         """Of the local context; summaries may be in few bits."""
-        return dataclasses.replace(super().capabilities, few_bits=self.config.storage_dtype in BITS)
+        view = super().capabilities
+        return dataclasses.replace(view, few_bits=view.few_bits or self.config.storage_dtype in BITS)
 
     def baseline(self) -> Sliding | None:
         """Local attention with sinks, while summaries have attention weight 0."""
@@ -113,7 +119,7 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
             empty.length_B,
             empty.pending_BC,
             # Chunks are summarised from keys without RoPE.
-            dataclasses.replace(empty.kv, raw=frozenset(range(backbone.layers))),
+            empty.kv.with_raw(frozenset(range(backbone.layers))),
             (empty.left_B + chunk - 1) // chunk * chunk,
             chunks=empty_kv(backbone.layers, stored_BKx, sum_BKD.to(self.vectors.dtype)),
             query_sum=(sum_BKD,) * (backbone.layers if self.config.pooling == "eva" else 0),
@@ -127,13 +133,14 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
 
     def step(self, state: EVALMState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[EVALMState, Tensor]:
         """Attend, roll up finished chunks; at a window's end cut the local cache back."""
-        reader = self.reader(state, self.local.layout(state, tokens_Bt.shape[1]), lengths_B)
-        hidden_BtC = self.local.hidden(self.network, state, tokens_Bt, reader)
+        opened = self.local.opened(state)
+        reader = self.reader(opened, self.local.layout(opened, tokens_Bt.shape[1]), lengths_B)
+        hidden_BtC = self.local.hidden(self.network, opened, tokens_Bt, reader)
         if not bool(hidden_BtC.isfinite().all()):
             raise UserError("The model's hidden states are no longer finite: use a wider dtype or other weights.")
-        grown = self.local.grown(state, (reader,), lengths_B)
+        grown = self.local.grown(opened, (reader,), lengths_B)
         rolled_up = dataclasses.replace(grown, chunks=reader.chunks(), query_sum=tuple(reader.query_sum))
-        return self.closed(rolled_up, lengths_B), hidden_BtC
+        return self.local.packed(state, self.closed(rolled_up, lengths_B), grown.left_B == 0), hidden_BtC
 
     def reader(self, state: EVALMState, layout: Layout, lengths_B: Tensor | None = None) -> EvaReader:
         """The attention of one forward pass, which rolls up the chunks that `lengths_B` tokens complete."""

@@ -12,13 +12,13 @@ from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import Index
 from contextlab.methods.banks import StoredIn, layer_of_bank
 from contextlab.methods.few_bits import Storage
-from contextlab.methods.local_cache import LocalConfig
+from contextlab.methods.local_cache import CacheConfig, LocalConfig
 from contextlab.methods.packed_banks import check_size
 from contextlab.methods.sliding import Local
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class LongMemConfig(LocalConfig):
+class LongMemConfig(LocalConfig, CacheConfig):
     """The paper's hyper-parameters (Table 8) and the choices that the paper and the released code make differently.
 
     Attributes:
@@ -73,7 +73,9 @@ class LongMemConfig(LocalConfig):
         "schedule": "polynomial",
         "warmup": 0.0,
     }
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "csz", "storage_dtype", "stored_in", "index"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset(
+        {"N", "M", "K", "cache", "csz", "storage_dtype", "stored_in", "index"}
+    )
 
     M: pydantic.NonNegativeInt = 65536
     K: pydantic.PositiveInt = 64

@@ -79,13 +79,13 @@ class LongMemFormula(LocalFormula):
 
     def skim(self, spans: Sequence[Span]) -> int | None:
         """The backbone up to the highest layer that a bank holds; a sliding view needs all of it."""
-        if self.config.local == "sliding":
+        if self.config.local == "sliding" or self.local.storage:
             return None
         return self.up_to(max(self.reading) + 1, spans)
 
     def state_bytes(self, length: int) -> int:
         """Bytes of the local context in both networks, and of the bank with its mean keys."""
-        side = self.model.cache_bytes(self.used(length), self.blocks)
+        side = self.view_bytes(self.used(length), self.blocks)
         banked = self.banked(self.segments.bounds(length)[0])
         bank = bank_bytes(self.model, banked, self.config.csz, len(set(self.reading)), self.config.storage_dtype)
         return super().state_bytes(length) + side + bank

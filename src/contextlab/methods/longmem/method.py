@@ -50,7 +50,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
         if backbone.slopes_H is not None and (config.local == "sliding" or config.softmax == "joint"):
             raise UserError("An ALiBi model has no place for memory in its view: use local=cold and softmax=gate.")
         self.parts = attention.anatomy(backbone.model)
-        self.view = local_view(backbone, config.local, config.N, config.sinks)
+        self.view = local_view(backbone, config.local, config.N, config.sinks, config.cache)
         self.local = self.view.local
         if config.csz > self.local.segment:
             raise UserError(
@@ -75,8 +75,9 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
     def capabilities(self) -> Capabilities:
         """Those of its local context; rows that share a bank find each other's tokens in it."""
         config = self.config
-        apart, few_bits = config.bank_scope != "shared", config.storage_dtype in BITS
-        return dataclasses.replace(super().capabilities, independent_rows=apart, few_bits=few_bits)
+        view, apart = super().capabilities, config.bank_scope != "shared"
+        few_bits = view.few_bits or config.storage_dtype in BITS
+        return dataclasses.replace(view, independent_rows=apart, few_bits=few_bits)
 
     @property
     def twin(self) -> str:
@@ -111,9 +112,9 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
         return LongMemState(
             empty.length_B,
             empty.pending_BC,
-            dataclasses.replace(empty.kv, raw=raw),
+            empty.kv.with_raw(raw),
             empty.left_B,
-            side_kv=backbone.empty_kv(rows, len(self.side.blocks)),
+            side_kv=self.local.stored(backbone.empty_kv(rows, len(self.side.blocks))),
             bank=empty_bank(banks, config.csz, config.storage_dtype, config.stored_in),
         )
 
@@ -178,7 +179,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
         """Read blocks that complete their segments and are not scored: a bank needs the cached layers, no more; what
         stays in view needs all of the step.
         """
-        if self.config.local == "sliding":
+        if self.config.local == "sliding" or self.local.storage:
             return None
         self._check_level(state, lengths_B)
         layout, layers = self.local.layout(state, tokens_Bt.shape[1]), self.side.banked

@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 
 import pydantic
 
-from contextlab.methods.local_cache import LocalConfig
+from contextlab.methods.local_cache import CacheConfig, LocalConfig
 from contextlab.methods.low_rank import LowRankConfig
 from contextlab.methods.sliding import Local
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class MemTRMConfig(LocalConfig, LowRankConfig):
+class MemTRMConfig(LocalConfig, LowRankConfig, CacheConfig):
     """The paper's hyper-parameters, and how much of the backbone is trained.
 
     Attributes:
@@ -29,7 +29,7 @@ class MemTRMConfig(LocalConfig, LowRankConfig):
         rank: of the low-rank update of the memory layer and of those above it, 0 to train the gate alone.
     """
 
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "K", "cache"})
 
     M: pydantic.PositiveInt = 65536
     K: pydantic.PositiveInt = 32

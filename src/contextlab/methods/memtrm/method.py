@@ -66,7 +66,7 @@ class MemTRM(SegmentMethod[MemTRMConfig, MemTRMState]):
 
     def __init__(self, backbone: Backbone, config: MemTRMConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.view = local_view(backbone, self.config.local, self.config.N, self.config.sinks)
+        self.view = local_view(backbone, self.config.local, self.config.N, self.config.sinks, self.config.cache)
         self.local = self.view.local
         self.memory_layer = layer_of_bank(self.config.memory_layer, backbone.layers)
         self.parts = self._parts()
@@ -101,7 +101,7 @@ class MemTRM(SegmentMethod[MemTRMConfig, MemTRMState]):
     def begin(self, empty: LocalState, ahead: Lengths | None) -> MemTRMState:
         """With an empty bank."""
         backbone = self.backbone
-        kv = dataclasses.replace(empty.kv, raw=frozenset({self.memory_layer}))
+        kv = empty.kv.with_raw(frozenset({self.memory_layer}))
         like = torch.empty(0, dtype=dtype_named(self.config.storage_dtype), device=backbone.device)
         bank = empty_kv(1, (empty.batch_size, backbone.kv_heads, backbone.head_width), like)
         return MemTRMState(empty.length_B, empty.pending_BC, kv, empty.left_B, bank)
@@ -113,7 +113,7 @@ class MemTRM(SegmentMethod[MemTRMConfig, MemTRMState]):
 
     def skim(self, state: MemTRMState, tokens_Bt: Tensor, lengths_B: Tensor) -> MemTRMState | None:
         """Read segments that start cold and are not scored up to the memory layer: the bank needs no more."""
-        if self.local.keep_last or self.parts is None:
+        if self.local.keep_last or self.local.storage or self.parts is None:
             return None
         reader = CacheReader(self.backbone, state.kv, self.local.layout(state, tokens_Bt.shape[1]))
         hidden_BtC = self.parts.embed(tokens_Bt, reader.layout.position_BT)

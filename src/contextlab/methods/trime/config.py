@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import pydantic
 
-from contextlab.methods.local_cache import LocalConfig
+from contextlab.methods.local_cache import CacheConfig, LocalConfig
 from contextlab.methods.low_rank import LowRankConfig
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class TRIMEConfig(LocalConfig, LowRankConfig):
+class TRIMEConfig(LocalConfig, LowRankConfig, CacheConfig):
     """The paper's hyper-parameters, and how much of the backbone is trained.
 
     Attributes:
@@ -25,7 +25,7 @@ class TRIMEConfig(LocalConfig, LowRankConfig):
     # A batch begins without memory and holds as many segments as the paper's, whose 12,288 positions are four of them:
     # every representation in memory is of the present weights and gets a gradient.
     training_defaults: ClassVar[Mapping[str, Any]] = {"segments": 4, "rows": 1, "sequence": "segment"}
-    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "temperature"})
+    free_at_test: ClassVar[frozenset[str]] = frozenset({"N", "M", "cache", "temperature"})
 
     M: pydantic.NonNegativeInt = 12288
     temperature: pydantic.PositiveFloat = 1.0

@@ -54,7 +54,7 @@ class TRIME(SegmentMethod[TRIMEConfig, TRIMEState]):
 
     def __init__(self, backbone: Backbone, config: TRIMEConfig | None = None) -> None:
         super().__init__(backbone, config)
-        self.local = LocalCache(self.config.length(backbone.max_positions))
+        self.local = LocalCache(self.config.length(backbone.max_positions), storage=self.config.cache)
         network = backbone
         if self.config.rank:
             network = updated = self.config.updated(backbone)
