@@ -16,7 +16,7 @@ from torch import Tensor
 QUERIES_AT_ONCE = 256
 
 
-class QueryBlock(NamedTuple):
+class SeenBlock(NamedTuple):
     """Consecutive queries, and the keys from the first to the last that one of them attends to.
 
     Attributes:
@@ -30,18 +30,18 @@ class QueryBlock(NamedTuple):
     mask: Tensor | None
 
 
-def blocks(mask: Tensor | None) -> list[QueryBlock]:
+def blocks(mask: Tensor | None) -> list[SeenBlock]:
     """The blocks of a mask `(..., T, S)`, bool or added to the logits, where -inf hides a key.
 
     No mask, a mask of few queries, or of one row or one column for all of them, is one block of all keys.
     """
     if mask is None or mask.shape[-2] <= QUERIES_AT_ONCE or mask.shape[-1] == 1:
-        return [QueryBlock(slice(None), slice(None), mask)]
+        return [SeenBlock(slice(None), slice(None), mask)]
     queries, keys = mask.shape[-2:]
     spans = [slice(begin, min(begin + QUERIES_AT_ONCE, queries)) for begin in range(0, queries, QUERIES_AT_ONCE)]
     each = mask.detach().reshape(-1, queries, keys)
     chosen = [_keys(each[:, span]) for span in spans]
-    return [QueryBlock(span, keys, mask[..., span, keys]) for span, keys in zip(spans, chosen, strict=True)]
+    return [SeenBlock(span, keys, mask[..., span, keys]) for span, keys in zip(spans, chosen, strict=True)]
 
 
 def _keys(mask: Tensor) -> slice:
