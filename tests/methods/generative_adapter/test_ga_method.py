@@ -57,6 +57,27 @@ def test_every_law(tmp_path, around):
     assert broken(lambda b: randomised(b, tmp_path / "w.safetensors"), *FAMILIES, around=around) == {}
 
 
+@torch.no_grad()
+def test_a_decay_lets_every_older_chunk_count_less(backbone, tmp_path):
+    """However a chunk is divided into calls, and after a call of no tokens, S is multiplied once a chunk."""
+    method = randomised(backbone, tmp_path / "w.safetensors", decay=0.25)
+    text, alone = tokens(1, 96), []
+    for begin in range(0, 96, 32):
+        # Weights change what later chunks are read as: every chunk here is the first of a text.
+        state, _ = method.read(method.start(), text[:, begin : begin + 32])
+        alone.append(state.S_BLRR[:, 0])
+    state = method.start()
+    for begin, end in ((0, 20), (20, 32), (32, 32), (32, 60), (60, 96)):
+        state, _ = method.read(state, text[:, begin:end])
+    # The lowest adapted layer is before all weights that are changed.
+    torch.testing.assert_close(state.S_BLRR[:, 0], alone[0] / 16 + alone[1] / 4 + alone[2], **CLOSE)
+
+
+@pytest.mark.parametrize("around", PARTS)
+def test_every_law_with_a_decay(tmp_path, around):
+    assert broken(lambda b: randomised(b, tmp_path / "w.safetensors", decay=0.5), FAMILIES[0], around=around) == {}
+
+
 def test_untrained_it_is_the_window_bitwise(backbone):
     adapter, window = untrained(backbone), Window(backbone, WindowConfig(N=32))
     text = tokens(2, 100)
@@ -105,10 +126,10 @@ def test_reading_in_pieces_over_the_end_of_the_context_changes_nothing(method):
         torch.testing.assert_close(torch.cat((first, second), dim=1), whole, **CLOSE)
 
 
-@pytest.mark.parametrize("normalisation", ["svd", "polar"])
+@pytest.mark.parametrize(("normalisation", "decay"), [("svd", 1.0), ("polar", 1.0), ("svd", 0.5)])
 @torch.no_grad()
-def test_all_chunks_at_once_give_what_streaming_gives(backbone, tmp_path, normalisation):
-    method = randomised(backbone, tmp_path / "w.safetensors", normalisation=normalisation)
+def test_all_chunks_at_once_give_what_streaming_gives(backbone, tmp_path, normalisation, decay):
+    method = randomised(backbone, tmp_path / "w.safetensors", normalisation=normalisation, decay=decay)
     text = tokens(2, 90)
     state = method.start(2, ahead=Lengths(90))
     hidden = []

@@ -21,7 +21,8 @@ from contextlab.methods.targets import Pair
 class Adapter:
     """Contexts as sums of their states, one a row: S of every adapted layer, before it is normalised.
 
-    S is a sum over tokens, so contexts that were read on their own are joined by `+` and taken away by `-`.
+    S is a sum over tokens, so contexts that were read on their own are joined by `+` and taken away by `-`; with a
+    decay, neither of the two is the older one then.
 
     Attributes:
         S_BLRR: S of every row and adapted layer.

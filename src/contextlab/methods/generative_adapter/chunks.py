@@ -30,12 +30,15 @@ def read_chunks(generator: Generator, tokens_BnT: Tensor, lengths_Bn: Tensor | N
     rows, count, length = tokens_BnT.shape
     steps = torch.arange(length, device=tokens_BnT.device)
     real_NT = None if lengths_Bn is None else steps < lengths_Bn.flatten()[:, None]
+    chunk_n = torch.arange(count, device=tokens_BnT.device)
+    age_nn = (chunk_n[:, None] - chunk_n).clamp(min=0)
+    weight_nn = torch.tril(torch.as_tensor(generator.config.decay, dtype=torch.float64) ** age_nn)
     sums: list[Tensor] = []
     pairs: list[Pair] = []
 
     def enter(i: int, hidden_NTC: Tensor) -> None:
         gram_BnRR = generator.layer(i).gram(hidden_NTC, real_NT).unflatten(0, (rows, count))
-        sum_BnRR = gram_BnRR.cumsum(1)
+        sum_BnRR = torch.einsum("im,bmrs->birs", weight_nn.to(gram_BnRR.dtype), gram_BnRR)
         before_BnRR = torch.cat((torch.zeros_like(sum_BnRR[:, :1]), sum_BnRR[:, :-1]), dim=1)
         sums.append(sum_BnRR)
         pairs.append(generator.pair(i, before_BnRR.flatten(0, 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
@@ -30,6 +30,7 @@ class GenerativeAdapterConfig(MethodConfig):
         oversampling: further directions that `svd-lowrank` looks at; the released code has none.
         steps: Newton-Schulz iterations of `polar`; 20 bring singular values above 1e-3 of the norm to one.
         rms_norm: whether states are RMS-normalised, with a learned gain, before they enter S, as in the released code.
+        decay: of S, by which it is multiplied where a chunk begins: old chunks then count less; 1 is the paper's sum.
         modules: patterns, separated by |, of the linear layers inside the blocks that are adapted.
         seed: of the initialisation and of `svd-lowrank`.
         weights: a trained generator: `auto`, the one that comes with the package, where one fits; `none`, as
@@ -49,6 +50,7 @@ class GenerativeAdapterConfig(MethodConfig):
     oversampling: pydantic.NonNegativeInt = 0
     steps: pydantic.PositiveInt = 20
     rms_norm: bool = True
+    decay: Annotated[float, pydantic.Field(gt=0, le=1)] = 1.0
     modules: str = OUTPUT_PROJECTIONS
     seed: int = 0
     weights: Weights = "auto"

@@ -98,7 +98,9 @@ class GenerativeAdapter(WeightsMethod[GenerativeAdapterConfig, AdapterState]):
         read = self.local.after(state, readers, lengths_B, self.backbone)
         if not learning:
             return read, hidden_BtC
-        read = dataclasses.replace(read, S_BLRR=state.S_BLRR + torch.stack(grams, dim=1))
+        begun_B = (state.kv.used_B == 0) & (lengths_B > 0)
+        S_BLRR = torch.where(begun_B[:, None, None, None], self.config.decay * state.S_BLRR, state.S_BLRR)
+        read = dataclasses.replace(read, S_BLRR=S_BLRR + torch.stack(grams, dim=1))
         if not bool(ended_B.any()):
             return read, hidden_BtC
         ended = ended_B.nonzero()[:, 0]
