@@ -18,6 +18,7 @@ from torch import Tensor
 
 from contextlab.errors import UserError
 from contextlab.states import Owner, State
+from contextlab.tensors import require
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,9 +79,13 @@ def check_tokens(tokens: Tensor, vocabulary: int | None) -> None:
     """Refuse ids outside of a vocabulary.
 
     Raises:
-        UserError: naming the first of them.
+        UserError: naming the first of them; of ids on a device, see `tensors.require`.
     """
     if not tokens.numel():
+        return
+    if not tokens.is_cpu:  # naming it would have to wait for the device
+        known = (tokens >= 0) & (tokens < (MOST_SEED if vocabulary is None else vocabulary))
+        require(known.all(), "There is a token that is not in the vocabulary.")
         return
     least, most = torch.stack(torch.aminmax(tokens)).tolist()
     if least < 0 or (vocabulary is not None and most >= vocabulary):
@@ -108,7 +113,7 @@ def _read(method: Owner, state: object, tokens_BT: Tensor, lengths_B: Tensor | N
     check_tokens(tokens_BT, method.backbone.vocab_size)
     if lengths_B is None:
         return
-    _tensor("lengths", lengths_B, 1, device)
+    _tensor("lengths", lengths_B, 1)
     least, most = torch.stack(torch.aminmax(lengths_B)).tolist() if len(lengths_B) == rows else (-1, 0)
     if least < 0 or most > tokens_BT.shape[1]:
         raise UserError(f"Lengths must be {rows} numbers from 0 to {tokens_BT.shape[1]}, one of each row of tokens.")
@@ -174,14 +179,14 @@ def _state(method: Owner, state: object) -> tuple[int, torch.device]:
             f"This state belongs to another method, backbone or settings ({type(state.owner).__name__}): "
             "use it with the one that made it."
         )
-    return state.batch_size, state.length_B.device
+    return state.batch_size, state.device
 
 
-def _tensor(name: str, value: Any, dimensions: int, device: torch.device) -> None:
+def _tensor(name: str, value: Any, dimensions: int, device: torch.device | None = None) -> None:
     if not isinstance(value, Tensor) or value.dtype != torch.int64 or value.dim() != dimensions:
         shape = "one row of ids per text" if dimensions == 2 else "one number per row"
         raise UserError(f"{name.capitalize()} must be a tensor of int64 with {dimensions} dimensions, {shape}.")
-    if value.device != device:
+    if device is not None and value.device != device:
         raise UserError(f"The {name} are on {value.device} and the state is on {device}: move one of them.")
 
 

@@ -222,7 +222,7 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
         Returns:
             `logprobs_BNM`, float32, 0 after a candidate's end.
         """
-        tokens_NM, lengths_N = pad(candidates, state.length_B.device)
+        tokens_NM, lengths_N = pad(candidates, state.device)
         rows, count = state.batch_size, len(candidates)
         _, logprobs = self.read(state.fork(count), tokens_NM.repeat(rows, 1), lengths_N.repeat(rows))
         assert logprobs is not None
@@ -239,7 +239,7 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
         Returns:
             `logprobs_BNM`, float32, 0 after a candidate's end and where a row has fewer candidates than another.
         """
-        tokens_BNM, lengths_BN = pad_rows(candidates, state.length_B.device)
+        tokens_BNM, lengths_BN = pad_rows(candidates, state.device)
         count = lengths_BN.shape[1]
         _, logprobs = self.read(state.fork(count), tokens_BNM.flatten(0, 1), lengths_BN.flatten())
         assert logprobs is not None
@@ -354,7 +354,7 @@ class _Continuation:
 
     def __call__(self, chosen_B: Tensor | None) -> Tensor:
         """`logprobs_BV` after one more token of every row."""
-        device = self.state.length_B.device
+        device = self.state.device
         tokens_BT, lengths_B = pad(self.prompts, device) if chosen_B is None else (chosen_B[:, None].to(device), None)
         self.state, _ = self.method.read(self.state, tokens_BT, lengths_B, logprobs=False)
         return self.method.next_logprobs(self.state)

@@ -161,9 +161,14 @@ class State:
         chosen: Self = _walk(self, "", lambda name, tensor: _rows_of(rows_B, tensor, others[name]))
         return chosen.own(self.owner)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its numbers are; counts of rows are on the host."""
+        return self.pending_BC.device
+
     def to(self, device: torch.device | str) -> Self:
-        """The state on another device."""
-        return self.map(lambda tensor: tensor.to(device))
+        """The state on another device; counts of rows stay on the host."""
+        return self.map(lambda tensor: tensor if is_count(tensor) else tensor.to(device))
 
     def save(self, path: Path | str) -> None:
         """Write all tensors to one safetensors file, with what the state belongs to.
@@ -186,6 +191,14 @@ class State:
         stored = load(path, self.tensors(), wanted)
         loaded: Self = _walk(self, "", lambda name, _: stored[name])
         return loaded.own(self.owner)
+
+
+def is_count(tensor: Tensor) -> bool:
+    """Whether a tensor of a state has one whole number for every row: how far it has read, how many slots it uses.
+
+    What a call does next depends on these numbers, so that they are on the host: no call waits for a device.
+    """
+    return tensor.dim() == 1 and tensor.dtype == torch.int64
 
 
 S = TypeVar("S", bound=State)
@@ -260,8 +273,7 @@ def load(path: Path | str, like: Mapping[str, Tensor], wanted: Mapping[str, str]
     Raises:
         UserError: when the file is broken, or holds the state of another method, backbone or settings.
     """
-    device = next(iter(like.values())).device
-    stored, about = tensors.read(path, device)
+    stored, about = tensors.read(path)
     for part, value in (wanted or {}).items():
         if about.get(part) != value:
             what = "no state" if part == "kind" else f"the state of another method or backbone (its {part} differ)"
@@ -274,7 +286,7 @@ def load(path: Path | str, like: Mapping[str, Tensor], wanted: Mapping[str, str]
             _fits(name, tensor, like[name], rows)
     except Misfit as misfit:
         raise unfit(path, misfit) from None
-    return stored
+    return {name: tensor.to(like[name].device) for name, tensor in stored.items()}
 
 
 def unfit(path: Path | str, misfit: Misfit) -> UserError:

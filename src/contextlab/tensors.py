@@ -51,6 +51,19 @@ FEWEST = 1024
 """Numbers of the smallest matrix that is stored in 8 bits: smaller ones save little, and may be sensitive."""
 
 
+def require(holds: Tensor, otherwise: str) -> None:
+    """Refuse to go on where a condition on tensors does not hold. No call waits for a device: there it is the device
+    that refuses, in words of its own.
+
+    Raises:
+        UserError: on a CPU.
+    """
+    if not holds.is_cpu:
+        torch._assert_async(holds, otherwise)
+    elif not bool(holds):
+        raise UserError(otherwise)
+
+
 def read(path: Path | str, device: torch.device | str = "cpu", *, sealed: Collection[str] = ()) -> Stored:
     """The tensors of a safetensors file by name, each in memory of its own, and the file's metadata.
 

@@ -14,19 +14,22 @@ from contextlab.errors import UserError
 
 
 def pad(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Right-pad token lists to `tokens_BT` with `lengths_B`, both int64."""
+    """Right-pad token lists to `tokens_BT`, on a device, with `lengths_B`, on the host; both int64."""
     lengths = [len(sequence) for sequence in sequences]
     tokens_BT = torch.zeros(len(sequences), max(lengths, default=0), dtype=torch.int64)
     for row, sequence in enumerate(sequences):
         tokens_BT[row, : lengths[row]] = torch.as_tensor(sequence, dtype=torch.int64)
-    return tokens_BT.to(device), torch.tensor(lengths, dtype=torch.int64, device=device)
+    return tokens_BT.to(device), torch.tensor(lengths, dtype=torch.int64)
 
 
 def pad_rows(rows: Sequence[Sequence[Sequence[int]]], device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Right-pad every row's own token lists to `tokens_BNM` with `lengths_BN`, both int64; 0 where a row has fewer."""
+    """Right-pad every row's own token lists; see `pad`: `tokens_BNM` with `lengths_BN`, 0 where a row has fewer."""
     most = max(map(len, rows), default=0)
     tokens, lengths = pad([sequence for row in rows for sequence in (*row, *[()] * (most - len(row)))], device)
     return tokens.view(len(rows), most, -1), lengths.view(len(rows), most)
+
+
+NO_TOKEN = -1
 
 
 class Writer:
@@ -41,7 +44,8 @@ class Writer:
 
     def __init__(self, max_new_tokens: int, stop: Sequence[int], temperature: float, seed: int) -> None:
         self.max_new_tokens, self.stop, self.temperature = max_new_tokens, stop, temperature
-        self._generator = torch.Generator().manual_seed(seed)
+        self.seed = seed
+        self._generator: torch.Generator | None = None
 
     def write(self, rows: int, after: Callable[[Tensor | None], Tensor]) -> list[list[int]]:
         """The tokens of every row; `after(chosen_B)` is `logprobs_BV` after one more token, at first after none."""
@@ -49,19 +53,24 @@ class Writer:
         open_rows = set(range(rows))
         chosen_B = None
         while open_rows and max(map(len, written)) < self.max_new_tokens:
-            chosen_B = _choose(after(chosen_B).cpu(), self.temperature, self._generator)
+            chosen_B = self._choose(after(chosen_B))
+            tokens = chosen_B.tolist()
+            if NO_TOKEN in tokens:
+                raise UserError("The probabilities of the next token are not numbers: try float32, or other weights.")
             for row in sorted(open_rows):
-                token = int(chosen_B[row])
-                if token in self.stop:
+                if tokens[row] in self.stop:
                     open_rows.discard(row)
                 else:
-                    written[row].append(token)
+                    written[row].append(tokens[row])
         return written
 
-
-def _choose(logprobs_BV: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    if bool(logprobs_BV.isnan().any()):
-        raise UserError("The probabilities of the next token are not numbers: try float32, or other weights.")
-    if temperature == 0:
-        return logprobs_BV.argmax(dim=-1)
-    return torch.multinomial((logprobs_BV / temperature).softmax(-1), 1, generator=generator)[:, 0]
+    def _choose(self, logprobs_BV: Tensor) -> Tensor:
+        """A token of every row, on the device of the probabilities; `NO_TOKEN` where one of these is no number."""
+        broken_B = logprobs_BV.isnan().any(-1)
+        if self.temperature == 0:
+            return logprobs_BV.argmax(dim=-1).masked_fill(broken_B, NO_TOKEN)
+        if self._generator is None:
+            self._generator = torch.Generator(logprobs_BV.device).manual_seed(self.seed)
+        weights_BV = (logprobs_BV / self.temperature).softmax(-1).masked_fill(broken_B[:, None], 1.0)
+        drawn_B = torch.multinomial(weights_BV, 1, generator=self._generator)[:, 0]
+        return drawn_B.masked_fill(broken_B, NO_TOKEN)

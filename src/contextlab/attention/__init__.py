@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlab.attention.cache import KV, Allocate, Buffers, Growth, empty_kv
+from contextlab.attention.cache import KV, Allocate, Buffers, Growth, after, empty_kv
 from contextlab.attention.reader import CacheReader, Layout, sdpa
 from contextlab.attention.rotary import Positions, per_head, rotate
 from contextlab.attention.seam import (
@@ -27,6 +27,7 @@ __all__ = [
     "Growth",
     "Layout",
     "Positions",
+    "after",
     "anatomy",
     "attending",
     "empty_kv",

@@ -73,7 +73,7 @@ class KV:
     Attributes:
         k: per layer, `k_BKSD`, with RoPE where the model has it.
         v: per layer, `v_BKSD`.
-        used_B: slots in use per row; what lies after them is padding.
+        used_B: slots in use per row, on the host; what lies after them is padding.
         raw: layers whose keys are cached without RoPE, for methods that use them so; RoPE is applied in every pass.
         buffers: where the tensors begin a larger piece of memory, that memory; it is no part of the value.
     """
@@ -98,6 +98,10 @@ class KV:
     def level(self) -> bool:
         """Whether all rows use all slots."""
         return bool((self.used_B == self.slots).all())
+
+    def next_positions(self, count: int) -> Tensor:
+        """`position_BT` of the next tokens of every row, on the device."""
+        return after(self.used_B, torch.arange(count, device=self.k[0].device))
 
     def replace(self, k: Layers, v: Layers, used_B: Tensor) -> KV:
         """Other keys, of the same kind, and values."""
@@ -183,11 +187,14 @@ class KV:
 
     def moved(self, distance: Tensor | Layers, positions: Positions) -> KV:
         """Keys rotated on by so many positions: `distance_BS` for all layers and heads, or `distance_BKS` per layer."""
+        if not self.k:
+            return self
         if isinstance(distance, Tensor):
-            rotary = per_head(positions, distance) if bool(distance.any()) else None
+            rotary = per_head(positions, distance.to(self.k[0].device)) if bool(distance.any()) else None
             rotaries = [rotary] * len(self.k)
         else:
-            rotaries = [of_heads(positions, part) if bool(part.any()) else None for part in distance]
+            device = self.k[0].device
+            rotaries = [of_heads(positions, part.to(device)) if bool(part.any()) else None for part in distance]
         k = (
             x if layer in self.raw or rotary is None else _rotated_on(x, rotary)
             for layer, (x, rotary) in enumerate(zip(self.k, rotaries, strict=True))
@@ -288,8 +295,21 @@ def empty_kv(layers: int, shape_BKD: tuple[int, int, int], like: Tensor, raw: fr
     """A cache without tokens, of `like`'s dtype and device."""
     rows, heads, width = shape_BKD
     none = like.new_zeros(rows, heads, 0, width)
-    used_B = torch.zeros(rows, dtype=torch.int64, device=like.device)
+    used_B = torch.zeros(rows, dtype=torch.int64)
     return KV((none,) * layers, (none,) * layers, used_B, raw)
+
+
+def after(first_B: Tensor, step: Tensor) -> Tensor:
+    """`position_BT`, on the device of the steps, of tokens so many steps after the first ones of their rows.
+
+    Args:
+        first_B: on the host.
+        step: `step_T`, or `step_BT`.
+    """
+    if bool((first_B == first_B[:1]).all()):
+        moved = step + int(first_B[0])
+        return moved if moved.dim() > 1 else moved.expand(len(first_B), -1)
+    return first_B.to(step.device)[:, None] + step
 
 
 def _rotated_on(x_BKSD: Tensor, rotary: Rotary) -> Tensor:
@@ -302,7 +322,7 @@ def _pick(x_BKSD: Tensor, slots: Tensor) -> Tensor:
     """Slots of every row, `slots_BS`, or of every row and head, `slots_BKS`."""
     if slots.shape[-1] == 0:  # a slice would keep all of the memory
         return x_BKSD.new_zeros(*x_BKSD.shape[:2], 0, x_BKSD.shape[3])
-    index = slots.clamp(max=x_BKSD.shape[2] - 1)[..., None]
+    index = slots.to(x_BKSD.device).clamp(max=x_BKSD.shape[2] - 1)[..., None]
     index = index if slots.dim() == 3 else index[:, None]
     return x_BKSD.gather(2, index.expand(-1, x_BKSD.shape[1], -1, x_BKSD.shape[3]))
 

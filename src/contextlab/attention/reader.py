@@ -73,12 +73,10 @@ class CacheReader:
 
     def __init__(self, positions: Positions, kv: KV, layout: Layout) -> None:
         self.positions, self.kv, self.layout = positions, kv, layout
-        rows = layout.position_BT.shape[0]
         self.cached = kv.slots
         tail_BP = layout.tail_position_BP if layout.tail_position_BP is not None else layout.position_BT[:, :0]
         self.shared = self.cached - tail_BP.shape[1]
-        slots_BS = torch.arange(self.shared, device=layout.position_BT.device).expand(rows, -1)
-        self.key_position_BS = torch.cat((slots_BS, tail_BP, layout.position_BT), dim=1)
+        self.key_position_BS = _after_slots(self.shared, tail_BP, layout.position_BT)
         self._growth = Growth(kv, layout.position_BT.shape[1])
         self.k, self.v = self._growth.k, self._growth.v
         self._q_rotary = per_head(positions, layout.position_BT)
@@ -110,7 +108,8 @@ class CacheReader:
         query, key = self.layout.position_BT[:, :, None], self.key_position_BS[:, None, :]
         seen_BTS = key <= query
         slot = torch.arange(key.shape[-1], device=key.device)
-        seen_BTS &= (slot >= self.shared) | (slot < self.kv.used_B[:, None, None])
+        if not self.kv.level:
+            seen_BTS &= (slot >= self.shared) | (slot < self.kv.used_B.to(slot.device)[:, None, None])
         if self.layout.group_T is not None:
             of_cache = self.layout.group_T.new_full((self.shared,), -1)
             tail_P = self.layout.tail_group_P if self.layout.tail_group_P is not None else of_cache[:0]
@@ -142,3 +141,12 @@ class CacheReader:
         distance = self.key_position_BS[:, None, None, :] - self.layout.position_BT[:, None, :, None]
         bias = slopes_H.to(dtype)[:, None, None] * distance.to(dtype)
         return bias.masked_fill(~seen, float("-inf"))
+
+
+def _after_slots(slots: int, *positions_BP: Tensor) -> Tensor:
+    """Positions of keys: so many slots in their order, then others; equal rows lie in the memory of one."""
+    rows = positions_BP[0].shape[0]
+    if rows > 1 and all(part.stride(0) == 0 or not part.numel() for part in positions_BP):
+        return _after_slots(slots, *(part[:1] for part in positions_BP)).expand(rows, -1)
+    slots_BS = torch.arange(slots, device=positions_BP[0].device).expand(rows, -1)
+    return torch.cat((slots_BS, *positions_BP), dim=1)

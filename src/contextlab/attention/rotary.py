@@ -59,4 +59,6 @@ def of_heads(positions: Positions, position_BKS: Tensor) -> Rotary | None:
 
 def same_rows(x: Tensor) -> Tensor:
     """One row for all where the rows are equal, so that masks and rotations are built once."""
-    return x[:1] if x.shape[0] > 1 and bool((x == x[:1]).all()) else x
+    if x.shape[0] == 1:
+        return x
+    return x[:1] if x.stride(0) == 0 or bool((x == x[:1]).all()) else x

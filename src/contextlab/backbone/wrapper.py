@@ -201,8 +201,13 @@ class Backbone:
 
     def _forward(self, position_BT: Tensor, attend: attention.Attend, **inputs: Tensor) -> Tensor:
         ids = position_BT % self.max_positions if self.learned_positions else torch.zeros_like(position_BT)
+        # A mask of four dimensions is taken as it is, while none makes transformers look at the ids, which waits for
+        # the device. Attention is a method's, and does not read it.
+        mask = torch.zeros(1, 1, 1, 1, device=position_BT.device)
         with attention.seam(self.config):
-            output = self.model.base_model(**inputs, position_ids=ids, use_cache=False, attend=attend)
+            output = self.model.base_model(
+                **inputs, attention_mask=mask, position_ids=ids, use_cache=False, attend=attend
+            )
         hidden_BTC: Tensor = output.last_hidden_state
         return hidden_BTC
 

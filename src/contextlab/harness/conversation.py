@@ -190,7 +190,7 @@ class Conversation:
 
     def _after(self, state: State, tokens: list[int]) -> State:
         with torch.set_grad_enabled(self.method.capabilities.needs_gradients):
-            tokens_BT = pad([tokens], state.length_B.device)[0]
+            tokens_BT = pad([tokens], state.device)[0]
             after: State = self.method.read(state, tokens_BT, logprobs=False)[0]
         return after
 

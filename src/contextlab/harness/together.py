@@ -274,7 +274,7 @@ class _Calls:
         tokens_BT = torch.nn.utils.rnn.pad_sequence([tokens_T for tokens_T, _ in texts], batch_first=True)
         lengths = [length for _, length in texts]
         level = min(lengths) == tokens_BT.shape[1]
-        lengths_B = None if level else torch.tensor(lengths, device=tokens_BT.device)
+        lengths_B = None if level else torch.tensor(lengths)
         after, logprobs_BT = self.method.read(state, tokens_BT, lengths_B, logprobs=logprobs)
         rows = RowState.of_all(after)
         if logprobs_BT is None:

@@ -67,7 +67,7 @@ class ChunkBank:
         Raises:
             UserError: when files are to be mapped into the memory of a GPU.
         """
-        if stored_in == "disk" and kv.used_B.device.type != "cpu":
+        if stored_in == "disk" and kv.k[0].device.type != "cpu":
             raise UserError("stored_in=disk is for models on a CPU: use stored_in=memory.")
         k, v = (tuple(x.to(dtype) for x in layers) for layers in (kv.k, kv.v))
         mean = KV(tuple(x.to(wide(x)) for x in kv.k), (), kv.used_B)
@@ -77,7 +77,7 @@ class ChunkBank:
     @property
     def used_B(self) -> Tensor:
         """Tokens of every row."""
-        return self.kv.used_B.to(self.mean.used_B.device)
+        return self.kv.used_B
 
     @property
     def unit(self) -> int:
@@ -151,7 +151,7 @@ class ChunkBank:
         kv = appended(self.kv, new.replace(k, v, new.used_B), most, self.stored_in)
         on_device: StoredIn = "disk" if self.stored_in == "disk" else "memory"
         mean = appended(self.mean, new_mean, most // csz, on_device)
-        beyond_B = whole_beyond(kv.used_B.to(new.used_B.device), most, csz)
+        beyond_B = whole_beyond(kv.used_B, most, csz)
         dropped_B = beyond_B if dropped_B is None else torch.maximum(beyond_B, dropped_B)
         kv, mean = without(kv, dropped_B), without(mean, dropped_B // csz)
         settle(kv, most + new.slots, self.stored_in)
@@ -174,15 +174,15 @@ class ChunkBank:
         The new keys have not been rounded to the type in which they are stored. A search has no gradient, nor have
         these.
         """
-        csz, layers, device = self.csz, len(new.k), new.used_B.device
-        left_B = self.kv.used_B.to(device) % csz
+        csz, layers, device = self.csz, len(new.k), new.k[0].device
+        left_B = self.kv.used_B % csz
         keys = KV((*(x.detach().to(wide(x)) for x in new.k), *scores), (), new.used_B)
         if bool(left_B.any()):
             longest = int(left_B.max())  # of the rows that a state has now
-            slots_BS = self.count_B[:, None] * csz + torch.arange(longest, device=device)
+            slots_BS = self.count_B[:, None] * csz + torch.arange(longest)
             open_scores = (x[:, :, :longest] for x in self.open_scores)
             old = KV(tuple(x.detach() for x in self.kv.k), (), self.kv.used_B)
-            tail = old.take(slots_BS.to(old.used_B.device), left_B)
+            tail = old.take(slots_BS, left_B)
             keys = KV((*(x.to(device, wide(x)) for x in tail.k), *open_scores), (), left_B).joined(keys)
         chunks, whole_B, left_B = keys.slots // csz, keys.used_B // csz, keys.used_B % csz
         in_chunks = [x_BKSD[:, :, : chunks * csz].unflatten(2, (chunks, csz)) for x_BKSD in keys.k]
@@ -190,7 +190,7 @@ class ChunkBank:
             return KV(tuple(x_BKncD.mean(3) for x_BKncD in in_chunks), (), whole_B), ()
         pairs = zip(in_chunks[:layers], in_chunks[layers:], strict=True)
         means = (mean_of_best(k_BKncD, score_BKnc1, self.representatives) for k_BKncD, score_BKnc1 in pairs)
-        slots_BS = whole_B[:, None] * csz + torch.arange(int(left_B.max()), device=device)
+        slots_BS = whole_B[:, None] * csz + torch.arange(int(left_B.max()))
         return KV(tuple(means), (), whole_B), KV(keys.k[layers:], (), keys.used_B).take(slots_BS, left_B).k
 
     def check(self, name: str, most: int) -> None:
@@ -201,7 +201,7 @@ class ChunkBank:
         """
         self.kv.check(f"{name}.kv", most)
         self.mean.check(f"{name}.mean", most // self.csz)
-        used_B = self.kv.used_B.to(self.mean.used_B.device)
+        used_B = self.kv.used_B
         if not torch.equal(self.mean.used_B, used_B // self.csz):
             raise states.Misfit(f"{name}.mean does not have one key for every chunk")
         if self.open_scores:
@@ -216,7 +216,7 @@ def best_chunks(
     if shared:  # the sum over heads is the inner product of all heads' queries and means, one after the other
         q_BKTD = of_key_heads(q_BHTD, mean_BKnD.shape[1])
         q_BHTD, mean_BKnD = (x.transpose(1, 2).flatten(2)[:, None] for x in (q_BKTD, mean_BKnD))
-    ids_BHTm, score_BHTm = chunk_topk(q_BHTD, mean_BKnD, count_B, take, index=index)
+    ids_BHTm, score_BHTm = chunk_topk(q_BHTD, mean_BKnD, count_B.to(q_BHTD.device), take, index=index)
     retrieved_BHTm = score_BHTm > float("-inf")
     if shared:
         ids_BHTm, retrieved_BHTm = (x.expand(-1, heads, -1, -1) for x in (ids_BHTm, retrieved_BHTm))
@@ -286,7 +286,6 @@ def without(kv: KV, dropped_B: Tensor) -> KV:
     """A cache without so many of the first slots of every row."""
     if not bool(dropped_B.any()):
         return kv
-    dropped_B = dropped_B.to(kv.used_B.device)
     kept_B = kv.used_B - dropped_B
     slots_S = torch.arange(int(kept_B.max()), device=kept_B.device)
     return kv.take(slots_S + dropped_B[:, None], kept_B)

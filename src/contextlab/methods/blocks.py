@@ -89,7 +89,7 @@ class BlockMethod(ContextMethod[C, S]):
         empty_B = state.length_B == 0
         if self.network is self.backbone or not bool(empty_B.any()):
             return state
-        pending_BC = torch.where(empty_B[:, None], self.network.after_bos(), state.pending_BC)
+        pending_BC = torch.where(empty_B.to(state.device)[:, None], self.network.after_bos(), state.pending_BC)
         return dataclasses.replace(state, pending_BC=pending_BC)
 
     @torch.no_grad()
@@ -181,25 +181,25 @@ class BlockMethod(ContextMethod[C, S]):
     def _consume(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None, collected: _Collected | None) -> S:
         """The state after the tokens; predictions are `collected` where they are wanted."""
         rows, length = tokens_BT.shape
-        left_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
+        left_B = torch.full((rows,), length) if lengths_B is None else lengths_B.cpu()
         done_B = torch.zeros_like(left_B)
         while bool((left_B > 0).any()):
             room_B = self.room(state)
             take_B = torch.minimum(left_B, room_B.clamp(max=BLOCK_TOKENS))
-            index_Bt, real_Bt = _positions(done_B, take_B, length)
-            tokens_Bt = tokens_BT.gather(1, index_Bt)
+            taken = Taken(done_B, take_B, tokens_BT)
             passing = collected is None and bool((left_B > take_B).all() and (take_B == room_B).all())
-            skimmed = self.skim(state, tokens_Bt, take_B) if passing else None
+            skimmed = self.skim(state, taken.tokens_Bt, take_B) if passing else None
             if skimmed is not None:
                 state = dataclasses.replace(skimmed, length_B=skimmed.length_B + take_B)
             else:
                 before_BC, head = state.pending_BC, self.head(state)
                 state = self.reserve(state, left_B)
-                state, hidden_BtC = self.step(state, tokens_Bt, take_B)
+                state, hidden_BtC = self.step(state, taken.tokens_Bt, take_B)
                 if collected is not None:
                     previous_BtC = torch.cat((before_BC[:, None], hidden_BtC[:, :-1]), dim=1)
-                    collected.add(head(previous_BtC, tokens_Bt), previous_BtC, index_Bt, real_Bt)
-                state = _advance(state, hidden_BtC, take_B)
+                    collected.add(head(previous_BtC, taken.tokens_Bt), previous_BtC, taken)
+                pending_BC = taken.last(hidden_BtC, state.pending_BC)
+                state = dataclasses.replace(state, length_B=state.length_B + take_B, pending_BC=pending_BC)
             done_B, left_B = done_B + take_B, left_B - take_B
         return state
 
@@ -211,23 +211,50 @@ class _Collected:
         self.hidden_BTC = hidden_BTC
         self.logprobs_BT = torch.zeros(tokens_BT.shape, dtype=dtype, device=tokens_BT.device)
 
-    def add(self, logprobs_Bt: Tensor, previous_BtC: Tensor, index_Bt: Tensor, real_Bt: Tensor) -> None:
+    def add(self, logprobs_Bt: Tensor, previous_BtC: Tensor, taken: Taken) -> None:
         """Add the predictions of a block and the hidden states before its tokens, at their positions in the call."""
-        real_logprobs_Bt = logprobs_Bt.masked_fill(~real_Bt, 0.0).to(self.logprobs_BT.dtype)
-        self.logprobs_BT.scatter_add_(1, index_Bt, real_logprobs_Bt)
+        taken.put(logprobs_Bt.to(self.logprobs_BT.dtype), self.logprobs_BT)
         if self.hidden_BTC is not None:
-            real_BtC = previous_BtC.masked_fill(~real_Bt[..., None], 0.0)
-            self.hidden_BTC.scatter_add_(1, index_Bt[..., None].expand_as(real_BtC), real_BtC)
+            taken.put(previous_BtC, self.hidden_BTC)
 
 
-def _positions(done_B: Tensor, take_B: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Positions of a block's tokens in the call, and which of them are real."""
-    steps = torch.arange(int(take_B.max()), device=take_B.device)
-    return (done_B[:, None] + steps).clamp(max=length - 1), steps < take_B[:, None]
+class Taken:
+    """The tokens that a block takes of a call: one stretch of all rows, or as many of each as it may read.
 
+    Args:
+        done_B: tokens of the call that were taken before, on the host.
+        take_B: tokens that are taken now, on the host.
+        tokens_BT: of the call.
 
-def _advance(state: S, hidden_BtC: Tensor, take_B: Tensor) -> S:
-    last_B11 = (take_B - 1).clamp(min=0)[:, None, None].expand(-1, 1, hidden_BtC.shape[-1])
-    last_BC = hidden_BtC.gather(1, last_B11)[:, 0]
-    pending_BC = torch.where(take_B[:, None] > 0, last_BC, state.pending_BC)
-    return dataclasses.replace(state, length_B=state.length_B + take_B, pending_BC=pending_BC)
+    Attributes:
+        tokens_Bt: of the block.
+    """
+
+    def __init__(self, done_B: Tensor, take_B: Tensor, tokens_BT: Tensor) -> None:
+        begin, count = int(done_B[0]), int(take_B.max())
+        self.whole = bool((done_B == begin).all() and (take_B == count).all())
+        self.stretch = slice(begin, begin + count)
+        if self.whole:
+            self.tokens_Bt = tokens_BT[:, self.stretch]
+            return
+        device = tokens_BT.device
+        self.take_B = take_B.to(device)
+        steps = torch.arange(count, device=device)
+        self.index_Bt = (done_B.to(device)[:, None] + steps).clamp(max=tokens_BT.shape[1] - 1)
+        self.real_Bt = steps < self.take_B[:, None]
+        self.tokens_Bt = tokens_BT.gather(1, self.index_Bt)
+
+    def put(self, x: Tensor, into: Tensor) -> None:
+        """Put what `(B, t, ...)` says of the block's tokens into that of the call, `(B, T, ...)`, which is 0 there."""
+        if self.whole:
+            into[:, self.stretch] = x
+            return
+        shape = (*self.index_Bt.shape, *[1] * (x.dim() - 2))
+        into.scatter_add_(1, self.index_Bt.view(shape).expand_as(x), x.masked_fill(~self.real_Bt.view(shape), 0.0))
+
+    def last(self, x_BtC: Tensor, before_BC: Tensor) -> Tensor:
+        """What a row's last token has; what was before where none is taken."""
+        if self.whole:
+            return x_BtC[:, -1].clone()  # a view would keep all of the block
+        last_B11 = (self.take_B - 1).clamp(min=0)[:, None, None].expand(-1, 1, x_BtC.shape[-1])
+        return torch.where(self.take_B[:, None] > 0, x_BtC.gather(1, last_B11)[:, 0], before_BC)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contextlab.attention import KV, Layout
+from contextlab.attention import KV, Layout, after
 from contextlab.backbone import Backbone
 from contextlab.writing import Writer, pad_rows
 
@@ -77,14 +77,15 @@ class Branches(Generic[S]):
         group_T = torch.arange(count, device=tokens_BNM.device).repeat_interleave(longest)
         steps_T = torch.arange(longest, device=tokens_BNM.device).repeat(count)
         tokens_BT = tokens_BNM.flatten(1)
-        layout = Layout(state.kv.used_B[:, None] + steps_T, group_T, self.band, self.first)
+        layout = Layout(after(state.kv.used_B, steps_T), group_T, self.band, self.first)
         hidden_BTC, _ = self.branch(state, tokens_BT, steps_T, layout, keep=False)
         hidden_BNMC = hidden_BTC.unflatten(1, (count, longest))
         before_BN1C = state.pending_BC[:, None, None].expand(-1, count, 1, -1)
         previous_BNMC = torch.cat((before_BN1C, hidden_BNMC[:, :, :-1]), dim=2)
         logprobs_BT = self.backbone.logprobs(previous_BNMC.flatten(1, 2), tokens_BT)
         logprobs_BNM = logprobs_BT.unflatten(1, (count, longest))
-        scores_BNM: Tensor = logprobs_BNM.masked_fill(steps_T[:longest] >= lengths_BN[..., None], 0.0)
+        after_BNM = steps_T[:longest] >= lengths_BN.to(steps_T.device)[..., None]
+        scores_BNM: Tensor = logprobs_BNM.masked_fill(after_BNM, 0.0)
         return scores_BNM
 
     def generate(self, state: S, prompts: Sequence[Sequence[int]], writer: Writer) -> list[list[int]]:
@@ -100,14 +101,14 @@ class _Growing(Generic[S]):
 
     def __init__(self, branches: Branches[S], state: S, prompts: Sequence[Sequence[int]]) -> None:
         self.branches, self.state, self.prompts = branches, state, prompts
-        self.used_B = state.kv.used_B
+        self.used_B, self.device = state.kv.used_B, state.pending_BC.device
         self.hidden_NC = state.pending_BC.expand(len(prompts), -1)
-        self.steps_P = self.group_P = self.used_B[:0]
-        self.length_N = torch.tensor([len(prompt) for prompt in prompts], device=self.used_B.device)
+        self.steps_P = self.group_P = torch.zeros(0, dtype=torch.int64, device=self.device)
+        self.length_N = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
 
     def __call__(self, chosen_N: Tensor | None) -> Tensor:
         """`logprobs_NV` after the prompts, then after one more token of each."""
-        device = self.used_B.device
+        device = self.device
         everyone_N = torch.arange(len(self.prompts), device=device)
         if chosen_N is None:
             tokens_T = torch.tensor([token for prompt in self.prompts for token in prompt], device=device).long()
@@ -122,9 +123,9 @@ class _Growing(Generic[S]):
         return self.branches.backbone.logprobs_of_all(self.hidden_NC)
 
     def _read(self, tokens_T: Tensor, group_T: Tensor, steps_T: Tensor) -> None:
-        branches, used_B1 = self.branches, self.used_B[:, None]
-        tail_1P = (used_B1 + self.steps_P, self.group_P)
-        layout = Layout(used_B1 + steps_T, group_T, branches.band, branches.first, *tail_1P)
+        branches, used_B = self.branches, self.used_B
+        tail_1P = (after(used_B, self.steps_P), self.group_P)
+        layout = Layout(after(used_B, steps_T), group_T, branches.band, branches.first, *tail_1P)
         hidden_1TC, self.state = branches.branch(self.state, tokens_T[None], steps_T, layout, keep=True)
         ends_T = torch.cat((group_T[1:] != group_T[:-1], group_T.new_ones(1, dtype=torch.bool)))
         self.hidden_NC = self.hidden_NC.index_copy(0, group_T[ends_T], hidden_1TC[0][ends_T])

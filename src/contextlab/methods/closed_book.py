@@ -63,7 +63,7 @@ class ClosedBook(ContextMethod[MethodConfig, State]):
 
     def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> State:
         """A state that only counts."""
-        zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=self.backbone.device)
+        zeros_B = torch.zeros(batch_size, dtype=torch.int64)
         return State(zeros_B, self.backbone.bos_hidden_C.expand(batch_size, -1))
 
     def read(
@@ -73,7 +73,7 @@ class ClosedBook(ContextMethod[MethodConfig, State]):
         logprobs_BT = None
         if logprobs:
             _, logprobs_BT = self.full.read(self.full.start(state.batch_size), tokens_BT, lengths_B)
-        read_B = lengths_B if lengths_B is not None else tokens_BT.shape[1]
+        read_B = lengths_B.cpu() if lengths_B is not None else tokens_BT.shape[1]
         return dataclasses.replace(state, length_B=state.length_B + read_B), logprobs_BT
 
     def score(self, state: State, candidates: Sequence[Sequence[int]]) -> Tensor:

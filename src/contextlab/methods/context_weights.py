@@ -89,7 +89,8 @@ class WeightsMethod(SegmentMethod[C, W]):
         if bool(context_ended_B.any()):
             # The last hidden state of a block is what predicts the next token: here, that of a question.
             hidden_BtC = hidden_BtC.clone()
-            hidden_BtC[context_ended_B, lengths_B[context_ended_B] - 1] = self.after_bos(state.pairs)[context_ended_B]
+            rows, lasts = (x.to(hidden_BtC.device) for x in (context_ended_B.nonzero()[:, 0], lengths_B - 1))
+            hidden_BtC[rows, lasts[rows]] = self.after_bos(state.pairs)[rows]
         return dataclasses.replace(state, left_B=left_B), hidden_BtC
 
     def chunk_after(self, read_B: Tensor, context_B: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from contextlab import states
-from contextlab.attention import KV, CacheReader, Layout, Positions
+from contextlab.attention import KV, CacheReader, Layout, Positions, after
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Lengths, MethodConfig, State
@@ -134,7 +134,7 @@ class LocalCache:
             ahead: what the first boundary is placed for; None for a method whose segments do not start cold.
         """
         first = self.first_segment(ahead)
-        zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
+        zeros_B = torch.zeros(batch_size, dtype=torch.int64)
         pending_BC = backbone.bos_hidden_C.expand(batch_size, -1)
         return LocalState(zeros_B, pending_BC, self.stored(backbone.empty_kv(batch_size)), zeros_B + first)
 
@@ -155,14 +155,13 @@ class LocalCache:
 
     def layout(self, state: LocalState, count: int) -> Layout:
         """The layout of `count` tokens, one after the other, that follow a state."""
-        steps_T = torch.arange(count, device=state.left_B.device)
-        return Layout(state.kv.used_B[:, None] + steps_T, None, self.band, self.keep_first)
+        return Layout(state.kv.next_positions(count), None, self.band, self.keep_first)
 
     def input_positions(self, state: LocalState, layout: Layout) -> Tensor:
         """`position_BT` for models that learn them: slots where a segment starts cold, else running on (circular)."""
         if not self.keep_last:
             return layout.position_BT
-        return layout.position_BT + (state.length_B - state.kv.used_B)[:, None]
+        return after(state.length_B - state.kv.used_B, layout.position_BT)
 
     def hidden(self, backbone: Backbone, state: LocalState, tokens_BT: Tensor, reader: CacheReader) -> Tensor:
         """`hidden_BTC` of tokens that lie after a state, with the attention and the layout of a reader."""
@@ -215,11 +214,13 @@ class LocalCache:
     ) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
         """The slots that stay, in their order, in the form of `importance`; and how many of every row."""
         parts = [importance] if isinstance(importance, Tensor) else list(importance)
+        used_B, ended_B = (x.to(parts[0].device) for x in (used_B, ended_B))
         stay = [self._stays(part, used_B, ended_B) for part in parts]
         used = [part.sum(-1).flatten(1) if part.dim() > 2 else part.sum(-1)[:, None] for part in stay]
         counts = torch.cat(used, dim=1)
         if bool((counts != counts[:, :1]).any()):
             raise UserError("Heads and layers must keep equally many slots: give none of them minus infinity alone.")
+        counts = counts.cpu()
         slots = tuple((~part).int().argsort(dim=-1, stable=True)[..., : int(counts.max())] for part in stay)
         return slots[0] if isinstance(importance, Tensor) else slots, counts[:, 0]
 

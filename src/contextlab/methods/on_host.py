@@ -19,10 +19,10 @@ def allocate(like: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def moved(kv: KV) -> KV:
     """A cache on the host; itself where it is there."""
-    if kv.used_B.device == HOST:
+    if kv.k[0].device == HOST:
         return kv
     k, v = (tuple(x.to(HOST) for x in layers) for layers in (kv.k, kv.v))
-    return kv.replace(k, v, kv.used_B.to(HOST))
+    return kv.replace(k, v, kv.used_B)
 
 
 def taken(x_BKncD: Tensor, chunks_n: Tensor, device: torch.device) -> Tensor:

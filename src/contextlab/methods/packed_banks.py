@@ -128,7 +128,7 @@ class PackedBank:
     def _unpacked(self, layer: int, chunks_n: Tensor) -> tuple[Tensor, Tensor]:
         """`k_BKncD` and `v_BKncD` of some packed chunks; anything in rows that have fewer of them."""
         groups, device, dtype = self.groups, chunks_n.device, self.open.kv.k[layer].dtype
-        there_n = chunks_n.to(self.kv.used_B.device)
+        there_n = chunks_n.to(self.kv.k[layer].device)
         keys_BKnX, values_BKnX = (on_host.taken(x[layer], there_n, device) for x in (self.kv.k, self.kv.v))
         ranges_BKn1D = groups.ranges(self.mean.k[layer].index_select(2, chunks_n // groups.chunks))
         return groups.keys(keys_BKnX, ranges_BKn1D, dtype), groups.values(values_BKnX, dtype)
@@ -178,7 +178,7 @@ class PackedBank:
         self.kv.check(f"{name}.kv", most // self.groups.csz)
         self.mean.check(f"{name}.mean", most // self.unit)
         self.open.check(f"{name}.open", self.unit - 1)
-        if not torch.equal(self.kv.used_B.to(self.mean.used_B.device), self.mean.used_B * self.groups.chunks):
+        if not torch.equal(self.kv.used_B, self.mean.used_B * self.groups.chunks):
             raise states.Misfit(f"{name}.mean does not have one key for every chunk")
         for part, ranges, layers in (
             ("mean", self.groups.ranges, self.mean.k),

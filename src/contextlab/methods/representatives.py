@@ -36,7 +36,7 @@ def products(
         following: tokens after a key whose queries count.
     """
     length = q_BKTD.shape[2]
-    real_BT = torch.arange(length, device=q_BKTD.device) < lengths_B[:, None]
+    real_BT = torch.arange(length, device=q_BKTD.device) < lengths_B.to(q_BKTD.device)[:, None]
     # Inner products are linear: a key meets the sum of its queries, a difference of two sums from the first one on.
     sums_BKtD = pad(q_BKTD.masked_fill(~real_BT[:, None, :, None], 0.0).cumsum(2), (0, 0, 1, 0))
 

@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from contextlab.attention import KV, CacheReader, Layout, rotate
+from contextlab.attention import KV, CacheReader, Layout, after, rotate
 from contextlab.backbone import Backbone
 from contextlab.method import C, Lengths
 from contextlab.methods.local_cache import Appended, LocalState
@@ -69,7 +69,7 @@ class ScoredMethod(SegmentMethod[C, ScoredState]):
 
     def forward(self, state: ScoredState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[Appended]]:
         """`hidden_BTC` of tokens that follow a state, and what has been appended to its cache and to its scores."""
-        left_BT = state.left_B[:, None] - 1 - torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+        left_BT = after(state.left_B - 1, -torch.arange(tokens_BT.shape[1], device=tokens_BT.device))
         reader = ScoringReader(self.backbone, state, layout)
         return self.local.hidden(self.network, state, tokens_BT, reader), (reader, Scores(reader, self.votes(left_BT)))
 
@@ -78,7 +78,7 @@ class ScoredMethod(SegmentMethod[C, ScoredState]):
         state = super().close(state, ended_B)
         if self.accumulates:
             return state
-        scores = (x.masked_fill(ended_B[:, None, None, None], 0.0) for x in state.scored.k)
+        scores = (x.masked_fill(ended_B.to(x.device)[:, None, None, None], 0.0) for x in state.scored.k)
         return dataclasses.replace(state, scored=state.scored.replace(tuple(scores), (), state.scored.used_B))
 
 
@@ -125,8 +125,8 @@ class Scores:
     def grown(self, lengths_B: Tensor) -> KV:
         """Scores with what each row's first `lengths_B` queries add; see `CacheReader.grown`."""
         old, slots = self.reader.scored, self.reader.scored.slots
-        real_BT = torch.arange(self.vote_BT.shape[1], device=lengths_B.device) < lengths_B[:, None]
-        vote_BT = self.vote_BT * real_BT
+        real_BT = torch.arange(self.vote_BT.shape[1]) < lengths_B[:, None]
+        vote_BT = self.vote_BT * real_BT.to(self.vote_BT.device)
         received = [self.reader.received(layer, vote_BT) for layer in range(len(old.k))]
         added = tuple(x + y[:, :, :slots] for x, y in zip(old.k, received, strict=True))
         new = KV(tuple(y[:, :, slots:] for y in received), (), lengths_B)

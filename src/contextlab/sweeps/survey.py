@@ -90,9 +90,9 @@ class Unread(ContextMethod[Any, State]):
 
     def score(self, state: State, candidates: Sequence[Sequence[int]]) -> Tensor:
         """`logprobs_BNM` of 0."""
-        tokens_NM, _ = pad(candidates, state.length_B.device)
+        tokens_NM, _ = pad(candidates, state.device)
         self._called(state, state.batch_size * len(candidates), tokens_NM.shape[1], 1)
-        return torch.zeros(state.batch_size, *tokens_NM.shape, device=state.length_B.device)
+        return torch.zeros(state.batch_size, *tokens_NM.shape, device=state.device)
 
     def generate(
         self, state: State, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **_options: Any

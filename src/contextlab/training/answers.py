@@ -48,9 +48,9 @@ class Answers(ProbeObjective):
         context_BP = batch.tokens_BT[:, : int(context_B.max())]
         memory = self.method.learn_context(self.method.start(len(context_B)), context_BP, context_B)
         lengths_B = batch.lengths_B - context_B
-        steps_T = torch.arange(int(lengths_B.max()), device=context_B.device)
-        index_BT = (context_B[:, None] + steps_T).clamp(max=batch.tokens_BT.shape[1] - 1)
-        counted_BT = _at(batch.counted_BT, index_BT) & (steps_T < lengths_B[:, None])
+        steps_T, device = torch.arange(int(lengths_B.max())), batch.tokens_BT.device
+        index_BT = (context_B[:, None] + steps_T).clamp(max=batch.tokens_BT.shape[1] - 1).to(device)
+        counted_BT = _at(batch.counted_BT, index_BT) & (steps_T < lengths_B[:, None]).to(device)
         probe = Probe(_at(batch.tokens_BT, index_BT), lengths_B, counted_BT, context_BP, context_B)
         _, loss = self.probe(self.method.memory_alone(memory), probe)
         return self.outcome([(1.0, loss)], batch)

@@ -95,9 +95,8 @@ class Reconstruction(ProbeObjective):
             begin_B = torch.randint(max(read - 1, 1), (rows,))
         else:
             begin_B = length * torch.randint(read // length, (rows,))
-        begin_B = begin_B.to(read_BT.device)
-        index_Bc = begin_B[:, None] + torch.arange(length, device=read_BT.device)
-        tokens_Bc = read_BT.gather(1, index_Bc.clamp(max=read - 1))
+        index_Bc = (begin_B[:, None] + torch.arange(length)).clamp(max=read - 1)
+        tokens_Bc = read_BT.gather(1, index_Bc.to(read_BT.device))
         return _probe(tokens_Bc, read_BT, (read - begin_B).clamp(max=length))
 
 
@@ -109,8 +108,8 @@ class Completion(Reconstruction):
 
 def _probe(tokens_Bc: Tensor, context_BT: Tensor, lengths_B: Tensor | None = None) -> Probe:
     """A probe of which all real tokens but the first count."""
-    whole_B = tokens_Bc.new_full((len(tokens_Bc),), tokens_Bc.shape[1])
+    whole_B = torch.full((len(tokens_Bc),), tokens_Bc.shape[1])
     lengths_B = whole_B if lengths_B is None else lengths_B
-    steps_c = torch.arange(tokens_Bc.shape[1], device=tokens_Bc.device)
-    counted_Bc = (steps_c > 0) & (steps_c < lengths_B[:, None])
+    steps_c = torch.arange(tokens_Bc.shape[1])
+    counted_Bc = ((steps_c > 0) & (steps_c < lengths_B[:, None])).to(tokens_Bc.device)
     return Probe(tokens_Bc, lengths_B, counted_Bc, context_BT, torch.full_like(whole_B, context_BT.shape[1]))

@@ -53,7 +53,7 @@ class Contrast(Objective):
         own_B, other_B = (
             -(prediction.logprobs_BT * batch.counted_BT).sum(1) / counted_B.clamp(min=1) for prediction in (own, other)
         )
-        contrast_B = contrast(own_B, other_B, self.config.weight).masked_fill(batch.fresh_B, 0.0)
+        contrast_B = contrast(own_B, other_B, self.config.weight).masked_fill(batch.fresh_B.to(own_B.device), 0.0)
         loss = ((own_B + contrast_B) * counted_B).sum() * batch.scale
         return Outcome(state, loss, (own_B.detach() * counted_B).sum() * batch.scale)
 

@@ -34,12 +34,13 @@ class Batch:
 
     Attributes:
         tokens_BT: right-padded where a document ends.
-        lengths_B: tokens that count.
-        fresh_B: whether a row begins a text.
+        lengths_B: tokens that count, on the host.
+        fresh_B: whether a row begins a text, on the host.
         documents: of every row.
         begins: of the segment in its document, in tokens, by row.
         answers_BT: whether a token's loss counts, as far as the document says; None where no document says so.
-        context_B: tokens of the context that a document with answers begins with, as far as they are in the segment.
+        context_B: tokens of the context that a document with answers begins with, as far as they are in the segment; on
+            the host.
     """
 
     tokens_BT: Tensor
@@ -53,7 +54,7 @@ class Batch:
     @property
     def real_BT(self) -> Tensor:
         """Tokens that are no padding."""
-        return torch.arange(self.tokens_BT.shape[1], device=self.lengths_B.device) < self.lengths_B[:, None]
+        return (torch.arange(self.tokens_BT.shape[1]) < self.lengths_B[:, None]).to(self.tokens_BT.device)
 
     @property
     def counted_BT(self) -> Tensor:
@@ -65,7 +66,7 @@ class Batch:
         """The factor of sums over the tokens that count, with which each stands for as many tokens as were
         read for it; gradients are divided by the tokens that were read.
         """
-        return 1.0 if self.answers_BT is None else float(self.lengths_B.sum() / self.counted_BT.sum().clamp(min=1))
+        return 1.0 if self.answers_BT is None else float(self.lengths_B.sum()) / max(int(self.counted_BT.sum()), 1)
 
 
 class Streams:
@@ -164,7 +165,7 @@ class Streams:
             restarts.append(done % self.sequence == 0)
             self.position[row] = self._behind(row, epoch, index, done + len(piece))
         tokens_BT, lengths_B = pad(pieces, self.device)
-        fresh_B = torch.tensor(restarts, device=self.device)
+        fresh_B = torch.tensor(restarts)
         answers_BT, context_B = self._answers(documents, begins, lengths_B)
         return Batch(tokens_BT, lengths_B, fresh_B, tuple(documents), tuple(begins), answers_BT, context_B)
 
@@ -179,7 +180,7 @@ class Streams:
         marks = [entry.marks(begin, begin + length) for entry, begin, length in parts]
         answers_BT, _ = pad(marks, self.device)
         left = [max(entry.context - begin, 0) for entry, begin in zip(entries, begins, strict=True)]
-        return answers_BT.bool(), torch.minimum(torch.tensor(left, device=self.device), lengths_B)
+        return answers_BT.bool(), torch.minimum(torch.tensor(left), lengths_B)
 
     def _behind(self, row: int, epoch: int, index: int, end: int) -> Position:
         order = self.order(row, epoch)

@@ -351,7 +351,7 @@ def scored(meter: Meter, state: State, tokens: list[int], options: list[list[int
     """`logprobs_NM` of options after a question, which is read once where the method's capabilities allow it."""
     if not meter.capabilities.exact_streaming or not tokens:
         return meter.score("query", state, [tokens + option for option in options])[0, :, len(tokens) :]
-    after, _ = meter.read("query", state, pad([tokens], state.length_B.device)[0], logprobs=False)
+    after, _ = meter.read("query", state, pad([tokens], state.device)[0], logprobs=False)
     return meter.score("query", after, options)[0]
 
 

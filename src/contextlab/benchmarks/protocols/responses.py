@@ -43,7 +43,7 @@ class ResponseProtocol(Protocol):
         tokens, scored = _session(meter.backbone, example)
         check_fits(meter, len(context) + len(tokens), "keep less with --tokens")
         state = contextualize(meter, context, Lengths(len(context), len(tokens)))
-        _, logprobs_BT = meter.read("query", state, pad([tokens], state.length_B.device)[0])
+        _, logprobs_BT = meter.read("query", state, pad([tokens], state.device)[0])
         assert logprobs_BT is not None
         nats = -float(logprobs_BT[0].double().cpu()[scored].sum())
         return {

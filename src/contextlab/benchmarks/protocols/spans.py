@@ -297,4 +297,4 @@ def _last(tokens: list[int], count: int) -> list[int]:
 
 
 def _row(tokens: list[int], state: State) -> Tensor:
-    return pad([tokens], state.length_B.device)[0]
+    return pad([tokens], state.device)[0]

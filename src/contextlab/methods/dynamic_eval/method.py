@@ -87,11 +87,11 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
             pending_BC=empty.pending_BC,
             kv=empty.kv,
             left_B=empty.left_B,
-            tokens_BN=zeros_B.new_zeros(batch_size, self.local.segment),
+            tokens_BN=torch.zeros(batch_size, self.local.segment, dtype=torch.int64, device=self.backbone.device),
             fill_B=zeros_B,
             learned=Learned(weights, zeros, zeros),
             steps_B=zeros_B,
-            loss_B=zeros_B.float(),
+            loss_B=torch.zeros(batch_size, device=self.backbone.device),
         )
 
     def check_state(self, state: DynamicEvalState) -> None:
@@ -179,7 +179,7 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
         return min(int(state.left_B), self.config.segment - int(state.fill_B))
 
     def _score_row(self, state: DynamicEvalState, candidates: Sequence[Sequence[int]]) -> Tensor:
-        tokens_NM, lengths_N = pad(candidates, state.length_B.device)
+        tokens_NM, lengths_N = pad(candidates, state.device)
         if tokens_NM.shape[1] <= self._room(state):
             branches = self.local.branches(self.backbone, self._forward)
             return self._run(state, functools.partial(branches.score, state, candidates))
@@ -283,7 +283,7 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
     def _check(self, state: DynamicEvalState, next_1t: Tensor, logprobs_1t: Tensor) -> None:
         loss = -float(logprobs_1t.mean())
         worse = not math.isfinite(loss)
-        if not worse and int(state.steps_B) and loss > float(state.loss_B / state.steps_B) + WORSE_NATS:
+        if not worse and int(state.steps_B) and loss > float(state.loss_B) / int(state.steps_B) + WORSE_NATS:
             known_1s = torch.cat((state.tokens_BN[:, 1 : int(state.kv.used_B)], next_1t[:, -1:]), dim=1)
             plain_1s, _ = self.model.run(self.model.trained, functools.partial(self._again, state, known_1s))
             worse = loss > -float(plain_1s[:, -next_1t.shape[1] :].mean()) + WORSE_NATS

@@ -30,6 +30,7 @@ from contextlab.methods.few_bits import BITS, Vectors
 from contextlab.methods.local_cache import LocalCache, LocalState, reserved
 from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import Local, Sliding, SlidingConfig, local_twin
+from contextlab.tensors import require
 
 SUMMARIES, UPDATES = "summaries", "updates"
 
@@ -136,8 +137,8 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
         opened = self.local.opened(state)
         reader = self.reader(opened, self.local.layout(opened, tokens_Bt.shape[1]), lengths_B)
         hidden_BtC = self.local.hidden(self.network, opened, tokens_Bt, reader)
-        if not bool(hidden_BtC.isfinite().all()):
-            raise UserError("The model's hidden states are no longer finite: use a wider dtype or other weights.")
+        finite = hidden_BtC.isfinite().all()
+        require(finite, "The model's hidden states are no longer finite: use a wider dtype or other weights.")
         grown = self.local.grown(opened, (reader,), lengths_B)
         rolled_up = dataclasses.replace(grown, chunks=reader.chunks(), query_sum=tuple(reader.query_sum))
         return self.local.packed(state, self.closed(rolled_up, lengths_B), grown.left_B == 0), hidden_BtC

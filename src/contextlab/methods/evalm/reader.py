@@ -58,11 +58,12 @@ class RollUp:
         open_B1 = (state.length_B % chunk)[:, None]
         self.done_B = (open_B1[:, 0] + lengths_B) // chunk
         self.most = int(self.done_B.max())
-        tokens = torch.arange(self.most * chunk, device=lengths_B.device)
+        tokens, device = torch.arange(self.most * chunk), layout.position_BT.device
         cached_BS = state.kv.used_B[:, None] - open_B1 + tokens
         self.slots_BS = torch.where(tokens < open_B1, cached_BS, state.kv.slots - open_B1 + tokens)
-        steps = torch.arange(layout.position_BT.shape[1], device=lengths_B.device)
-        self.chunk_BT = torch.where(steps < lengths_B[:, None], (open_B1 + steps) // chunk, self.most + 1)
+        steps = torch.arange(layout.position_BT.shape[1])
+        chunk_BT = torch.where(steps < lengths_B[:, None], (open_B1 + steps) // chunk, self.most + 1)
+        self.chunk_BT = chunk_BT.to(device)
         used, done = state.chunks.used_B.tolist(), self.done_B.tolist()
         self._rows = list(zip(range(len(done)), used, done, strict=True))
         self.level = state.chunks.level and bool((self.done_B == self.most).all())
@@ -74,7 +75,7 @@ class RollUp:
         index = self.chunk_BT[:, None, :, None].expand_as(q_BKTD)
         sums_BKnD = q_BKTD.new_zeros(rows, heads, self.most + 2, width).scatter_add_(2, index, q_BKTD)
         sums_BKnD[:, :, 0] += before_BKD
-        last = self.done_B[:, None, None, None].expand(-1, heads, 1, width)
+        last = self.done_B.to(q_BKTD.device)[:, None, None, None].expand(-1, heads, 1, width)
         return sums_BKnD[:, :, : self.most], sums_BKnD.gather(2, last)[:, :, 0]
 
     def stored(self, made_BKnx: Tensor, chunks_BKnx: Tensor) -> Tensor:
@@ -112,13 +113,13 @@ class EvaReader(CacheReader):
         roll_up = self.roll_up
         self._chunk_growth = Growth(state.chunks, roll_up.most) if roll_up is not None and roll_up.level else None
         gone_B = geometry.gone(state.length_B, state.kv.used_B)
-        steps_BT = layout.position_BT - state.kv.used_B[:, None]
-        self.counts_BT = geometry.seen(state.length_B[:, None] + steps_BT, gone_B)
+        counts_BT = geometry.seen(_tokens_before(state, layout), gone_B)
         slots = state.chunks.slots if roll_up is None else roll_up.slots
         self.first = geometry.first
-        self.seen = max(min(int(self.counts_BT.max()), slots - self.first), 0)
-        self.all_see = int(self.counts_BT.min()) >= self.seen
-        positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B)
+        self.seen = max(min(int(counts_BT.max()), slots - self.first), 0)
+        all_see, device = int(counts_BT.min()) >= self.seen, layout.position_BT.device
+        self.counts_BT = counts_BT.to(device) if self.seen and not all_see else None
+        positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B).to(device)
         self._chunk_rotary = per_head(positions, positions_Bn) if self.seen else None
         self._level = layout.plain and state.kv.level
         self._biases: dict[int | None, Tensor | None] = {}
@@ -145,7 +146,7 @@ class EvaReader(CacheReader):
             chunk_v_BKnD,
             scale=scale,
             bias=self._bias(window, q_BHTD.dtype),
-            counts_BT=self.counts_BT if self.seen and not self.all_see else None,
+            counts_BT=self.counts_BT,
             chunk_bias_H=summary.remote_bias_H,
         )
 
@@ -188,3 +189,10 @@ class EvaReader(CacheReader):
             bias = torch.zeros(seen_B1TS.shape, dtype=dtype, device=seen_B1TS.device)
             self._biases[narrow] = bias.masked_fill_(~seen_B1TS, float("-inf"))
         return self._biases[narrow]
+
+
+def _tokens_before(state: EVALMState, layout: Layout) -> Tensor:
+    """`length_BT`, on the host: tokens of the text before each new one."""
+    if layout.group_T is None:
+        return state.length_B[:, None] + torch.arange(layout.position_BT.shape[1])
+    return (layout.position_BT.cpu() - state.kv.used_B[:, None]) + state.length_B[:, None]

@@ -66,7 +66,7 @@ class Finetune(ContextMethod[FinetuneConfig, FinetuneState]):
             empty.pending_BC,
             empty.kv,
             empty.left_B,
-            tokens_BN=empty.length_B.new_zeros(batch_size, 0),
+            tokens_BN=torch.zeros(batch_size, 0, dtype=torch.int64, device=self.backbone.device),
             context_B=torch.full_like(empty.length_B, context),
             weights=tuple(w.expand(batch_size, *w.shape) for w in self.model.trained),
         )

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from contextlab.backbone import Backbone, weights_digest
-from contextlab.errors import UserError
 from contextlab.methods import targets
 from contextlab.methods.generative_adapter import normalise
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.targets import Pair, Target
+from contextlab.tensors import require
 
 EPS = 1e-6
 
@@ -83,8 +83,8 @@ class Generator(nn.Module):
         Raises:
             UserError: when S is not finite.
         """
-        if not bool(S_BRR.isfinite().all()):
-            raise UserError("The context's hidden states are not finite: load the backbone with --dtype float32.")
+        finite = S_BRR.isfinite().all()
+        require(finite, "The context's hidden states are not finite: load the backbone with --dtype float32.")
         layer = self.layer(i)
         left_BRr, right_BrR = normalise.factors(S_BRR, self.rank, self.config)
         down_RI = _wide(layer.B2)

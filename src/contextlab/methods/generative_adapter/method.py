@@ -86,7 +86,7 @@ class GenerativeAdapter(WeightsMethod[GenerativeAdapterConfig, AdapterState]):
     def step(self, state: AdapterState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[AdapterState, Tensor]:
         """Attend within the chunk, add its states to S, and at its end make the weights of the next."""
         ended_B = state.left_B == lengths_B
-        real_Bt = torch.arange(tokens_Bt.shape[1], device=tokens_Bt.device) < lengths_B[:, None]
+        real_Bt = (torch.arange(tokens_Bt.shape[1]) < lengths_B[:, None]).to(tokens_Bt.device)
         grams: list[Tensor] = []
 
         def enter(i: int, hidden_BtC: Tensor) -> None:
@@ -98,12 +98,12 @@ class GenerativeAdapter(WeightsMethod[GenerativeAdapterConfig, AdapterState]):
         read = self.local.after(state, readers, lengths_B, self.backbone)
         if not learning:
             return read, hidden_BtC
-        begun_B = (state.kv.used_B == 0) & (lengths_B > 0)
-        S_BLRR = torch.where(begun_B[:, None, None, None], self.config.decay * state.S_BLRR, state.S_BLRR)
+        begun_B111 = ((state.kv.used_B == 0) & (lengths_B > 0)).to(state.device)[:, None, None, None]
+        S_BLRR = torch.where(begun_B111, self.config.decay * state.S_BLRR, state.S_BLRR)
         read = dataclasses.replace(read, S_BLRR=S_BLRR + torch.stack(grams, dim=1))
         if not bool(ended_B.any()):
             return read, hidden_BtC
-        ended = ended_B.nonzero()[:, 0]
+        ended = ended_B.nonzero()[:, 0].to(state.device)
         made = self.generator.pairs(read.S_BLRR[ended])
         pairs = tuple(old.with_rows(ended, new) for old, new in zip(state.pairs, made, strict=True))
         return self.placed(dataclasses.replace(read, pairs=pairs), ended_B, lengths_B, hidden_BtC)

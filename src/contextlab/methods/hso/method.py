@@ -65,7 +65,7 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
     def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> HSOState:
         """An empty cache."""
         backbone = self.backbone
-        zeros_B = torch.zeros(batch_size, dtype=torch.int64, device=backbone.device)
+        zeros_B = torch.zeros(batch_size, dtype=torch.int64)
         losses_B = torch.zeros(batch_size, device=backbone.device)
         first = self._first(ahead)
         width = torch.promote_types(backbone.attention_dtype, torch.float32)
@@ -83,7 +83,7 @@ class HSO(ContextMethod[HSOConfig, HSOState]):
             inputs=every if of_inputs else none,
             first=moments,
             second=moments,
-            tokens_BS=zeros_B[:, None][:, :0],
+            tokens_BS=torch.zeros(batch_size, 0, dtype=torch.int64, device=backbone.device),
             used_B=zeros_B,
             open_B=zeros_B,
             left_B=zeros_B + (first if self.resets else NEVER),

@@ -72,9 +72,12 @@ class HsoReading:
         self.backbone, self.config, self.context, self.projections = backbone, config, context, projections
         self.resets = config.eviction == "reset"
         self.before, self.tokens_BT = state, tokens_BT.clone()
-        self.rest_B = lengths_B if lengths_B is not None else tokens_BT.new_full((rows,), length)
+        # What a window does depends on losses too: counts are on the device for the time of a call.
+        device = tokens_BT.device
+        self.length_B = state.length_B.to(device)
+        self.rest_B = lengths_B.to(device) if lengths_B is not None else tokens_BT.new_full((rows,), length)
         self.done_B = torch.zeros_like(self.rest_B)
-        self.used_B, self.open_B, self.left_B = state.used_B, state.open_B, state.left_B
+        self.used_B, self.open_B, self.left_B = (x.to(device) for x in (state.used_B, state.open_B, state.left_B))
         self.mean_B, self.recent_B, self.worst_B = (x.clone() for x in (state.mean_B, state.recent_B, state.worst_B))
         self.pending_BC, self.lost_B = state.pending_BC, state.pending_BC.isnan().any(1)
         self.stretch = -(-JUDGED_TOKENS // self.config.k)
@@ -132,12 +135,12 @@ class HsoReading:
         slots, used = int((self.used_B + self.open_B).amax()), int(self.used_B.amax())
         return HSOState(
             **self.buffers.cut(slots, used),
-            length_B=self.before.length_B + self.done_B,
+            length_B=(self.length_B + self.done_B).cpu(),
             pending_BC=self.pending_BC,
             tokens_BS=self.tokens_BS[:, :slots].contiguous(),
-            used_B=self.used_B,
-            open_B=self.open_B,
-            left_B=self.left_B,
+            used_B=self.used_B.cpu(),
+            open_B=self.open_B.cpu(),
+            left_B=self.left_B.cpu(),
             mean_B=self.mean_B,
             recent_B=self.recent_B,
             worst_B=self.worst_B,
@@ -146,7 +149,7 @@ class HsoReading:
     @property
     def _base_B(self) -> Tensor:
         """Positions of the first tokens of the unfinished windows."""
-        return self.used_B if self.resets else self.before.length_B + self.done_B - self.open_B
+        return self.used_B if self.resets else self.length_B + self.done_B - self.open_B
 
     def _skip_forgotten(self) -> None:
         """Nothing is kept of contexts that end in this call: without scores they need not be read."""

@@ -84,7 +84,7 @@ class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
             ),
             context_B=context_B,
             seen=tuple(zero.expand(rows, self.seen, target.inputs) for target in self.targets),
-            tokens_BN=context_B.new_zeros(rows, self.local.segment),
+            tokens_BN=torch.zeros(rows, self.local.segment, dtype=torch.int64, device=self.backbone.device),
         )
 
     def check_state(self, state: LeastSquaresState) -> None:
@@ -127,7 +127,7 @@ class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
         self, state: LeastSquaresState, rows_B: Tensor, lengths_B: Tensor, before_B: Tensor
     ) -> LeastSquaresState:
         """The state with the tokens of its open chunk in the weights, in some rows; every row is fitted by itself."""
-        ended = rows_B.nonzero()[:, 0]
+        ended = rows_B.nonzero()[:, 0].to(state.device)
         written: list[list[Written]] = []
         for b in ended.tolist():
             row = state.row(b)
@@ -165,6 +165,7 @@ def _layers(backbone: Backbone, config: LeastSquaresConfig) -> list[Target]:
 
 def _with(tokens_BN: Tensor, tokens_Bt: Tensor, begin_B: Tensor, lengths_B: Tensor) -> Tensor:
     """The tokens of a chunk with those of a block at their places."""
+    begin_B, lengths_B = begin_B.to(tokens_BN.device), lengths_B.to(tokens_BN.device)
     index_BN = torch.arange(tokens_BN.shape[1], device=tokens_BN.device) - begin_B[:, None]
     new_BN = (index_BN >= 0) & (index_BN < lengths_B[:, None])
     return torch.where(new_BN, tokens_Bt.gather(1, index_BN.clamp(0, tokens_Bt.shape[1] - 1)), tokens_BN)

@@ -235,7 +235,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
 
     def with_graph(self, state: LongMemState) -> LongMemState:
         """An empty state whose hidden state is the side network's after BOS, with its graph."""
-        pending_BC = torch.where((state.length_B == 0)[:, None], self._after_bos(), state.pending_BC)
+        pending_BC = torch.where((state.length_B == 0).to(state.device)[:, None], self._after_bos(), state.pending_BC)
         return dataclasses.replace(state, pending_BC=pending_BC)
 
     def _after_bos(self) -> Tensor:

@@ -158,7 +158,7 @@ class MemTRM(SegmentMethod[MemTRMConfig, MemTRMState]):
         """The bank with the segments that have ended after it: the newest tokens of the cache."""
         new_B = torch.where(ended_B, kv.used_B.clamp(max=self.local.segment), 0)
         kind, layer = bank.k[0].dtype, self.memory_layer
-        new_BJ = torch.arange(int(new_B.max()), device=new_B.device) + (kv.used_B - new_B)[:, None]
+        new_BJ = torch.arange(int(new_B.max())) + (kv.used_B - new_B)[:, None]
         segment = KV((kv.k[layer],), (kv.v[layer],), kv.used_B).take(new_BJ, new_B)
         slots_BJ, kept_B = newest(bank.used_B, bank.slots, new_B, self.config.M)
         k, v = (
@@ -186,7 +186,7 @@ class TokenReader(CacheReader):
         if layer != self.memory_layer or not self.bank.slots:
             return local_BHTD
         k_BKJD, v_BKJD = self.bank.k[0], self.bank.v[0]
-        self.ids_BHtk, score_BHtk = chunk_topk(q_BHTD, k_BKJD, self.bank.used_B, self.take)
+        self.ids_BHtk, score_BHtk = chunk_topk(q_BHTD, k_BKJD, self.bank.used_B.to(q_BHTD.device), self.take)
         exists_BHtk = score_BHtk > float("-inf")
         memory = (k_BKJD[:, :, :, None], v_BKJD[:, :, :, None], self.ids_BHtk, exists_BHtk)
         return fuse_memory(local_BHTD, q_BHTD, *memory, self.gate_H, scale=scale)

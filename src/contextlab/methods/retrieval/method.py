@@ -99,7 +99,7 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         """Tokens that leave the view enter the bank; the scores of what stays are kept."""
         gone = leaving(state, self.local, self.reach.layers, self.backbone)
         scored = KV(state.scores, (), state.kv.used_B, raw=frozenset(range(len(self.reach.layers))))
-        slots_S = self.local.keep_first + torch.arange(gone.slots, device=gone.used_B.device)
+        slots_S = self.local.keep_first + torch.arange(gone.slots)
         gone_scores = scored.take(slots_S.expand(len(gone.used_B), -1), gone.used_B).k
         bank = state.bank.add(gone, self.config.M, scores=gone_scores)
         kept = self.local.cut(scored, ended_B, self.backbone)

@@ -44,7 +44,7 @@ class Pairs:
     Attributes:
         f_BJW: representation of a context.
         token_BJ: the token that followed it.
-        used_B: pairs of each row.
+        used_B: pairs of each row, on the host.
     """
 
     f_BJW: Tensor
@@ -54,8 +54,8 @@ class Pairs:
     @classmethod
     def empty(cls, rows: int, like: Tensor) -> Pairs:
         """No pairs, of representations like `f_W`."""
-        count_B = torch.zeros(rows, dtype=torch.int64, device=like.device)
-        return cls(like.new_zeros(rows, 0, like.shape[-1]), count_B.new_zeros(rows, 0), count_B)
+        none_BJ = torch.zeros(rows, 0, dtype=torch.int64, device=like.device)
+        return cls(like.new_zeros(rows, 0, like.shape[-1]), none_BJ, torch.zeros(rows, dtype=torch.int64))
 
     def unpadded(self) -> Pairs:
         """The pairs without slots that no row uses, as views."""
@@ -64,7 +64,7 @@ class Pairs:
 
     def seen(self, queries: int) -> Seen:
         """The pairs, all of which some queries see."""
-        real_BJ = torch.arange(self.token_BJ.shape[1], device=self.used_B.device) < self.used_B[:, None]
+        real_BJ = (torch.arange(self.token_BJ.shape[1]) < self.used_B[:, None]).to(self.token_BJ.device)
         return Seen(self.f_BJW, self.token_BJ, real_BJ[:, None].expand(-1, queries, -1))
 
     def extended(self, newer: Pairs, rows_B: Tensor, most: int) -> Pairs:
@@ -73,7 +73,7 @@ class Pairs:
         slots_BJ, kept_B = newest(self.used_B, self.token_BJ.shape[1], new_B, most)
         f_BJW = torch.cat((self.f_BJW, newer.f_BJW), dim=1)
         token_BJ = torch.cat((self.token_BJ, newer.token_BJ), dim=1)
-        slots_BJ = slots_BJ.clamp(max=max(token_BJ.shape[1] - 1, 0))
+        slots_BJ = slots_BJ.clamp(max=max(token_BJ.shape[1] - 1, 0)).to(token_BJ.device)
         taken_BJW = f_BJW.gather(1, slots_BJ[..., None].expand(-1, -1, f_BJW.shape[2]))
         return Pairs(taken_BJW, token_BJ.gather(1, slots_BJ), kept_B)
 

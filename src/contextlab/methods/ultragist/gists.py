@@ -51,9 +51,9 @@ class Windows:
     """
 
     def __init__(self, front_B: Tensor, tokens_B: Tensor, ratio_B: Tensor) -> None:
-        self.front_B, self.tokens_B = front_B, tokens_B
+        self.front_B, self.tokens_B = front_B, tokens_B  # on the host, as all that follows
         self.gists_B = (tokens_B + ratio_B - 1) // ratio_B
-        self.steps_G = torch.arange(int(self.gists_B.max()), device=front_B.device)
+        self.steps_G = torch.arange(int(self.gists_B.max()))
         self.seen_BG = torch.minimum((self.steps_G + 1) * ratio_B[:, None], tokens_B[:, None])
 
     @property
@@ -66,9 +66,10 @@ class GistReader(CacheReader):
     """Attention of gists to all in front of the window, to its tokens as far as each sees, and to gists before."""
 
     def __init__(self, network: Backbone, kv: KV, window: Windows) -> None:
-        super().__init__(network, kv, Layout(window.position_BG))
-        self.limit_BG1 = (window.front_B[:, None] + window.seen_BG)[:, :, None]
-        self.steps_G = window.steps_G
+        device = kv.k[0].device
+        super().__init__(network, kv, Layout(window.position_BG.to(device)))
+        self.limit_BG1 = (window.front_B[:, None] + window.seen_BG)[:, :, None].to(device)
+        self.steps_G = window.steps_G.to(device)
 
     def visible(self, window: int | None = None) -> Tensor:
         """`visible_BGS`; with a sliding window of the model's own, nothing farther."""

@@ -104,16 +104,16 @@ class UltraGist(SegmentMethod[UltraGistConfig, UltraGistState]):
 
     def _ratios(self, rows: int) -> Tensor:
         """Tokens for one gist, `ratio_B`; drawn in training."""
-        device, ratios = self.backbone.device, self.config.drawn
+        ratios = self.config.drawn
         if not self.gists.training or not ratios:
-            return torch.full((rows,), self.config.ratio, device=device)
-        return torch.tensor(ratios, device=device)[torch.randint(len(ratios), (rows,)).to(device)]
+            return torch.full((rows,), self.config.ratio)
+        return torch.tensor(ratios)[torch.randint(len(ratios), (rows,))]
 
     def _compressed(self, state: UltraGistState, ended_B: Tensor) -> UltraGistState:
         """The state with gists in the place of the windows that have ended."""
         ended = ended_B.nonzero()[:, 0]
         whole = len(ended) == len(ended_B)
-        alone = state if whole else state.map(lambda x: x[ended])
+        alone = state if whole else state.index(ended.tolist())
         front_B = alone.front_B
         windows = Windows(front_B, alone.kv.used_B - front_B, self._ratios(len(ended)))
         # The first window's sinks are tokens of it.
@@ -135,7 +135,7 @@ class UltraGist(SegmentMethod[UltraGistConfig, UltraGistState]):
         """
         all_B = kept_B + gists_B
         used_B = all_B.clamp(max=self.extent.front)
-        steps_J = torch.arange(int(used_B.max()), device=kept_B.device)
+        steps_J = torch.arange(int(used_B.max()))
         dropped_BJ = torch.where(steps_J < self.extent.sinks, 0, (all_B - used_B)[:, None])
         number_BJ = steps_J + dropped_BJ
         return torch.where(number_BJ < kept_B[:, None], number_BJ, number_BJ - kept_B[:, None] + slots), used_B
@@ -150,7 +150,7 @@ def _replaced(kv: KV, rows: Tensor, other: KV) -> KV:
         x_BKSD, y_BKSD = (
             F.pad(part[:, :, :slots], (0, 0, 0, max(slots - part.shape[2], 0))) for part in (x_BKSD, y_BKSD)
         )
-        return x_BKSD.index_copy(0, rows, y_BKSD)
+        return x_BKSD.index_copy(0, rows.to(x_BKSD.device), y_BKSD)
 
     k, v = (tuple(map(put, *both)) for both in ((kv.k, other.k), (kv.v, other.v)))
     return kv.replace(k, v, used_B)
