@@ -18,6 +18,7 @@ from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod, Lengths
+from contextlab.states import is_count
 
 FAMILIES = ("tiny-llama", "tiny-gpt2")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -193,3 +194,11 @@ def test_a_state_is_written_as_a_whole_or_not_at_all(models: Any, tmp_path: Path
         state.save(tmp_path / "state")
     assert (tmp_path / "state").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_counts_of_rows_stay_on_the_host(name: str, models: Any) -> None:
+    state = read(made(name, models["tiny-llama"]), [70, 33])
+    for key, tensor in state.to("meta").tensors().items():
+        assert tensor.device.type == ("cpu" if is_count(tensor) else "meta"), key
+    assert is_count(state.length_B)

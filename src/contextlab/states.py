@@ -80,7 +80,7 @@ class State:
     so forks share memory until they are read.
 
     Attributes:
-        length_B: tokens read so far, int64.
+        length_B: tokens read so far, int64, on the host as all such counts (`is_count`).
         pending_BC: the hidden state that predicts the next token; projected onto the vocabulary when needed.
     """
 
