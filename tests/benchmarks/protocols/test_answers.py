@@ -64,7 +64,7 @@ class FakeMeter:
         return self._state(1)
 
     def _state(self, rows: int) -> Any:
-        return SimpleNamespace(length_B=torch.zeros(rows))
+        return SimpleNamespace(length_B=torch.zeros(rows), device=torch.device("cpu"))
 
     def read(self, phase: str, state: Any, tokens_BT: Any, *, logprobs: bool) -> tuple[Any, None]:
         assert not logprobs

@@ -47,7 +47,7 @@ class FakeMeter:
 
     def start(self, batch_size: int = 1, *, ahead: Lengths) -> Any:
         self.aheads.append(ahead)
-        return SimpleNamespace(length_B=torch.zeros(1, dtype=torch.int64))
+        return SimpleNamespace(length_B=torch.zeros(1, dtype=torch.int64), device=torch.device("cpu"))
 
     def read(self, phase: str, state: Any, tokens_BT: Any, *, logprobs: bool) -> tuple[Any, None]:
         assert (phase, logprobs) == ("contextualize", False)

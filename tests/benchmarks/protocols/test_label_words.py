@@ -39,7 +39,7 @@ class FakeMeter:
 
     def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> Any:
         self.ahead = ahead
-        return SimpleNamespace(length_B=torch.zeros(1, dtype=torch.int64))
+        return SimpleNamespace(length_B=torch.zeros(1, dtype=torch.int64), device=torch.device("cpu"))
 
     def read(self, phase: str, state: Any, tokens_BT: Any, *, logprobs: bool) -> tuple[Any, None]:
         self.calls.append(("read", phase, bytes(tokens_BT[0].tolist()).decode(), logprobs))

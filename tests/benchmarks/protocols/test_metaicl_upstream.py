@@ -45,13 +45,13 @@ class Recorder:
         self.calls: list[tuple[str, list[list[int]]]] = []
 
     def start(self, batch_size: int = 1, *, ahead: Any = None) -> Any:
-        return SimpleNamespace(length_B=torch.zeros(1), read="")
+        return SimpleNamespace(length_B=torch.zeros(1), device=torch.device("cpu"), read="")
 
     def read(self, phase: str, state: Any, tokens_BT: Any, *, logprobs: bool) -> Any:
         text = bytes(tokens_BT[0].tolist()).decode()
         if phase == "contextualize":
             self.read_texts.append(text)
-        return SimpleNamespace(length_B=torch.zeros(1), read=state.read + text), None
+        return SimpleNamespace(length_B=torch.zeros(1), device=torch.device("cpu"), read=state.read + text), None
 
     def keep(self, state: Any) -> None:
         pass
