@@ -21,11 +21,11 @@ METHODS = ("full", "window", "sliding", "sinks", "longmem", "evalm")
 
 @pytest.fixture(scope="module")
 def counts(shared: Path) -> Counts:
-    """By method: what 1,024 tokens that are read silently cost with one layer, and what a decoded token costs."""
+    """By method: what 1,024 tokens that are read silently cost with two layers, and what a decoded token costs."""
     script = shared / "tools" / "simulated_gpu" / "counts.py"
     if not script.is_file():
         pytest.skip("the simulated device is not here")
-    environment = {**os.environ, "L": "1", "CONTEXTLAB_KERNELS": "torch"}
+    environment = {**os.environ, "L": "2", "CONTEXTLAB_KERNELS": "torch"}
     done = subprocess.run([sys.executable, str(script), *METHODS], env=environment, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     return {name: (ast.literal_eval(read), ast.literal_eval(step)) for name, read, step in LINE.findall(done.stdout)}
