@@ -16,7 +16,7 @@ import pytest
 
 LINE = re.compile(r"^## (\w+): read1024 (\{.*?\})  decode/step (\{.*?\})", re.MULTILINE)
 Counts = dict[str, tuple[dict[str, float], dict[str, float]]]
-METHODS = ("full", "window", "sliding", "sinks", "longmem", "evalm")
+METHODS = ("full", "window", "sliding", "sinks", "retrieval", "longmem", "evalm")
 
 
 @pytest.fixture(scope="module")
