@@ -229,8 +229,7 @@ class ForgettingFormula(LocalFormula):
 
     def skim(self, spans: Sequence[Span]) -> int | None:
         """Nothing, where nothing stays."""
-        local = self.local
-        return None if local.keep_first or local.keep_last or local.storage is not None else 0
+        return 0 if self.local.forgets else None
 
 
 class WeightsFormula(BlockFormula):

@@ -121,6 +121,11 @@ class LocalCache:
     band: int | None = None
     storage: FewBits | None = None
 
+    @property
+    def forgets(self) -> bool:
+        """Whether nothing of a segment stays after its end, nor is packed inside of it."""
+        return not (self.keep_first or self.keep_last or self.storage)
+
     def first_segment(self, ahead: Lengths | None) -> int:
         """Tokens of the first segment, whose end is placed for what is ahead."""
         return ahead.first_segment(self.segment) if ahead else self.segment
@@ -241,7 +246,7 @@ class LocalCache:
 
     def skim(self, state: L) -> L | None:
         """The state after its segment without computing it; None where something of the segment stays."""
-        if self.keep_first or self.keep_last or self.storage is not None:
+        if not self.forgets:
             return None
         all_B = torch.ones_like(state.left_B, dtype=torch.bool)
         emptied = state.with_caches(*(kv.cut(0, all_B) for kv in state.caches))

@@ -79,7 +79,7 @@ class LongMemFormula(LocalFormula):
 
     def skim(self, spans: Sequence[Span]) -> int | None:
         """The backbone up to the highest layer that a bank holds; a sliding view needs all of it."""
-        if self.config.local == "sliding" or self.local.storage:
+        if not self.local.forgets:
             return None
         return self.up_to(max(self.reading) + 1, spans)
 

@@ -179,7 +179,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
         """Read blocks that complete their segments and are not scored: a bank needs the cached layers, no more; what
         stays in view needs all of the step.
         """
-        if self.config.local == "sliding" or self.local.storage:
+        if not self.local.forgets:
             return None
         self._check_level(state, lengths_B)
         layout, layers = self.local.layout(state, tokens_Bt.shape[1]), self.side.banked

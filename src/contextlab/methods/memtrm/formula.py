@@ -51,7 +51,7 @@ class MemTRMFormula(LocalFormula):
 
     def skim(self, spans: Sequence[Span]) -> int | None:
         """Segments that start cold and are not scored, up to the memory layer, without its look."""
-        if self.local.keep_last or self.local.storage or not self.layered:
+        if not (self.local.forgets and self.layered):
             return None
         return self.up_to(self.layer + 1, spans)
 

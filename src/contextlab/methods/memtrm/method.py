@@ -113,7 +113,7 @@ class MemTRM(SegmentMethod[MemTRMConfig, MemTRMState]):
 
     def skim(self, state: MemTRMState, tokens_Bt: Tensor, lengths_B: Tensor) -> MemTRMState | None:
         """Read segments that start cold and are not scored up to the memory layer: the bank needs no more."""
-        if self.local.keep_last or self.local.storage or self.parts is None:
+        if self.parts is None or not self.local.forgets:
             return None
         reader = CacheReader(self.backbone, state.kv, self.local.layout(state, tokens_Bt.shape[1]))
         hidden_BtC = self.parts.embed(tokens_Bt, reader.layout.position_BT)
