@@ -98,8 +98,10 @@ class GenerativeAdapter(WeightsMethod[GenerativeAdapterConfig, AdapterState]):
         read = self.local.after(state, readers, lengths_B, self.backbone)
         if not learning:
             return read, hidden_BtC
-        begun_B111 = ((state.kv.used_B == 0) & (lengths_B > 0)).to(state.device)[:, None, None, None]
-        S_BLRR = torch.where(begun_B111, self.config.decay * state.S_BLRR, state.S_BLRR)
+        S_BLRR = state.S_BLRR
+        begun_B = (state.kv.used_B == 0) & (lengths_B > 0)
+        if self.config.decay < 1 and bool(begun_B.any()):
+            S_BLRR = torch.where(begun_B.to(state.device)[:, None, None, None], self.config.decay * S_BLRR, S_BLRR)
         read = dataclasses.replace(read, S_BLRR=S_BLRR + torch.stack(grams, dim=1))
         if not bool(ended_B.any()):
             return read, hidden_BtC
