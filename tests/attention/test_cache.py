@@ -155,7 +155,7 @@ def test_rotation_depends_on_differences_only_and_leaves_the_rest_of_a_head_alon
 def test_the_seam_is_left_as_it_was_found():
     backbone = load("tiny-llama")
     before = backbone.model.config._attn_implementation
-    with attention.seam(backbone.config):
+    with attention.seam(backbone.config, 1.0):
         assert backbone.model.config._attn_implementation == SEAM
     assert backbone.model.config._attn_implementation == before
 
@@ -180,7 +180,7 @@ def test_running_layer_by_layer_equals_running_the_model():
         parts = attention.anatomy(backbone.model)
         tokens = torch.randint(0, 257, (1, 20))
         position = torch.arange(20)[None]
-        with torch.no_grad(), attention.seam(backbone.config):
+        with torch.no_grad(), attention.seam(backbone.config, 1.0):
             hidden = parts.embed(tokens, position)
             reader = backbone.reader(1, Layout(position))
             for layer in parts.layers:
@@ -199,7 +199,7 @@ def test_a_model_built_otherwise_is_refused():
 
 def test_the_seam_without_attend_says_what_to_do():
     backbone = load("tiny-llama")
-    with attention.seam(backbone.config), pytest.raises(UserError, match="OPT-style"):
+    with attention.seam(backbone.config, 1.0), pytest.raises(UserError, match="OPT-style"):
         backbone.model(torch.zeros(1, 2, dtype=torch.int64))
 
 

@@ -163,3 +163,28 @@ def test_checkpointed_layers_attend_again_in_the_backward_pass() -> None:
             model(input_ids=TOKENS, labels=TOKENS, use_cache=False).loss.backward()
             gradients.append(model.get_input_embeddings().weight.grad.clone())
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(("name", "scaled"), [("tiny-llama", False), ("tiny-qwen3", False), ("tiny-llama-yarn", True)])
+def test_a_pass_leaves_out_a_rotation_that_changes_nothing(
+    name: str, scaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = backbones.load(name, device="cpu")
+    file = sys.modules[type(backbone.model).__module__]
+    half, turned = file.rotate_half, list[Tensor]()  # type: ignore[attr-defined]
+    monkeypatch.setattr(file, "rotate_half", lambda x: turned.append(x) or half(x))
+    position_BT = torch.arange(24)[None]
+    hidden_BTC = backbone.forward(TOKENS, position_BT, backbone.reader(1, attention.Layout(position_BT)))
+    assert bool(turned) == scaled
+    turned.clear()
+    own_BTC = backbone.model.base_model(input_ids=TOKENS, use_cache=False).last_hidden_state
+    assert len(turned) == 2 * backbone.layers
+    torch.testing.assert_close(hidden_BTC, own_BTC, atol=1e-5, rtol=1e-4)
+
+
+def test_the_rotation_of_a_file_is_wrapped_once() -> None:
+    model = backbones.load("tiny-llama", device="cpu").model
+    file = sys.modules[type(model).__module__]
+    once = file.apply_rotary_pos_emb  # type: ignore[attr-defined]
+    attention.skip_rotation(model)
+    assert file.apply_rotary_pos_emb is once  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from contextlab.attention.seam import (
     run_layer,
     seam,
     share_use,
+    skip_rotation,
 )
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "sdpa",
     "seam",
     "share_use",
+    "skip_rotation",
 ]

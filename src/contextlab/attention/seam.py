@@ -14,6 +14,8 @@ Legend: B rows, T new tokens, H query heads, K key/value heads, D head width, C 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import sys
 import threading
 import weakref
@@ -64,6 +66,9 @@ class _Use:
 _USES: dict[int, _Use] = {}
 _NEW_USE = threading.Lock()
 _PASS: ContextVar[bool] = ContextVar("a pass through `attend` runs in this thread", default=False)
+_AT_REST: ContextVar[bool] = ContextVar("the model's own rotation would change nothing in this pass", default=False)
+ROTATION = "apply_rotary_pos_emb"
+"""The function that rotates queries and keys in transformers' files."""
 
 
 def _use(config: Any) -> _Use:
@@ -159,14 +164,37 @@ AttentionMaskInterface.register(SEAM, _mask)
 
 
 @contextmanager
-def seam(config: Any) -> Iterator[None]:
-    """Route the attention of every module with this configuration through `attend`, for the duration of a block."""
+def seam(config: Any, rotary_scale: float) -> Iterator[None]:
+    """Route the attention of every module with this configuration through `attend`, for the duration of a block.
+
+    Args:
+        config: of the model, all of whose tokens have position 0 as far as it rotates them.
+        rotary_scale: the factor of queries and keys where the model rotates them.
+    """
     with exclusive(config), _switched(config):
-        token = _PASS.set(True)
+        passing, at_rest = _PASS.set(True), _AT_REST.set(rotary_scale == 1)
         try:
             yield
         finally:
-            _PASS.reset(token)
+            _PASS.reset(passing)
+            _AT_REST.reset(at_rest)
+
+
+def skip_rotation(model: Any) -> None:
+    """Let passes through `attend` do without the rotation by position 0 in the files that a model is written in."""
+    for file in {sys.modules[type(module).__module__] for module in model.modules()}:
+        own = getattr(file, ROTATION, None)
+        if own is not None and not hasattr(own, SEAM) and [*inspect.signature(own).parameters][:2] == ["q", "k"]:
+            setattr(file, ROTATION, _unless_at_rest(own))
+
+
+def _unless_at_rest(own: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    @functools.wraps(own)
+    def rotation(q_BHTD: Tensor, k_BKTD: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        return (q_BHTD, k_BKTD) if _AT_REST.get() else own(q_BHTD, k_BKTD, *args, **kwargs)
+
+    setattr(rotation, SEAM, own)
+    return rotation
 
 
 @contextmanager

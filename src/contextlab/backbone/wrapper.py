@@ -64,6 +64,7 @@ class Backbone:
             ) from error
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
         self.head_width: int = getattr(config, "head_dim", None) or self.width // self.heads
+        attention.skip_rotation(self.model)
         self._digest, self._loaded = digest, versions(self.model)
         self._computed_digest, self._bos_hidden = Derived[str](), Derived[Tensor]()
 
@@ -204,7 +205,7 @@ class Backbone:
         # A mask of four dimensions is taken as it is, while none makes transformers look at the ids, which waits for
         # the device. Attention is a method's, and does not read it.
         mask = torch.zeros(1, 1, 1, 1, device=position_BT.device)
-        with attention.seam(self.config):
+        with attention.seam(self.config, self.rotary_scale):
             output = self.model.base_model(
                 **inputs, attention_mask=mask, position_ids=ids, use_cache=False, attend=attend
             )

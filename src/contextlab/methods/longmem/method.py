@@ -204,7 +204,7 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
         every = 1 if self.config.init == "difference" else self.config.reduction
         hidden_BTC = self.parts.embed(tokens_BT, position_BT % self.backbone.max_positions)
         states = [hidden_BTC]
-        with torch.no_grad(), attention.seam(self.backbone.config):
+        with torch.no_grad(), attention.seam(self.backbone.config, self.backbone.rotary_scale):
             for i, layer in enumerate(self.parts.layers[:layers], start=1):
                 hidden_BTC = attention.run_layer(layer, hidden_BTC, attend, self.backbone.rotary_scale)
                 if i % every == 0:

@@ -96,7 +96,7 @@ class SideNetwork(nn.Module):
         y_BTC = states[0]
         outputs = [y_BTC]
         for i, block in enumerate(self.blocks):
-            with attention.seam(_config(block)):
+            with attention.seam(_config(block), self.rotary_scale):
                 difference_BTC = difference_BTC + attention.run_layer(block, y_BTC, attend, self.rotary_scale) - y_BTC
             last = i == len(self.blocks) - 1 and self.last_residual == "normed"
             y_BTC = (final_BTC if last else states[i + 1]) + difference_BTC
@@ -106,7 +106,7 @@ class SideNetwork(nn.Module):
     def _differences(self, states: Sequence[Tensor], attend: attention.Attend) -> list[Tensor]:
         outputs = [states[self.step * self.first]]
         for i, block in enumerate(self.blocks, start=self.first):
-            with attention.seam(_config(block)):
+            with attention.seam(_config(block), self.rotary_scale):
                 out_BTC = attention.run_layer(block, outputs[-1], attend, self.rotary_scale)
             difference_BTC = out_BTC - states[self.step * i + 1]
             outputs.append(states[self.step * (i + 1)] + difference_BTC)

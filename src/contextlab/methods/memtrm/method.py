@@ -117,7 +117,7 @@ class MemTRM(SegmentMethod[MemTRMConfig, MemTRMState]):
             return None
         reader = CacheReader(self.backbone, state.kv, self.local.layout(state, tokens_Bt.shape[1]))
         hidden_BtC = self.parts.embed(tokens_Bt, reader.layout.position_BT)
-        with attention.seam(self.backbone.config):
+        with attention.seam(self.backbone.config, self.backbone.rotary_scale):
             for layer in self.parts.layers[: self.memory_layer + 1]:
                 hidden_BtC = attention.run_layer(layer, hidden_BtC, reader, self.backbone.rotary_scale)
         all_B = torch.ones_like(lengths_B, dtype=torch.bool)
