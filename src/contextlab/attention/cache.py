@@ -169,18 +169,20 @@ class KV:
         kept_B = torch.where(rows_B, self.used_B.clamp(max=first), self.used_B)
         return self.take(torch.arange(int(kept_B.max()), device=rows_B.device).expand(len(rows_B), -1), kept_B)
 
-    def keep(self, first: int, last: int, rows_B: Tensor, positions: Positions) -> KV:
+    def keep(self, first: int, last: int | Tensor, rows_B: Tensor, positions: Positions) -> KV:
         """The rows of `rows_B` cut back to their first and last slots; the other rows stay as they are.
 
         Args:
             first: slots at the beginning that stay where they are.
-            last: slots at the end that move up after them, and are rotated to their new positions.
+            last: slots at the end that move up after them, and are rotated to their new positions; of all rows, or
+                `last_B`.
             rows_B: bool, which rows.
             positions: how the model encodes positions.
         """
-        if not last or not bool(rows_B.any()):
+        last_B = torch.as_tensor(last, device=rows_B.device).expand_as(rows_B)
+        if not bool(last_B.any()) or not bool(rows_B.any()):
             return self.cut(first, rows_B)
-        kept_B = torch.where(rows_B, self.used_B.clamp(max=first + last), self.used_B)
+        kept_B = torch.where(rows_B, self.used_B.minimum(first + last_B), self.used_B)
         slots_S = torch.arange(int(kept_B.max()), device=rows_B.device)
         moved_BS = torch.where(slots_S < first, 0, (self.used_B - kept_B)[:, None])
         return self.take(slots_S + moved_BS, kept_B).moved(-moved_BS, positions)

@@ -5,6 +5,7 @@ Legend: B rows, T new tokens, S keys in view, H query heads, K key/value heads, 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
 
 import pydantic
@@ -16,7 +17,9 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.kernels.sink_attention import sink_attention
 from contextlab.method import Capabilities
-from contextlab.methods.local_cache import CacheConfig, LocalCache, LocalState
+from contextlab.methods.blocks import BLOCK_TOKENS
+from contextlab.methods.branches import Branches
+from contextlab.methods.local_cache import CacheConfig, LocalCache, LocalState, reserved
 from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
 
 CUT_EVERY = 256
@@ -71,6 +74,37 @@ class Sinks(LowRankMethod[SinksConfig]):
         """Exact streaming of any length."""
         return Capabilities(few_bits=self.local.storage is not None)
 
+    def room(self, state: LocalState) -> Tensor:
+        """A whole block: what a query sees does not depend on where the cache is cut back.
+
+        Queries attend to sinks at another distance than to the first tokens of their own block: as long as a row has no
+        sinks in its cache, its block ends where the cache is full. A window of the model's own counts slots, so that it
+        does depend on the cuts.
+        """
+        if self.local.storage is not None or self.backbone.own_window is not None:
+            return super().room(state)
+        used_B = state.kv.used_B
+        return torch.where(used_B < self.local.keep_first, self.full - used_B, BLOCK_TOKENS)
+
+    def reserve(self, state: LocalState, lengths_B: Tensor) -> LocalState:
+        """Free slots for the tokens of a block, which may lie after the end of the segment."""
+        left_B = torch.maximum(state.left_B, lengths_B.clamp(max=BLOCK_TOKENS))
+        return state.with_caches(reserved(state.kv, lengths_B, left_B))
+
+    def continuations(self, state: LocalState, longest: int) -> Branches[LocalState] | None:
+        """Side by side where none goes beyond the end of the segment: there each cuts its own cache back."""
+        return super().continuations(state, longest) if longest <= int(state.left_B.min()) else None
+
+    def closed(self, grown: LocalState, lengths_B: Tensor) -> LocalState:
+        """The state after a step, cut back as at the last of the segment ends that it has passed."""
+        ended_B, segment = grown.left_B <= 0, self.local.segment
+        if not bool(ended_B.any()):
+            return grown
+        since_B = torch.where(ended_B, -grown.left_B % segment, 0)
+        kv = grown.kv.keep(self.local.keep_first, self.local.keep_last + since_B, ended_B, self.backbone)
+        left_B = torch.where(ended_B, segment - since_B, grown.left_B)
+        return dataclasses.replace(grown.with_caches(kv), left_B=left_B)
+
     def reader(self, state: LocalState, layout: Layout) -> CacheReader:
         """Attention in which the distance of the sinks is that in a full cache, once a query is beyond it."""
         plain = self.backbone.learned_positions or not self.local.keep_first
@@ -95,6 +129,5 @@ class SinkReader(CacheReader):
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
         q_near, q_sink = rotate(q_BHTD, self._q_rotary), rotate(q_BHTD, self._sink_rotary)
         if window not in self._seen:
-            mask = self.mask(window, torch.float32)
-            self._seen[window] = self.visible() if mask is None else mask[:, 0] == 0
+            self._seen[window] = self.mask(window, torch.float32)[:, 0] == 0
         return sink_attention(q_near, q_sink, k_BKSD, v_BKSD, self._seen[window], self.layout.first, scale)
