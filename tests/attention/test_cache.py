@@ -56,9 +56,9 @@ def test_new_tokens_see_the_used_cache_and_themselves_causally():
     torch.testing.assert_close(out, by_hand(q, keys, values, seen))
 
 
-def test_without_a_cache_attention_is_plain_causal_and_needs_no_mask():
+def test_without_a_cache_attention_is_plain_causal():
     reader = CacheReader(NoPositions(), kv(2, 0, [0, 0]), Layout(torch.arange(4).expand(2, -1)))
-    assert reader.mask(None, torch.float32) is None
+    assert reader.causal(None)
     out, (q, k, v) = attend(reader, 2, 4)
     torch.testing.assert_close(out, by_hand(q, k, v, torch.ones(2, 4, 4).tril().bool()))
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.bias import CausalBias
 from torch.overrides import TorchFunctionMode
 from torch.utils import flop_counter
 from torch.utils._mode_utils import no_dispatch
@@ -116,6 +117,11 @@ def causal_pairs(queries: int, keys: int) -> int:
     return seen * (seen + 1) // 2 + (queries - seen) * keys
 
 
+def last_pairs(queries: int, keys: int) -> int:
+    """Number of visible pairs when the queries are the last of the keys and each sees all up to itself."""
+    return queries * (keys - queries) + queries * (queries + 1) // 2
+
+
 def visible_pairs(mask: Tensor) -> int:
     """Number of visible pairs of a mask, which is boolean or added to the scores."""
     with no_dispatch():
@@ -129,6 +135,8 @@ def attention_flops(named_arguments: Mapping[str, Any], visible: Callable[[Tenso
     *rows, queries, d_qk = named_arguments["query"].shape
     keys, d_v = named_arguments["value"].shape[-2:]
     mask = named_arguments.get("attn_mask", named_arguments.get("attn_bias"))
+    if isinstance(mask, CausalBias):
+        return int(2 * math.prod(rows) * last_pairs(queries, keys) * (d_qk + d_v))
     pairs = math.prod(rows) * (causal_pairs if named_arguments.get("is_causal") else operator.mul)(queries, keys)
     if mask is not None and pairs:
         pairs = pairs // mask.numel() * visible(mask)

@@ -10,14 +10,19 @@ import dataclasses
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+from torch.utils._mode_utils import no_dispatch
 
 from contextlab.attention.cache import KV, Growth
 from contextlab.attention.rotary import Positions, per_head, rotate, same_rows
 from contextlab.kernels.visible import blocks
 
+UNMASKED = ("cuda", "meta")
+"""Devices whose kernels know causal queries that are fewer than the keys; `meta` has the shapes of CUDA alone."""
+
 
 def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Softmax attention with grouped heads; plain causal over equal lengths when `mask` is None."""
+    """Softmax attention with grouped heads; without a mask it is causal, and the queries are the last of the keys."""
     if not q_BHTD.is_cpu:
         return _fused(q_BHTD, k_BKSD, v_BKSD, mask, scale)
     outs = [
@@ -28,13 +33,18 @@ def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, sc
 
 
 def _fused(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    groups = q_BHTD.shape[1] // k_BKSD.shape[1]
-    # CUDA has no fused kernel for grouped heads with a mask; without this it would build the whole score matrix.
-    if groups > 1 and mask is not None and q_BHTD.is_cuda:
+    groups, queries, keys = q_BHTD.shape[1] // k_BKSD.shape[1], q_BHTD.shape[2], k_BKSD.shape[2]
+    # The fused kernel of CUDA for grouped heads has no mask and 16 bits; others would build the whole score matrix.
+    if groups > 1 and q_BHTD.is_cuda and (mask is not None or q_BHTD.itemsize > 2):
         k_BKSD, v_BKSD = (x.repeat_interleave(groups, dim=1) for x in (k_BKSD, v_BKSD))
         groups = 1
+    causal = mask is None and queries == keys
+    if mask is None and queries not in (1, keys):
+        # It holds no numbers, and those who watch operations cannot be shown how it is made.
+        with no_dispatch():
+            mask = causal_lower_right(queries, keys)
     return F.scaled_dot_product_attention(
-        q_BHTD, k_BKSD, v_BKSD, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=groups > 1
+        q_BHTD, k_BKSD, v_BKSD, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=groups > 1
     )
 
 
@@ -81,14 +91,21 @@ class CacheReader:
         self.k, self.v = self._growth.k, self._growth.v
         self._q_rotary = per_head(positions, layout.position_BT)
         self._k_rotary = per_head(positions, self.key_position_BS) if kv.raw else None
-        self._masks: dict[int | None, Tensor | None] = {}
+        self._masks: dict[int | None, Tensor] = {}
 
     def __call__(
         self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
     ) -> Tensor:
         """Append the new keys and values of a layer and attend."""
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
-        return sdpa(rotate(q_BHTD, self._q_rotary), k_BKSD, v_BKSD, self.mask(window, q_BHTD.dtype), scale)
+        return self.attend(rotate(q_BHTD, self._q_rotary), k_BKSD, v_BKSD, scale, window)
+
+    def attend(self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, scale: float, window: int | None) -> Tensor:
+        """Attention of rotated queries to what they see of a layer's keys; a mask is made only where it is needed."""
+        queries, keys = q_BHTD.shape[2], k_BKSD.shape[2]
+        known = queries in (1, keys) or (type(q_BHTD) is Tensor and q_BHTD.device.type in UNMASKED)
+        mask = None if known and self.causal(window) else self.mask(window, q_BHTD.dtype)
+        return sdpa(q_BHTD, k_BKSD, v_BKSD, mask, scale)
 
     def append(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated keys, and values, of the next layer: the cache's, then the new ones. Layers come in order."""
@@ -97,8 +114,13 @@ class CacheReader:
             return rotate(k_BKSD, self._k_rotary), v_BKSD
         return self._growth.append(rotate(k_BKTD, self._q_rotary), v_BKTD)
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Added to scores, broadcastable to BHTS: -inf for what is not seen; None for plain causal attention."""
+    def causal(self, window: int | None) -> bool:
+        """Whether every new token sees all keys up to its own, and nothing is added to the scores."""
+        level = self.layout.plain and self.layout.tail_position_BP is None and self.kv.level
+        return level and self.positions.slopes_H is None and not self._narrow(window)
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Added to scores, broadcastable to BHTS: -inf for what is not seen."""
         if window not in self._masks:
             self._masks[window] = self._build_mask(window, dtype)
         return self._masks[window]
@@ -129,12 +151,13 @@ class CacheReader:
         """The cache with the tokens of all candidates after the slots in use, for the next pass of a longer tail."""
         return self._growth.grown(self.kv.used_B)
 
-    def _build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+    def _narrow(self, window: int | None) -> bool:
+        """Whether a window of the model's own hides keys."""
+        return window is not None and window < self.key_position_BS.shape[1]
+
+    def _build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         slopes_H = self.positions.slopes_H
-        narrow = window is not None and window < self.key_position_BS.shape[1]
-        if self.cached == 0 and self.layout.plain and slopes_H is None and not narrow:
-            return None
-        seen = same_rows(self.visible(window if narrow else None))[:, None]
+        seen = same_rows(self.visible(window if self._narrow(window) else None))[:, None]
         if slopes_H is None:
             # As floating-point numbers, to which every layer would otherwise convert it again.
             return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))

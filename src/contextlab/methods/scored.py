@@ -103,10 +103,7 @@ class ScoringReader(CacheReader):
         k_BKSD = self.k[layer].detach().float()
         groups = q_BHTD.shape[1] // k_BKSD.shape[1]
         scores_BHTS = scale * (q_BHTD.float() @ k_BKSD.repeat_interleave(groups, dim=1).mT)
-        mask = self.mask(window, torch.float32)
-        if mask is None:
-            mask = torch.full(scores_BHTS.shape[-2:], float("-inf"), device=k_BKSD.device).triu(1)
-        weights_BHTS = (scores_BHTS + mask).softmax(-1) * vote_BT[:, None, :, None]
+        weights_BHTS = (scores_BHTS + self.mask(window, torch.float32)).softmax(-1) * vote_BT[:, None, :, None]
         received_BKS: Tensor = weights_BHTS.sum(2).unflatten(1, (-1, groups)).sum(2)
         return received_BKS[..., None]
 

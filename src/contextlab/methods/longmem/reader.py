@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from contextlab.attention import CacheReader, Layout, Positions, rotate, sdpa
+from contextlab.attention import CacheReader, Layout, Positions, rotate
 from contextlab.kernels.joint_memory_attention import fuse_memory, local_attention
 from contextlab.kernels.retrieval_attention import Inputs, retrieval_attention
 from contextlab.methods.longmem.config import LongMemConfig
@@ -52,7 +52,7 @@ class MemoryReader(CacheReader):
         q_memory_BHTD = q_near_BHTD if placed else q_BHTD
         memory = (q_memory_BHTD, *self._retrieved(self.layers[block], q_memory_BHTD), self.side.gate(block))
         if self.config.softmax == "joint":
-            mask_BTS = self._whole_mask(window, q_BHTD.dtype)
+            mask_BTS = self.mask(window, q_BHTD.dtype)[:, 0]
             out_BHTD = retrieval_attention(Inputs(q_near_BHTD, k_BKSD, v_BKSD, mask_BTS, *memory), scale=scale)
             if not self._only_read(block):
                 return out_BHTD
@@ -69,15 +69,7 @@ class MemoryReader(CacheReader):
         if self._level and (window is None or window >= k_BKSD.shape[2]):
             return local_attention(q_BHTD, k_BKSD, v_BKSD, scale=scale, slopes_H=self.positions.slopes_H)
         # Rows that are not equally long have padding between their cache and the new tokens, which only a mask hides.
-        return sdpa(q_BHTD, k_BKSD, v_BKSD, self.mask(window, q_BHTD.dtype), scale)
-
-    def _whole_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """`mask_BTS`, written out also where attention is plainly causal."""
-        mask_B1TS = self.mask(window, dtype)
-        if mask_B1TS is not None:
-            return mask_B1TS[:, 0]
-        seen_BTS = self.visible()[:1]
-        return torch.zeros_like(seen_BTS, dtype=dtype).masked_fill_(~seen_BTS, float("-inf"))
+        return self.attend(q_BHTD, k_BKSD, v_BKSD, scale, window)
 
     def _retrieved(self, layer: int, q_BHTD: Tensor) -> Retrieved:
         self.ids_BHtm, retrieved_BHtm = self.bank.search(

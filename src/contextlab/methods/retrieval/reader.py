@@ -88,8 +88,7 @@ class RetrievalReader(CacheReader):
             self._q_BKTD.append(of_key_heads(rotate(q_BHTD, self._q_rotary), k_BKTD.shape[1]))
         # A layer that the model was trained with a narrow window in does not reach the position of the bank.
         narrow = window is not None and window < self.reach.width
-        mask_B1TS = self.mask(window, q_BHTD.dtype)
-        if memory is None or narrow or not self.bank.chunks or mask_B1TS is None:
+        if memory is None or narrow or not self.bank.chunks:
             return super().__call__(layer, q_BHTD, k_BKTD, v_BKTD, scale, window)
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
         q_near_BHTD = q_memory_BHTD = rotate(q_BHTD, self._q_rotary)
@@ -99,7 +98,7 @@ class RetrievalReader(CacheReader):
             q_memory_BHTD, bias_H = learned(q_BHTD, self._q_rotary), learned.bias_H
         reach = self.reach
         ids_BHTm, retrieved_BHTm = self.bank.search(memory, q_memory_BHTD, reach.take, reach.index, shared=reach.shared)
-        local = (q_near_BHTD, k_BKSD, v_BKSD, mask_B1TS[:, 0])
+        local = (q_near_BHTD, k_BKSD, v_BKSD, self.mask(window, q_BHTD.dtype)[:, 0])
         k_BKncD, v_BKncD, ids_BHTm = self.bank.taken(memory, ids_BHTm, retrieved_BHTm)
         bank = (q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
         return retrieval_attention(Inputs(*local, *bank), scale=scale)

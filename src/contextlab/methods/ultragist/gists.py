@@ -71,6 +71,10 @@ class GistReader(CacheReader):
         self.limit_BG1 = (window.front_B[:, None] + window.seen_BG)[:, :, None].to(device)
         self.steps_G = window.steps_G.to(device)
 
+    def causal(self, window: int | None) -> bool:
+        """Never: what a gist sees ends before its own place."""
+        return False
+
     def visible(self, window: int | None = None) -> Tensor:
         """`visible_BGS`; with a sliding window of the model's own, nothing farther."""
         slot_S = torch.arange(self.key_position_BS.shape[1], device=self.limit_BG1.device)
