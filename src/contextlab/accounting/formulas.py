@@ -30,8 +30,8 @@ BLOCKS: dict[str, Callable[[int, int, Any], int]] = {
 """FLOPs of a block by the family of the backbone."""
 COUNT = 8
 """Bytes of a count per row."""
-KEY_BYTES = 4
-"""Bytes of a number of a mean key, at least."""
+WIDE_BYTES = 4
+"""Bytes of a number of a mean or a sum that is kept, at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Model:
             layers: that have one.
             item_bytes: of a stored number.
         """
-        means = self.cache_bytes(tokens // csz, layers, max(KEY_BYTES, self.item_bytes), parts=1)
+        means = self.cache_bytes(tokens // csz, layers, max(WIDE_BYTES, self.item_bytes), parts=1)
         return self.cache_bytes(tokens, layers, item_bytes) + means
 
 

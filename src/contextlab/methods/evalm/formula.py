@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contextlab.accounting.formulas import COUNT, Model
+from contextlab.accounting.formulas import COUNT, WIDE_BYTES, Model
 from contextlab.methods.evalm.config import EVALMConfig, Geometry
 from contextlab.methods.few_bits import Vectors
 from contextlab.methods.formulas import LocalFormula, Span
@@ -54,7 +54,7 @@ class EVALMFormula(LocalFormula):
 
     def state_bytes(self, length: int) -> int:
         """Bytes of the local view, of the summaries, and of the open chunk's query sums."""
-        sums = self.model.layers * self.model.kv_heads * self.model.head_width * self.model.item_bytes
+        sums = self.model.layers * self.model.kv_heads * self.model.head_width * max(WIDE_BYTES, self.model.item_bytes)
         stored = 2 * self.vectors.nbytes(self.model.head_width) * self.model.kv_heads * self.model.layers
         chunks = length // self.geometry.chunk * stored + COUNT
         return super().state_bytes(length) + chunks + (sums if self.config.pooling == "eva" else 0)

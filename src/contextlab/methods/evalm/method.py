@@ -112,7 +112,7 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
             rows,
             backbone.kv_heads,
             backbone.head_width,
-            dtype=backbone.attention_dtype,
+            dtype=torch.promote_types(backbone.attention_dtype, torch.float32),
             device=backbone.device,
         )
         stored_BKx = (rows, backbone.kv_heads, self.vectors.width(backbone.head_width))

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contextlab.attention import KV, CacheReader, Growth, Layout, Positions, per_head, rotate
+from contextlab.kernels.buffers import wide
 from contextlab.kernels.eva_attention import eva_attention
 from contextlab.methods.evalm.config import Geometry
 from contextlab.methods.evalm.summary import Summary, query_factor
@@ -29,8 +30,8 @@ class EVALMState(LocalState):
 
     Attributes:
         chunks: keys without RoPE and values of all whole chunks, oldest first, as they are stored.
-        query_sum: per layer, `sum_BKD` of the unfinished chunk's queries, averaged over the heads of a key head; empty
-            where pooling does not need it.
+        query_sum: per layer, `sum_BKD` of the unfinished chunk's queries, averaged over the heads of a key head, in
+            float32 at least; empty where pooling does not need it.
     """
 
     chunks: KV
@@ -48,7 +49,9 @@ class RollUp:
     Attributes:
         done_B: chunks that each row completes.
         slots_BS: slots of their tokens in the local cache with the block after it.
-        chunk_BT: the chunk that each new token belongs to, counted from the open one; one too many for padding.
+        new_BnC: the new tokens of every chunk, counted from the open one, and of the one that stays open; what lies
+            before or after them is no new token of its row.
+        real_BnC: which of them there are.
         most: chunks that some row completes.
         slots: chunks of the longest row after the block.
         level: whether all rows have equally many chunks, before the block and after it.
@@ -61,21 +64,25 @@ class RollUp:
         tokens, device = torch.arange(self.most * chunk), layout.position_BT.device
         cached_BS = state.kv.used_B[:, None] - open_B1 + tokens
         self.slots_BS = torch.where(tokens < open_B1, cached_BS, state.kv.slots - open_B1 + tokens)
-        steps = torch.arange(layout.position_BT.shape[1])
-        chunk_BT = torch.where(steps < lengths_B[:, None], (open_B1 + steps) // chunk, self.most + 1)
-        self.chunk_BT = chunk_BT.to(device)
+        new_BS = torch.arange((self.most + 1) * chunk) - open_B1
+        self.real_BnC = ((new_BS >= 0) & (new_BS < lengths_B[:, None])).unflatten(1, (-1, chunk)).to(device)
+        self.new_BnC = new_BS.clamp(0, layout.position_BT.shape[1] - 1).unflatten(1, (-1, chunk)).to(device)
         used, done = state.chunks.used_B.tolist(), self.done_B.tolist()
         self._rows = list(zip(range(len(done)), used, done, strict=True))
         self.level = state.chunks.level and bool((self.done_B == self.most).all())
         self.slots = max(state.chunks.slots, int((state.chunks.used_B + self.done_B).max()))
 
     def sums(self, q_BKTD: Tensor, before_BKD: Tensor) -> tuple[Tensor, Tensor]:
-        """Query sums of the chunks that end here, `sums_BKnD`, and of the one that stays open."""
-        rows, heads, _, width = q_BKTD.shape
-        index = self.chunk_BT[:, None, :, None].expand_as(q_BKTD)
-        sums_BKnD = q_BKTD.new_zeros(rows, heads, self.most + 2, width).scatter_add_(2, index, q_BKTD)
+        """Query sums of the chunks that end here, `sums_BKnD`, and of the one that stays open.
+
+        They are float32 at least, and every chunk's tokens are added in their order, on every device.
+        """
+        index_B1S1 = self.new_BnC.flatten(1)[:, None, :, None]
+        q_BKSD = q_BKTD.gather(2, index_B1S1.expand(-1, q_BKTD.shape[1], -1, q_BKTD.shape[3]))
+        q_BKnCD = q_BKSD.unflatten(2, self.new_BnC.shape[1:]).masked_fill(~self.real_BnC[:, None, ..., None], 0.0)
+        sums_BKnD = q_BKnCD.sum(3, dtype=wide(q_BKTD))
         sums_BKnD[:, :, 0] += before_BKD
-        last = self.done_B.to(q_BKTD.device)[:, None, None, None].expand(-1, heads, 1, width)
+        last = self.done_B.to(q_BKTD.device)[:, None, None, None].expand(-1, *sums_BKnD[:, :, :1].shape[1:])
         return sums_BKnD[:, :, : self.most], sums_BKnD.gather(2, last)[:, :, 0]
 
     def stored(self, made_BKnx: Tensor, chunks_BKnx: Tensor) -> Tensor:
@@ -166,7 +173,7 @@ class EvaReader(CacheReader):
             q_BKTD = q_BHTD.unflatten(1, (summary.kv_heads, -1)).mean(2) * query_factor(scale, q_BHTD.shape[-1])
             sums_BKnD, open_BKD = roll_up.sums(q_BKTD, self.state.query_sum[layer])
             self.query_sum.append(open_BKD)
-            q_mean_BKnD = sums_BKnD / summary.chunk
+            q_mean_BKnD = (sums_BKnD / summary.chunk).to(q_BKTD.dtype)
         if roll_up.most == 0:
             return
         local = KV((self.k[-1],), (self.v[-1],), roll_up.done_B).take(roll_up.slots_BS, roll_up.done_B)
