@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from contextlab import attention, seals
 from contextlab import backbone as backbones
 from contextlab.backbone import TINY, embedded, load, loading, wrap
+from contextlab.backbone.wrapper import HEAD_BYTES, HEAD_TOKENS
 from contextlab.errors import UserError
 
 
@@ -371,3 +372,14 @@ def test_a_damaged_folder_is_one_sentence(damage: str, tmp_path: Path) -> None:
 def test_a_device_that_computes_nothing_here_is_refused(device: str) -> None:
     with pytest.raises(UserError, match=f"Device '{device}' is not available"):
         backbones.load("tiny-llama", device=device)
+
+
+@pytest.mark.parametrize("vocab_size", [100, 49_152, 128_256, 10**9])
+def test_logits_that_are_computed_at_one_time_are_bounded(vocab_size: int) -> None:
+    backbone = load("tiny-llama", device="cpu")
+    backbone.vocab_size = vocab_size
+    assert backbone.head_tokens == HEAD_TOKENS
+    backbone.model.to("meta")
+    at_once = backbone.head_tokens
+    assert at_once == HEAD_TOKENS or at_once * vocab_size * 4 <= HEAD_BYTES < (at_once + 1) * vocab_size * 4
+    assert at_once >= HEAD_TOKENS

@@ -21,8 +21,10 @@ from contextlab.errors import UserError
 from contextlab.tensors import Derived, versions, weights_digest
 
 HEAD_TOKENS = 128
-"""Tokens that are projected onto the vocabulary at one time: few enough that the C library keeps their memory for the
-next ones (32 MiB), instead of requesting it from the system every time."""
+"""Tokens that are projected onto the vocabulary at one time on a CPU: few enough that the C library keeps their memory
+for the next ones (32 MiB), instead of requesting it from the system every time."""
+HEAD_BYTES = 2**28
+"""Bytes of the logits that are computed at one time elsewhere, where few launches matter more."""
 FAMILIES = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2"), "llama"),
     "gpt2": "gpt2",
@@ -212,6 +214,12 @@ class Backbone:
         hidden_BTC: Tensor = output.last_hidden_state
         return hidden_BTC
 
+    @property
+    def head_tokens(self) -> int:
+        """Tokens that are projected onto the vocabulary at one time."""
+        most = HEAD_BYTES // (torch.float32.itemsize * self.vocab_size)
+        return HEAD_TOKENS if self.device.type == "cpu" else max(HEAD_TOKENS, most)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits, float32, of final hidden states `(..., C)`."""
         logits: Tensor = self.model.get_output_embeddings()(hidden)
@@ -219,7 +227,8 @@ class Backbone:
 
     def logprobs(self, hidden_BTC: Tensor, tokens_BT: Tensor) -> Tensor:
         """`logprobs_BT` of tokens, each under its hidden state, without ever holding all logits at once."""
-        pieces = zip(hidden_BTC.flatten(0, 1).split(HEAD_TOKENS), tokens_BT.flatten().split(HEAD_TOKENS), strict=True)
+        step = self.head_tokens
+        pieces = zip(hidden_BTC.flatten(0, 1).split(step), tokens_BT.flatten().split(step), strict=True)
         losses = [cross_entropy(self.logits(hidden), tokens, reduction="none") for hidden, tokens in pieces]
         return -torch.cat(losses).view(tokens_BT.shape)
 

@@ -22,7 +22,6 @@ from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import Backbone
-from contextlab.backbone.wrapper import HEAD_TOKENS
 from contextlab.formula import total
 from contextlab.harness import labels
 from contextlab.harness.batches import size_of
@@ -201,7 +200,7 @@ def _call_bytes(unread: Unread, state_bytes: int) -> int:
     values = tokens * kept * VALUES * backbone.width * backbone.dtype.itemsize
     keys = min(unread.longest, state_bytes // _cache_bytes(backbone, 1, layers=1))
     weights = tokens * keys * backbone.heads * WEIGHT_BYTES
-    return values + weights + min(tokens, HEAD_TOKENS) * backbone.vocab_size * LOGIT_BYTES
+    return values + weights + min(tokens, backbone.head_tokens) * backbone.vocab_size * LOGIT_BYTES
 
 
 def _machine(backbone: Backbone, process_bytes: int) -> Machine:
