@@ -15,6 +15,8 @@ from torch import Tensor
 from contextlab.kernels.buffers import wide
 from contextlab.kernels.visible import QUERIES_AT_ONCE, blocks
 
+LOGITS_AT_ONCE = 2**26
+"""Logits of more than `QUERIES_AT_ONCE` queries that are computed together where every launch is waited for."""
 fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 fused_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -98,7 +100,7 @@ def tiled_forward(
 ) -> tuple[Tensor, Tensor]:
     """`forward` in plain torch."""
     outs, sums = [], []
-    for span in _spans(q_BHtD):
+    for span in _spans(q_BHtD, k_BKSD.shape[2]):
         logits_BHtS = _logits(q_BHtD, k_BKSD, bias, scale, span, causal=causal)
         lse_BHt = logits_BHtS.logsumexp(-1)
         weights_BHtS = logits_BHtS.sub_(lse_BHt[..., None]).exp_()
@@ -126,7 +128,7 @@ def tiled_backward(
     dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=kind, device=x.device) for x in (k_BKSD, v_BKSD))
     dbias = torch.zeros(bias.shape if into_bias and bias is not None else (0,), dtype=kind, device=q_BHtD.device)
     delta_BHt1 = (dout_BHtD.to(kind) * out_BHtD).sum(-1, keepdim=True)
-    for span in _spans(q_BHtD):
+    for span in _spans(q_BHtD, k_BKSD.shape[2]):
         dout_BKRD = _grouped(dout_BHtD[:, :, span], v_BKSD)
         weights_BHtS = _logits(q_BHtD, k_BKSD, bias, scale, span, causal=causal)
         weights_BHtS.sub_(lse_BHt[:, :, span, None]).exp_()
@@ -159,16 +161,18 @@ def _options(q_BHtD: Tensor, bias: Tensor | None, scale: float) -> dict[str, Any
     return {"attn_mask": bias if bias is None else bias.to(wide(q_BHtD)), "scale": scale}
 
 
-def _spans(q_BHtD: Tensor) -> Iterator[slice]:
-    length = q_BHtD.shape[2]
-    return (slice(begin, min(begin + QUERIES_AT_ONCE, length)) for begin in range(0, length, QUERIES_AT_ONCE))
+def _spans(q_BHtD: Tensor, keys: int) -> Iterator[slice]:
+    """Blocks of queries whose logits are computed together; more of them off a CPU, as long as the keys are few."""
+    rows, heads, length, _ = q_BHtD.shape
+    many = QUERIES_AT_ONCE if q_BHtD.is_cpu else LOGITS_AT_ONCE // max(1, rows * heads * keys)
+    step = max(QUERIES_AT_ONCE, many)
+    return (slice(begin, min(begin + step, length)) for begin in range(0, length, step))
 
 
 def _logits(q_BHtD: Tensor, k_BKSD: Tensor, bias: Tensor | None, scale: float, span: slice, *, causal: bool) -> Tensor:
     """`logits_BHtS` of some of the queries, in the type of the sums."""
-    q = q_BHtD[:, :, span]
-    logits = (_grouped(q, k_BKSD) @ k_BKSD.transpose(-1, -2)).view(*q.shape[:3], -1)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) * scale
+    q, kind = q_BHtD[:, :, span], wide(q_BHtD)
+    logits = (_grouped(q, k_BKSD).to(kind) @ k_BKSD.transpose(-1, -2).to(kind)).view(*q.shape[:3], -1) * scale
     if bias is not None:
         logits = logits + (bias[..., span, :] if bias.shape[-2] > 1 else bias)
     if causal:

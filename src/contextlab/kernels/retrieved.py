@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from contextlab.kernels.buffers import wide
+from contextlab.kernels.buffers import at_once, wide
 
 GATHERED_ELEMENTS = 2**19
-"""Numbers of keys that are gathered at one time."""
+"""Numbers of keys that are gathered at one time, on a CPU."""
 NEVER = float("-inf")
 
 
@@ -47,7 +47,7 @@ class Retrieved:
         """Blocks of queries whose keys are gathered together."""
         rows, heads, length, taken = self.ids_BHTm.shape
         per_query = rows * heads * taken * self.k_BKncD.shape[3] * self.k_BKncD.shape[4]
-        step = max(1, GATHERED_ELEMENTS // per_query)
+        step = max(1, at_once(GATHERED_ELEMENTS, self.q_BHTD) // per_query)
         return (slice(begin, min(begin + step, length)) for begin in range(0, length, step))
 
     def attend(self, span: slice) -> tuple[Tensor, Tensor]:

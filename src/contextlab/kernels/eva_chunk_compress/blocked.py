@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from contextlab.kernels.buffers import contiguous_like, wide
+from contextlab.kernels.buffers import at_once, contiguous_like, wide
 
 ELEMENTS = 2**17
 
@@ -73,7 +73,7 @@ def _blocks(k_BKTD: Tensor, chunk: int) -> Iterator[tuple[slice, slice, int]]:
     """Chunks of one size, their tokens, and that size: blocks of whole chunks, then the incomplete chunk."""
     rows, heads, length, width = k_BKTD.shape
     whole, rest = divmod(length, chunk)
-    step = max(1, ELEMENTS // (rows * heads * chunk * width))
+    step = max(1, at_once(ELEMENTS, k_BKTD) // (rows * heads * chunk * width))
     for begin in range(0, whole, step):
         end = min(begin + step, whole)
         yield slice(begin, end), slice(begin * chunk, end * chunk), chunk
