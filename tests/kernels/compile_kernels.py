@@ -16,10 +16,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from contextlab.kernels import retrieved_triton
 from contextlab.kernels.chunk_topk import triton as search
 from contextlab.kernels.eva_attention import triton as eva
 from contextlab.kernels.eva_chunk_compress import triton as pooling
-from contextlab.kernels.joint_memory_attention import triton_local, triton_memory
+from contextlab.kernels.joint_memory_attention import triton_local
 
 HOPPER = GPUTarget("cuda", 90, 32)
 POINTERS = {
@@ -37,8 +38,8 @@ KERNELS = [
     (triton_local._local_forward, LOCAL),
     (triton_local._local_dq, LOCAL),
     (triton_local._local_dkdv, {**LOCAL, "SLOPES": False}),
-    (triton_memory._memory_forward, MEMORY),
-    (triton_memory._memory_backward, {**MEMORY, "INTO_BANK": True}),
+    (retrieved_triton.forward_kernel, MEMORY),
+    (retrieved_triton.backward_kernel, {**MEMORY, "INTO_BANK": True}),
     (search._search, {"TAKE": 16, "SLOTS": 16}),
     (eva._forward, {**EVA, "BIAS": True}),
     (eva._backward_queries, {**EVA, "BIAS": False}),
