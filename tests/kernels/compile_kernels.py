@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from contextlab.kernels import retrieved_triton
+from contextlab.kernels import part_triton, retrieved_triton
 from contextlab.kernels.chunk_topk import triton as search
 from contextlab.kernels.eva_attention import triton as eva
 from contextlab.kernels.eva_chunk_compress import triton as pooling
@@ -25,7 +25,7 @@ from contextlab.kernels.joint_memory_attention import triton_local
 HOPPER = GPUTarget("cuda", 90, 32)
 POINTERS = {
     "*fp32": (
-        *("lse_BHT", "delta_BHT", "dgate_BHT", "slopes_H", "gate_H", "dk_BKncD", "dv_BKncD"),
+        *("lse_BHT", "lse_xBHT", "delta_BHT", "dgate_BHT", "slopes_H", "gate_H", "dk_BKncD", "dv_BKncD"),
         *("dbias_BHT", "chunk_bias_H", "dk_xBHnD", "dv_xBHnD", "lse_BKn", "delta_BKn"),
     ),
     "*i64": ("ids_BHTm", "count_B", "key_BHTx", "counts_BT"),
@@ -33,6 +33,7 @@ POINTERS = {
 }
 LOCAL = {"SLOPES": True}
 MEMORY = {"CHUNK": 4}
+PART = {"BIAS": True, "CAUSAL": False}
 EVA = {"COUNTS": True}
 KERNELS = [
     (triton_local._local_forward, LOCAL),
@@ -40,6 +41,9 @@ KERNELS = [
     (triton_local._local_dkdv, {**LOCAL, "SLOPES": False}),
     (retrieved_triton.forward_kernel, MEMORY),
     (retrieved_triton.backward_kernel, {**MEMORY, "INTO_BANK": True}),
+    (part_triton._forward, PART),
+    (part_triton._backward_queries, PART),
+    (part_triton._backward_keys, PART),
     (search._search, {"TAKE": 16, "SLOTS": 16}),
     (eva._forward, {**EVA, "BIAS": True}),
     (eva._backward_queries, {**EVA, "BIAS": False}),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = 12
+KERNELS = 15
 SHARED_MEMORY = 227 * 1024
 
 

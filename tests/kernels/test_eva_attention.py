@@ -10,6 +10,7 @@ from torch._subclasses import FakeTensorMode
 
 from contextlab.accounting.flops import count
 from contextlab.kernels import part
+from contextlab.kernels.buffers import in_rows
 from contextlab.kernels.dispatch import forced
 from contextlab.kernels.eva_attention import blocked, eva_attention
 from contextlab.methods.evalm import CausalEVA
@@ -144,10 +145,10 @@ def test_the_fused_kernel_gets_rows_in_one_piece(name, stored):
 def test_what_the_fused_kernel_can_read_is_not_copied():
     x = torch.randn(2, 9, 4, 8)
     for fits in (x, x.transpose(1, 2), x[:, ::2], x[..., 1:], x[:1], x[..., 3:4]):
-        assert next(part._in_rows(fits)) is fits
+        assert next(in_rows(fits)) is fits
         assert part._apart(fits) is fits
     repeated = x[:1].expand(2, -1, -1, -1)
-    assert next(part._in_rows(repeated)) is repeated
+    assert next(in_rows(repeated)) is repeated
 
 
 def test_queries_that_repeat_do_not_order_the_output_wrongly():
@@ -218,12 +219,17 @@ def test_heads_that_see_no_chunk_are_local_attention(form, device):
     assert not torch.allclose(example.run()[:, 1], without.run()[:, 1])
 
 
-def test_a_bias_runs_blocks_whatever_form_is_forced():
+def test_with_a_bias_each_part_of_a_block_has_the_form_that_is_forced():
+    pytest.importorskip("triton")
     example = attention(6, 9, bias=True)
     with forced("triton"):
         out = example.run()
+        grads = gradients(out, example.leaves)
     with forced("torch"):
-        assert torch.equal(out, example.run())
+        again = example.run()
+    assert_close(out, again, torch.float32, "out")
+    for one, other in zip(grads, gradients(again, example.leaves), strict=True):
+        assert_close(one, other, torch.float32, "gradient")
 
 
 def test_flops_count_what_is_visible_with_gradients_too():

@@ -1,6 +1,8 @@
-"""Buffers of the blocked torch forms: the type they compute in, how much at one time, and memory for their results."""
+"""Buffers of the forms: the type that torch computes in, how much at one time, rows in one piece, new memory."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -27,3 +29,8 @@ def at_once(numbers: int, like: Tensor) -> int:
 def contiguous_like(x: Tensor) -> Tensor:
     """Uninitialised contiguous memory of a tensor's shape and type."""
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def in_rows(*tensors: Tensor) -> Iterator[Tensor]:
+    """The tensors, copied where a row of D numbers is not contiguous: fused kernels assume that it is."""
+    return (x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in tensors)

@@ -1,4 +1,4 @@
-"""One part of a softmax, forward and backward: torch's fused kernel on a CPU, tiles of plain torch elsewhere.
+"""One part of a softmax, forward and backward: Triton, torch's fused kernel on a CPU, or tiles of plain torch.
 
 Legend: B rows, H query heads, K key/value heads, R queries of all heads that share a key head, t queries, S keys,
 D head width.
@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contextlab.kernels.buffers import wide
+from contextlab.kernels import dispatch
+from contextlab.kernels.buffers import in_rows, wide
 from contextlab.kernels.visible import QUERIES_AT_ONCE, blocks
 
 LOGITS_AT_ONCE = 2**26
@@ -25,6 +26,10 @@ def forward(
     q_BHtD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """`out_BHtD` and `lse_BHt`; `causal` needs as many keys as queries."""
+    if dispatch.use_triton(q_BHtD):
+        from contextlab.kernels import part_triton
+
+        return part_triton.forward(q_BHtD, k_BKSD, v_BKSD, bias, scale, causal=causal)
     if q_BHtD.device.type == "cpu":
         parts = [
             _fused_forward(q_BHtD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys], seen, scale, causal=causal)
@@ -52,6 +57,11 @@ def backward(
 
     `out_BHtD` and `lse_BHt` are those of the whole softmax.
     """
+    if dispatch.use_triton(q_BHtD) and not into_bias:
+        from contextlab.kernels import part_triton
+
+        made = (dout_BHtD, out_BHtD, lse_BHt)
+        return (*part_triton.backward(*made, q_BHtD, k_BKSD, v_BKSD, bias, scale, causal), q_BHtD.new_empty(0))
     if q_BHtD.device.type != "cpu" or into_bias:
         inputs = (q_BHtD, k_BKSD, v_BKSD, bias, scale)
         return tiled_backward(dout_BHtD, out_BHtD, lse_BHt, *inputs, causal=causal, into_bias=into_bias)
@@ -72,7 +82,7 @@ def backward(
 def _fused_forward(
     q_BHtD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, bias: Tensor | None, scale: float, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    inputs = (_apart(q_BHtD), *_in_rows(k_BKSD, v_BKSD))
+    inputs = (_apart(q_BHtD), *in_rows(k_BKSD, v_BKSD))
     out_BHtD, lse_BHt = fused(*inputs, 0.0, causal, **_options(q_BHtD, bias, scale))
     return out_BHtD, lse_BHt
 
@@ -89,9 +99,9 @@ def _fused_backward(
     *,
     causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    in_rows = _in_rows(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, out_BHtD)
+    rows = in_rows(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, out_BHtD)
     made = (lse_BHt.contiguous(), 0.0, causal)
-    dq, dk, dv = fused_backward(*in_rows, *made, **_options(q_BHtD, bias, scale))
+    dq, dk, dv = fused_backward(*rows, *made, **_options(q_BHtD, bias, scale))
     return dq, dk, dv
 
 
@@ -144,16 +154,11 @@ def tiled_backward(
     return torch.cat(dqs, dim=2), dk_BKSD, dv_BKSD, dbias
 
 
-def _in_rows(*tensors: Tensor) -> Iterator[Tensor]:
-    """The tensors, copied where a row of D numbers is not contiguous: torch's kernels assume that it is."""
-    return (x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous() for x in tensors)
-
-
 def _apart(q_BHtD: Tensor) -> Tensor:
     """The queries, copied also where rows repeat or overlap: the kernel allocates its output with their strides."""
     *sizes, width = q_BHtD.shape
     apart = all(size == 1 or step >= width for size, step in zip(sizes, q_BHtD.stride(), strict=False))
-    return next(_in_rows(q_BHtD)) if apart else q_BHtD.contiguous()
+    return next(in_rows(q_BHtD)) if apart else q_BHtD.contiguous()
 
 
 def _options(q_BHtD: Tensor, bias: Tensor | None, scale: float) -> dict[str, Any]:

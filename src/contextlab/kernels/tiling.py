@@ -99,6 +99,15 @@ def load_rows(x: tl.tensor, row: tl.tensor, rows: tl.tensor, d: tl.tensor, WIDTH
 
 
 @triton.jit
+def load_apart(
+    x: tl.tensor, row: tl.tensor, rows: tl.tensor, step: tl.tensor, d: tl.tensor, WIDTH: tl.constexpr
+) -> tl.tensor:
+    """Load rows that begin `step` numbers apart, of a matrix of `rows` rows; zeros outside of it."""
+    pointers = x + row.to(tl.int64)[:, None] * step + d[None, :]
+    return tl.load(pointers, mask=(row < rows)[:, None] & (d < WIDTH)[None, :], other=0.0)
+
+
+@triton.jit
 def store_rows(
     x: tl.tensor, value: tl.tensor, row: tl.tensor, rows: tl.tensor, d: tl.tensor, WIDTH: tl.constexpr
 ) -> None:

@@ -38,7 +38,7 @@ def eva_attention(
         chunk_v_BKnD: values of chunks.
         scale: factor of the logits.
         bias: added to the local logits, broadcastable to BHTS, -inf where a key is not seen; every query must see one
-            key. Without a bias, attention to the local keys is causal. There is no fused kernel for it on a GPU.
+            key. Without a bias, attention to the local keys is causal. Its gradient is plain torch on a GPU.
         counts_BT: how many chunks each query sees, from the first on, int64; all when None. A number out of range is
             clamped, so that padding may have any.
         chunk_bias_H: added to the logits of chunks; heads with -inf see none.
