@@ -25,8 +25,8 @@ from contextlab.kernels.joint_memory_attention import triton_local
 HOPPER = GPUTarget("cuda", 90, 32)
 POINTERS = {
     "*fp32": (
-        *("lse_BHT", "lse_xBHT", "delta_BHT", "dgate_BHT", "slopes_H", "gate_H", "dk_BKncD", "dv_BKncD"),
-        *("dbias_BHT", "chunk_bias_H", "dk_xBHnD", "dv_xBHnD", "lse_BKn", "delta_BKn"),
+        *("lse_BHT", "lse_xBHT", "local_lse_BHT", "lse_BKn", "delta_BHT", "delta_BKn", "slopes_H", "weight_H"),
+        *("dweight_BHT", "dbias_BHT", "chunk_bias_H", "dk_BKncD", "dv_BKncD", "dk_xBHnD", "dv_xBHnD"),
     ),
     "*i64": ("ids_BHTm", "count_B", "key_BHTx", "counts_BT"),
     "*i8": ("retrieved_BHTm",),
@@ -39,8 +39,10 @@ KERNELS = [
     (triton_local._local_forward, LOCAL),
     (triton_local._local_dq, LOCAL),
     (triton_local._local_dkdv, {**LOCAL, "SLOPES": False}),
-    (retrieved_triton.forward_kernel, MEMORY),
-    (retrieved_triton.backward_kernel, {**MEMORY, "INTO_BANK": True}),
+    (retrieved_triton.forward_kernel, {**MEMORY, "JOINT": False}),
+    (retrieved_triton.forward_kernel, {**MEMORY, "JOINT": True}),
+    (retrieved_triton.backward_kernel, {**MEMORY, "JOINT": False, "INTO_BANK": True}),
+    (retrieved_triton.backward_kernel, {**MEMORY, "JOINT": True, "INTO_BANK": False}),
     (part_triton._forward, PART),
     (part_triton._backward_queries, PART),
     (part_triton._backward_keys, PART),

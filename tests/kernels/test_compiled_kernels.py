@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = 15
+KERNELS = 17
 SHARED_MEMORY = 227 * 1024
 
 

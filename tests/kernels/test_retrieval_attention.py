@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+from importlib import util
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_cases import assert_close, gradients
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
@@ -15,9 +18,16 @@ from contextlab.accounting.flops import count
 from contextlab.accounting.memory import PeakMemory
 from contextlab.attention import sdpa
 from contextlab.kernels import retrieved
-from contextlab.kernels.dispatch import forced
-from contextlab.kernels.retrieval_attention import Inputs, retrieval_attention
+from contextlab.kernels.dispatch import VARIABLE, forced
+from contextlab.kernels.retrieval_attention import Inputs, ops, reference, retrieval_attention
 
+SIZES = {
+    "ragged": {"queries": 21, "keys": 70, "width": 33, "take": 5},
+    "wide": {"queries": 9, "keys": 33, "width": 256, "heads": 2, "kv_heads": 2},
+    "eight to a key head": {"queries": 17, "keys": 17, "heads": 8, "kv_heads": 1, "width": 64},
+    "generation": {"queries": 1, "keys": 90, "width": 64},
+    "divided": {"queries": 1, "keys": 520, "width": 128, "heads": 8, "kv_heads": 2, "take": 2},
+}
 NAMES = ("q", "k", "v", "mask", "q_memory", "bank_k", "bank_v", "ids", "retrieved", "bias")
 LEAVES = ("q", "k", "v", "q_memory", "bank_k", "bank_v", "bias")
 Case = dict[str, Tensor]
@@ -48,6 +58,14 @@ def case(
     mask = torch.zeros(1, queries, keys).masked_fill(hidden, float("-inf"))
     example = {**normal, "mask": mask.to(dtype), "ids": ids.masked_fill(~result, 10**12), "retrieved": result}
     return {name: example[name] for name in NAMES}
+
+
+@pytest.fixture
+def triton_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's form, where it is installed."""
+    if util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    monkeypatch.setenv(VARIABLE, "triton")
 
 
 def run(example: Case, **changed: Any) -> Tensor:
@@ -136,6 +154,69 @@ def test_an_empty_bank_leaves_the_local_attention(form: str, empty: str) -> None
         example["ids"], example["retrieved"] = example["ids"][..., :0], example["retrieved"][..., :0]
     with forced(form):
         torch.testing.assert_close(run(example), local(example))
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 1), (torch.float16, 2)])
+@pytest.mark.parametrize("size", SIZES)
+def test_forward_and_every_gradient_equal_float64(
+    size: str, dtype: torch.dtype, rows: int, device: str, triton_form: None
+) -> None:
+    """With one mask for all rows or one for each, and with a query that has retrieved nothing."""
+    example = case(**SIZES[size], dtype=dtype)
+    example["retrieved"][:, :, ::3] = False
+    for name in ("q", "q_memory"):
+        # Logits of about 1, whatever the width: a softmax of one key has no gradients to compare.
+        example[name] *= example[name].shape[3] ** -0.5 / 0.3
+    mask = example["mask"].repeat(rows, 1, 1)
+    mask[-1, :, 1:9] = -torch.inf
+    example = {name: x.to(device) for name, x in {**example, "mask": mask}.items()}
+    exact = {name: x.double() if x.is_floating_point() else x for name, x in example.items()}
+    for made in (example, exact):
+        made |= {name: made[name].requires_grad_() for name in LEAVES}
+    out, want = run(example), reference.retrieval_attention(Inputs(*exact.values()), 0.3)
+    assert_close(out, want, dtype, "out")
+    pairs = zip(*(gradients(x, [m[name] for name in LEAVES]) for x, m in ((out, example), (want, exact))), strict=True)
+    for name, (one, other) in zip(LEAVES, pairs, strict=True):
+        assert one.dtype == dtype
+        assert_close(one, other, dtype, name)
+
+
+@pytest.mark.parametrize("wrong", [9, -1, 10**12, -(10**12)])
+def test_an_unchecked_id_out_of_range_counts_as_not_retrieved(wrong: int, device: str, triton_form: None) -> None:
+    """As on a GPU: the bank is read and changed nowhere else."""
+    example = {name: x.to(device) for name, x in case().items()}
+    outside = example["retrieved"].clone()
+    outside[:, :, ::2] = False
+
+    def both(ids: Tensor, retrieved: Tensor) -> tuple[Tensor, ...]:
+        inputs = Inputs(*{**example, "ids": ids, "retrieved": retrieved}.values())
+        form = ops._form(inputs)
+        out, lse = form.forward(inputs, 0.3)
+        return out, lse, *form.backward(torch.cos(out), inputs, out, lse, 0.3, True)
+
+    first = both(example["ids"].masked_fill(outside, wrong), example["retrieved"])
+    for one, other in zip(first, both(example["ids"], example["retrieved"] & ~outside), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="memory that is not touched is not there on a GPU")
+def test_a_bank_beyond_four_gigabytes_is_addressed(triton_form: None) -> None:
+    """Only the pages that are read exist."""
+    example = case(chunks=2, take=2, dtype=torch.float16)
+    leaves = ("q", "k", "v", "q_memory", "bias")
+
+    def both(**changed: Tensor) -> tuple[Tensor, ...]:
+        made = {name: example[name].detach().requires_grad_() for name in leaves}
+        out = run(example, **made, **changed)
+        return out, *torch.autograd.grad(out.sin().sum(), list(made.values()))
+
+    stored = {}
+    for name in ("bank_k", "bank_v"):
+        memory = torch.frombuffer(mmap.mmap(-1, 2 * 2**32), dtype=torch.float16)
+        steps = (2**30, 2**29, 2**31 + 2**20, 8, 1)
+        stored[name] = memory.as_strided(example[name].shape, steps).copy_(example[name])
+    for one, other in zip(both(**stored), both(), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("form", ["reference", "torch"])

@@ -27,9 +27,10 @@ def memory_forward(
     k_BKncD, v_BKncD = retrieved_triton.in_one_step(k_BKncD, v_BKncD)
     out_BHTD, memory_BHTD = torch.empty_like(local_BHTD), torch.empty_like(local_BHTD)
     lse_BHT = q_BHTD.new_empty(q_BHTD.shape[:3], dtype=torch.float32)
-    grid, sizes, shape = retrieved_triton.launch(k_BKncD, ids_BHTm)
+    grid, sizes, shape = retrieved_triton.launch(k_BKncD, ids_BHTm, joint=False)
     retrieved_triton.forward_kernel[grid](
         local_BHTD,
+        None,
         q_BHTD,
         k_BKncD,
         v_BKncD,
@@ -67,10 +68,8 @@ def memory_backward(
     memory_BHTD, lse_BHT = memory_BHTD.contiguous(), lse_BHT.contiguous()
     k_BKncD, v_BKncD = retrieved_triton.in_one_step(k_BKncD, v_BKncD)
     dlocal_BHTD, dq_BHTD, dgate_BHT = torch.empty_like(local_BHTD), torch.empty_like(q_BHTD), torch.empty_like(lse_BHT)
-    dk, dv = (
-        torch.zeros(x.shape if into_bank else (0,), dtype=torch.float32, device=x.device) for x in (k_BKncD, v_BKncD)
-    )
-    grid, sizes, shape = retrieved_triton.launch(k_BKncD, ids_BHTm)
+    dk, dv = retrieved_triton.bank_gradients(k_BKncD, v_BKncD, into_bank)
+    grid, sizes, shape = retrieved_triton.launch(k_BKncD, ids_BHTm, joint=False)
     retrieved_triton.backward_kernel[grid](
         dout_BHTD,
         local_BHTD,

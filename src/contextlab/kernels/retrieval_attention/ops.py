@@ -6,6 +6,7 @@ of a chunk, m chunks retrieved.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,6 +26,14 @@ LEAVES = tuple(
 BANK = LEAVES[-2:]
 
 
+def _form(inputs: Inputs) -> ModuleType:
+    if not dispatch.use_triton(inputs.q_BHTD, inputs.k_BKncD):
+        return blocked
+    from contextlab.kernels.retrieval_attention import triton
+
+    return triton
+
+
 @torch.library.custom_op("contextlab::retrieval_attention", mutates_args=())
 def retrieval_attention(
     q_BHTD: Tensor,
@@ -42,7 +51,9 @@ def retrieval_attention(
     """`out_BHTD`, and `lse_BHT` for the backward pass."""
     checks.ids(ids_BHTm, retrieved_BHTm, k_BKncD.shape[2])
     local = (q_BHTD, k_BKSD, v_BKSD, mask_BTS)
-    return blocked.forward(Inputs(*local, q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H), scale)
+    inputs = Inputs(*local, q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
+    out: tuple[Tensor, Tensor] = _form(inputs).forward(inputs, scale)
+    return out
 
 
 @retrieval_attention.register_fake
@@ -71,7 +82,7 @@ def retrieval_attention_backward(
     """Gradients of queries, keys, values, the memory's queries, the bias, and the bank (empty unless `into_bank`)."""
     local = (q_BHTD, k_BKSD, v_BKSD, mask_BTS)
     inputs = Inputs(*local, q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
-    dq, dk, dv, dq_memory, dbias, dbank_k, dbank_v = blocked.backward(
+    dq, dk, dv, dq_memory, dbias, dbank_k, dbank_v = _form(inputs).backward(
         dout_BHTD, inputs, out_BHTD, lse_BHT, scale, into_bank
     )
     return dq, dk, dv, dq_memory, dbias, dbank_k, dbank_v
