@@ -293,5 +293,7 @@ OPERATIONS = {
         ("q", "k", "v", "q_memory", "bank_k", "bank_v", "bias"),
         ("ids", "retrieved"),
     ),
-    "sink_attention": Operation(_sinks, lambda *arguments: sink_attention(*arguments, SCALE), _true_sinks),
+    "sink_attention": Operation(
+        _sinks, lambda *arguments: sink_attention(*arguments, SCALE), _true_sinks, ("q", "q_sink", "k", "v")
+    ),
 }

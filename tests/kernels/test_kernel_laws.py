@@ -24,7 +24,6 @@ from contextlab.kernels.eva_chunk_compress import blocked as blocked_pooling
 from contextlab.kernels.joint_memory_attention import blocked as blocked_memory
 
 EXAMPLES = {"reference": 30, "torch": 40, "torch in small blocks": 40, "triton": 1}
-NO_TRITON = ("eva_attention with a bias", "sink_attention", "retrieval_attention")
 BLOCKS = {
     blocked_search: {"SCORES": 9, "GROUP": 2, "QUERIES": 1, "CHUNKS": 2},
     blocked_eva: {"QUERIES_AT_ONCE": 3},
@@ -36,14 +35,14 @@ BLOCKS = {
 DIFFERENTIABLE = {
     f"contextlab::{name}"
     for name in ("local_attention", "fuse_memory", "eva_attention", "pool_chunks", "retrieval_attention")
-}
+} | {"contextlab::sink_attention"}
 FEW = Sizes(H=2, K=1, T=2, older=1, D=3, n=2, c=2, m=1)
 
 
 @pytest.mark.parametrize("form", EXAMPLES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_any_shape_in_any_layout_equals_float64(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _needs_form(form, name)
+    _needs_form(form)
     if form == "torch in small blocks":
         for module, constants in BLOCKS.items():
             for constant, value in constants.items():
@@ -102,8 +101,8 @@ def _moved(arguments: Arguments, device: str) -> Arguments:
     return {name: x.detach().to(device) if isinstance(x, Tensor) else x for name, x in arguments.items()}
 
 
-def _needs_form(form: str, name: str = "") -> None:
-    if form == "triton" and (util.find_spec("triton") is None or name in NO_TRITON):
+def _needs_form(form: str) -> None:
+    if form == "triton" and util.find_spec("triton") is None:
         pytest.skip("there is no such form here")
 
 
@@ -140,15 +139,15 @@ def test_every_operation_follows_torchs_rules(form: str) -> None:
     _needs_form(form)
     checked = set()
     with forced(form):
-        calls = [call for name in OPERATIONS if form == "torch" or name not in NO_TRITON for call in _calls(name)]
+        calls = [call for name in OPERATIONS for call in _calls(name)]
         for op, arguments in calls:
             # The trace is the same for other options and in the interpreter, which is slow: there only the
             # results' shapes and strides are tested.
             rules = ["test_faketensor"]
             if form == "torch" and op.name() not in checked:
                 rules += ["test_schema", "test_autograd_registration", "test_aot_dispatch_dynamic"]
-            # Backward passes, the search and the sinks have no gradients, and opcheck would need those of
-            # arguments that require some.
+            # Backward passes and the search have no gradients, and opcheck would need those of arguments that
+            # require some.
             wanted = op.name() in DIFFERENTIABLE
             detached = (x.detach() if isinstance(x, Tensor) else x for x in arguments)
             inputs = [
@@ -157,8 +156,7 @@ def test_every_operation_follows_torchs_rules(form: str) -> None:
             torch.library.opcheck(op, tuple(inputs), test_utils=rules)
             checked.add(op.name())
     every = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("contextlab::")}
-    no_triton = {"sink_attention", "retrieval_attention", "retrieval_attention_backward"}
-    assert checked == every - ({f"contextlab::{name}" for name in no_triton} if form == "triton" else set())
+    assert checked == every
 
 
 @pytest.mark.parametrize("options", [True, False])

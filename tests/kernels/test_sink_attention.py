@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_cases import assert_close, gradients
 from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from contextlab.accounting.memory import PeakMemory
 from contextlab.kernels.dispatch import forced
-from contextlab.kernels.sink_attention import blocked, sink_attention
+from contextlab.kernels.sink_attention import blocked, reference, sink_attention
 
 
 def count(run):
@@ -149,3 +150,96 @@ def test_with_gradients_it_is_the_same(sinks):
     assert out.requires_grad
     torch.testing.assert_close(out.detach(), expected)
     assert torch.autograd.gradcheck(lambda *x: sink_attention(*x, seen, sinks, 0.3), floating)
+
+
+SIZES = {
+    "ragged": {"queries": 20, "keys": 70, "width": 33},
+    "wide": {"queries": 9, "keys": 33, "width": 256, "heads": 2},
+    "eight to a key head": {"queries": 65, "keys": 80, "heads": 8, "kv_heads": 1, "width": 64},
+    "generation": {"queries": 1, "keys": 90, "width": 128, "heads": 2, "kv_heads": 1},
+    "divided": {"queries": 1, "keys": 530, "width": 64, "heads": 8},
+}
+
+
+@pytest.mark.parametrize("sinks", [0, 4, 1000])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("named", ["torch", "triton"])
+def test_forward_and_every_gradient_equal_float64(named, size, sinks, device):
+    """Also where a query sees no sink, or nothing but sinks."""
+    if named == "triton":
+        pytest.importorskip("triton")
+    dtype = torch.float16 if size in ("ragged", "generation") else torch.float32
+    floating, seen = case(**SIZES[size])
+    seen[0, 0, :4], seen[0, 0, 5] = False, True
+    seen[1, -1, 4:], seen[1, -1, 1] = False, True
+    floating, seen = [x.to(device, dtype).requires_grad_() for x in floating], seen.to(device)
+    exact = [x.detach().double().requires_grad_() for x in floating]
+    scale = floating[0].shape[3] ** -0.5
+    with forced(named):
+        out = sink_attention(*floating, seen, sinks, scale)
+        grads = gradients(out, floating)
+    expected = reference.with_graph(*exact, seen, sinks, scale)
+    assert out.dtype == dtype
+    assert_close(out, expected, dtype, "out")
+    # At most one of both queries has a gradient where all keys belong to the other.
+    wanted = torch.autograd.grad(expected, exact, _weights(expected), allow_unused=True, materialize_grads=True)
+    for one, want, name in zip(grads, wanted, ("q", "q_sink", "k", "v"), strict=True):
+        assert one.dtype == dtype
+        assert_close(one, want, dtype, name)
+
+
+def _weights(out):
+    return torch.sin(torch.arange(out.numel(), device=out.device, dtype=torch.float64)).view_as(out)
+
+
+@pytest.mark.parametrize("named", ["torch", "triton"])
+def test_logits_beyond_float16_do_not_meet_what_hides_a_key(named):
+    """The seen keys have lower logits than the lowest number of float16."""
+    if named == "triton":
+        pytest.importorskip("triton")
+    q = torch.full((1, 1, 3, 16), 100.0).half()
+    k, v = torch.randn(1, 1, 9, 16).half() - 100, torch.randn(1, 1, 9, 16).half()
+    seen = torch.rand(1, 3, 9) > 0.5
+    seen[..., 0] = True
+    seen[:, 1, :2], seen[:, 1, 4] = False, True
+    with forced(named):
+        out = sink_attention(q, q, k, v, seen, 2, 1.0)
+    assert_close(out, plain(q.double(), k.double(), v.double(), seen, 1.0), torch.float16, "out")
+
+
+def test_training_keeps_no_score():
+    floating, seen = case(heads=12, kv_heads=12, queries=256, keys=1276, width=16)
+    peaks = {}
+    for form in ("reference", "torch"):
+        leaves = [x.clone().requires_grad_() for x in floating]
+        with forced(form), PeakMemory() as peak:
+            sink_attention(*leaves, seen[:1], 4, 0.3).sum().backward()
+        peaks[form] = peak.peak_bytes
+    assert peaks["torch"] * 4 < peaks["reference"]
+
+
+def test_flops_of_gradients_are_those_of_visible_pairs():
+    floating, seen = case()
+    floating = [x.requires_grad_() for x in floating]
+    pairs = int(seen.sum()) * 4 * 2 * 16
+    out = sink_attention(*floating, seen, 2, 0.3)
+    assert count(lambda: out.sum().backward()) == 2 * pairs
+
+
+def test_wider_values_and_the_reference_have_gradients_too():
+    floating, seen = case()
+    floating = [x.double().requires_grad_() for x in floating]
+    wider = [*floating[:3], torch.randn(2, 2, 9, 3).double().requires_grad_()]
+    assert torch.autograd.gradcheck(lambda *x: sink_attention(*x, seen, 2, 0.3), wider)
+    with forced("reference"):
+        assert torch.autograd.gradcheck(lambda *x: sink_attention(*x, seen, 2, 0.3), floating)
+
+
+def test_it_compiles_with_its_gradients():
+    floating, seen = case()
+    leaves = [x.requires_grad_() for x in floating]
+    compiled = torch.compile(lambda *x: sink_attention(*x, seen, 2, 0.3), fullgraph=True, backend="aot_eager")
+    out, eager = compiled(*leaves), sink_attention(*leaves, seen, 2, 0.3)
+    torch.testing.assert_close(out, eager)
+    for one, other in zip(gradients(out, leaves), gradients(eager, leaves), strict=True):
+        torch.testing.assert_close(one, other)

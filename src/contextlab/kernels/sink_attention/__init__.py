@@ -5,16 +5,14 @@ Legend: B rows, H query heads, K key/value heads, T queries, S keys, D width of 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from contextlab.kernels import checks, dispatch
-from contextlab.kernels.sink_attention import blocked, reference
+from contextlab.kernels import checks
+from contextlab.kernels.sink_attention import blocked, ops, reference
+from contextlab.kernels.sink_attention.ops import sink_attention_flops
 
-__all__ = ["sink_attention"]
+__all__ = ["sink_attention", "sink_attention_flops"]
 
 
 def sink_attention(
@@ -32,7 +30,7 @@ def sink_attention(
         scale: factor of the logits.
 
     Returns:
-        `out_BHTE`; where gradients are wanted it is computed in plain torch.
+        `out_BHTE`; for values of another width than keys it is computed in plain torch.
 
     Raises:
         ValueError, TypeError: when shapes, devices or types do not fit.
@@ -44,30 +42,9 @@ def sink_attention(
     checks.of_type(torch.bool, seen_BTS=seen_BTS)
     if sinks < 0:
         raise ValueError(f"There cannot be {sinks} sinks: give 0 or more.")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in floating.values()):
-        return reference.with_graph(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
-    out_BHTE: Tensor = _sink_attention(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
+    inputs = (q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in floating.values())
+    if wanted and not blocked.fits(q_BHTD, v_BKSE):
+        return reference.with_graph(*inputs)
+    out_BHTE: Tensor = ops.sink_attention(*inputs)[0]
     return out_BHTE
-
-
-@torch.library.custom_op("contextlab::sink_attention", mutates_args=())
-def _sink_attention(
-    q_BHTD: Tensor, q_sink_BHTD: Tensor, k_BKSD: Tensor, v_BKSE: Tensor, seen_BTS: Tensor, sinks: int, scale: float
-) -> Tensor:
-    attend = blocked.sink_attention if blocked.fits(q_BHTD, v_BKSE) else reference.sink_attention
-    return attend(q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
-
-
-@_sink_attention.register_fake
-def _(q_BHTD: Tensor, _q_sink: Tensor, _k: Tensor, v_BKSE: Tensor, *_args: Any) -> Tensor:
-    return q_BHTD.new_empty((*q_BHTD.shape[:3], v_BKSE.shape[3]))
-
-
-@register_flop_formula(torch.ops.contextlab.sink_attention, get_raw=True)
-def sink_attention_flops(
-    q_BHTD: Tensor, _q: Tensor, _k: Tensor, v_BKSE: Tensor, seen_BTS: Tensor, *_args: Any, **_kwargs: Any
-) -> int:
-    """Visible (query, key) pairs, each one inner product and one weighted sum; multiply-add = 2."""
-    rows, heads, _, width = q_BHTD.shape
-    pairs = dispatch.total(seen_BTS) * (rows // max(seen_BTS.shape[0], 1))
-    return pairs * heads * 2 * (width + v_BKSE.shape[3])
