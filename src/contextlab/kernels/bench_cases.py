@@ -187,10 +187,10 @@ def compress_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
 
 
 def sink_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
-    """Sink attention of the last T queries of a full cache: each sees the first 4 keys and the last W."""
+    """Sink attention of the last T queries of a full cache: each sees the first 4 keys and the last W; both ways."""
     keys = size.W + size.T
-    q, q_sink = (torch.randn(1, size.H, size.T, size.D, device=device).to(size.dtype) for _ in range(2))
-    k, v = (torch.randn(1, size.K, keys, size.D, device=device).to(size.dtype) for _ in range(2))
+    shapes = ((1, size.H, size.T, size.D),) * 2 + ((1, size.K, keys, size.D),) * 2
+    q, q_sink, k, v = (torch.randn(shape, device=device).to(size.dtype).requires_grad_() for shape in shapes)
     key = torch.arange(keys, device=device)
     distance = key[-size.T :, None] - key
     seen = (((distance >= 0) & (distance < size.W)) | (key < SINKS))[None]
@@ -200,10 +200,13 @@ def sink_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
         return sink_attention(*inputs, scale)
 
     def truth() -> Tensor:
-        return plain_sinks.sink_attention(q.double(), q_sink.double(), k.double(), v.double(), seen, SINKS, scale)
+        exact_q, exact_q_sink, exact_k, exact_v = (x.detach().double() for x in (q, q_sink, k, v))
+        return plain_sinks.sink_attention(exact_q, exact_q_sink, exact_k, exact_v, seen, SINKS, scale)
 
     traffic, flops = 3 * q.nbytes + 2 * k.nbytes, sink_attention_flops(q, q_sink, k, v, seen)
-    yield KernelCase("sink_attention", size, _forms(run, device), _relative_to(functools.cache(truth)), traffic, flops)
+    case = KernelCase("sink_attention", size, _forms(run, device), _relative_to(functools.cache(truth)), traffic, flops)
+    yield case
+    yield _with_gradients(case, (q, q_sink, k, v))
 
 
 def retrieval_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
@@ -282,8 +285,10 @@ SIZES: dict[str, dict[str, Sequence[Size]]] = {
             Size(H=16, K=16, T=65536, D=64, c=64, **_BF16),
             Size(H=32, K=8, T=65536, D=128, c=16, **_BF16),
         ),
-        "sink_attention": (Size(H=32, K=8, T=256, D=128, W=1020, **_BF16),),
-        "retrieval_attention": (Size(H=32, K=8, T=1024, D=128, W=1028, n=16384, **_BF16),),
+        "sink_attention": tuple(Size(H=32, K=8, T=length, D=128, W=1020, **_BF16) for length in (256, 1)),
+        "retrieval_attention": tuple(
+            Size(H=32, K=8, T=length, D=128, W=1028, n=16384, **_BF16) for length in (1024, 1)
+        ),
     },
 }
 
