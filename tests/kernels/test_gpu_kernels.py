@@ -6,6 +6,8 @@ import pytest
 import torch
 from eva_cases import Attention, Pooling, attention, pooling
 from kernel_cases import assert_close, case, gradients
+from operations import OPERATIONS, SCALE, Sizes, in_float64
+from torch import Tensor
 
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.dispatch import forced
@@ -145,3 +147,34 @@ def test_torch_forms_of_eva_are_right_on_a_gpu():
             grads = gradients(out, example.leaves)
         for one, want in zip(grads, gradients(truth.expected(), truth.leaves), strict=True):
             assert_close(one, want, torch.float32, size)
+
+
+JOINED = {
+    "paper": Sizes(B=1, H=32, K=8, T=256, older=1020, D=128, n=4096, c=4, m=16),
+    "ragged": Sizes(B=3, H=6, K=2, T=333, older=71, D=80, n=300, c=3, m=5),
+    "generation": Sizes(B=2, H=16, K=4, T=1, older=5000, D=64, n=640, c=4, m=16),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("size", JOINED)
+@pytest.mark.parametrize("name", ["retrieval_attention", "sink_attention"])
+def test_parts_of_one_softmax_equal_float64_forward_and_in_every_gradient(name, size, dtype):
+    operation = OPERATIONS[name]
+    arguments = operation.arguments(JOINED[size], torch.Generator().manual_seed(0), False)
+    floating = {n: x.to(dtype) for n, x in arguments.items() if isinstance(x, Tensor) and x.is_floating_point()}
+    arguments = {n: x.cuda() if isinstance(x, Tensor) else x for n, x in {**arguments, **floating}.items()}
+    for key in ("q", "q_memory", "q_sink"):
+        # Logits of about 1, whatever the width.
+        if key in arguments:
+            arguments[key] = arguments[key] * (JOINED[size].D ** -0.5 / SCALE)
+    stored = operation.with_gradients(arguments)
+    exact = operation.with_gradients(in_float64(stored))
+    with forced("triton"):
+        (out,) = operation.run(stored)
+        grads = gradients(out, operation.leaves_of(stored))
+    (expected,) = operation.expected(exact)
+    assert_close(out, expected, dtype, "out")
+    wanted = gradients(expected, operation.leaves_of(exact))
+    for leaf, one, want in zip(operation.leaves, grads, wanted, strict=True):
+        assert_close(one, want, dtype, leaf)
