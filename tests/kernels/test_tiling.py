@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 import pytest
 import torch
 from kernel_cases import TOLERANCE
@@ -51,3 +54,36 @@ def test_padded_width_is_a_power_of_two_that_matrix_units_take(width):
     assert padded >= max(16, width)
     assert padded & (padded - 1) == 0
     assert padded == 16 or padded < 2 * width
+
+
+class Launches:
+    """In place of a kernel: the devices that were chosen when it was launched."""
+
+    configs = ("one",)
+
+    def __init__(self):
+        self.chosen, self.during = [], []
+
+    @contextlib.contextmanager
+    def device_of(self, tensor):
+        self.chosen.append(tensor.device)
+        yield
+        self.chosen.pop()
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **constants: self.during.append((grid, arguments, constants, list(self.chosen)))
+
+
+def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
+    launches, x = Launches(), torch.empty(1, device="meta")
+    monkeypatch.setattr(torch.cuda, "device_of", launches.device_of)
+    kernel = tiling.OnDevice(launches)
+    kernel[(3,)](None, x, 2.0, WIDTH=4)
+    assert launches.during == [((3,), (None, x, 2.0), {"WIDTH": 4}, [x.device])]
+    assert kernel.configs == ("one",)
+
+
+def test_every_kernel_is_launched_so():
+    modules = [path for path in Path(tiling.__file__).parent.rglob("*.py") if "@triton.jit" in path.read_text("utf-8")]
+    assert modules
+    assert not any("@triton.autotune" in path.read_text("utf-8") for path in modules)

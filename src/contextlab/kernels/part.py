@@ -117,7 +117,7 @@ def tiled_forward(
         out_BKRD = _grouped(weights_BHtS, v_BKSD).to(v_BKSD.dtype) @ v_BKSD
         outs.append(out_BKRD.view(*lse_BHt.shape, -1))
         sums.append(lse_BHt)
-    return torch.cat(outs, dim=2), torch.cat(sums, dim=2)
+    return (outs[0], sums[0]) if len(outs) == 1 else (torch.cat(outs, dim=2), torch.cat(sums, dim=2))
 
 
 def tiled_backward(

@@ -70,7 +70,31 @@ def tuned(
     decorate: Callable[[Any], Any] = triton.autotune(
         configs, list(key), reset_to_zero=list(reset) or None, prune_configs_by={"early_config_prune": fitting}
     )
-    return decorate
+    return lambda kernel: OnDevice(decorate(kernel))
+
+
+class OnDevice:
+    """A kernel that is launched on the device of its tensors, whichever torch's current one is.
+
+    Args:
+        kernel: as Triton makes it.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kernel, name)
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        launch = self.kernel[grid]
+
+        def launched(*arguments: Any, **constants: Any) -> None:
+            tensor = next(x for x in arguments if isinstance(x, torch.Tensor))
+            with torch.cuda.device_of(tensor):
+                launch(*arguments, **constants)
+
+        return launched
 
 
 def _is_matrix(x: Any) -> bool:

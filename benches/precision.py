@@ -1,0 +1,81 @@
+"""How far narrow numbers lead from exact ones, by quarter of a text: does an error grow while a method reads?
+
+A random model of 6 layers reads random tokens in float64, and with the same weights in narrower types. The measure is
+the mean absolute difference of log-probabilities. Where a method chooses what it attends to, an error may also change
+the choice: `--method 'retrieval(K=...)'` with all tokens of the bank has no choice.
+
+The last line is JSON: per method and type the mean and the largest difference of every quarter.
+
+    python benches/precision.py [--tokens 8192] [--method full,retrieval] [--dtype bfloat16,float16]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from contextlab import naming
+from contextlab.backbone import Backbone
+from contextlab.harness.identity import hardware
+from contextlab.tensors import dtype_named
+
+METHODS = "full,window,sliding,sinks,retrieval,longmem,evalm,memtrm,trime,ultragist,generative-adapter"
+VOCABULARY = 512
+SIZES: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 256,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 8192,
+    "initializer_range": 0.08,
+}
+
+
+def logprobs(model: Any, dtype: torch.dtype, method: str, tokens_1T: Tensor) -> Tensor:
+    """Log-probabilities of a text, by a method on a model in a type."""
+    backbone = Backbone(copy.deepcopy(model).to(dtype), None, "random", digest=f"random, {dtype}")
+    reads = naming.single(method).build(backbone)
+    _, logprobs_1T = reads.read(reads.start(), tokens_1T)
+    assert logprobs_1T is not None
+    return logprobs_1T[0].double()
+
+
+def quarters(method: str, names: list[str], tokens: int) -> list[dict[str, Any]]:
+    """Differences to float64, for every type."""
+    torch.manual_seed(0)
+    exact = LlamaForCausalLM(LlamaConfig(**SIZES))
+    tokens_1T = torch.randint(0, VOCABULARY, (1, tokens))
+    rows = []
+    for name in names:
+        # Both sides have the weights that the narrow type can hold.
+        model = copy.deepcopy(exact).to(dtype_named(name))
+        wide, narrow = (logprobs(model, dtype, method, tokens_1T) for dtype in (torch.float64, dtype_named(name)))
+        parts = (narrow - wide).abs().chunk(4)
+        means, largest = ([float(measure(part)) for part in parts] for measure in (torch.mean, torch.amax))
+        rows.append({"method": method, "dtype": name, "mean": means, "largest": largest, "growth": means[3] / means[0]})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--method", default=METHODS)
+    parser.add_argument("--dtype", default="float32,bfloat16,float16")
+    options = parser.parse_args()
+    names = options.dtype.split(",")
+    rows = [row for method in naming.split(options.method) for row in quarters(method, names, options.tokens)]
+    device = hardware(torch.device("cpu"))
+    print(json.dumps({"bench": "precision", "device": device, "tokens": options.tokens, **SIZES, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
