@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from contextlab import naming
+from contextlab import grammar, naming
 from contextlab.backbone import Backbone
 from contextlab.harness.identity import hardware
 from contextlab.tensors import dtype_named
@@ -51,7 +51,7 @@ def logprobs(model: Any, dtype: torch.dtype, method: str, tokens_1T: Tensor) -> 
 def quarters(method: str, names: list[str], tokens: int) -> list[dict[str, Any]]:
     """Differences to float64, for every type."""
     torch.manual_seed(0)
-    exact = LlamaForCausalLM(LlamaConfig(**SIZES))
+    exact: Any = LlamaForCausalLM(LlamaConfig(**SIZES))
     tokens_1T = torch.randint(0, VOCABULARY, (1, tokens))
     rows = []
     for name in names:
@@ -72,7 +72,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32,bfloat16,float16")
     options = parser.parse_args()
     names = options.dtype.split(",")
-    rows = [row for method in naming.split(options.method) for row in quarters(method, names, options.tokens)]
+    methods = [grammar.spelled(item.name, None, item.settings) for item in grammar.items(options.method, "method")]
+    rows = [row for method in methods for row in quarters(method, names, options.tokens)]
     device = hardware(torch.device("cpu"))
     print(json.dumps({"bench": "precision", "device": device, "tokens": options.tokens, **SIZES, "rows": rows}))
 
