@@ -117,11 +117,6 @@ def causal_pairs(queries: int, keys: int) -> int:
     return seen * (seen + 1) // 2 + (queries - seen) * keys
 
 
-def last_pairs(queries: int, keys: int) -> int:
-    """Number of visible pairs when the queries are the last of the keys and each sees all up to itself."""
-    return queries * (keys - queries) + queries * (queries + 1) // 2
-
-
 def visible_pairs(mask: Tensor) -> int:
     """Number of visible pairs of a mask, which is boolean or added to the scores."""
     with no_dispatch():
@@ -136,7 +131,9 @@ def attention_flops(named_arguments: Mapping[str, Any], visible: Callable[[Tenso
     keys, d_v = named_arguments["value"].shape[-2:]
     mask = named_arguments.get("attn_mask", named_arguments.get("attn_bias"))
     if isinstance(mask, CausalBias):
-        return int(2 * math.prod(rows) * last_pairs(queries, keys) * (d_qk + d_v))
+        # The queries are the last of the keys, and each sees all up to itself.
+        pairs = math.prod(rows) * (causal_pairs(keys, keys) - causal_pairs(keys - queries, keys))
+        return int(2 * pairs * (d_qk + d_v))
     pairs = math.prod(rows) * (causal_pairs if named_arguments.get("is_causal") else operator.mul)(queries, keys)
     if mask is not None and pairs:
         pairs = pairs // mask.numel() * visible(mask)

@@ -117,7 +117,15 @@ class CacheReader:
     def causal(self, window: int | None) -> bool:
         """Whether every new token sees all keys up to its own, and nothing is added to the scores."""
         level = self.layout.plain and self.layout.tail_position_BP is None and self.kv.level
-        return level and self.positions.slopes_H is None and not self._narrow(window)
+        return level and self.positions.slopes_H is None and self.narrow(window) is None
+
+    def narrow(self, window: int | None) -> int | None:
+        """A window of the model's own, where it hides keys of this pass."""
+        return window if window is not None and window < self.key_position_BS.shape[1] else None
+
+    def seen_keys(self, window: int | None) -> Tensor:
+        """`visible`, with one row for all where the rows are equal."""
+        return same_rows(self.visible(self.narrow(window)))
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """Added to scores, broadcastable to BHTS: -inf for what is not seen."""
@@ -151,13 +159,9 @@ class CacheReader:
         """The cache with the tokens of all candidates after the slots in use, for the next pass of a longer tail."""
         return self._growth.grown(self.kv.used_B)
 
-    def _narrow(self, window: int | None) -> bool:
-        """Whether a window of the model's own hides keys."""
-        return window is not None and window < self.key_position_BS.shape[1]
-
     def _build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         slopes_H = self.positions.slopes_H
-        seen = same_rows(self.visible(window if self._narrow(window) else None))[:, None]
+        seen = self.seen_keys(window)[:, None]
         if slopes_H is None:
             # As floating-point numbers, to which every layer would otherwise convert it again.
             return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))

@@ -66,7 +66,7 @@ class _Use:
 _USES: dict[int, _Use] = {}
 _NEW_USE = threading.Lock()
 _PASS: ContextVar[bool] = ContextVar("a pass through `attend` runs in this thread", default=False)
-_AT_REST: ContextVar[bool] = ContextVar("the model's own rotation would change nothing in this pass", default=False)
+_IDENTITY: ContextVar[bool] = ContextVar("the model's own rotation is the identity in this pass", default=False)
 ROTATION = "apply_rotary_pos_emb"
 """The function that rotates queries and keys in transformers' files."""
 
@@ -172,12 +172,12 @@ def seam(config: Any, rotary_scale: float) -> Iterator[None]:
         rotary_scale: the factor of queries and keys where the model rotates them.
     """
     with exclusive(config), _switched(config):
-        passing, at_rest = _PASS.set(True), _AT_REST.set(rotary_scale == 1)
+        passing, identity = _PASS.set(True), _IDENTITY.set(rotary_scale == 1)
         try:
             yield
         finally:
             _PASS.reset(passing)
-            _AT_REST.reset(at_rest)
+            _IDENTITY.reset(identity)
 
 
 def skip_rotation(model: Any) -> None:
@@ -185,13 +185,13 @@ def skip_rotation(model: Any) -> None:
     for file in {sys.modules[type(module).__module__] for module in model.modules()}:
         own = getattr(file, ROTATION, None)
         if own is not None and not hasattr(own, SEAM) and [*inspect.signature(own).parameters][:2] == ["q", "k"]:
-            setattr(file, ROTATION, _unless_at_rest(own))
+            setattr(file, ROTATION, _unless_identity(own))
 
 
-def _unless_at_rest(own: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+def _unless_identity(own: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
     @functools.wraps(own)
     def rotation(q_BHTD: Tensor, k_BKTD: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return (q_BHTD, k_BKTD) if _AT_REST.get() else own(q_BHTD, k_BKTD, *args, **kwargs)
+        return (q_BHTD, k_BKTD) if _IDENTITY.get() else own(q_BHTD, k_BKTD, *args, **kwargs)
 
     setattr(rotation, SEAM, own)
     return rotation

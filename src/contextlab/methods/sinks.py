@@ -129,5 +129,5 @@ class SinkReader(CacheReader):
         k_BKSD, v_BKSD = self.append(k_BKTD, v_BKTD)
         q_near, q_sink = rotate(q_BHTD, self._q_rotary), rotate(q_BHTD, self._sink_rotary)
         if window not in self._seen:
-            self._seen[window] = self.mask(window, torch.float32)[:, 0] == 0
+            self._seen[window] = self.seen_keys(window)
         return sink_attention(q_near, q_sink, k_BKSD, v_BKSD, self._seen[window], self.layout.first, scale)

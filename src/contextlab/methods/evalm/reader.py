@@ -75,7 +75,7 @@ class RollUp:
     def sums(self, q_BKTD: Tensor, before_BKD: Tensor) -> tuple[Tensor, Tensor]:
         """Query sums of the chunks that end here, `sums_BKnD`, and of the one that stays open.
 
-        They are float32 at least, and every chunk's tokens are added in their order, on every device.
+        They are float32 at least, and summed in an order that is the same in every run, on every device.
         """
         index_B1S1 = self.new_BnC.flatten(1)[:, None, :, None]
         q_BKSD = q_BKTD.gather(2, index_B1S1.expand(-1, q_BKTD.shape[1], -1, q_BKTD.shape[3]))
@@ -128,8 +128,6 @@ class EvaReader(CacheReader):
         self.counts_BT = counts_BT.to(device) if self.seen and not all_see else None
         positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B).to(device)
         self._chunk_rotary = per_head(positions, positions_Bn) if self.seen else None
-        self._level = layout.plain and state.kv.level
-        self._biases: dict[int | None, Tensor | None] = {}
 
     def __call__(
         self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
@@ -152,7 +150,7 @@ class EvaReader(CacheReader):
             rotate(chunk_k_BKnD, self._chunk_rotary) if self.seen else chunk_k_BKnD,
             chunk_v_BKnD,
             scale=scale,
-            bias=self._bias(window, q_BHTD.dtype),
+            bias=None if self.causal(window) else self.mask(window, q_BHTD.dtype),
             counts_BT=self.counts_BT,
             chunk_bias_H=summary.remote_bias_H,
         )
@@ -185,17 +183,6 @@ class EvaReader(CacheReader):
         else:
             self._chunk_k[layer] = roll_up.stored(key_BKnx, self._chunk_k[layer])
             self._chunk_v[layer] = roll_up.stored(value_BKnx, self._chunk_v[layer])
-
-    def _bias(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Which local keys the new tokens attend to; None for all keys up to their own."""
-        narrow = window if window is not None and window < self.key_position_BS.shape[1] else None
-        if self._level and narrow is None:
-            return None
-        if narrow not in self._biases:
-            seen_B1TS = self.visible(narrow)[:, None]
-            bias = torch.zeros(seen_B1TS.shape, dtype=dtype, device=seen_B1TS.device)
-            self._biases[narrow] = bias.masked_fill_(~seen_B1TS, float("-inf"))
-        return self._biases[narrow]
 
 
 def _tokens_before(state: EVALMState, layout: Layout) -> Tensor:

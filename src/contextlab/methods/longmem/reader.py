@@ -66,7 +66,7 @@ class MemoryReader(CacheReader):
         return self.config.init == "memory" and block in self.layers
 
     def _local(self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, scale: float, window: int | None) -> Tensor:
-        if self._level and (window is None or window >= k_BKSD.shape[2]):
+        if self._level and self.narrow(window) is None:
             return local_attention(q_BHTD, k_BKSD, v_BKSD, scale=scale, slopes_H=self.positions.slopes_H)
         # Rows that are not equally long have padding between their cache and the new tokens, which only a mask hides.
         return self.attend(q_BHTD, k_BKSD, v_BKSD, scale, window)
