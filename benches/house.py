@@ -41,7 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("benchmarks",),
     ("registry", "naming"),
     ("harness",),
-    ("testing", "integrations", "reports", "training", "sweeps"),
+    ("testing", "integrations", "reports", "training", "sweeps", "planning"),
     ("verify",),
     ("cli", PACKAGE),
 )

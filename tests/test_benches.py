@@ -405,3 +405,14 @@ def test_batches_change_no_number(bench):
     assert row["largest_difference"] < 1e-4
     assert row["other_values_that_differ"] == 0
     assert row["metrics"]["alone"].keys() == row["metrics"]["batched"].keys()
+
+
+def test_plan(bench):
+    options = ("plan", "--backbone", "tiny-llama", "--methods", "full,window", "--length", "512")
+    measured = bench(*options)["results"]
+    assert [record["method"] for record in measured] == ["full", "window"]
+    assert all(abs(record["difference"]) < 0.05 for record in measured)
+    assert all(record["state_bytes"]["measured"] == record["state_bytes"]["planned"] for record in measured)
+    planned = bench(*options, "--gpu", "a100")
+    assert "512 tokens, tiny-llama" in planned["what"]
+    assert [record["fits"] for record in planned["results"]] == ["yes", "yes"]

@@ -75,6 +75,8 @@ class _Watch(TorchDispatchMode):
 def _backend(args: tuple[Any, ...]) -> DispatchKey:
     """The dispatch key of the kernels for these arguments."""
     first = next(tensors_in(args), None)
+    if first is not None and first.is_meta:
+        return DispatchKey.Meta
     return DispatchKey.CUDA if first is not None and first.is_cuda else DispatchKey.CPU
 
 

@@ -35,7 +35,7 @@ def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, sc
 def _fused(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     groups, queries, keys = q_BHTD.shape[1] // k_BKSD.shape[1], q_BHTD.shape[2], k_BKSD.shape[2]
     # The fused kernel of CUDA for grouped heads has no mask and 16 bits; others would build the whole score matrix.
-    if groups > 1 and q_BHTD.is_cuda and (mask is not None or q_BHTD.itemsize > 2):
+    if groups > 1 and q_BHTD.device.type in UNMASKED and (mask is not None or q_BHTD.itemsize > 2):
         k_BKSD, v_BKSD = (x.repeat_interleave(groups, dim=1) for x in (k_BKSD, v_BKSD))
         groups = 1
     causal = mask is None and queries == keys

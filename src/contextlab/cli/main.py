@@ -24,6 +24,7 @@ from contextlab.cli.lm_eval import PASSED_ON, lm_eval
 from contextlab.cli.ls import ls
 from contextlab.cli.new import app as new
 from contextlab.cli.page import page
+from contextlab.cli.plan import plan
 from contextlab.cli.plot import plot
 from contextlab.cli.reproduce import reproduce
 from contextlab.cli.sweep import sweep
@@ -39,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-for command in (bench, sweep, chat, train, ls, check, table, plot, page, cost, diff, reproduce, verify, doctor):
+for command in (bench, sweep, chat, train, ls, check, table, plot, page, cost, plan, diff, reproduce, verify, doctor):
     app.command()(command)
 app.command("lm_eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(data, name="data")

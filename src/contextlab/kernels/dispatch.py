@@ -17,6 +17,20 @@ from contextlab.errors import UserError
 VARIABLE = "CONTEXTLAB_KERNELS"
 FORMS = ("reference", "torch", "triton")
 TRITON_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+LAUNCHES = {
+    "chunk_topk": 9,
+    "local_attention": 1,
+    "fuse_memory": 1,
+    "eva_attention": 1,
+    "pool_chunks": 1,
+    "sink_attention": 12,
+    "retrieval_attention": 2,
+}
+"""Kernels that a GPU is given by one call of an operation without gradients. The search is one kernel of ours, and what
+puts the queries into rows, and takes the best of all parts and their scores out of its packed integers. Retrieval is
+one for the local keys and one for the chunks; sinks are one for each of their two parts, and what makes the mask and
+joins them. A single token after many keys takes about eight more for each part whose keys are divided, which join its
+pieces."""
 
 
 def forced_form() -> str | None:
