@@ -109,8 +109,8 @@ def _cost(trainer: Trainer, begun: cards.Card | None) -> dict[str, Any]:
             seconds + begun.cost.seconds,
             tokens + begun.cost.tokens,
         )
-    on_gpu = trainer.method.backbone.device.type == "cuda"
-    peak = torch.cuda.max_memory_allocated() if on_gpu else None
+    device = trainer.method.backbone.device
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     return {"flops": flops, "peak_bytes": peak, "seconds": seconds, "tokens": tokens}
 
 
