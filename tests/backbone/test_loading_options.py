@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -101,3 +102,17 @@ def test_options_that_mean_nothing_here_say_what_to_do(
     assert printed.out == ""
     assert message in printed.err
     assert len(printed.err.splitlines()) == 1
+
+
+def test_weights_go_from_their_file_to_the_device(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = list[Any]()
+
+    def load(*_args: Any, device_map: Any = None, **_options: Any) -> Any:
+        wanted.append(device_map)
+        raise OSError("not on this machine")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", load)
+    for device in ("cpu", "cuda:1"):
+        with pytest.raises(UserError, match="not on this machine"):
+            loading._pretrained(folder, torch.float32, torch.device(device))
+    assert wanted == [None, {"": torch.device("cuda:1")}]

@@ -231,7 +231,10 @@ def _pretrained(
     """Model and tokenizer, complete or not at all; code that a checkpoint brings along is never run."""
     own: dict[str, Any] = {"trust_remote_code": False, **kwargs}
     if quantised is not None:
-        own |= {"quantization_config": quantised, "device_map": {"": device}}
+        own["quantization_config"] = quantised
+    if quantised is not None or device.type != "cpu":
+        # Every tensor goes from its file to the device: the host never holds the whole model.
+        own["device_map"] = {"": device}
     if "gguf_file" not in kwargs:
         own["use_safetensors"] = True
     with _loading(source):
