@@ -19,6 +19,7 @@ from forks import forks
 
 import contextlab
 from contextlab import backbone, registry
+from contextlab.accounting.ledger import Meter
 from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Dataset, Options
 from contextlab.errors import UserError
@@ -27,7 +28,7 @@ from contextlab.harness import runner
 from contextlab.harness.case import TaskCase
 from contextlab.harness.runner import Results, bench
 from contextlab.harness.store import read_result
-from contextlab.harness.stored import StoredModel, minor
+from contextlab.harness.stored import ExampleLine, StoredModel, minor
 from contextlab.reports.layout import TableLayout
 from contextlab.reports.stored import load_results
 from contextlab.reports.tables import comparison
@@ -210,6 +211,27 @@ def test_a_run_that_goes_on_has_bitwise_the_results_of_one_at_once(method: str, 
         run(tmp_path / "parts", method, limit=limit, **options)
     run(tmp_path / "whole", method, limit=2, **options)
     assert without_time(stored(tmp_path / "parts")) == without_time(stored(tmp_path / "whole"))
+
+
+def test_where_kernels_are_tuned_the_first_example_runs_once_before_it_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated = list[int]()
+    example = runner._example
+
+    def counted(meter: Meter, case: TaskCase, index: int, seed: int) -> ExampleLine:
+        evaluated.append(index)
+        return example(meter, case, index, seed)
+
+    monkeypatch.setattr(runner, "_example", counted)
+    records = []
+    for tunes in (False, True):
+        monkeypatch.setattr(runner, "tunes", lambda _device, tunes=tunes: tunes)
+        run(tmp_path / str(tunes), limit=2)
+        records.append([line["record"] for line in stored(tmp_path / str(tunes))])
+    assert evaluated == [0]
+    assert records[0] == records[1]
+    assert len(records[0]) == 2
 
 
 def test_without_counting_the_results_are_the_same_and_costs_are_blank(tmp_path: Path) -> None:

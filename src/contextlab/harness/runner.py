@@ -178,6 +178,8 @@ def _run(
         owed = unmeasured(list(run.lines.values()), peaks.examples) if counting else []
         if missing or owed:
             meter = warm_meter(method, seed, counting)
+            if missing and tunes(method.backbone.device):
+                _tuned(meter, case, missing[0], seed)
             batched = _batches(meter, case, seed, batch, say)
             for _, line in zip(computed, batched.lines(missing, counting=counting), strict=True):
                 run.append(line)
@@ -208,6 +210,16 @@ def warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
         watching = counting and count(lambda: method.read(state, tokens_BT))[1] != products.flops
     resident = resident_bytes(backbone.model) + added
     return Meter(method, Ledger(backbone.device, counting=counting, watching=watching, resident_bytes=resident))
+
+
+def tunes(device: torch.device) -> bool:
+    """Whether kernels are compiled for a device, and tuned, when they first meet tensors of a shape."""
+    return device.type != "cpu"
+
+
+def _tuned(meter: Meter, case: TaskCase, index: int, seed: int) -> None:
+    """Evaluate an example without a record, so that what is compiled for its shapes is not timed with it."""
+    _example(Meter(meter.method, Ledger(meter.backbone.device, counting=False)), case, index, seed)
 
 
 def _measure(meter: Meter, case: TaskCase, run: OpenRun, seed: int, peaks: Peaks, owed: Sequence[ExampleLine]) -> Peaks:
