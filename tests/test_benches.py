@@ -326,6 +326,15 @@ def test_decode(bench):
     assert all(run["largest_difference"] < 1e-4 for run in runs)
 
 
+@pytest.mark.slow
+def test_compiled_steps(bench):
+    options = ("--methods", "full,sliding(N=16)", "--context", "32", "--groups", "2", "--steps", "2")
+    records = bench("compiled", *options, "--backbone", "tiny-llama")["results"]
+    assert [record["method"] for record in records] == ["full", "sliding(N=16)"]
+    assert all(record["graph_breaks"] == 0 and record["graphs"] > 0 for record in records)
+    assert all(record["largest_difference"] < 1e-4 for record in records)
+
+
 def test_stored_runs_again(bench, tmp_path):
     run_bench("window(N=16),sliding(N=16)", "wikitext(tokens=64)", backbone="tiny-llama", limit=2, out=tmp_path)
     same = bench("rerun", str(tmp_path), "--limit", "2")["runs"]

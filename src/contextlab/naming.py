@@ -214,6 +214,7 @@ def load(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     quantise: str | None = None,
+    compile: bool = False,
     **settings: Any,
 ) -> AnyMethod:
     """A method on a backbone, ready to read.
@@ -228,13 +229,16 @@ def load(
         dtype: of a backbone given by name; bfloat16 on a GPU and float32 on a CPU when None.
         tokenizer: of a backbone given as a model.
         quantise: `8bit` or `4bit`: the linear layers of a backbone given by name, by bitsandbytes.
+        compile: whether passes of one token per row, as in decoding, are compiled by torch where they need no
+            gradients; the first of them take a minute or more.
         **settings: further ones; `form="paper"` for the method's own defaults.
 
     Raises:
-        UserError: for an unknown method, backbone or setting.
+        UserError: for an unknown method, backbone or setting, or when nothing can be compiled here.
     """
     from contextlab import backbone as backbones
 
     named = single(method, settings)
     model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype, quantise=quantise)
+    model = model.compiling() if compile else model
     return named.on(model).build(model)

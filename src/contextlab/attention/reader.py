@@ -38,7 +38,7 @@ def _fused(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, 
     if groups > 1 and q_BHTD.device.type in UNMASKED and (mask is not None or q_BHTD.itemsize > 2):
         k_BKSD, v_BKSD = (x.repeat_interleave(groups, dim=1) for x in (k_BKSD, v_BKSD))
         groups = 1
-    causal = mask is None and queries == keys
+    causal = mask is None and 1 < queries == keys
     if mask is None and queries not in (1, keys):
         # It holds no numbers, and those who watch operations cannot be shown how it is made.
         with no_dispatch():
@@ -91,6 +91,9 @@ class CacheReader:
         self.k, self.v = self._growth.k, self._growth.v
         self._q_rotary = per_head(positions, layout.position_BT)
         self._k_rotary = per_head(positions, self.key_position_BS) if kv.raw else None
+        self.level = kv.level
+        plain = layout.plain and layout.tail_position_BP is None and positions.slopes_H is None
+        self._all_seen = self.level and plain
         self._masks: dict[int | None, Tensor] = {}
 
     def __call__(
@@ -116,8 +119,7 @@ class CacheReader:
 
     def causal(self, window: int | None) -> bool:
         """Whether every new token sees all keys up to its own, and nothing is added to the scores."""
-        level = self.layout.plain and self.layout.tail_position_BP is None and self.kv.level
-        return level and self.positions.slopes_H is None and self.narrow(window) is None
+        return self._all_seen and self.narrow(window) is None
 
     def narrow(self, window: int | None) -> int | None:
         """A window of the model's own, where it hides keys of this pass."""
@@ -138,7 +140,7 @@ class CacheReader:
         query, key = self.layout.position_BT[:, :, None], self.key_position_BS[:, None, :]
         seen_BTS = key <= query
         slot = torch.arange(key.shape[-1], device=key.device)
-        if not self.kv.level:
+        if not self.level:
             seen_BTS &= (slot >= self.shared) | (slot < self.kv.used_B.to(slot.device)[:, None, None])
         if self.layout.group_T is not None:
             of_cache = self.layout.group_T.new_full((self.shared,), -1)

@@ -21,7 +21,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -65,8 +64,24 @@ class _Use:
 
 _USES: dict[int, _Use] = {}
 _NEW_USE = threading.Lock()
-_PASS: ContextVar[bool] = ContextVar("a pass through `attend` runs in this thread", default=False)
-_IDENTITY: ContextVar[bool] = ContextVar("the model's own rotation is the identity in this pass", default=False)
+
+
+class _Pass(threading.local):
+    """What runs in this thread; not in context variables, which `torch.compile` cannot read.
+
+    Attributes:
+        routed: whether a pass through `attend` runs.
+        identity: whether the model's own rotation changes nothing in it.
+        thread: which one this is.
+    """
+
+    routed = identity = False
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+
+_PASS = _Pass()
 ROTATION = "apply_rotary_pos_emb"
 """The function that rotates queries and keys in transformers' files."""
 
@@ -151,7 +166,7 @@ def _mask(*args: Any, config: Any, **kwargs: Any) -> Any:
 
 def _is_routed(config: Any) -> bool:
     """Whether calls in this thread go through an `attend`."""
-    return _PASS.get() or _use(config).attending is not None
+    return _PASS.routed or _use(config).attending is not None
 
 
 def _own_name(config: Any) -> str:
@@ -172,12 +187,12 @@ def seam(config: Any, rotary_scale: float) -> Iterator[None]:
         rotary_scale: the factor of queries and keys where the model rotates them.
     """
     with exclusive(config), _switched(config):
-        passing, identity = _PASS.set(True), _IDENTITY.set(rotary_scale == 1)
+        before = _PASS.routed, _PASS.identity
+        _PASS.routed, _PASS.identity = True, rotary_scale == 1
         try:
             yield
         finally:
-            _PASS.reset(passing)
-            _IDENTITY.reset(identity)
+            _PASS.routed, _PASS.identity = before
 
 
 def skip_rotation(model: Any) -> None:
@@ -191,7 +206,7 @@ def skip_rotation(model: Any) -> None:
 def _unless_identity(own: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
     @functools.wraps(own)
     def rotation(q_BHTD: Tensor, k_BKTD: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return (q_BHTD, k_BKTD) if _IDENTITY.get() else own(q_BHTD, k_BKTD, *args, **kwargs)
+        return (q_BHTD, k_BKTD) if _PASS.identity else own(q_BHTD, k_BKTD, *args, **kwargs)
 
     setattr(rotation, SEAM, own)
     return rotation
@@ -249,10 +264,10 @@ def attending(model: Any, attend: Attend, positions: Callable[[int], Tensor]) ->
 
 def in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A hook of one of the model's modules that changes nothing in calls of other threads."""
-    thread = threading.get_ident()
+    thread = _PASS.thread
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        return hook(*args, **kwargs) if threading.get_ident() == thread else None
+        return hook(*args, **kwargs) if _PASS.thread == thread else None
 
     return called
 

@@ -99,7 +99,7 @@ class UpdatedBackbone(Backbone):
             updates = _injected(model, [layer.path for layer in layers], rank, alpha or rank)
         super().__init__(model, backbone.tokenizer, backbone.name)
         attention.share_use(self.config, backbone.config)
-        self.max_positions = backbone.max_positions
+        self.max_positions, self.compiled = backbone.max_positions, backbone.compiled
         self.updates = _tree(updates)
 
 

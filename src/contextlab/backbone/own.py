@@ -27,7 +27,7 @@ class OwnBackbone(Backbone):
         with backbone.exclusive():
             model = copy.deepcopy(backbone.model)
         super().__init__(model.requires_grad_(True), backbone.tokenizer, backbone.name)
-        self.max_positions = backbone.max_positions
+        self.max_positions, self.compiled = backbone.max_positions, backbone.compiled
         self.updates = self.model
 
     def logits(self, hidden: Tensor) -> Tensor:

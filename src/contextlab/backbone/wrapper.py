@@ -5,18 +5,20 @@ Legend: B rows, T tokens, C width of the model, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from contextlab import attention
+from contextlab.backbone import steps
 from contextlab.errors import UserError
 from contextlab.tensors import Derived, versions, weights_digest
 
@@ -46,7 +48,10 @@ class Backbone:
         tokenizer: its tokenizer; None when a model was wrapped without one.
         name: as the user wrote it.
         max_positions: longest context the model was built for, in tokens.
+        compiled: whether passes of one token per row are compiled.
     """
+
+    compiled = False
 
     def __init__(self, model: Any, tokenizer: Any, name: str, *, digest: str | None = None) -> None:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
@@ -207,12 +212,30 @@ class Backbone:
         # A mask of four dimensions is taken as it is, while none makes transformers look at the ids, which waits for
         # the device. Attention is a method's, and does not read it.
         mask = torch.zeros(1, 1, 1, 1, device=position_BT.device)
+        run = self._compiled_base if self.compiles(position_BT) else self.model.base_model
         with attention.seam(self.config, self.rotary_scale):
-            output = self.model.base_model(
-                **inputs, attention_mask=mask, position_ids=ids, use_cache=False, attend=attend
-            )
+            output = run(**inputs, attention_mask=mask, position_ids=ids, use_cache=False, attend=attend)
         hidden_BTC: Tensor = output.last_hidden_state
         return hidden_BTC
+
+    def compiling(self) -> Self:
+        """The same backbone, whose passes of one token per row are compiled.
+
+        Raises:
+            UserError: when nothing can be compiled for its device here.
+        """
+        steps.check(self.device)
+        other = copy.copy(self)
+        other.compiled = True
+        return other
+
+    def compiles(self, position_BT: Tensor) -> bool:
+        """Whether a pass over so many tokens is compiled."""
+        return self.compiled and position_BT.shape[1] == 1 and steps.possible()
+
+    @functools.cached_property
+    def _compiled_base(self) -> Any:
+        return steps.compiled(self.model.base_model)
 
     @property
     def head_tokens(self) -> int:

@@ -9,7 +9,8 @@ Legend: B rows, t tokens of a block, T tokens of a pass, C width.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.nn import functional
 from contextlab import attention
 from contextlab.accounting.formulas import Model, update_flops
 from contextlab.attention import KV, CacheReader, Layout
-from contextlab.backbone import Backbone
+from contextlab.backbone import Backbone, steps
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
@@ -164,11 +165,23 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
 
     def forward(self, state: LongMemState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
         """`hidden_BTC` of backbone and side network, after the side network's norm, and the readers of their caches."""
-        reader, side_reader = CacheReader(self.backbone, state.kv, layout), self.side_reader(state, layout)
+        readers = CacheReader(self.backbone, state.kv, layout), self.side_reader(state, layout)
         position_BT = self.local.input_positions(state, layout)
-        states, final_BTC = self.run_backbone(tokens_BT, position_BT, reader)
-        hidden_BTC: Tensor = self.side.norm(self.side(states, final_BTC, side_reader)[-1])
-        return hidden_BTC, (reader, side_reader)
+        run = self._compiled_networks if self.backbone.compiles(position_BT) else self._networks
+        with attention.seam(self.backbone.config, self.backbone.rotary_scale), self.side.seam():
+            return run(tokens_BT, position_BT, *readers), readers
+
+    def _networks(
+        self, tokens_BT: Tensor, position_BT: Tensor, reader: CacheReader, side_reader: MemoryReader
+    ) -> Tensor:
+        """`hidden_BTC` of `forward`, inside the seams of both networks."""
+        states, final_BTC = self._backbone_states(tokens_BT, position_BT, reader)
+        hidden_BTC: Tensor = self.side.norm(self.side.states(states, final_BTC, side_reader)[-1])
+        return hidden_BTC
+
+    @functools.cached_property
+    def _compiled_networks(self) -> Callable[[Tensor, Tensor, CacheReader, MemoryReader], Tensor]:
+        return steps.compiled(self._networks)
 
     def check_state(self, state: LongMemState) -> None:
         """The bank holds no more than it may."""
@@ -201,15 +214,21 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
             attend: attention of the backbone's layers.
             layers: how many of them run; all when not given.
         """
+        with attention.seam(self.backbone.config, self.backbone.rotary_scale):
+            return self._backbone_states(tokens_BT, position_BT, attend, layers)
+
+    @torch.no_grad()
+    def _backbone_states(
+        self, tokens_BT: Tensor, position_BT: Tensor, attend: attention.Attend, layers: int | None = None
+    ) -> tuple[list[Tensor], Tensor]:
         every = 1 if self.config.init == "difference" else self.config.reduction
         hidden_BTC = self.parts.embed(tokens_BT, position_BT % self.backbone.max_positions)
         states = [hidden_BTC]
-        with torch.no_grad(), attention.seam(self.backbone.config, self.backbone.rotary_scale):
-            for i, layer in enumerate(self.parts.layers[:layers], start=1):
-                hidden_BTC = attention.run_layer(layer, hidden_BTC, attend, self.backbone.rotary_scale)
-                if i % every == 0:
-                    states.append(hidden_BTC)
-            return states, self.parts.norm(hidden_BTC)
+        for i, layer in enumerate(self.parts.layers[:layers], start=1):
+            hidden_BTC = attention.run_layer(layer, hidden_BTC, attend, self.backbone.rotary_scale)
+            if i % every == 0:
+                states.append(hidden_BTC)
+        return states, self.parts.norm(hidden_BTC)
 
     def _check_level(self, state: LongMemState, lengths_B: Tensor) -> None:
         if self.config.bank_scope == "shared" and bool(

@@ -34,7 +34,6 @@ class MemoryReader(CacheReader):
         self.config, self.side = config, side
         self.bank = state.bank
         self.layers = {block: side.banked.index(layer) for block, layer in side.reading.items()}
-        self._level = layout.plain and state.side_kv.level
         self.ids_BHtm: Tensor | None = None
 
     def __call__(
@@ -66,7 +65,7 @@ class MemoryReader(CacheReader):
         return self.config.init == "memory" and block in self.layers
 
     def _local(self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, scale: float, window: int | None) -> Tensor:
-        if self._level and self.narrow(window) is None:
+        if self.level and self.layout.plain and self.narrow(window) is None:
             return local_attention(q_BHTD, k_BKSD, v_BKSD, scale=scale, slopes_H=self.positions.slopes_H)
         # Rows that are not equally long have padding between their cache and the new tokens, which only a mask hides.
         return self.attend(q_BHTD, k_BKSD, v_BKSD, scale, window)

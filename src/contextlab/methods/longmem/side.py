@@ -6,7 +6,8 @@ Legend: B rows, T tokens, C width, H query heads, L layers that read a bank.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -90,14 +91,26 @@ class SideNetwork(nn.Module):
         Returns:
             `y_BTC` before every block and after the last, without the side network's norm.
         """
+        with self.seam():
+            return self.states(states, final_BTC, attend)
+
+    @contextmanager
+    def seam(self) -> Iterator[None]:
+        """Route the attention of all blocks through an `attend`, for the duration of a block of code."""
+        with ExitStack() as stack:
+            for block in self.blocks:
+                stack.enter_context(attention.seam(_config(block), self.rotary_scale))
+            yield
+
+    def states(self, states: Sequence[Tensor], final_BTC: Tensor, attend: attention.Attend) -> list[Tensor]:
+        """`forward` inside `seam`."""
         if self.init == "difference":
             return self._differences(states, attend)
         difference_BTC = torch.zeros_like(states[0])
         y_BTC = states[0]
         outputs = [y_BTC]
         for i, block in enumerate(self.blocks):
-            with attention.seam(_config(block), self.rotary_scale):
-                difference_BTC = difference_BTC + attention.run_layer(block, y_BTC, attend, self.rotary_scale) - y_BTC
+            difference_BTC = difference_BTC + attention.run_layer(block, y_BTC, attend, self.rotary_scale) - y_BTC
             last = i == len(self.blocks) - 1 and self.last_residual == "normed"
             y_BTC = (final_BTC if last else states[i + 1]) + difference_BTC
             outputs.append(y_BTC)
@@ -106,8 +119,7 @@ class SideNetwork(nn.Module):
     def _differences(self, states: Sequence[Tensor], attend: attention.Attend) -> list[Tensor]:
         outputs = [states[self.step * self.first]]
         for i, block in enumerate(self.blocks, start=self.first):
-            with attention.seam(_config(block), self.rotary_scale):
-                out_BTC = attention.run_layer(block, outputs[-1], attend, self.rotary_scale)
+            out_BTC = attention.run_layer(block, outputs[-1], attend, self.rotary_scale)
             difference_BTC = out_BTC - states[self.step * i + 1]
             outputs.append(states[self.step * (i + 1)] + difference_BTC)
         return outputs

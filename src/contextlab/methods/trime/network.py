@@ -29,7 +29,7 @@ class RepresentingBackbone(Backbone):
             UserError: when the last block has no feed-forward network.
         """
         super().__init__(network.model, network.tokenizer, network.name)
-        self.max_positions = network.max_positions
+        self.max_positions, self.compiled = network.max_positions, network.compiled
         last = (
             layer for layer in linear_layers(backbone) if layer.block == backbone.layers - 1 and not layer.of_attention
         )
