@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contextlab.accounting.flops import FlopCounter
+from contextlab.accounting.products import ProductCounter
 from contextlab.attention import CacheReader, Layout, empty_kv, sdpa
 from contextlab.attention import reader as readers
 from contextlab.attention.cache import KV
+from contextlab.kernels.visible import SeenBlock
 
 HEADS, WIDTH = 2, 4
 
@@ -103,3 +105,16 @@ def test_a_gpu_is_given_no_mask_where_all_is_causal(monkeypatch: pytest.MonkeyPa
         position_BT = 5 + torch.arange(length, device=device)[None]
         CacheReader(Positions(), kv, Layout(position_BT))(0, new, new, new, 0.5)
     assert [mask is None for mask in masks] == [True, False, True]
+
+
+def test_queries_after_a_cache_attend_alike_while_products_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's bias for them knows attention by its name in torch, where the counter has put its own function."""
+    monkeypatch.setattr(readers, "blocks", lambda mask: [SeenBlock(slice(None), slice(None), mask)])
+    q, k = torch.randn(1, HEADS, 5, WIDTH), torch.randn(1, HEADS, 9, WIDTH)
+    alone = sdpa(q, k, k, None, 0.5)
+    with ProductCounter() as counter:
+        counted = sdpa(q, k, k, None, 0.5)
+    seen = torch.ones(5, 9).tril(4).bool()
+    torch.testing.assert_close(alone, sdpa(q, k, k, seen, 0.5))
+    assert torch.equal(alone, counted)
+    assert counter.flops == HEADS * (5 + 6 + 7 + 8 + 9) * 4 * WIDTH

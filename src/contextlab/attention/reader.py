@@ -6,11 +6,12 @@ Legend: B rows, T new tokens, S tokens in the cache, H query heads, K key/value 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.utils._mode_utils import no_dispatch
 
 from contextlab.attention.cache import KV, Growth
@@ -19,6 +20,22 @@ from contextlab.kernels.visible import blocks
 
 UNMASKED = ("cuda", "meta")
 """Devices whose kernels know causal queries that are fewer than the keys; `meta` has the shapes of CUDA alone."""
+
+ATTENTION = F.scaled_dot_product_attention
+
+
+class LowerRight(CausalBias):
+    """Torch's bias of causal queries that are the last of the keys, for calls that are counted too.
+
+    Torch's own knows attention by its name in torch, where a `ProductCounter` stands for the duration of a count.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Attention of torch, in the form that this bias chooses."""
+        if func is ATTENTION:
+            return cls._dispatch(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
@@ -42,7 +59,7 @@ def _fused(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, 
     if mask is None and queries not in (1, keys):
         # It holds no numbers, and those who watch operations cannot be shown how it is made.
         with no_dispatch():
-            mask = causal_lower_right(queries, keys)
+            mask = LowerRight(CausalVariant.LOWER_RIGHT, queries, keys)
     return F.scaled_dot_product_attention(
         q_BHTD, k_BKSD, v_BKSD, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=groups > 1
     )
