@@ -71,8 +71,8 @@ class LeastSquaresFit:
         tokens_nt, lengths_n = pad(texts, self.backbone.device)
         steps_t = torch.arange(tokens_nt.shape[1], device=tokens_nt.device)
         # Attention rests on the first token of a text, so its states have another size with a context than without.
-        row_nt = (steps_t > 0) & (steps_t < lengths_n[:, None])
-        if not bool(row_nt.any()):
+        row_nt = (steps_t > 0) & (steps_t < lengths_n.to(steps_t.device)[:, None])
+        if not bool((lengths_n > 1).any()):
             return list(before)
         wanted = self._after_chunk(state.fork(len(texts)), tokens_nt)
         return self._regressions(tokens_nt, row_nt, wanted, before, tokens_1T.shape[1])
