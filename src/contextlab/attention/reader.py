@@ -106,8 +106,9 @@ class CacheReader:
         self.key_position_BS = _after_slots(self.shared, tail_BP, layout.position_BT)
         self._growth = Growth(kv, layout.position_BT.shape[1])
         self.k, self.v = self._growth.k, self._growth.v
-        self._q_rotary = per_head(positions, layout.position_BT)
-        self._k_rotary = per_head(positions, self.key_position_BS) if kv.raw else None
+        dtype = kv.k[0].dtype
+        self._q_rotary = per_head(positions, layout.position_BT, dtype)
+        self._k_rotary = per_head(positions, self.key_position_BS, dtype) if kv.raw else None
         self.level = kv.level
         plain = layout.plain and layout.tail_position_BP is None and positions.slopes_H is None
         self._all_seen = self.level and plain

@@ -42,10 +42,19 @@ def rotate(x: Tensor, rotary: Rotary | None) -> Tensor:
     return torch.addcmul(x * cos, x.roll(width // 2, dims=-1), sin)
 
 
-def per_head(positions: Positions, position_BT: Tensor) -> Rotary | None:
-    """The encoding of positions for `rotate` of `x_BKTD`; one row for all where the rows are equal."""
+def per_head(positions: Positions, position_BT: Tensor, dtype: torch.dtype | None = None) -> Rotary | None:
+    """The encoding of positions for `rotate` of `x_BKTD`; one row for all where the rows are equal.
+
+    Args:
+        positions: how the model encodes them.
+        position_BT: of the tokens.
+        dtype: of what is rotated, to which `rotate` would otherwise convert it in every layer again.
+    """
     rotary = positions.rotary(same_rows(position_BT))
-    return None if rotary is None else (rotary[0][:, None], rotary[1][:, None])
+    if rotary is None:
+        return None
+    cos, sin = (part[:, None].to(dtype or part.dtype) for part in rotary)
+    return cos, sin
 
 
 def of_heads(positions: Positions, position_BKS: Tensor) -> Rotary | None:

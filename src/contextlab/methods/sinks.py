@@ -119,7 +119,8 @@ class SinkReader(CacheReader):
     def __init__(self, backbone: Backbone, kv: KV, layout: Layout) -> None:
         super().__init__(backbone, kv, layout)
         assert layout.band is not None
-        self._sink_rotary = per_head(backbone, layout.position_BT.clamp(max=layout.first + layout.band - 1))
+        capped_BT = layout.position_BT.clamp(max=layout.first + layout.band - 1)
+        self._sink_rotary = per_head(backbone, capped_BT, kv.k[0].dtype)
         self._seen: dict[int | None, Tensor] = {}
 
     def __call__(

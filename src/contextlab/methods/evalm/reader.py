@@ -127,7 +127,7 @@ class EvaReader(CacheReader):
         all_see, device = int(counts_BT.min()) >= self.seen, layout.position_BT.device
         self.counts_BT = counts_BT.to(device) if self.seen and not all_see else None
         positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B).to(device)
-        self._chunk_rotary = per_head(positions, positions_Bn) if self.seen else None
+        self._chunk_rotary = per_head(positions, positions_Bn, state.kv.k[0].dtype) if self.seen else None
 
     def __call__(
         self, layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None = None
