@@ -9,6 +9,7 @@ Legend: B rows, T new tokens, S tokens in the cache, K key/value heads, D head w
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 
@@ -142,7 +143,9 @@ class KV:
             slots: `slots_BS` of all layers and heads, or `slots_BKS` of every layer.
             used_B: how many of them are in use.
         """
-        k, v = (tuple(map(_pick, layers, self._of_layers(slots))) for layers in (self.k, self.v))
+        each = (slots,) if isinstance(slots, Tensor) else slots
+        index = [_index(part, x_BKSD) for part, x_BKSD in zip(each, self.k, strict=False)]
+        k, v = (tuple(map(_pick, layers, itertools.cycle(index))) for layers in (self.k, self.v))
         return self.replace(k, v, used_B)
 
     def keep_slots(self, slots: Tensor | Layers, used_B: Tensor, positions: Positions) -> KV:
@@ -150,9 +153,6 @@ class KV:
         each = (slots,) if isinstance(slots, Tensor) else slots
         moved = tuple(torch.arange(part.shape[-1], device=part.device) - part for part in each)
         return self.take(slots, used_B).moved(moved[0] if isinstance(slots, Tensor) else moved, positions)
-
-    def _of_layers(self, x: Tensor | Layers) -> Layers:
-        return (x,) * len(self.k) if isinstance(x, Tensor) else x
 
     def check(self, name: str, most: int) -> None:
         """Refuse a loaded cache whose layers differ, or with more slots in use than there are or than `most`.
@@ -320,13 +320,17 @@ def _rotated_on(x_BKSD: Tensor, rotary: Rotary) -> Tensor:
     return rotate(wide_BKSD, rotary).to(x_BKSD.dtype)
 
 
-def _pick(x_BKSD: Tensor, slots: Tensor) -> Tensor:
-    """Slots of every row, `slots_BS`, or of every row and head, `slots_BKS`."""
-    if slots.shape[-1] == 0:  # a slice would keep all of the memory
+def _index(slots: Tensor, x_BKSD: Tensor) -> Tensor:
+    """Slots `(B, S)`, or of every head `(B, K, S)`, as an index `(B, 1 or K, S, 1)` into keys or values."""
+    index = slots.to(x_BKSD.device).clamp(max=max(x_BKSD.shape[2] - 1, 0))[..., None]
+    return index if slots.dim() == 3 else index[:, None]
+
+
+def _pick(x_BKSD: Tensor, index_BKS1: Tensor) -> Tensor:
+    """Slots of every row and head."""
+    if index_BKS1.shape[2] == 0:  # a slice would keep all of the memory
         return x_BKSD.new_zeros(*x_BKSD.shape[:2], 0, x_BKSD.shape[3])
-    index = slots.to(x_BKSD.device).clamp(max=x_BKSD.shape[2] - 1)[..., None]
-    index = index if slots.dim() == 3 else index[:, None]
-    return x_BKSD.gather(2, index.expand(-1, x_BKSD.shape[1], -1, x_BKSD.shape[3]))
+    return x_BKSD.gather(2, index_BKS1.expand(-1, x_BKSD.shape[1], -1, x_BKSD.shape[3]))
 
 
 def _widened(x_BKSD: Tensor, slots: int, allocate: Allocate) -> Tensor:
