@@ -25,7 +25,7 @@ from contextlab.errors import UserError
 from contextlab.formula import Row
 from contextlab.method import AnyMethod, ContextMethod
 from contextlab.testing import learning
-from contextlab.testing.parts import LENGTH, SHORT, Broken, read, same, texts, unchanged, usable
+from contextlab.testing.parts import LENGTH, SHORT, Broken, read, same, texts_for, unchanged, usable
 from contextlab.testing.threads import threads
 
 FAMILIES = ("tiny-llama", "tiny-gpt2")
@@ -59,11 +59,13 @@ class Case:
         law: name of the law.
         family: name of the backbone.
         dtype: type of the backbone.
+        device: where the backbone computes.
     """
 
     law: str
     family: str
     dtype: str
+    device: str = "cpu"
 
     @property
     def label(self) -> str:
@@ -80,12 +82,12 @@ class Case:
             UserError: when the backbone cannot be loaded.
         """
         law = LAWS[self.law] if self.law in LAWS else learning.LAWS[self.law]
-        backbone = backbones.load(self.family, device="cpu", dtype=self.dtype)
+        backbone = backbones.load(self.family, device=self.device, dtype=self.dtype)
         try:
             method = make(backbone)
             if self.dtype == "float32" and method.capabilities.few_bits:
                 # An error of rounding between two codes would become a whole step.
-                method = make(backbones.load(self.family, device="cpu", dtype="float64"))
+                method = make(backbones.load(self.family, device=self.device, dtype="float64"))
             law(method)
         except Broken as broken:
             return str(broken)
@@ -96,15 +98,19 @@ class Case:
         return None
 
 
-def cases(families: tuple[str, ...] = FAMILIES) -> Iterator[Case]:
+def cases(families: tuple[str, ...] = FAMILIES, device: str = "cpu") -> Iterator[Case]:
     """All laws in every family, in float32, or float64 where a state is in few bits; the bitwise ones also in bfloat16,
     those of learning in float64.
+
+    Args:
+        families: names of backbones.
+        device: where they compute.
     """
     for family in families:
         for dtype, names in (("float32", tuple(LAWS)), ("bfloat16", BITWISE)):
-            yield from (Case(name, family, dtype) for name in names)
+            yield from (Case(name, family, dtype, device) for name in names)
     for family in (family for family in families if family in EXACT):
-        yield from (Case(name, family, "float64") for name in learning.LAWS)
+        yield from (Case(name, family, "float64", device) for name in learning.LAWS)
 
 
 def check(make: Make, families: tuple[str, ...] = FAMILIES) -> list[LawResult]:
@@ -126,7 +132,7 @@ def check(make: Make, families: tuple[str, ...] = FAMILIES) -> list[LawResult]:
 def causality(method: AnyMethod) -> None:
     """Changing the tokens after t does not change log-probabilities at or before t."""
     cuts = sorted({1, 17, 63, 127, 128, 129, 200, LENGTH - 1})
-    whole = texts(1).repeat(len(cuts), 1)
+    whole = texts_for(method, 1).repeat(len(cuts), 1)
     changed = whole.clone()
     for row, cut in enumerate(cuts):
         changed[row, cut:] = (changed[row, cut:] + 1 + row) % usable(method)
@@ -143,7 +149,7 @@ def streaming(method: AnyMethod) -> None:
     """
     if not method.capabilities.exact_streaming:
         return
-    text = texts(1)
+    text = texts_for(method, 1)
     whole = read(method, text)[1][0]
     _splits(method, text[0, :SHORT], whole[:SHORT], range(SHORT + 1), scored=True)
     _splits(method, text[0, :SHORT], whole[:SHORT], SILENT, scored=False)
@@ -171,7 +177,7 @@ def _splits(method: AnyMethod, text_T: Tensor, whole_T: Tensor, splits: Sequence
 
 def silent_reading(method: AnyMethod) -> None:
     """Reading without log-probabilities leaves a state that predicts the same."""
-    text, future = texts(2), texts(2, seed=4)[:, :40]
+    text, future = texts_for(method, 2), texts_for(method, 2, seed=4)[:, :40]
     for begin, end in ((0, 128), (0, 256), (0, LENGTH), (100, 140), (100, LENGTH)):
         state = read(method, text[:, :begin])[0]
         silent, nothing = method.read(state, text[:, begin:end], logprobs=False)
@@ -185,7 +191,7 @@ def silent_reading(method: AnyMethod) -> None:
 def score_is_pure(method: AnyMethod) -> None:
     """`score` and `generate` leave the state bitwise as it was, and scoring equals reading a fork."""
     for length in (0, 1, 100, 125, 128):
-        state = read(method, texts(2)[:, :length])[0]
+        state = read(method, texts_for(method, 2)[:, :length])[0]
         before = {name: tensor.clone() for name, tensor in state.tensors().items()}
         scores = method.score(state, CANDIDATES)
         method.generate(state, [[3], [4, 5]], max_new_tokens=3)
@@ -200,7 +206,7 @@ def generate(method: AnyMethod) -> None:
     """Prompts after one row are continued as after forks of it, and alone as beside other prompts."""
     prompts = [[3, 5, 7, 9], [], [11], list(range(20, 60)), [4, 4]]
     for length in (0, 100, SHORT):
-        state = read(method, texts(1)[:, :length])[0]
+        state = read(method, texts_for(method, 1)[:, :length])[0]
         continuations = method.generate(state, prompts, max_new_tokens=6)
         if continuations != method.generate(state.fork(len(prompts)), prompts, max_new_tokens=6):
             raise Broken(f"prompts after {length} tokens are continued differently after forks")
@@ -212,23 +218,28 @@ def generate(method: AnyMethod) -> None:
 
 def forks(method: AnyMethod) -> None:
     """Forks of a state do not influence each other; indexing selects rows."""
-    state = read(method, texts(2)[:, :100])[0]
-    text = texts(6, seed=1)[:, :60]
+    state = read(method, texts_for(method, 2)[:, :100])[0]
+    text = texts_for(method, 6, seed=1)[:, :60]
     forked, _ = method.read(state.fork(3), text)
-    again = read(method, texts(1, seed=2)[:, :5].repeat(6, 1), forked)[1]
+    again = read(method, texts_for(method, 1, seed=2)[:, :5].repeat(6, 1), forked)[1]
     for row in range(6):
         alone, _ = method.read(state.index([row // 3]), text[row : row + 1])
-        same(read(method, texts(1, seed=2)[:, :5], alone)[1][0], again[row], f"fork {row} depends on the others")
+        same(
+            read(method, texts_for(method, 1, seed=2)[:, :5], alone)[1][0],
+            again[row],
+            f"fork {row} depends on the others",
+        )
 
 
 def rows(method: AnyMethod) -> None:
     """Rows of a batch do not influence each other, for any lengths and any padding."""
     lengths = torch.tensor([LENGTH, 0, 1, 63, 128, 131, 257])
-    text = texts(len(lengths))
+    text = texts_for(method, len(lengths))
     together = method.read(method.start(len(lengths)), text, lengths)
-    other = text.masked_fill(torch.arange(LENGTH) >= lengths[:, None], 7)
+    padding_BT = (torch.arange(LENGTH) >= lengths[:, None]).to(text.device)
+    other = text.masked_fill(padding_BT, 7)
     padded = method.read(method.start(len(lengths)), other, lengths)
-    following = texts(len(lengths), seed=3)[:, :50]
+    following = texts_for(method, len(lengths), seed=3)[:, :50]
     after = read(method, following, together[0])[1]
     candidates = [CANDIDATES[: 1 + row % 2] for row in range(len(lengths))]
     scores = method.score_rows(together[0], candidates)
@@ -249,16 +260,18 @@ def normalised(method: AnyMethod) -> None:
     """The probabilities of all tokens sum to one, after any context."""
     everything = [[token] for token in range(method.backbone.vocab_size)]
     for length in (0, 1, 100, 128, 140):
-        state = read(method, texts(2)[:, :length])[0]
+        state = read(method, texts_for(method, 2)[:, :length])[0]
         scores_BV = method.score(state, everything)[..., 0]
-        same(scores_BV.double().logsumexp(-1), torch.zeros(2), f"probabilities after {length} tokens do not sum to one")
+        total_B = scores_BV.double().logsumexp(-1)
+        same(total_B, torch.zeros_like(total_B), f"probabilities after {length} tokens do not sum to one")
         same(scores_BV, method.next_logprobs(state), "next_logprobs differs from scoring every token")
 
 
 def lengths(method: AnyMethod) -> None:
     """Texts of length 0, 1, 63, 100 and 1,000 give finite log-probabilities and are counted."""
     for length in (0, 1, 63, 100, 1000):
-        text = torch.randint(0, usable(method), (1, length), generator=torch.Generator().manual_seed(length))
+        random = torch.Generator().manual_seed(length)
+        text = torch.randint(0, usable(method), (1, length), generator=random).to(method.backbone.device)
         state, logprobs = read(method, text)
         if logprobs.shape != (1, length) or not bool(logprobs.isfinite().all()) or bool((logprobs > 0).any()):
             raise Broken(f"{length} tokens give log-probabilities of shape {tuple(logprobs.shape)} or not finite")
@@ -268,7 +281,7 @@ def lengths(method: AnyMethod) -> None:
 
 def saving(method: AnyMethod) -> None:
     """A state that is saved and loaded predicts bitwise the same, and `nbytes` is the size of its tensors."""
-    state = read(method, texts(2)[:, :200])[0]
+    state = read(method, texts_for(method, 2)[:, :200])[0]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         state.save(path)
@@ -276,14 +289,14 @@ def saving(method: AnyMethod) -> None:
         loaded = method.load_state(path)
     if held != state.nbytes or loaded.nbytes != state.nbytes:
         raise Broken(f"the state has {state.nbytes} bytes by nbytes and {held} in its file")
-    future = texts(2, seed=4)[:, :40]
+    future = texts_for(method, 2, seed=4)[:, :40]
     if not torch.equal(read(method, future, state)[1], read(method, future, loaded)[1]):
         raise Broken("a loaded state predicts otherwise")
 
 
 def determinism(method: AnyMethod) -> None:
     """The same calls give bitwise the same numbers, and sampling with the same seed the same tokens."""
-    text = texts(2)
+    text = texts_for(method, 2)
     first, second = (read(method, text) for _ in range(2))
     if not torch.equal(first[1], second[1]):
         raise Broken("reading the same text twice gives different log-probabilities")
@@ -294,7 +307,7 @@ def determinism(method: AnyMethod) -> None:
 
 def counting(method: AnyMethod) -> None:
     """Calls have bitwise the same results when products are counted, calls watched and memory measured."""
-    text, prompts = texts(2)[:, :SHORT], [[3, 5, 7], []]
+    text, prompts = texts_for(method, 2)[:, :SHORT], [[3, 5, 7], []]
     state = read(method, text)[0]
     calls: dict[str, Callable[[], Any]] = {
         "read": lambda: read(method, text)[1],
@@ -314,7 +327,7 @@ def counting(method: AnyMethod) -> None:
 def restart(method: AnyMethod) -> None:
     """Restarted rows continue as from an empty state, and the other rows as before."""
     new_B = torch.tensor([True, False, True, False])
-    text, following = texts(4), texts(4, seed=3)[:, :200]
+    text, following = texts_for(method, 4), texts_for(method, 4, seed=3)[:, :200]
     for lengths in ([200, 60, 128, 7], [LENGTH] * 4):
         state, _ = method.read(method.start(4), text, torch.tensor(lengths))
         after, future = read(method, following, method.restart(state, new_B))
@@ -328,7 +341,7 @@ def backbone_is_untouched(method: AnyMethod) -> None:
     """No call changes the backbone's weights or its attention implementation."""
     model = method.backbone.model
     before = backbones.weights_digest(model), model.config._attn_implementation, model.training
-    state = read(method, texts(1))[0]
+    state = read(method, texts_for(method, 1))[0]
     method.score(state, CANDIDATES)
     method.generate(state, [[1, 2]], max_new_tokens=2)
     if (backbones.weights_digest(model), model.config._attn_implementation, model.training) != before:
@@ -339,7 +352,7 @@ def equals_baseline_without_memory(method: AnyMethod) -> None:
     """With an empty memory the method equals the baseline that its paper names."""
     baseline = method.baseline()
     if baseline is not None:
-        text = texts(2)
+        text = texts_for(method, 2)
         same(read(method, text)[1], read(baseline, text)[1], f"differs from {type(baseline).__name__}")
 
 
@@ -348,7 +361,7 @@ def formula(method: AnyMethod) -> None:
     by_formula = method.formula()
     if by_formula is None:
         return
-    text, state, before = texts(1), method.start(), 0
+    text, state, before = texts_for(method, 1), method.start(), 0
     for count, scored in ((SHORT, True), (60, False), (LENGTH - SHORT - 60, True)):
         part = text[:, before : before + count]
         with ProductCounter() as reading:

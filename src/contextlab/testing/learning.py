@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from contextlab.method import AnyMethod, State
-from contextlab.testing.parts import SHORT, Broken, same, texts
+from contextlab.testing.parts import SHORT, Broken, same, texts_for
 
 MOVED = 0.05
 """Standard deviation of the noise that is added to learned weights."""
@@ -43,16 +43,16 @@ def learning_is_reading(method: AnyMethod) -> None:
     """
     if (learned := _moved(method)) is None:
         return
-    text, lengths = texts(3)[:, :SHORT], torch.tensor([SHORT, 70, 0])
+    text, lengths = texts_for(method, 3)[:, :SHORT], torch.tensor([SHORT, 70, 0])
     state, predicted = method.learn(method.start(3), text, lengths)
     other, logprobs_BT = method.read(method.start(3), text, lengths)
     assert logprobs_BT is not None
     same(predicted.logprobs_BT.detach(), logprobs_BT, "learn gives other log-probabilities than read")
     if predicted.head_BTC is not None:
         hidden = method.backbone.logprobs(predicted.hidden_BTC, text).detach()
-        real_BT = torch.arange(SHORT) < lengths[:, None]
+        real_BT = (torch.arange(SHORT) < lengths[:, None]).to(text.device)
         same(hidden[real_BT], logprobs_BT[real_BT], "the hidden states of learn do not predict the tokens")
-    future = [method.read(after, texts(3, seed=4)[:, :60])[1] for after in (state.detach(), other)]
+    future = [method.read(after, texts_for(method, 3, seed=4)[:, :60])[1] for after in (state.detach(), other)]
     assert future[0] is not None
     assert future[1] is not None
     same(future[0], future[1], "a state after learn predicts otherwise")
@@ -66,7 +66,7 @@ def gradients_at_every_split(method: AnyMethod) -> None:
     """Learning from a text in two calls has the same gradient as in one call."""
     if (learned := _moved(method)) is None:
         return
-    text = texts(2)[:, :SHORT]
+    text = texts_for(method, 2)[:, :SHORT]
     whole = _gradients(learned, lambda: _loss(method, text))
     for split in SPLITS:
         parts = _gradients(learned, lambda split=split: _loss(method, text, split))  # type: ignore[misc]
@@ -77,8 +77,8 @@ def contexts_without_predictions(method: AnyMethod) -> None:
     """`learn_context` leaves the state of `learn`: what follows has the same log-probabilities and gradients."""
     if (learned := _moved(method)) is None:
         return
-    text, lengths = texts(2)[:, :SHORT], torch.tensor([SHORT, 70])
-    end = texts(2, seed=4)[:, :30]
+    text, lengths = texts_for(method, 2)[:, :SHORT], torch.tensor([SHORT, 70])
+    end = texts_for(method, 2, seed=4)[:, :30]
 
     def context() -> State:
         state: State = method.learn_context(method.start(2), text, lengths)
@@ -109,11 +109,11 @@ def exact_gradients(method: AnyMethod) -> None:
     """
     if (learned := _moved(method)) is None:
         return
-    text = texts(2)[:, :SHORT]
+    text = texts_for(method, 2)[:, :SHORT]
     gradients = _gradients(learned, lambda: _exact_loss(method, text))
     random = torch.Generator().manual_seed(3)
     directions = {
-        parameter: torch.randn(parameter.shape, generator=random, dtype=torch.float64).to(parameter.dtype)
+        parameter: torch.randn(parameter.shape, generator=random, dtype=torch.float64).to(parameter)
         for parameter in learned.parameters()
     }
     slopes = {
@@ -158,7 +158,7 @@ def nothing_reaches_the_backbone(method: AnyMethod) -> None:
     for parameter in parameters:
         parameter.requires_grad_(True)
     try:
-        _loss(method, texts(1)[:, :SHORT]).backward()
+        _loss(method, texts_for(method, 1)[:, :SHORT]).backward()
         if any(parameter.grad is not None for parameter in parameters):
             raise Broken("a gradient reaches the backbone")
         if not all(parameter.requires_grad for parameter in parameters):
@@ -173,9 +173,9 @@ def rows_learn_alone(method: AnyMethod) -> None:
     """The gradient of one row's loss does not depend on the other rows."""
     if (learned := _moved(method)) is None:
         return
-    text = texts(2)[:, :SHORT]
+    text = texts_for(method, 2)[:, :SHORT]
     other = torch.stack((text[0], text[1].flip(0)))
-    first = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+    first = torch.tensor([[1.0], [0.0]], dtype=torch.float64, device=text.device)
     gradients = [_gradients(learned, lambda t=t: _loss(method, t, weight_BT=first)) for t in (text, other)]  # type: ignore[misc]
     _same_gradients(gradients[1], gradients[0], learned, "another row")
 
@@ -184,7 +184,7 @@ def graph_ends_where_it_is_cut(method: AnyMethod) -> None:
     """After `State.detach` a second call has the same gradients as after `read`."""
     if (learned := _moved(method)) is None:
         return
-    text = texts(2)[:, :SHORT]
+    text = texts_for(method, 2)[:, :SHORT]
     begin, end = text[:, :64], text[:, 64:]
 
     def after(state: State) -> Tensor:

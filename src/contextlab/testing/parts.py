@@ -31,6 +31,11 @@ def texts(count: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, (count, LENGTH), generator=torch.Generator().manual_seed(seed))
 
 
+def texts_for(method: AnyMethod, count: int, seed: int = 0) -> Tensor:
+    """`texts` where the method computes."""
+    return texts(count, seed).to(method.backbone.device)
+
+
 def read(method: ContextMethod[Any, S], text: Tensor, state: S | None = None) -> tuple[S, Tensor]:
     """`method.read` from a state, by default an empty one, with log-probabilities."""
     after, logprobs = method.read(state if state is not None else method.start(len(text)), text)

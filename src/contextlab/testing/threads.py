@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contextlab.method import AnyMethod, State
-from contextlab.testing.parts import LENGTH, Broken, texts
+from contextlab.testing.parts import LENGTH, Broken, texts_for
 
 THREADS = 4
 PARTS = (100, 60, LENGTH - 160)
@@ -21,7 +21,7 @@ CANDIDATES = ([5, 6, 7], [8])
 
 def threads(method: AnyMethod) -> None:
     """Threads that share a method have bitwise the numbers of a single thread, and the model is what it was."""
-    text = texts(THREADS)
+    text = texts_for(method, THREADS)
     model, setting = method.backbone.model, method.backbone.config._attn_implementation
     with torch.no_grad():
         before = model(input_ids=text[:, :20], use_cache=False).logits
