@@ -35,7 +35,7 @@ class LowerRight(CausalBias):
         """Attention of torch, in the form that this bias chooses."""
         if func is ATTENTION:
             return cls._dispatch(*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs)
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
 
 def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
