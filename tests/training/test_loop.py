@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toy_corpus import corpus, learner, made, options, tiny
 from transformers.pytorch_utils import Conv1D
 
-from contextlab import naming
+from contextlab import naming, process
 from contextlab.accounting.flops import FlopCounter
 from contextlab.errors import UserError
 from contextlab.methods.evalm import EVALM, PAPER, EVALMConfig
@@ -245,6 +245,25 @@ def test_the_watch_changes_no_number(built: Corpus, monkeypatch: pytest.MonkeyPa
     unwatched = trainer(built)
     assert [unwatched.step().loss for _ in range(5)] == losses
     assert torch.equal(weights(watched), weights(unwatched))
+
+
+@pytest.mark.parametrize("name", ["full", "retrieval(N=16)", "evalm(W=32,c=8,remote_bias=-1)"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_blocks_that_are_computed_again_change_no_number(name: str, dtype: str, built: Corpus) -> None:
+    trainings = []
+    for recompute in (False, True):
+        with process.seeded(0):
+            trained = trainer(built, ranked(name), recompute=recompute, dtype=dtype)
+            trainings.append(([trained.step().loss for _ in range(3)], trained))
+    (losses, plain), (again, recomputed) = trainings
+    assert losses == again
+    assert torch.equal(weights(plain), weights(recomputed))
+    assert recomputed.progress.flops > plain.progress.flops
+
+
+def test_layers_that_change_while_reading_cannot_be_computed_again(built: Corpus) -> None:
+    with pytest.raises(UserError, match=r"GenerativeAdapter changes its layers .* leave recompute out"):
+        trainer(built, METHODS["generative-adapter"](), recompute=True).step()
 
 
 @pytest.mark.parametrize("restarted", [[True, True], [True, False]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlab.attention.cache import KV, Allocate, Buffers, Growth, after, empty_kv
 from contextlab.attention.reader import CacheReader, Layout, sdpa
+from contextlab.attention.recomputing import recomputing
 from contextlab.attention.rotary import Positions, per_head, rotate
 from contextlab.attention.seam import (
     Anatomy,
@@ -35,6 +36,7 @@ __all__ = [
     "exclusive",
     "in_this_thread",
     "per_head",
+    "recomputing",
     "rotate",
     "run_layer",
     "sdpa",

@@ -20,7 +20,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -193,6 +193,12 @@ def seam(config: Any, rotary_scale: float) -> Iterator[None]:
             yield
         finally:
             _PASS.routed, _PASS.identity = before
+
+
+def seam_again(block: nn.Module) -> Callable[[], AbstractContextManager[None]]:
+    """What enters the seam of this pass once more, for one of its blocks that is computed again later."""
+    config = next(module.config for module in block.modules() if hasattr(module, "config"))
+    return functools.partial(seam, config, 1.0 if _PASS.identity else 0.0)
 
 
 def skip_rotation(model: Any) -> None:

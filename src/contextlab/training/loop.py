@@ -10,16 +10,18 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.checkpoint import CheckpointError
 from transformers.pytorch_utils import Conv1D
 
 from contextlab.accounting.flops import FlopCounter
 from contextlab.accounting.products import ProductCounter
+from contextlab.attention import recomputing
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod, State
 from contextlab.training import rates
@@ -134,9 +136,19 @@ class Trainer:
         Raises:
             UserError: when the loss or its gradient is not finite; nothing has been changed by then.
         """
-        started, apart = time.perf_counter(), 0.0
-        sums = torch.zeros(3, dtype=torch.float64)
+        started = time.perf_counter()
         self.learned.train()
+        with self._recomputing():
+            sums, apart = self._learned()
+        self.learned.eval()
+        step = self._apply(sums)
+        taken = time.perf_counter() - started - apart
+        self.progress.seconds += taken
+        return dataclasses.replace(step, seconds=taken)
+
+    def _learned(self) -> tuple[Tensor, float]:
+        """Gradients of `accumulate` batches: sums as `_apply` takes them, and seconds that were spent on counting."""
+        sums, apart = torch.zeros(3, dtype=torch.float64), 0.0
         for number in range(self.settings.accumulate):
             batch = self.streams.next()
             self.state = self._restarted(batch)
@@ -158,11 +170,19 @@ class Trainer:
             sums += torch.tensor(
                 [float(outcome.loss.detach()), nats, float(batch.lengths_B.sum())], dtype=torch.float64
             )
-        self.learned.eval()
-        step = self._apply(sums)
-        taken = time.perf_counter() - started - apart
-        self.progress.seconds += taken
-        return dataclasses.replace(step, seconds=taken)
+        return sums, apart
+
+    @contextmanager
+    def _recomputing(self) -> Iterator[None]:
+        """Backward passes that compute blocks again, where the settings say so."""
+        try:
+            with recomputing() if self.settings.recompute else nullcontext():
+                yield
+        except CheckpointError:
+            raise UserError(
+                f"{type(self.method).__name__} changes its layers while it reads, and they cannot be computed again: "
+                "leave recompute out."
+            ) from None
 
     @property
     def _scale(self) -> int:

@@ -81,6 +81,8 @@ class TrainConfig(Config):
             segment once more, from the memory alone.
         scored: tokens that it scores; a segment when not given.
         dtype: of the products of linear layers; `auto` is bfloat16 on a GPU, and float32 elsewhere.
+        recompute: whether the backward pass computes blocks again, all but their attention, instead of keeping what
+            they need: less memory and more time, with the same gradients.
         patience: validations without a lower loss after which the training ends; never when not given.
         log: where curves are shown beside the file: `tensorboard`, in a folder of that name; or `none`.
         licence: of the corpus, for the card, where its index names none.
@@ -116,6 +118,7 @@ class TrainConfig(Config):
     validation: Literal["completion", "reconstruction"] = "completion"
     scored: pydantic.PositiveInt | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    recompute: bool = False
     patience: pydantic.PositiveInt | None = None
     log: Literal["none", "tensorboard"] = "none"
     licence: str = ""
