@@ -8,7 +8,7 @@ in the same way. One counter counts the FLOPs of both sides. A method is as fast
 
 The last line is JSON: per method and kind of work the medians and quartiles of seconds and of the ratio.
 
-    python benches/reading.py [--method full,window] [--repeats 5] [--tokens 2048] [--context 2048]
+    python benches/reading.py [--method full,window] [--work reading,scoring] [--repeats 5] [--tokens 2048]
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--method", default=METHODS)
     parser.add_argument("--backbone", default="smollm2-135m")
+    parser.add_argument("--work", default="reading,scoring,prompts")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--context", type=int, default=2048)
@@ -160,7 +161,9 @@ def main() -> None:
     runs = []
     for name in map(spelled, grammar.items(options.method, "method")):
         method = contextlab.load(name, backbone=options.backbone, device="cpu")
-        for kind, (ours, theirs) in pairs_of_work(method, plain, text_1T, options).items():
+        pairs = pairs_of_work(method, plain, text_1T, options)
+        for kind in options.work.split(","):
+            ours, theirs = pairs[kind]
             runs.append({"method": name, "work": kind, **compared(ours, theirs, options.repeats)})
             print(json.dumps(runs[-1]), flush=True)
     about = {"device": hardware(backbone.device), "threads": torch.get_num_threads(), "torch": torch.__version__}
