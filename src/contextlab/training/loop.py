@@ -139,14 +139,14 @@ class Trainer:
         started = time.perf_counter()
         self.learned.train()
         with self._recomputing():
-            sums, apart = self._learned()
+            sums, apart = self._accumulated()
         self.learned.eval()
         step = self._apply(sums)
         taken = time.perf_counter() - started - apart
         self.progress.seconds += taken
         return dataclasses.replace(step, seconds=taken)
 
-    def _learned(self) -> tuple[Tensor, float]:
+    def _accumulated(self) -> tuple[Tensor, float]:
         """Gradients of `accumulate` batches: sums as `_apply` takes them, and seconds that were spent on counting."""
         sums, apart = torch.zeros(3, dtype=torch.float64), 0.0
         for number in range(self.settings.accumulate):
