@@ -195,10 +195,14 @@ def seam(config: Any, rotary_scale: float) -> Iterator[None]:
             _PASS.routed, _PASS.identity = before
 
 
+def config_of(block: nn.Module) -> Any:
+    """The configuration that a block of a model computes with."""
+    return next(module.config for module in block.modules() if hasattr(module, "config"))
+
+
 def seam_again(block: nn.Module) -> Callable[[], AbstractContextManager[None]]:
     """What enters the seam of this pass once more, for one of its blocks that is computed again later."""
-    config = next(module.config for module in block.modules() if hasattr(module, "config"))
-    return functools.partial(seam, config, 1.0 if _PASS.identity else 0.0)
+    return functools.partial(seam, config_of(block), 1.0 if _PASS.identity else 0.0)
 
 
 def skip_rotation(model: Any) -> None:

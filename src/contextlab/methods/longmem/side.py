@@ -99,7 +99,7 @@ class SideNetwork(nn.Module):
         """Route the attention of all blocks through an `attend`, for the duration of a block of code."""
         with ExitStack() as stack:
             for block in self.blocks:
-                stack.enter_context(attention.seam(_config(block), self.rotary_scale))
+                stack.enter_context(attention.seam(attention.config_of(block), self.rotary_scale))
             yield
 
     def states(self, states: Sequence[Tensor], final_BTC: Tensor, attend: attention.Attend) -> list[Tensor]:
@@ -135,10 +135,6 @@ def _trainable_copy(module: nn.Module) -> Any:
 def _shared_copy(module: nn.Module) -> Any:
     """A module with separate hooks and settings, whose weights are those of the original."""
     return copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
-
-
-def _config(block: nn.Module) -> Any:
-    return next(module.config for module in block.modules() if hasattr(module, "config"))
 
 
 def _silence(blocks: nn.ModuleList, open_blocks: Collection[int], *, learn: bool) -> None:
