@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from bench_modules import bench_module
 from small_models import METHODS, method, real, shapes
 from torch import Tensor
 from torch.nn import functional
 
-from contextlab.accounting.memory import PeakMemory
-from contextlab.attention import reader
 from contextlab.kernels import dispatch
-from contextlab.kernels.visible import SeenBlock
 from contextlab.method import AnyMethod, Lengths
 from contextlab.planning import dry_run as runs
 from contextlab.planning.dry_run import AHEAD, FusedAttention, Observed, dry_run, launches_of
 from contextlab.planning.profile import Profile
 
 LENGTH = 4096
-
-
-class _WholeOperations(PeakMemory):
-    """Leaves out the working memory of this package's operations, which a kernel does not have."""
-
-    def _observe(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, inside: bool) -> None:
-        if not inside:
-            super()._observe(op, args, kwargs, result, inside)
-
-
-def _repeated(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """In float32 a GPU repeats grouped keys always. Without a mask all keys are seen here: only memory is looked at."""
-    groups = q_BHTD.shape[1] // k_BKSD.shape[1]
-    k_BHSD, v_BHSD = (x.repeat_interleave(groups, dim=1) for x in (k_BKSD, v_BKSD))
-    return functional.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, attn_mask=mask, scale=scale)
+PLAN = bench_module("plan")
 
 
 @pytest.fixture
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_on_a_gpu() -> Iterator[None]:
     """Attention in one piece with repeated keys: on a CPU it is computed in blocks of queries, which need no more."""
-    monkeypatch.setattr(reader, "UNMASKED", ("cpu", "meta"))
-    monkeypatch.setattr(reader, "_fused", _repeated)
-    monkeypatch.setattr(reader, "blocks", lambda mask: [SeenBlock(slice(None), slice(None), mask)])
+    with PLAN.one_pass():
+        yield
 
 
 def measured(made: AnyMethod, rows: int = 1) -> tuple[int, int]:
@@ -51,7 +34,7 @@ def measured(made: AnyMethod, rows: int = 1) -> tuple[int, int]:
     tokens_BT = torch.zeros(rows, LENGTH - AHEAD, dtype=torch.int64)
     with torch.inference_mode():
         state = made.start(rows, ahead=Lengths(LENGTH))
-        with _WholeOperations() as memory:
+        with PLAN.WholeOperations() as memory:
             after, _ = made.read(state, tokens_BT, logprobs=False)
     return memory.peak_bytes, after.nbytes
 

@@ -5,7 +5,6 @@ Counts are those of four layers in bfloat16, the type that a backbone has on a G
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from pathlib import Path
@@ -14,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from bench_modules import bench_module
 
 from contextlab.planning.made import built_in
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "results/benches"
+RESULTS = Path(__file__).parents[2] / "results/benches"
 PLAIN = "transformers"
 BUDGET = {"block": 2.0, "token": 2.0}
 """The most launches, as multiples of those of transformers."""
@@ -42,12 +41,7 @@ Rows = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def launches() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("launches", ROOT / "benches/launches.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return bench_module("launches")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import upstream_files as upstream
+from bench_modules import bench_module
 from hypothesis import given
 from hypothesis import strategies as st
 from test_loader_fuzz import FILES, _write
@@ -150,13 +151,7 @@ def test_some_known_questions_are_real_and_the_same_twice_are_not(shared: Path, 
 def test_the_proofs_are_made_from_the_known_data_and_small(shared: Path) -> None:
     path = Path(proofs.__file__).parent / proofs.FILE
     assert path.stat().st_size < 60_000
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("bench_proofs", Path(__file__).parents[3] / "benches/proofs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = bench_module("proofs")
     module.check(shared / "data")
     assert module.collected(shared / "data") == json.loads(path.read_text())
 
