@@ -9,7 +9,7 @@ from torch import Tensor
 from contextlab.accounting.products import ProductCounter
 from contextlab.attention.reader import sdpa
 from contextlab.kernels import part
-from contextlab.kernels.visible import QUERIES_AT_ONCE, blocks
+from contextlab.kernels.visible import HIDDEN, QUERIES_AT_ONCE, blocks
 
 NEVER = float("-inf")
 
@@ -87,6 +87,8 @@ def test_a_part_of_a_softmax_is_that_of_all_keys(name: str) -> None:
 def test_a_block_has_no_key_outside_of_what_it_attends_to() -> None:
     keys = [block.keys for block in blocks(MASKS["band"])]
     assert keys == [slice(300 - 39, 556), slice(556 - 39, 812), slice(812 - 39, 900)]
+    finite = MASKS["band"].float().clamp(min=HIDDEN)
+    assert [block.keys for block in blocks(finite)] == keys
     keys = [block.keys for block in blocks(MASKS["causal"])]
     assert keys == [slice(0, 556), slice(0, 812), slice(0, 900)]
 

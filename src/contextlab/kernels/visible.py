@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 QUERIES_AT_ONCE = 256
+HIDDEN = torch.finfo(torch.float32).min / 2
+"""Added to a logit it hides a key as -inf does, and a query that sees no key of a part still has a finite output."""
 
 
 class SeenBlock(NamedTuple):
@@ -31,7 +33,7 @@ class SeenBlock(NamedTuple):
 
 
 def blocks(mask: Tensor | None) -> list[SeenBlock]:
-    """The blocks of a mask `(..., T, S)`, bool or added to the logits, where -inf hides a key.
+    """The blocks of a mask `(..., T, S)`, bool or added to the logits, where `HIDDEN` or less hides a key.
 
     No mask, a mask of few queries, or of one row or one column for all of them, is one block of all keys.
     """
@@ -47,6 +49,6 @@ def blocks(mask: Tensor | None) -> list[SeenBlock]:
 def _keys(mask: Tensor) -> slice:
     """From the first key to the last that any query attends to."""
     seen_S = mask.flatten(0, 1).amax(0)
-    seen_S = seen_S if seen_S.dtype == torch.bool else seen_S > float("-inf")
+    seen_S = seen_S if seen_S.dtype == torch.bool else seen_S > HIDDEN
     seen = seen_S.nonzero()
     return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 1)

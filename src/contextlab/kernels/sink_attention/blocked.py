@@ -10,6 +10,7 @@ from torch import Tensor
 
 from contextlab.kernels import dispatch, part
 from contextlab.kernels.buffers import wide
+from contextlab.kernels.visible import HIDDEN
 
 
 def fits(q_BHTD: Tensor, v_BKSE: Tensor) -> bool:
@@ -71,6 +72,5 @@ def _keys(k_BKSD: Tensor, sinks: int) -> tuple[slice, slice]:
 
 def _mask(seen_BTS: Tensor, q_BHTD: Tensor) -> Tensor:
     """Numbers to add to the logits, `mask_B1TS`."""
-    kind = wide(q_BHTD)
-    # Finite, not -inf: a query that sees no key of one part then has a finite output there, which gets weight 0.
-    return torch.zeros_like(seen_BTS, dtype=kind).masked_fill_(~seen_BTS, torch.finfo(kind).min / 2)[:, None]
+    # Finite: a query that sees no key of one part then has a finite output there, which gets weight 0.
+    return torch.zeros_like(seen_BTS, dtype=wide(q_BHTD)).masked_fill_(~seen_BTS, HIDDEN)[:, None]
