@@ -48,6 +48,7 @@ class RollUp:
 
     Attributes:
         done_B: chunks that each row completes.
+        open_B111: the same on the device, which is where the open chunk's sum stands after theirs.
         slots_BS: slots of their tokens in the local cache with the block after it.
         new_BnC: the new tokens of every chunk, counted from the open one, and of the one that stays open; what lies
             before or after them is no new token of its row.
@@ -67,6 +68,7 @@ class RollUp:
         new_BS = torch.arange((self.most + 1) * chunk) - open_B1
         self.real_BnC = ((new_BS >= 0) & (new_BS < lengths_B[:, None])).unflatten(1, (-1, chunk)).to(device)
         self.new_BnC = new_BS.clamp(0, layout.position_BT.shape[1] - 1).unflatten(1, (-1, chunk)).to(device)
+        self.open_B111 = self.done_B.to(device)[:, None, None, None]
         used, done = state.chunks.used_B.tolist(), self.done_B.tolist()
         self._rows = list(zip(range(len(done)), used, done, strict=True))
         self.level = state.chunks.level and bool((self.done_B == self.most).all())
@@ -82,8 +84,8 @@ class RollUp:
         q_BKnCD = q_BKSD.unflatten(2, self.new_BnC.shape[1:]).masked_fill(~self.real_BnC[:, None, ..., None], 0.0)
         sums_BKnD = q_BKnCD.sum(3, dtype=wide(q_BKTD))
         sums_BKnD[:, :, 0] += before_BKD
-        last = self.done_B.to(q_BKTD.device)[:, None, None, None].expand(-1, *sums_BKnD[:, :, :1].shape[1:])
-        return sums_BKnD[:, :, : self.most], sums_BKnD.gather(2, last)[:, :, 0]
+        open_BK1D = self.open_B111.expand(-1, *sums_BKnD[:, :, :1].shape[1:])
+        return sums_BKnD[:, :, : self.most], sums_BKnD.gather(2, open_BK1D)[:, :, 0]
 
     def stored(self, made_BKnx: Tensor, chunks_BKnx: Tensor) -> Tensor:
         """A copy of all chunks, with those that each row completes after those it has."""
