@@ -16,6 +16,7 @@ from contextlab.grammar import spelled_split
 
 if TYPE_CHECKING:
     from contextlab.accounting.ledger import Meter
+    from contextlab.backbone import Backbone
 
 Control = Literal["own", "none", "wrong"]
 Source = Literal["local", "hub", "sample"]
@@ -160,6 +161,7 @@ class Task(ABC):
         default_split: the split when none is named.
         Config: dataclass of the settings, all with defaults.
         config: the settings.
+        in_tokens: whether the examples have lengths in tokens of the backbone, see `on`.
     """
 
     name: ClassVar[str]
@@ -167,6 +169,7 @@ class Task(ABC):
     default_split: ClassVar[str]
     Config: ClassVar[type[configs.Config]] = configs.Config
     config: configs.Config
+    in_tokens: ClassVar[bool] = False
 
     def __init__(self, config: configs.Config | None = None) -> None:
         self.config = self.Config() if config is None else config
@@ -181,6 +184,10 @@ class Task(ABC):
         if name not in self.splits:
             raise unknown(f"split of {self.name}", name, self.splits)
         return name
+
+    def on(self, backbone: Backbone) -> Task:
+        """The task with lengths in tokens of a backbone, where it has such lengths; else the task itself."""
+        return self
 
     def spelled(self, split: str) -> str:
         """A split as results store it: with the settings that differ from their defaults, without `LENGTHS`."""

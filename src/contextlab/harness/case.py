@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import get_args
 
 from contextlab.benchmarks.examples import Example
@@ -76,19 +75,19 @@ def cases(
     tasks: Sequence[SelectedTask],
     controls: Sequence[Control],
     limit: int | None,
-    data: Path | None,
     first: int = 0,
 ) -> Iterator[TaskCase]:
-    """Every task under every control, with its data loaded once.
+    """Every task that is loaded, under every control.
 
     Raises:
-        UserError: when the limit leaves no example, or a data set is missing or cannot be run.
+        UserError: when the limit leaves no example, or a data set cannot be run.
     """
     if limit is not None and limit < 1:
         raise UserError(f"--limit {limit} leaves no example: give 1 or more.")
-    datasets = [selected.task.load(selected.split, data) for selected in tasks]
     for control in controls:
-        for selected, dataset in zip(tasks, datasets, strict=True):
+        for selected in tasks:
+            if selected.dataset is None:
+                continue
             protocol = selected.task.protocol(selected.split, control)
             options = selected.task.options(control)
             case = TaskCase(
@@ -96,7 +95,7 @@ def cases(
                 selected.task,
                 selected.task.spelled(selected.split),
                 options,
-                dataset,
+                selected.dataset,
                 protocol,
                 limit,
                 first,

@@ -111,11 +111,15 @@ def bench(
     with Progress.on_stderr(progress) as bar:
         bar.loading("data")
         folder = Path(data) if data is not None else None
-        on_tasks = list(cases(selected_tasks, controls_of(context), limit, folder, first))
+        controls = controls_of(context)
+        selected_tasks = [named.loaded(folder) for named in selected_tasks]
+        list(cases(selected_tasks, controls, limit, first))  # what cannot be run is refused before a model is loaded
         bar.loading(backbone if isinstance(backbone, str) else "model")
         model = backbones.resolve(backbone, tokenizer=tokenizer, device=device, dtype=dtype, quantise=quantise)
         if model.tokenizer is None:
             raise UserError("The model was given without its tokenizer, so that no text can be read: give tokenizer=.")
+        selected_tasks = [named.loaded(folder, model) for named in selected_tasks]
+        on_tasks = list(cases(selected_tasks, controls, limit, first))
         meant = [method.on(model) for method in selected_methods]
         of_model = built(meant, model)
         say = _once(on_note or _no_call)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from contextlab import grammar, naming, process, registry, trained
 from contextlab.backbone import Backbone
-from contextlab.benchmarks.task import Task
+from contextlab.benchmarks.task import Dataset, Task
 from contextlab.config import Config, alike
 from contextlab.errors import UserError, short, unknown
 from contextlab.grammar import NamedItem
@@ -23,11 +24,27 @@ FRESH_SEED = 67280421310721
 
 @dataclasses.dataclass(frozen=True)
 class SelectedTask:
-    """A task with its settings, and a split."""
+    """A task with its settings, and a split.
+
+    Attributes:
+        dataset: its examples; None before they are loaded.
+    """
 
     name: str
     task: Task
     split: str
+    dataset: Dataset | None = None
+
+    def loaded(self, data: Path | None, backbone: Backbone | None = None) -> SelectedTask:
+        """The task with its examples, unless they have lengths in tokens and there is no backbone yet.
+
+        Raises:
+            UserError: when the data set is missing or broken.
+        """
+        if self.dataset is not None or (self.task.in_tokens and backbone is None):
+            return self
+        task = self.task if backbone is None else self.task.on(backbone)
+        return dataclasses.replace(self, task=task, dataset=task.load(self.split, data))
 
 
 def select(

@@ -117,8 +117,10 @@ def survey(suite: Suite, backbone: str) -> Survey:
     methods, tasks = select(
         suite.method, suite.task, suite.split, suite.set, history=suite.history, tokens=suite.tokens
     )
-    on_tasks = list(cases(tasks, controls_of(suite.context), suite.limit, suite.data))
+    tasks = [named.loaded(suite.data) for named in tasks]
     model = backbones.resolve(backbone, device=suite.device, dtype=suite.dtype, quantise=suite.quantise)
+    tasks = [named.loaded(suite.data, model) for named in tasks]
+    on_tasks = list(cases(tasks, controls_of(suite.context), suite.limit))
     machine = _machine(model, process_bytes)
     runs: list[SweepRun] = []
     for case, named in itertools.product(on_tasks, methods):
