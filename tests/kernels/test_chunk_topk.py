@@ -112,6 +112,17 @@ def test_any_order_of_scores_is_searched(form, order, device):
     assert torch.equal(score[0, 0, 2].cpu(), best.values[:9])
 
 
+@pytest.mark.slow
+def test_a_million_chunks_are_searched(form, device):
+    q, mean, _ = (x.to(device) for x in whole_numbers(1, 1, 1, 2, 10**6, width=64))
+    mean[:, :, -9] = 3 * q[:, 0, 0]
+    count = torch.tensor([10**6 - 5], device=device)
+    ids, score = chunk_topk(q, mean, count, 5)
+    assert ids[0, 0, 0, 0] == 10**6 - 9
+    for result, expected in zip((ids, score), plain.chunk_topk(q, mean, count, 5), strict=True):
+        assert torch.equal(result, expected)
+
+
 def test_scores_fall_and_belong_to_their_ids(form, device):
     q, mean = torch.randn(1, 4, 5, 8, device=device), torch.randn(1, 2, 700, 8, device=device)
     ids, score = chunk_topk(q, mean, torch.tensor([650], device=device), 6)

@@ -169,7 +169,20 @@ def test_forward_and_every_gradient_equal_float64(
         example[name] *= example[name].shape[3] ** -0.5 / 0.3
     mask = example["mask"].repeat(rows, 1, 1)
     mask[-1, :, 1:9] = -torch.inf
-    example = {name: x.to(device) for name, x in {**example, "mask": mask}.items()}
+    check({name: x.to(device) for name, x in {**example, "mask": mask}.items()}, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_bank_of_a_million_tokens_does_not_differ(dtype: torch.dtype, device: str, triton_form: None) -> None:
+    example = case(rows=1, heads=2, kv_heads=1, width=64, chunks=125_000, size=8, dtype=dtype)
+    for name in ("q", "q_memory"):
+        example[name] *= 64**-0.5 / 0.3
+    check({name: x.to(device) for name, x in example.items()}, dtype)
+
+
+def check(example: Case, dtype: torch.dtype) -> None:
+    """Output and gradients beside those of float64."""
     exact = {name: x.double() if x.is_floating_point() else x for name, x in example.items()}
     for made in (example, exact):
         made |= {name: made[name].requires_grad_() for name in LEAVES}
