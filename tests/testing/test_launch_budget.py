@@ -70,8 +70,15 @@ def test_a_layer_of_full_attention_launches_no_more_than_one_of_transformers(lau
         assert full <= plain
 
 
-def test_methods_that_compute_gradients_have_a_reason_instead(launches: ModuleType) -> None:
-    rows = launches.measure("hso", 1, torch.float32)
+def test_the_command_gives_a_reason_for_methods_that_compute_gradients(
+    launches: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["launches.py", "--layers", "1", "--methods", "hso", "--dtype", "float32"])
+    launches.main()
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["layers"], printed["dtype"]) == (1, "float32")
+    rows = printed["results"]
+    assert [row["method"] for row in rows] == [PLAIN, "hso"]
     assert (rows[1]["method"], rows[1]["block"], rows[1]["token"]) == ("hso", None, None)
     assert "gradients" in rows[1]["reason"]
 
