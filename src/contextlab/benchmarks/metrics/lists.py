@@ -46,7 +46,7 @@ def listed_all(text: str, question: Question) -> float:
     alike = np.array([[answer in item or item in answer for item in items] for answer in answers])
     if not items:
         return 0.0
-    rows, columns = optimize.linear_sum_assignment(alike, maximize=True)
+    rows, columns = optimize.linear_sum_assignment(alike, maximize=True)  # type: ignore[attr-defined]
     return float(alike[rows, columns].sum() == len(answers))
 
 

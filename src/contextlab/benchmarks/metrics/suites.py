@@ -17,7 +17,10 @@ from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.metrics import lists, qa
 from contextlab.errors import UserError
 
-CHINESE_PUNCTUATION = "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏."  # noqa: RUF001
+CHINESE_PUNCTUATION = (
+    "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃"  # noqa: RUF001
+    "》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏."  # noqa: RUF001
+)
 CHINESE = str.maketrans("", "", string.punctuation + CHINESE_PUNCTUATION + string.whitespace)
 MARKS_OF_COMMENTS = ("`", "#", "//")
 LETTER = re.compile(r"\b[A-D]\b(?!.*\b[A-D]\b)")
