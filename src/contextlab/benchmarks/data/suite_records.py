@@ -118,7 +118,7 @@ def records(path: Path) -> Iterator[SuiteRecord]:
     """The records of a file: one JSON object a line, or a list of them in a file that ends in `.json`.
 
     Raises:
-        UserError: when the file cannot be read, naming the line.
+        UserError: when the file cannot be read, naming the line, or holds no record.
     """
     if path.name.removesuffix(".gz").endswith(".json"):
         content, _ = json_file(path)
@@ -128,10 +128,14 @@ def records(path: Path) -> Iterator[SuiteRecord]:
         )
     else:
         numbered = _json_lines(path)
+    empty = True
     for where, value in numbered:
+        empty = False
         if not isinstance(value, dict):
             raise UserError(f"{where} is no JSON object: replace the file with an intact copy.")
         yield SuiteRecord(where, value)
+    if empty:
+        raise UserError(f"{path} holds no records: replace the file with an intact copy.")
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:

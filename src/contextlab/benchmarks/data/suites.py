@@ -14,7 +14,6 @@ from contextlab.benchmarks.data.questions import sample_readings
 from contextlab.benchmarks.data.suite_records import LETTERS, READERS, Inputs, records
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.prompts import PLACES
-from contextlab.errors import UserError
 
 SAMPLE_STORIES, SAMPLE_WORDS, SAMPLE_SEED = 4, 400, 51
 
@@ -146,8 +145,6 @@ def readings(task: SuiteTask, files: Sequence[Path]) -> tuple[Reading, ...]:
             f"{task.name}/{number}", text, parts.answers, parts.options, details, max_new_tokens=task.new_tokens
         )
         contexts.setdefault(context, []).append(question)
-    if not contexts:
-        raise UserError(f"{files[0]} holds no records: replace the file with an intact copy.")
     return tuple(
         Reading(f"{task.name}/text {n}", f"{task.name}/text {n}", context, tuple(questions))
         for n, (context, questions) in enumerate(contexts.items(), start=1)
