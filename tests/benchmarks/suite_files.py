@@ -9,6 +9,7 @@ from typing import Any
 
 Record = dict[str, Any]
 LONGBENCH_TASKS = {
+    "narrativeqa": ["a lighthouse"],
     "hotpotqa": ["Rome", "the city of Rome"],
     "qasper": ["a parser"],
     "trec": ["Date"],
