@@ -23,6 +23,7 @@ from contextlab.benchmarks.tasks.situatedqa import SituatedQA
 from contextlab.benchmarks.tasks.squad import SQuAD
 from contextlab.benchmarks.tasks.squad_icl import SQuADICL
 from contextlab.benchmarks.tasks.streamingqa import StreamingQA, StreamingQAConfig
+from contextlab.benchmarks.tasks.suites import Helmet, InfiniteBench, Loft, LongBench, LongBenchV2, LongMemEval
 from contextlab.errors import UserError
 
 # By task: a split and one of its files.
@@ -36,11 +37,22 @@ SOURCES: list[tuple[Task, str, str]] = [
     (MSCPerplexity(), "session-5", "msc/msc_dialogue/session_5/test.txt"),
     (LoCoMo(), "all", "locomo/locomo10.json.gz"),
     (MetaICL(), "k4", "metaicl/data/glue-rte/glue-rte_16_13_test.jsonl"),
+    (LongBench(), "qasper", "longbench/data/qasper.jsonl"),
+    (LongBench(), "trec_e", "longbench/data/trec_e.jsonl"),
+    (LongBenchV2(), "all", "longbench-v2/data.json"),
+    (InfiniteBench(), "code_debug", "infinitebench/code_debug.jsonl"),
+    (LongMemEval(), "s", "longmemeval/longmemeval_s_cleaned.json"),
+    (Helmet(), "nq", "helmet/data/kilt/nq-dev-multikilt_1000_k50_dep6.jsonl"),
+    (Helmet(), "nq", "helmet/data/kilt/nq-train-multikilt_1000_k3_dep6.jsonl"),
+    (Helmet(), "json_kv", "helmet/data/json_kv/test_k105_dep6.jsonl"),
+    (Loft(), "rag-nq", "loft/data/rag/nq/32k/dev_queries.jsonl"),
+    (Loft(), "retrieval-nq", "loft/data/retrieval/nq/32k/corpus.jsonl"),
 ]
 EVERY = pytest.mark.parametrize(("task", "split", "file"), SOURCES, ids=[file for _, _, file in SOURCES])
 EMPTY = [b"", b"\n \n", b"[]", b"{}\n", b'{"a": 1}\n', b"null", b"\xff\xfe{}", b"3\n", b"{"]
 TASKS: list[Task] = [
-    *(SQuAD(), SQuADICL(), StreamingQA(), SituatedQA(), MSC(), MSCPerplexity(), LoCoMo(), Needle(), MetaICL())
+    *(SQuAD(), SQuADICL(), StreamingQA(), SituatedQA(), MSC(), MSCPerplexity(), LoCoMo(), Needle(), MetaICL()),
+    *(LongBench(), LongBenchV2(), InfiniteBench(), LongMemEval(), Helmet(), Loft()),
 ]
 MUTATIONS = 40
 SECONDS = float(os.environ.get("CONTEXTLAB_FUZZ_SECONDS", "0")) / len(SOURCES)

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import suite_files
+
 OPTIONS = {"glue-rte": ["entailment", "not_entailment"], "codah": ["a cat", "a dog", "a bird"]}
 
 
@@ -145,4 +147,4 @@ def write(root: Path) -> Path:
                 path = root / f"metaicl/data/{task}/{task}_16_{seed}_{part}.jsonl"
                 tag = part if part == "test" else f"{part} {seed}"
                 put(path, lines(metaicl(task, count, tag)))
-    return root
+    return suite_files.write(root)

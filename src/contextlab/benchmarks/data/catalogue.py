@@ -30,7 +30,7 @@ class Remote:
         url: at a fixed revision wherever the host has revisions.
         digest: `sha256:...` or `md5:...` as published; None when nobody published one.
         bytes: size as published.
-        unpack: for an archive: the leading folder that is removed from the paths of its members.
+        unpack: for an archive: the leading folder that is removed from the paths of its members; "" for none.
         listed: for a file that lists further files, one path a line: the address that these are below.
     """
 
@@ -82,6 +82,10 @@ def _each(base: str, names: Iterable[str]) -> tuple[Remote, ...]:
 
 CHAPTERBREAK_FILES = tuple(f"chapterbreak_ctx_{length}.json" for length in (512, 1024, 2048, 4096, 8192))
 COMBINED = ("TREC.train.all", "TREC.test.all", "custrev.all", "mpqa.all", "rt-polarity.all", "subj.all")
+INFINITEBENCH = (
+    *("passkey", "number_string", "kv_retrieval", "longbook_sum_eng", "longbook_choice_eng", "longbook_qa_eng"),
+    *("longbook_qa_chn", "longdialogue_qa_eng", "math_find", "code_run", "code_debug"),
+)
 STANFORD = tuple(f"stsa.{kind}.{part}" for kind in ("binary", "fine") for part in ("train", "dev", "test"))
 
 ENTRIES = (
@@ -264,7 +268,72 @@ ENTRIES = (
                 "sha256:79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4",
                 2_805_274,
             ),
+            Remote("errors.json", f"{RAW}/dial481/locomo-audit/9493fb4b4af4256ed17a18e8fd0b3cfdeec29539/errors.json"),
         ),
+    ),
+    DataSet(
+        "longbench",
+        "LongBench (Bai et al. 2023): 21 tasks in English, Chinese and code",
+        f"https://github.com/THUDM/LongBench and {HUB}/THUDM/LongBench",
+        "code and prompts MIT; of every task its source's terms",
+        "4,750 questions, and those of LongBench-E",
+        ("data/*.jsonl",),
+        ("longbench",),
+        (Remote("data.zip", f"{HUB}/THUDM/LongBench/resolve/main/data.zip", unpack=""),),
+    ),
+    DataSet(
+        "longbench-v2",
+        "LongBench v2 (Bai et al. 2024): questions with four options",
+        f"https://github.com/THUDM/LongBench and {HUB}/THUDM/LongBench-v2",
+        "code and prompts MIT; for the data see the hub",
+        "503 questions",
+        ("data.json",),
+        ("longbench-v2",),
+        _each(f"{HUB}/THUDM/LongBench-v2/resolve/main", ("data.json",)),
+    ),
+    DataSet(
+        "infinitebench",
+        "InfiniteBench (Zhang et al. 2024): 12 tasks over more than 100,000 tokens, of which 11 are read",
+        f"https://github.com/OpenBMB/InfiniteBench and {HUB}/xinrongzhang2022/InfiniteBench",
+        "code and prompts MIT; for the data see the hub",
+        "about 3,900 questions",
+        tuple(f"{name}.jsonl" for name in INFINITEBENCH),
+        ("infinitebench",),
+        _each(f"{HUB}/xinrongzhang2022/InfiniteBench/resolve/main", (f"{name}.jsonl" for name in INFINITEBENCH)),
+    ),
+    DataSet(
+        "longmemeval",
+        "LongMemEval (Wu et al. 2024): questions about the sessions of a user with an assistant",
+        f"https://github.com/xiaowu0162/LongMemEval and {HUB}/xiaowu0162/longmemeval-cleaned",
+        "MIT",
+        "500 questions in each file",
+        ("longmemeval_*.json",),
+        ("longmemeval",),
+        _each(
+            f"{HUB}/xiaowu0162/longmemeval-cleaned/resolve/main",
+            ("longmemeval_s_cleaned.json", "longmemeval_oracle.json"),
+        ),
+        "longmemeval_m_cleaned.json from the same place; the paper's longmemeval_s.json and longmemeval_m.json",
+    ),
+    DataSet(
+        "helmet",
+        "HELMET (Yen et al. 2024): its questions over passages, and its keys in JSON",
+        "https://github.com/princeton-nlp/HELMET",
+        "code MIT; of every task its source's terms",
+        "34 GB with the tasks that are not read",
+        ("data/kilt/*.jsonl", "data/json_kv/*.jsonl"),
+        ("helmet",),
+        otherwise="follow the README of upstream, and put its folder data/ below helmet/",
+    ),
+    DataSet(
+        "loft",
+        "LOFT (Lee et al. 2024): text retrieval, and answers over collections of texts",
+        "https://github.com/google-deepmind/loft",
+        "code and prompts Apache-2.0, all else CC BY 4.0; of every task also its source's terms",
+        "17 of 35 data sets",
+        ("data/*/*/*/corpus.jsonl", "data/*/*/*/dev_queries.jsonl", "data/*/*/*/few_shot_queries.jsonl"),
+        ("loft",),
+        otherwise="sh download.sh DIR of upstream, and put its folder data/ below loft/",
     ),
     DataSet(
         "metaicl",

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import pydantic
 
 from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import locomo_sessions, transcript
+from contextlab.benchmarks.data.locomo_audit import AUDITED, audited
 from contextlab.benchmarks.data.questions import sample_dataset, sample_readings
 from contextlab.benchmarks.data.sources import field, json_file, locate
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
-from contextlab.benchmarks.task import Control, Dataset, Task
+from contextlab.benchmarks.metrics.estimates import proportion
+from contextlab.benchmarks.task import Control, Dataset, Metric, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,19 +35,32 @@ SAMPLE_SEED = 24
 SAMPLE_WORDS = 3_000
 
 
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class LoCoMoConfig(ContextConfig):
+    """How much is read, and what becomes of answers that are wrong in the data.
+
+    Attributes:
+        errors: a second score, `f1_audited`, without the questions whose answers the audit in errors.json finds wrong
+            (`left-out`), or with its answers to them (`corrected`); none when `published`.
+    """
+
+    errors: Literal["published", "left-out", "corrected"] = "published"
+
+
 class LoCoMo(Task):
     """Short answers to questions about a conversation of many sessions."""
 
     name: ClassVar[str] = "locomo"
     splits: ClassVar[dict[str, str]] = {"all": "all categories, whole conversations"}
     default_split: ClassVar[str] = "all"
-    Config = ContextConfig
+    Config = LoCoMoConfig
+    config: LoCoMoConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """One reading for each conversation, with all its questions.
 
         Raises:
-            UserError: when the data folder lacks the file, or it is broken.
+            UserError: when the data folder lacks a file, or it is broken.
         """
         self.check_split(split)
         location = locate(self.name, "locomo10.json", data)
@@ -55,7 +73,8 @@ class LoCoMo(Task):
         readings = tuple(
             _reading(item, f"Conversation {n} of {location.path}") for n, item in enumerate(items, start=1)
         )
-        return Dataset(readings, location.source, sha256, _note(items, location.path))
+        dataset = Dataset(readings, location.source, sha256, _note(items, location.path))
+        return dataset if self.config.errors == "published" else audited(dataset, location.path.parent)
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
         """Greedy answers of at most 32 tokens; `tokens` keeps the end of a conversation.
@@ -65,9 +84,16 @@ class LoCoMo(Task):
         from contextlab.benchmarks.protocols.answers import AnswerProtocol
 
         self.check_split(split)
-        scores = {"f1": f1, "f1_squad": _f1_squad, "exact_match": _exact_match}
-        prompts = ("conversation-question", "question")
-        return AnswerProtocol(prompts, self.options(context), scores, max_new_tokens=LONGEST_ANSWER, by="category")
+        scores = SCORES | ({"f1_audited": f1_audited} if self.config.errors == "corrected" else {})
+        summary = _without_wrong if self.config.errors == "left-out" else None
+        return AnswerProtocol(
+            ("conversation-question", "question"),
+            self.options(context),
+            scores,
+            max_new_tokens=LONGEST_ANSWER,
+            by="category",
+            summary=summary,
+        )
 
 
 def _note(items: list[Any], path: Path) -> str:
@@ -101,6 +127,23 @@ def _question(record: Any, identity: str, where: str) -> Question:
     else:
         answer = str(field(record, "answer", int if isinstance(record.get("answer"), int) else str, where))
     return Question(identity, text, (answer,), details={"category": category})
+
+
+def _without_wrong(records: list[dict[str, Any]]) -> dict[str, Metric]:
+    """The metrics, and as `f1_audited` the mean of `f1` over the questions that the audit finds nothing wrong with."""
+    from contextlab.benchmarks.protocols.answers import means, question_parts
+
+    entries = [entry for record in records for entry in record["questions"]]
+    parts = zip(entries, question_parts(records, "f1"), strict=True)
+    right = [part for entry, part in parts if entry.get(AUDITED) is None]
+    audited = {"f1_audited": proportion(right)} if right else {}
+    return means(records, tuple(SCORES), "category") | audited
+
+
+def f1_audited(text: str, question: Question) -> float:
+    """`f1` against the answer of the audit, where it finds the published one wrong."""
+    answer = question.details.get(AUDITED)
+    return f1(text, question if answer is None else dataclasses.replace(question, answers=(answer,)))
 
 
 def f1(text: str, question: Question) -> float:
@@ -152,3 +195,6 @@ def _adversarial(question: Question) -> bool:
 
 def _refuses(text: str) -> float:
     return float(any(refusal in text.lower() for refusal in REFUSALS))
+
+
+SCORES = {"f1": f1, "f1_squad": _f1_squad, "exact_match": _exact_match}

@@ -16,20 +16,16 @@ from contextlab.errors import UserError
 FUNCTION = ".py:"
 
 
-class OwnFiles(Task):
-    """A task over files that a setting names; without it, over a generated sample.
+class NamesFiles(Task):
+    """A task with settings that name files.
 
     A run is identified by what is in the files. Labels name them without their folders.
 
     Attributes:
-        forms: endings of names of files that are read.
         named: settings that name files.
     """
 
-    splits: ClassVar[dict[str, str]] = {"all": "everything in the files of `path`"}
-    default_split: ClassVar[str] = "all"
-    forms: ClassVar[tuple[str, ...]]
-    named: ClassVar[tuple[str, ...]] = ("path",)
+    named: ClassVar[tuple[str, ...]]
 
     def spelled(self, split: str) -> str:
         """A split with its settings, in which files have no folders."""
@@ -52,6 +48,19 @@ class OwnFiles(Task):
         if function:
             return f"{named_files.digest(Path(f'{path}.py'))}:{attribute}"
         return value if name == "metric" else None
+
+
+class OwnFiles(NamesFiles):
+    """A task over files that a setting names; without it, over a generated sample.
+
+    Attributes:
+        forms: endings of names of files that are read.
+    """
+
+    splits: ClassVar[dict[str, str]] = {"all": "everything in the files of `path`"}
+    default_split: ClassVar[str] = "all"
+    forms: ClassVar[tuple[str, ...]]
+    named: ClassVar[tuple[str, ...]] = ("path",)
 
     def files(self, location: str) -> NamedFiles:
         """The files that a setting names.

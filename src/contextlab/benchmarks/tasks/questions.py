@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pydantic
 
-from contextlab import foreign_code
 from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.data.own_questions import Layout, Need, OwnQuestions, QuestionColumns, own_questions
 from contextlab.benchmarks.data.questions import sample_readings
@@ -19,6 +18,7 @@ from contextlab.benchmarks.data.tables import FORMS
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.prompts import PLACES, Wording, formatted
 from contextlab.benchmarks.task import Control, Dataset
+from contextlab.benchmarks.tasks.judge import own_scores
 from contextlab.benchmarks.tasks.own import FUNCTION, OwnFiles, count_of, own_dataset, sample_of, text_or_file
 from contextlab.errors import UserError, check_known
 
@@ -61,7 +61,8 @@ class QuestionsConfig(OwnQuestionsConfig):
 
     Attributes:
         metric: f1, exact, contains (any of the answers), contains-all (share of the answers), rouge-l, choice (as in
-            the task `choices`), or path.py:function of (prediction, answers) with values from 0 to 1.
+            the task `choices`), or path.py:function of (prediction, answers), perhaps also (question), with values
+            from 0 to 1.
         max_new_tokens: most tokens of an answer; the file's, else 20, when null.
         lines: an answer ends with its first line (`one`), or has all that is written (`all`); `auto` is `one`, and
             `all` for the layouts of other suites.
@@ -250,7 +251,7 @@ def _scores(metric: str) -> dict[str, Score]:
     from contextlab.benchmarks.metrics import qa
 
     if FUNCTION in metric:
-        return {metric.rpartition(":")[2]: _own_score(metric)}
+        return own_scores(metric)
     if metric == "rouge-l":
         qa.rouge_l("", [""])  # refuses a missing package before anything is read
     scores = {
@@ -267,26 +268,6 @@ def _scores(metric: str) -> dict[str, Score]:
 
 def _on_answers(function: Callable[[str, Sequence[str]], float]) -> Score:
     return lambda text, question: function(text, question.answers)
-
-
-def _own_score(metric: str) -> Score:
-    """The score of a user's function.
-
-    Raises:
-        UserError: when there is none.
-    """
-    function = foreign_code.attribute("metric", metric, "function")
-    if not callable(function):
-        raise UserError(f"{metric} is no function: name one of a prediction and a list of answers.")
-
-    def score(text: str, question: Question) -> float:
-        with foreign_code.foreign(f"{metric} fails on the answer to '{question.id}'", "correct the function"):
-            value = float(function(text, list(question.answers)))
-            if not 0 <= value <= 1:  # not a number is not either
-                raise ValueError(f"it gives {value}, which is not between 0 and 1")
-        return value
-
-    return score
 
 
 def _sample(choice: bool) -> tuple[Reading, ...]:
