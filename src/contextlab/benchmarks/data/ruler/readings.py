@@ -90,10 +90,8 @@ class Samples(generated.Generator):
             units = most_units(length, self._tokens, sample.least, sample.most)
             if units is not None:
                 return self._as_reading(form, f"{form.name}/{index}", sample, units)
-        raise UserError(
-            f"{form.name} has no text of at most {self._tokens} tokens for its sample {index + 1}: raise tokens=, "
-            "lower samples=, or choose another split."
-        )
+        advice = "raise tokens=, or lower samples=" if form.kind == "qa" else "raise tokens="
+        raise UserError(f"{form.name} has no text of at most {self._tokens} tokens for its sample {index}: {advice}.")
 
     def _possible(self, form: Variant, identity: str, questions: Iterator[Asked]) -> Iterator[Sample]:
         """Samples of a variant, the best first: with a worked example and without, or of one question after another."""
@@ -104,9 +102,10 @@ class Samples(generated.Generator):
             yield Variables(form, identity, before=variables.example(form, identity, self._count))
             yield Variables(form, identity)
         elif form.kind == "common_words_extraction":
-            before = extraction.example(form, identity, self._tokens)
-            yield CommonWords(form, identity, self._tokens, before=before)
-            yield CommonWords(form, identity, self._tokens)
+            # With tokens of a byte even 4,096 of them are few.
+            for limit in dict.fromkeys((self._tokens, min(self._tokens, extraction.SHORT - 1))):
+                yield CommonWords(form, identity, limit, before=extraction.example(form, identity, limit))
+                yield CommonWords(form, identity, limit)
         elif form.kind == "freq_words_extraction":
             yield FrequentWords(form, identity, self._tokens)
         else:
