@@ -12,8 +12,9 @@ import huggingface_hub
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from contextlab.benchmarks.data import catalogue, pg22_build
+from contextlab.benchmarks.data import catalogue, generated, pg22_build
 from contextlab.benchmarks.data.catalogue import DataSet, Remote
+from contextlab.benchmarks.tasks.ruler import Ruler, RulerConfig
 from contextlab.cli.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -159,3 +160,19 @@ def test_build_draws_a_set_that_check_verifies(
     code, out, _ = answer(capsys, "check", "pg22", "--data", str(tmp_path / "data"))
     assert (code, out.split()[1]) == (1, "broken")
     assert str(text) in out
+
+
+def test_generated_files_are_compared_with_their_digests(cache: Path, capsys: Captured) -> None:
+    Ruler(RulerConfig(tokens=512, samples=1)).load("vt", None)
+    (path,) = generated.folder().iterdir()
+    code, out, _ = answer(capsys, "check")
+    expected = f"generated        intact      ruler/vt, tokens=512, samples=1, seed=42; {path.name}"
+    assert (code, out.splitlines()[-1]) == (0, expected)
+    path.write_bytes(b"damaged")
+    code, out, _ = answer(capsys, "check")
+    assert (code, out.splitlines()[-2]) == (1, f"generated        broken      {path.name}")
+    assert "delete the file, and it is made again" in out.splitlines()[-1]
+    code, out, _ = answer(capsys, "check", "--json")
+    report = json.loads(out.splitlines()[-1])
+    assert (code, report["name"], report["state"], report["path"]) == (1, "generated", "broken", str(path))
+    assert answer(capsys, "check", "wikitext")[0] == 0

@@ -80,7 +80,7 @@ def check(
     data: Annotated[Path | None, typer.Option(help="Data folder; by default CONTEXTLAB_DATA, else the cache.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show for every data set whether it is absent, complete, re-laid or broken; exit 1 if one is broken."""
+    """Show which data sets are absent, complete, re-laid or broken, and generated files; exit 1 if one is broken."""
     from contextlab.benchmarks.data.catalogue import ENTRIES
     from contextlab.benchmarks.data.intact import examine
     from contextlab.paths import cache_dir
@@ -109,6 +109,8 @@ def check(
         say(harmless.line(f"{entry.name:<16} {report.state:<11} {about}").rstrip())
         for problem in report.problems:
             say(f"    {harmless.line(problem)}")
+    if name is None:
+        broken |= _generated(as_json)
     if broken:
         raise typer.Exit(1)
 
@@ -171,6 +173,25 @@ def _progress(rows: list[CatalogueRow]) -> Iterator[CatalogueRow]:
 
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _generated(as_json: bool) -> bool:
+    """Show every file of generated readings; whether one is broken."""
+    from contextlab.benchmarks.data.generated import examined
+
+    stored = examined()
+    for file in stored:
+        state, settings = "broken" if file.problem else "intact", dict(file.settings)
+        if as_json:
+            print(json.dumps({"name": "generated", **dataclasses.asdict(file), "path": str(file.path), "state": state}))
+            continue
+        what = f"{settings.pop('task', '')}/{settings.pop('split', '')}"
+        shown = (f"{key}={value}" for key, value in settings.items() if isinstance(value, int))
+        about = ", ".join([what, *shown]) if settings else ""
+        say(harmless.line(f"{'generated':<16} {state:<11} {'; '.join(filter(None, (about, file.path.name)))}"))
+        if file.problem:
+            say(f"    {harmless.line(file.problem)}: delete the file, and it is made again.")
+    return any(file.problem for file in stored)
 
 
 def _pinned(remote: Remote) -> str:

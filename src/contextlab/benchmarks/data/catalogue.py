@@ -196,6 +196,15 @@ ENTRIES = (
         ),
     ),
     DataSet(
+        "hotpotqa",
+        "HotpotQA (Yang et al. 2018), development set with distractors, for the task ruler",
+        "https://hotpotqa.github.io",
+        "CC BY-SA 4.0",
+        "7,405 questions",
+        ("hotpot_dev_distractor_v1.json",),
+        otherwise="hotpot_dev_distractor_v1.json, which hotpotqa.github.io links to",
+    ),
+    DataSet(
         "streamingqa",
         "StreamingQA (Liška et al. 2022): questions about news over time",
         "https://github.com/google-deepmind/streamingqa",
