@@ -60,9 +60,9 @@ class QuestionsConfig(OwnQuestionsConfig):
     """How answers are written and compared.
 
     Attributes:
-        metric: f1, exact, contains (any of the answers), contains-all (share of the answers), rouge-l, choice (as in
-            the task `choices`), or path.py:function of (prediction, answers), perhaps also (question), with values
-            from 0 to 1.
+        metric: how answers are compared: f1, exact, contains (any of the answers), contains-all (share of the answers),
+            rouge-l, choice (as in the task `choices`), or path.py:function of (prediction, answers), perhaps also
+            (question), with values from 0 to 1.
         max_new_tokens: most tokens of an answer; the file's, else 20, when null.
         lines: an answer ends with its first line (`one`), or has all that is written (`all`); `auto` is `one`, and
             `all` for the layouts of other suites.

@@ -32,11 +32,11 @@ class SuiteConfig(ContextConfig):
 
     Attributes:
         tokens: the most tokens read of a text, with the part of the prompt in front of it; without it all.
-        cut: side that a longer text loses; `none` refuses it.
+        cut: side that a context of more than `tokens` tokens loses; `none` refuses it.
         chat: whether the prompt is a turn of the user in the backbone's chat template; never in the tasks that upstream
             asks without one.
-        metric: path.py:function of (prediction, answers), perhaps also (question), with values from 0 to 1; only the
-            suite's own when "".
+        metric: how answers are compared: path.py:function of (prediction, answers), perhaps also (question), with
+            values from 0 to 1, and the suite's own metric; only the suite's own when "".
     """
 
     cut: Literal["left", "right", "middle", "none"] = "middle"
@@ -148,7 +148,7 @@ class HelmetConfig(SuiteConfig):
     """What is read, and how answers are compared.
 
     Attributes:
-        length: of the texts, in upstream's names: tokens of Llama 2 with prompt and answer.
+        length: of the texts, in upstream's names; tokens of Llama 2 with prompt and answer.
     """
 
     length: Literal["8k", "16k", "32k", "64k", "128k"] = "8k"
@@ -174,7 +174,7 @@ class LoftConfig(SuiteConfig):
     """What is read, and how answers are compared.
 
     Attributes:
-        length: of a collection, in upstream's names: tokens of Gemini.
+        length: of the texts, in upstream's names; tokens of Gemini in the whole collection.
     """
 
     length: Literal["32k", "128k", "1m"] = "32k"
