@@ -102,9 +102,10 @@ NAMES = (
     *("Amadou", "Bianca", "Carmela", "Darius", "Esteban", "Fatima", "Giorgos", "Hiroshi"),
     *("Imani", "Jovana", "Kwame", "Leilani", "Mateusz", "Nadira", "Octavio", "Priya"),
 )
-FUNCTION_WORDS = frozenset(
-    """a and at been before behind below both each for from has in is of on the to who whom with would you""".split()
-)
+FUNCTION_WORDS = {
+    "a", "and", "at", "been", "before", "behind", "below", "both", "each", "for", "from", "has", "in", "is", "of", "on",
+    "the", "to", "who", "whom", "with", "would", "you",
+}  # fmt: skip
 TOGETHER = 4
 """Facts of a text, each about another person: the options of its questions."""
 

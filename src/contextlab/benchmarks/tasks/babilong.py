@@ -85,6 +85,7 @@ class BABILong(SizedTask):
             **{name: getattr(config, name) for name in ("tokens", "samples", "seed")},
             "tokenizer": self.tokenizer,
             "noise": noise.sha256 if config.tokens else "",
+            "chosen": {task: _chosen(task, path) for task, path in paths.items()},
             "facts": {task: proofs.file_item(task, path) for task, path in paths.items()},
         }
         dataset = generated.dataset(settings, samples, "")
