@@ -155,7 +155,7 @@ def write(root: Path) -> Path:
     put(root / "msc/msc_self_instruct.jsonl.gz", lines(records))
     put(root / "msc/msc_dialogue/session_5/test.txt", lines(msc(f"conv-{n % 2}") for n in range(4)))
     put(root / "babi/tasks_1-20_v1-2/en/qa1_single-supporting-fact_test.txt", BABI.encode())
-    put(root / "lost_in_the_middle/kv_retrieval_data/kv-retrieval-75_keys.jsonl", lines(map(key_value, range(6))))
+    put(root / "lost_in_the_middle/kv_retrieval_data/kv-retrieval-75_keys.jsonl", lines(map(key_value, range(5))))
     put(root / "locomo/locomo10.json.gz", json.dumps(locomo()).encode())
     for task in OPTIONS:
         for seed in (13, 100):
