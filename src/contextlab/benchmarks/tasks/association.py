@@ -115,8 +115,8 @@ class AssociationConfig(Config):
     """How long the texts are, and how is asked.
 
     Attributes:
-        tokens: length of a text without its questions, in tokens of the backbone.
-        samples: number of texts, with four questions each.
+        tokens: the most tokens read of a text, without its questions, which noise fills up.
+        samples: the most samples: texts with four questions each.
         answers: `ranked`: the most probable of the four names; `written`: names in a written answer.
         noise: sentences between the facts: of the books of `pg19` or `pg22`, or of generated `stories`; `auto` takes
             pg19 where the data folder has it, else stories.

@@ -41,8 +41,9 @@ class BABILongConfig(Config):
     """How long the texts are, and what stands in them.
 
     Attributes:
-        tokens: length of a text with its prompt and question, in tokens of the backbone; 0 for the facts alone.
-        samples: most questions of each task.
+        tokens: the most tokens read of a text, with its prompt and question, which noise fills up; 0 for the facts
+            alone.
+        samples: the most samples: questions of each task.
         noise: sentences between the facts: of the books of `pg19` or `pg22`, or of generated `stories`; `auto` takes
             pg19 where the data folder has it, else stories.
         seed: of the choice of questions, sentences and places.

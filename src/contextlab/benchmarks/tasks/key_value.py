@@ -36,11 +36,11 @@ class KeyValueConfig(Config):
 
     Attributes:
         positions: number of positions of the asked pair, equally spaced from the first to the last.
-        samples: most records; each is asked once for every position.
+        samples: the most samples: records, each asked once for every position.
         query_aware: whether the key stands before the pairs too.
         keys: pairs of a record of the split `generated`.
-        tokens: most tokens of a text of the split `generated` with its prompt and question, in tokens of the backbone;
-            it has as many pairs as fit, in place of `keys`.
+        tokens: the most tokens read of a text, with its prompt and question, in the split `generated`; it has as many
+            pairs as fit, in place of `keys`.
         seed: of generated pairs.
         chat: whether the prompt is a turn of the user in the backbone's chat template, whose tokens come on top.
     """
