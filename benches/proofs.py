@@ -30,6 +30,8 @@ SPLITS = {
     "metaicl": ["k1"],
     "sst2": ["n2"],
     "agnews": ["n2"],
+    "babilong": [f"qa{number}(tokens=0,samples=1)" for number in range(1, 11)],
+    "key-value": ["75", "140"],
     "icl": ["sst2", "sst2(part=dev)", "sst5", "sst5(part=dev)", "mr", "subj", "mpqa", "trec", "agnews"],
 }
 

@@ -15,6 +15,7 @@ import pytest
 import upstream_files as upstream
 
 from contextlab.benchmarks.task import Task
+from contextlab.benchmarks.tasks.key_value import KeyValue
 from contextlab.benchmarks.tasks.locomo import LoCoMo
 from contextlab.benchmarks.tasks.metaicl import MetaICL
 from contextlab.benchmarks.tasks.msc import MSC, MSCPerplexity
@@ -36,6 +37,7 @@ SOURCES: list[tuple[Task, str, str]] = [
     (MSC(), "self-instruct", "msc/msc_self_instruct.jsonl.gz"),
     (MSCPerplexity(), "session-5", "msc/msc_dialogue/session_5/test.txt"),
     (LoCoMo(), "all", "locomo/locomo10.json.gz"),
+    (KeyValue(), "75", "lost_in_the_middle/kv_retrieval_data/kv-retrieval-75_keys.jsonl"),
     (MetaICL(), "k4", "metaicl/data/glue-rte/glue-rte_16_13_test.jsonl"),
     (LongBench(), "qasper", "longbench/data/qasper.jsonl"),
     (LongBench(), "trec_e", "longbench/data/trec_e.jsonl"),

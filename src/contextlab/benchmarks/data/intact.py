@@ -103,7 +103,7 @@ def _state(problems: list[str], missing: tuple[str, ...], original: list[bool], 
 
 
 def _matches(folder: Path, pattern: str) -> list[Path]:
-    return sorted(path for ending in ("", ".gz") for path in folder.glob(pattern + ending) if path.is_file())
+    return sorted(path for ending in ("", *packed.UNPACK) for path in folder.glob(pattern + ending) if path.is_file())
 
 
 def _digests(path: Path) -> set[str]:
@@ -128,7 +128,7 @@ def _digests(path: Path) -> set[str]:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     if not size:
         raise UserError(f"{path} is empty: replace it with an intact copy.")
-    name = path.name.removesuffix(".gz")
+    name = path.name.removesuffix(path.suffix) if path.suffix in packed.UNPACK else path.name
     if name.endswith(".jsonl"):
         json_lines(path)
     elif name.endswith(".json"):

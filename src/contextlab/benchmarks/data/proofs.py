@@ -110,4 +110,4 @@ def _has_digest(path: Path, remote: Remote, unpacked: bool = True) -> bool:
 
 
 def _unpacked(path: Path) -> bytes:
-    return content(path) if path.suffix == ".gz" else path.read_bytes()
+    return content(path)

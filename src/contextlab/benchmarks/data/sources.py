@@ -40,7 +40,7 @@ class Location:
 
 
 def locate(dataset: str, file: str, data: Path | None) -> Location:
-    """Find `<dataset>/<file>`, plain or with `.gz`: in `data`, else in the cache, else on the hub.
+    """Find `<dataset>/<file>`, plain or with `.gz` or `.xz`: in `data`, else in the cache, else on the hub.
 
     `CONTEXTLAB_DATA` replaces `data` when that is None. When a data folder is named, only this folder is searched.
 
@@ -74,13 +74,14 @@ def locate_folder(dataset: str, folder: str, data: Path | None) -> Location:
 
 
 def plain_or_gz(path: Path) -> Path | None:
-    """The path itself, or with `.gz` added or removed; None when neither is a file."""
-    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
-    return next((candidate for candidate in (path, other) if candidate.is_file()), None)
+    """The path itself, without its packing, or with `.gz` or `.xz` added; None when none of them is a file."""
+    plain = path.with_suffix("") if path.suffix in packed.UNPACK else path
+    packings = (plain.with_name(plain.name + ending) for ending in packed.UNPACK)
+    return next((candidate for candidate in (path, plain, *packings) if candidate.is_file()), None)
 
 
 def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
-    """The text of a file, unpacked when its name ends in `.gz`, and the sha256 of the file on disk.
+    """The text of a file, unpacked when its name ends in `.gz` or `.xz`, and the sha256 of the file on disk.
 
     Args:
         path: the file.
@@ -91,7 +92,7 @@ def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
     """
     try:
         raw = path.read_bytes()
-        content = packed.content(path) if path.suffix == ".gz" else raw
+        content = packed.content(path) if path.suffix in packed.UNPACK else raw
     except (OSError, packed.BrokenPack, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     sha256 = hashlib.sha256(raw).hexdigest()

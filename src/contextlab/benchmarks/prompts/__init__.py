@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections.abc import Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from contextlab.errors import UserError, unknown
 
@@ -35,6 +37,13 @@ def prompt(name: str) -> str:
     except OSError:
         known = sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
         raise unknown("prompt", name, known) from None
+
+
+@functools.cache
+def published(name: str) -> dict[str, Any]:
+    """The prompts of a suite as published, from `<name>.json`, which states their source and licence."""
+    content: dict[str, Any] = json.loads((resources.files(__name__) / f"{name}.json").read_text(encoding="utf-8"))
+    return content
 
 
 def formatted(text: str, names: Mapping[str, str]) -> str:

@@ -375,7 +375,7 @@ def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None
 
 
 def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: bool = False) -> list[Part]:
-    """A measure of every question; its cluster is the detail `cluster`, else the work.
+    """A measure of every question, in the cluster of its detail `cluster`, else its work, and its detail `stratum`.
 
     Args:
         records: of the readings.
@@ -383,10 +383,14 @@ def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: 
         over_works: whether works have equal weight, whatever the number of their questions.
     """
     return [
-        Part(entry[measure], 1.0, str(entry.get("cluster", record["work"])), record["work"] if over_works else "")
+        Part(entry[measure], 1.0, str(entry.get("cluster", record["work"])), _stratum(record, entry, over_works))
         for record in records
         for entry in record["questions"]
     ]
+
+
+def _stratum(record: dict[str, Any], entry: dict[str, Any], over_works: bool) -> str:
+    return record["work"] if over_works else str(entry.get("stratum", ""))
 
 
 def stop_tokens(backbone: Backbone, lines: bool = True) -> tuple[int, ...]:
