@@ -55,7 +55,7 @@ def examine(dataset: DataSet, root: Path) -> Report:
     files = sorted({path for paths in matches.values() for path in paths})
     if not files:
         return Report(dataset.name, "absent", str(folder))
-    published = {r.path.removesuffix(".gz"): r.digest for r in dataset.remotes if r.digest and r.unpack is None}
+    published = {packed.plain_name(r.path): r.digest for r in dataset.remotes if r.digest and r.unpack is None}
     noted = {root / name: sha256 for name, sha256 in read_sums(root / SUMS).items()}
     noted |= {folder / name: sha256 for name, sha256 in read_sums(folder / SUMS).items()}
     problems: list[str] = []
@@ -70,7 +70,7 @@ def examine(dataset: DataSet, root: Path) -> Report:
         as_noted = f"sha256:{noted[path]}" in digests if path in noted else None
         if as_noted is False:
             problems.append(f"{path} is not the file that {SUMS} lists: replace it with an intact copy.")
-        wanted = published.get(path.relative_to(folder).as_posix().removesuffix(".gz"))
+        wanted = published.get(packed.plain_name(path.relative_to(folder).as_posix()))
         original += [wanted in digests] if wanted else []
         verified += as_noted or wanted in digests
     if (folder / pg22_build.MANIFEST).is_file():
@@ -103,7 +103,7 @@ def _state(problems: list[str], missing: tuple[str, ...], original: list[bool], 
 
 
 def _matches(folder: Path, pattern: str) -> list[Path]:
-    return sorted(path for ending in ("", ".gz") for path in folder.glob(pattern + ending) if path.is_file())
+    return sorted(path for ending in ("", *packed.UNPACK) for path in folder.glob(pattern + ending) if path.is_file())
 
 
 def _digests(path: Path) -> set[str]:
@@ -128,7 +128,7 @@ def _digests(path: Path) -> set[str]:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     if not size:
         raise UserError(f"{path} is empty: replace it with an intact copy.")
-    name = path.name.removesuffix(".gz")
+    name = packed.plain_name(path.name)
     if name.endswith(".jsonl"):
         json_lines(path)
     elif name.endswith(".json"):
