@@ -30,6 +30,7 @@ SPLITS = {
     "metaicl": ["k1"],
     "sst2": ["n2"],
     "agnews": ["n2"],
+    "many-label": ["trec_coarse", "banking77", "clinc150", "nlu"],
     "icl": ["sst2", "sst2(part=dev)", "sst5", "sst5(part=dev)", "mr", "subj", "mpqa", "trec", "agnews"],
 }
 

@@ -20,6 +20,9 @@ AGNEWS = f"{RAW}/mhjabreel/CharCnn_Keras/555590db4219b1243abb1918effd6a7425a2d75
 SITUATEDQA = f"{RAW}/mikejqzhang/SituatedQA/1ef854512fe0f692ca55f92ff2feedf3d7612eda/data/qa_data"
 WIKITEXT = f"{RAW}/pytorch/examples/cada773327ba94a5970e0d57c17c847d69dbbb8f/word_language_model/data/wikitext-2"
 
+BANKING77 = f"{RAW}/PolyAI-LDN/task-specific-datasets/57ec275d8078af65b7731c2a98be812d844a6d6b/banking_data"
+CLINC150 = f"{RAW}/clinc/oos-eval/828f8093932c8fe6ca7936c3d2e52903b1c523de/data"
+
 
 @dataclasses.dataclass(frozen=True)
 class Remote:
@@ -52,7 +55,7 @@ class DataSet:
         source: where it was published.
         licence: the terms in short.
         size: of the whole set.
-        files: what the loaders read, as patterns below the folder, without `.gz`.
+        files: what the loaders read, as patterns below the folder, without `.gz` or `.xz`.
         tasks: that read it.
         remotes: what `contextlab data fetch` downloads.
         otherwise: how to get the files that are not downloaded.
@@ -309,6 +312,34 @@ ENTRIES = (
             ),
         ),
         subfolder="icl/ag_news_csv",
+    ),
+    DataSet(
+        "banking77",
+        "BANKING77 (Casanueva et al. 2020): questions to a bank, 77 intents",
+        "https://github.com/PolyAI-LDN/task-specific-datasets",
+        "CC BY 4.0",
+        "10,003 + 3,080 texts",
+        ("train.csv", "test.csv"),
+        ("many-label",),
+        _each(BANKING77, ("train.csv", "test.csv")),
+    ),
+    DataSet(
+        "clinc150",
+        "CLINC150 (Larson et al. 2019): requests with 150 intents, and others outside of them",
+        "https://github.com/clinc/oos-eval",
+        "CC BY 3.0",
+        "22,500 texts, and 1,200 out of scope",
+        ("data_full.json",),
+        remotes=_each(CLINC150, ("data_full.json",)),
+    ),
+    DataSet(
+        "nlu_evaluation",
+        "NLU Evaluation Data (Liu et al. 2019): requests to an assistant, 64 intents",
+        "https://github.com/xliuhw/NLU-Evaluation-Data",
+        "CC BY 4.0",
+        "11,016 texts in the test sets of its cross-validation",
+        ("utterances.csv",),
+        otherwise="the test sets of KFold_1 to KFold_10 as one csv with columns fold, answerid, intent, text",
     ),
     DataSet(
         "train_corpus",
