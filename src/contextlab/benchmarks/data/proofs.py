@@ -18,7 +18,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from contextlab.benchmarks.data.catalogue import SETS, Remote
+from contextlab.benchmarks.data.catalogue import SETS
+from contextlab.benchmarks.data.data_set import Remote
 from contextlab.packed import UNPACK, content, plain_name
 
 FILE = "proofs.json"
