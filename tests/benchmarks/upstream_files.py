@@ -136,6 +136,14 @@ def banking77(count: int, tag: str) -> bytes:
     return "\n".join(("text,category", *rows, "")).encode()
 
 
+def clinc150() -> dict[str, Any]:
+    sizes = {"train": 12, "val": 6, "oos_train": 2, "oos_val": 1}
+    return {
+        part: [[f"{part} {n}", "oos" if "oos" in part else f"label {n % 3}"] for n in range(count)]
+        for part, count in sizes.items()
+    }
+
+
 def qmsum() -> dict[str, Any]:
     turns = [{"speaker": f"Person {n % 2}", "content": f"It is said {n}." if n else ""} for n in range(4)]
     queries = [{"query": f"What was said {n}?", "answer": f"It is {n}."} for n in range(2)]
@@ -178,13 +186,14 @@ def suites(root: Path) -> None:
     """Writes the files of the suites for long contexts."""
     put(root / "banking77/train.csv", banking77(12, "train"))
     put(root / "banking77/test.csv", banking77(6, "test"))
-    put(root / "qmsum/data/ALL/jsonl/test.jsonl", lines([qmsum()] * 3))
-    put(root / "squality/data/v1-3/txt/test.jsonl", lines(map(squality, range(3))))
+    put(root / "clinc150/data_full.json.xz", json.dumps(clinc150()).encode())
+    put(root / "qmsum/data/ALL/jsonl/test.jsonl", lines([qmsum()] * 4))
+    put(root / "squality/data/v1-3/txt/test.jsonl", lines(map(squality, range(4))))
     for kind, name in (("Closed", "quality"), ("Open", "natural_question")):
-        records = [leval(n, name == "quality") for n in range(3)]
+        records = [leval(n, name == "quality") for n in range(4)]
         put(root / f"leval/LEval-data/{kind}-ended-tasks/{name}.jsonl", lines(records))
-    put(root / "longeval/lines/testcases/200_lines.jsonl", lines(map(longeval_lines, range(3))))
-    put(root / "longeval/topics/conversations.jsonl", lines(map(longeval_topic, range(6))))
+    put(root / "longeval/lines/testcases/200_lines.jsonl", lines(map(longeval_lines, range(4))))
+    put(root / "longeval/topics/conversations.jsonl", lines(map(longeval_topic, range(7))))
     put(root / "lost_in_the_middle/qa_data/nq-open-oracle.jsonl.gz", lines(map(nq_open, range(100, 115))))
 
 
