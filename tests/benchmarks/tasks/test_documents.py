@@ -46,7 +46,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def readings(name: str, data: Path | None) -> list[Reading]:
-    task, split = registry.task_and_split(*name.split("/", 1))
+    task_name, _, text = name.partition("/")
+    task, split = registry.task_and_split(task_name, text)
     return list(task.load(split, data).examples)
 
 
