@@ -32,6 +32,13 @@ SPLITS = {
     "agnews": ["n2"],
     "babilong": [f"qa{number}(tokens=0,samples=1)" for number in range(1, 11)],
     "key-value": ["75", "140"],
+    "many-label": ["trec_coarse", "banking77", "clinc150", "nlu"],
+    "qmsum": ["val", "test"],
+    "squality": ["train", "dev", "test"],
+    "quality": ["leval"],
+    "leval": ["scientific_qa", "natural_question", "multidoc_qa", "topic_retrieval_longchat"],
+    "longeval": ["lines-200", "lines-300", "lines-400", "lines-500", "lines-600", "topics"],
+    "multidoc": ["10"],
     "icl": ["sst2", "sst2(part=dev)", "sst5", "sst5(part=dev)", "mr", "subj", "mpqa", "trec", "agnews"],
 }
 

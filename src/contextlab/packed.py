@@ -26,6 +26,12 @@ ANY_SIZE, TIMES, MOST = 64 * 2**20, 100, 4 * 2**30
 UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
+def plain_name(name: str) -> str:
+    """The name of a file without the ending that says how it is packed."""
+    stem, dot, ending = name.rpartition(".")
+    return stem if dot + ending in UNPACK else name
+
+
 class BrokenPack(Exception):
     """A packed file that cannot be unpacked; the text says why."""
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
@@ -14,15 +13,22 @@ import numpy as np
 import pytest
 import upstream_files as upstream
 
+from contextlab import packed
 from contextlab.benchmarks.task import Task
 from contextlab.benchmarks.tasks.key_value import KeyValue
+from contextlab.benchmarks.tasks.leval import LEval, QuALITY
 from contextlab.benchmarks.tasks.locomo import LoCoMo
+from contextlab.benchmarks.tasks.longeval import LongEval
+from contextlab.benchmarks.tasks.many_label import ManyLabel
 from contextlab.benchmarks.tasks.metaicl import MetaICL
 from contextlab.benchmarks.tasks.msc import MSC, MSCPerplexity
+from contextlab.benchmarks.tasks.multidoc import MultiDoc
 from contextlab.benchmarks.tasks.needle import Needle
+from contextlab.benchmarks.tasks.qmsum import QMSum
 from contextlab.benchmarks.tasks.situatedqa import SituatedQA
 from contextlab.benchmarks.tasks.squad import SQuAD
 from contextlab.benchmarks.tasks.squad_icl import SQuADICL
+from contextlab.benchmarks.tasks.squality import SQuALITY
 from contextlab.benchmarks.tasks.streamingqa import StreamingQA, StreamingQAConfig
 from contextlab.benchmarks.tasks.suites import Helmet, InfiniteBench, Loft, LongBench, LongBenchV2, LongMemEval
 from contextlab.errors import UserError
@@ -49,12 +55,21 @@ SOURCES: list[tuple[Task, str, str]] = [
     (Helmet(), "json_kv", "helmet/data/json_kv/test_k105_dep6.jsonl"),
     (Loft(), "rag-nq", "loft/data/rag/nq/32k/dev_queries.jsonl"),
     (Loft(), "retrieval-nq", "loft/data/retrieval/nq/32k/corpus.jsonl"),
+    (ManyLabel(), "clinc150", "clinc150/data_full.json.xz"),
+    (QMSum(), "test", "qmsum/data/ALL/jsonl/test.jsonl"),
+    (SQuALITY(), "test", "squality/data/v1-3/txt/test.jsonl"),
+    (QuALITY(), "leval", "leval/LEval-data/Closed-ended-tasks/quality.jsonl"),
+    (LEval(), "natural_question", "leval/LEval-data/Open-ended-tasks/natural_question.jsonl"),
+    (LongEval(), "lines-200", "longeval/lines/testcases/200_lines.jsonl"),
+    (LongEval(), "topics", "longeval/topics/conversations.jsonl"),
+    (MultiDoc(), "10", "lost_in_the_middle/qa_data/nq-open-oracle.jsonl.gz"),
 ]
 EVERY = pytest.mark.parametrize(("task", "split", "file"), SOURCES, ids=[file for _, _, file in SOURCES])
 EMPTY = [b"", b"\n \n", b"[]", b"{}\n", b'{"a": 1}\n', b"null", b"\xff\xfe{}", b"3\n", b"{"]
 TASKS: list[Task] = [
     *(SQuAD(), SQuADICL(), StreamingQA(), SituatedQA(), MSC(), MSCPerplexity(), LoCoMo(), Needle(), MetaICL()),
     *(LongBench(), LongBenchV2(), InfiniteBench(), LongMemEval(), Helmet(), Loft()),
+    *(ManyLabel(), QMSum(), SQuALITY(), QuALITY(), LEval(), LongEval(), MultiDoc()),
 ]
 MUTATIONS = 40
 SECONDS = float(os.environ.get("CONTEXTLAB_FUZZ_SECONDS", "0")) / len(SOURCES)
@@ -114,7 +129,7 @@ def test_data_in_the_cache_is_found(
 @EVERY
 def test_a_missing_file_is_refused(task: Task, split: str, file: str, root: Path) -> None:
     (root / file).unlink()
-    assert (root / file).name.removesuffix(".gz") in refused(task, split, root)
+    assert packed.plain_name(Path(file).name) in refused(task, split, root)
 
 
 @EVERY
@@ -165,8 +180,7 @@ def test_mutated_files_are_read_or_refused_in_one_sentence(task: Task, split: st
 
 
 def contents(path: Path) -> bytes:
-    raw = path.read_bytes()
-    return gzip.decompress(raw) if path.suffix == ".gz" else raw
+    return packed.content(path)
 
 
 VALUES = (b"null", b"-1", b"1e999", b'""', b"[]", b"{}", b"[null]", b'"\\ud800"', b"9" * 5000, b"true", b"[" * 3000)

@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
+import lzma
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def lines(records: Iterable[Any]) -> bytes:
 
 def put(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
+    path.write_bytes(pack(content))
     return path
 
 
@@ -147,6 +149,72 @@ def key_value(record: int, pairs: int = 75) -> dict[str, Any]:
     return {"ordered_kv_records": rows, "key": key, "value": value}
 
 
+def banking77(count: int, tag: str) -> bytes:
+    rows = (f'"{tag} {n}, please",label {n % 3}' for n in range(count))
+    return "\n".join(("text,category", *rows, "")).encode()
+
+
+def clinc150() -> dict[str, Any]:
+    sizes = {"train": 12, "val": 6, "oos_train": 2, "oos_val": 1}
+    return {
+        part: [[f"{part} {n}", "oos" if "oos" in part else f"label {n % 3}"] for n in range(count)]
+        for part, count in sizes.items()
+    }
+
+
+def qmsum() -> dict[str, Any]:
+    turns = [{"speaker": f"Person {n % 2}", "content": f"It is said {n}." if n else ""} for n in range(4)]
+    queries = [{"query": f"What was said {n}?", "answer": f"It is {n}."} for n in range(2)]
+    return {"meeting_transcripts": turns, "general_query_list": queries[:1], "specific_query_list": queries}
+
+
+def squality(number: int) -> dict[str, Any]:
+    responses = [{"response_text": f"It went {n}.\nAll ended."} for n in range(4)]
+    questions = [{"question_text": f"What happened {n}?", "responses": responses} for n in range(3)]
+    return {"metadata": {}, "document": f"Once {number} there was.\n\nThe end.", "questions": questions}
+
+
+def leval(number: int, choice: bool) -> dict[str, Any]:
+    options = "\n\n (A) It rained. \n (B) It snowed. \n (C) The sun\n shone. "
+    questions = [f"What happened on day {n}?{options if choice else ''}" for n in range(3)]
+    outputs = [f"({'ABC'[n]}) It was so." if choice else f"It rained {n} times." for n in range(3)]
+    return {"input": f"Day {number}.", "instructions": questions, "outputs": outputs, "evaluation": "f1"}
+
+
+def longeval_lines(number: int) -> dict[str, Any]:
+    lines = [f"line red-hat{n}: REGISTER_CONTENT is <{7 * n + number}>\n" for n in range(6)]
+    text = f"Remember.\n\n{''.join(lines)}\nNow the record is over. Tell me what is in line red-hat3? "
+    return {"prompt": text, "correct_line": lines[3], "expected_number": 21 + number, "num_lines": 6}
+
+
+def longeval_topic(number: int) -> dict[str, Any]:
+    return {
+        "topic_id": number,
+        "topic": f"The art of {number}",
+        "conversation": f"USER: Of {number}. \n ASSISTANT: Yes.",
+    }
+
+
+def nq_open(number: int) -> dict[str, Any]:
+    passage = {"title": f"Number {number}", "text": f"It is {number}x.", "isgold": True}
+    return {"question": f"what is number {number}", "answers": [f"The {number}x"], "ctxs": [passage]}
+
+
+def suites(root: Path) -> None:
+    """Writes the files of the suites for long contexts."""
+    put(root / "banking77/train.csv", banking77(12, "train"))
+    put(root / "banking77/test.csv", banking77(6, "test"))
+    put(root / "clinc150/data_full.json.xz", json.dumps(clinc150()).encode())
+    put(root / "qmsum/data/ALL/jsonl/test.jsonl", lines([qmsum()] * 4))
+    put(root / "squality/data/v1-3/txt/test.jsonl", lines(map(squality, range(4))))
+    for kind, name in (("Closed", "quality"), ("Open", "natural_question")):
+        records = [leval(n, name == "quality") for n in range(4)]
+        put(root / f"leval/LEval-data/{kind}-ended-tasks/{name}.jsonl", lines(records))
+    put(root / "longeval/lines/testcases/200_lines.jsonl", lines(map(longeval_lines, range(4))))
+    put(root / "longeval/topics/conversations.jsonl", lines(map(longeval_topic, range(7))))
+    put(root / "lost_in_the_middle/qa_data/nq-open-oracle.jsonl.gz", lines(map(nq_open, range(100, 115))))
+
+
 def write(root: Path) -> Path:
     """Writes all files below `root` and returns it."""
     put(root / "squad/dev-v1.1.json", json.dumps(squad()).encode())
@@ -159,6 +227,7 @@ def write(root: Path) -> Path:
     put(root / "babi/tasks_1-20_v1-2/en/qa1_single-supporting-fact_test.txt", BABI.encode())
     put(root / "lost_in_the_middle/kv_retrieval_data/kv-retrieval-75_keys.jsonl", lines(map(key_value, range(5))))
     put(root / "locomo/locomo10.json.gz", json.dumps(locomo()).encode())
+    suites(root)
     for task in OPTIONS:
         for seed in (13, 100):
             for part, count in (("train", 16), ("test", 20)):

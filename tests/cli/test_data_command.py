@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from contextlab.benchmarks.data import catalogue, generated, pg22_build
-from contextlab.benchmarks.data.catalogue import DataSet, Remote
+from contextlab.benchmarks.data.data_set import DataSet, Remote
 from contextlab.benchmarks.tasks.ruler import Ruler, RulerConfig
 from contextlab.cli.main import main
 

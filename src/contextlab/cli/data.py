@@ -17,7 +17,7 @@ from contextlab.cli import console, say
 from contextlab.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from contextlab.benchmarks.data.catalogue import DataSet, Remote
+    from contextlab.benchmarks.data.data_set import DataSet, Remote
     from contextlab.benchmarks.data.gutenberg import CatalogueRow
 
 app = typer.Typer(help="Data sets: list them, get them, and check whether they are intact.", no_args_is_help=True)

@@ -16,7 +16,8 @@ import huggingface_hub
 import pytest
 
 from contextlab.benchmarks.data import fetch as downloads
-from contextlab.benchmarks.data.catalogue import ENTRIES, SETS, DataSet, Remote
+from contextlab.benchmarks.data.catalogue import ENTRIES, SETS
+from contextlab.benchmarks.data.data_set import DataSet, Remote
 from contextlab.benchmarks.data.fetch import download, fetch, get, read_sums
 from contextlab.errors import UserError
 

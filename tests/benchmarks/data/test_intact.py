@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contextlab.benchmarks.data.catalogue import SETS, DataSet, Remote
+from contextlab.benchmarks.data.catalogue import SETS
+from contextlab.benchmarks.data.data_set import DataSet, Remote
 from contextlab.benchmarks.data.fetch import write_sums
 from contextlab.benchmarks.data.intact import Report, examine
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import hashlib
 import io
 import json
@@ -22,13 +21,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_loader_fuzz import FILES, _write
 
-from contextlab import registry
+from contextlab import packed, registry
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.catalogue import SETS, Remote
+from contextlab.benchmarks.data.catalogue import SETS
+from contextlab.benchmarks.data.data_set import Remote
 from contextlab.errors import UserError
 
 Edit = Callable[[Any], None]
 
+LEVAL, MIDDLE = "leval/LEval-data", "lost_in_the_middle"
 DIALOGUES = "msc_dialogue/session_5/test.txt"
 # By task: a split, its file below the data folder, and a change of one word in it.
 KNOWN: list[tuple[str, str, str, Edit | None]] = [
@@ -49,6 +50,18 @@ KNOWN: list[tuple[str, str, str, Edit | None]] = [
     ("metaicl", "k4", "metaicl/data/glue-rte/glue-rte_16_21_test.jsonl", lambda rows: longer(rows[3], "input")),
     ("metaicl", "k4", "metaicl/data/codah/codah_16_13_train.jsonl", lambda rows: longer(rows[15], "input")),
     ("pg22", "S1", "pg22/books.jsonl", lambda rows: all_longer(rows, "id")),
+    ("many-label", "banking77", "banking77/test.csv", None),
+    (
+        "qmsum",
+        "val",
+        "qmsum/data/ALL/jsonl/val.jsonl.xz",
+        lambda rows: longer(rows[3]["general_query_list"][0], "query"),
+    ),
+    ("squality", "dev", "squality/data/v1-3/txt/dev.jsonl.xz", lambda rows: longer(rows[3], "document")),
+    ("quality", "leval", f"{LEVAL}/Closed-ended-tasks/quality.jsonl", lambda rows: longer(rows[3], "input")),
+    ("leval", "scientific_qa", f"{LEVAL}/Open-ended-tasks/scientific_qa.jsonl", lambda rows: longer(rows[1], "input")),
+    ("longeval", "topics", "longeval/topics/conversations.jsonl", lambda rows: longer(rows[9], "topic")),
+    ("multidoc", "10", f"{MIDDLE}/qa_data/nq-open-oracle.jsonl.xz", lambda rows: longer(rows[9], "question")),
 ]
 
 
@@ -72,8 +85,7 @@ def says_real(note: str) -> bool:
 
 
 def content(path: Path) -> bytes:
-    raw = path.read_bytes()
-    return gzip.decompress(raw) if path.suffix == ".gz" else raw
+    return packed.content(path)
 
 
 def edited(raw: bytes, name: str, edit: Edit | None) -> bytes:
@@ -105,7 +117,7 @@ def test_known_data_is_real_until_one_word_is_changed(
     assert says_real(task.load(split, root).note)
     raw = content(root / file)
     (root / file).unlink()
-    if file.endswith(".gz"):
+    if file.endswith((".gz", ".xz")):
         upstream.put((root / file).with_suffix(""), raw)
         assert says_real(task.load(split, root).note)
         (root / file).with_suffix("").unlink()
@@ -124,7 +136,7 @@ def test_known_data_of_other_origin_is_called_what_it_is(shared: Path) -> None:
     there = [name for name in registry.tasks() if name not in ELSEWHERE]
     notes = {name: registry.task(name).load(registry.task(name).default_split, data).note for name in there}
     assert {name for name, note in notes.items() if not says_real(note)} == {
-        *("arxiv", "chapterbreak", "msc", "msc-ppl", "needle", "pg19", "streamingqa"),
+        *("arxiv", "chapterbreak", "msc", "msc-ppl", "needle", "pg19", "streamingqa", "longeval"),
         *("choices", "labels", "questions", "texts"),
         *("association", "babilong"),
     }

@@ -3,9 +3,11 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
+import lzma
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ from contextlab.benchmarks.data.sources import (
     json_file,
     locate,
     parse_json,
-    plain_or_gz,
+    plain_or_packed,
     read,
     shuffled,
 )
@@ -94,18 +96,19 @@ def test_a_named_folder_that_lacks_the_data_is_an_error_that_names_what_is_missi
     assert str(error.value).endswith(".")
 
 
-def test_packed_and_plain_files_are_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ending", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_packed_and_plain_files_are_the_same(ending: str, compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
     raw = "Frost, 1 °C".encode()
-    packed = put(tmp_path, gzip.compress(raw), FILE + ".gz")
+    packed = put(tmp_path, compress(raw), FILE + ending)
     assert locate("chapterbreak", FILE, tmp_path).path == packed
     assert read(packed) == (raw.decode(), hashlib.sha256(packed.read_bytes()).hexdigest())
     plain = put(tmp_path, raw)
     assert locate("chapterbreak", FILE, tmp_path).path == plain
     assert read(plain) == (raw.decode(), hashlib.sha256(raw).hexdigest())
     plain.unlink()
-    assert plain_or_gz(plain) == packed
+    assert plain_or_packed(plain) == packed
     packed.rename(plain)
-    assert plain_or_gz(packed) == plain
+    assert plain_or_packed(packed) == plain
 
 
 def test_a_download_is_kept_with_its_commit(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import contextlab
-from contextlab.benchmarks.data.catalogue import SETS, Remote
+from contextlab.benchmarks.data.catalogue import SETS
+from contextlab.benchmarks.data.data_set import Remote
 from contextlab.benchmarks.data.labelled import labelled
 from contextlab.benchmarks.protocols.label_words import DEMONSTRATION_TOKENS
 from contextlab.benchmarks.tasks import fewshot

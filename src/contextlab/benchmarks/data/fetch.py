@@ -19,7 +19,7 @@ from typing import Any
 
 from contextlab import files, locks
 from contextlab.benchmarks.data.archives import unpack
-from contextlab.benchmarks.data.catalogue import DataSet, Remote
+from contextlab.benchmarks.data.data_set import DataSet, Remote
 from contextlab.benchmarks.data.sources import note_revision
 from contextlab.errors import UserError
 from contextlab.files import Journal

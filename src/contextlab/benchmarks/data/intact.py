@@ -9,7 +9,7 @@ from typing import Literal
 
 from contextlab import packed
 from contextlab.benchmarks.data import pg22_build
-from contextlab.benchmarks.data.catalogue import DataSet
+from contextlab.benchmarks.data.data_set import DataSet
 from contextlab.benchmarks.data.fetch import SUMS, read_sums
 from contextlab.benchmarks.data.sources import json_file, json_lines
 from contextlab.errors import UserError
@@ -55,7 +55,7 @@ def examine(dataset: DataSet, root: Path) -> Report:
     files = sorted({path for paths in matches.values() for path in paths})
     if not files:
         return Report(dataset.name, "absent", str(folder))
-    published = {r.path.removesuffix(".gz"): r.digest for r in dataset.remotes if r.digest and r.unpack is None}
+    published = {packed.plain_name(r.path): r.digest for r in dataset.remotes if r.digest and r.unpack is None}
     noted = {root / name: sha256 for name, sha256 in read_sums(root / SUMS).items()}
     noted |= {folder / name: sha256 for name, sha256 in read_sums(folder / SUMS).items()}
     problems: list[str] = []
@@ -70,7 +70,7 @@ def examine(dataset: DataSet, root: Path) -> Report:
         as_noted = f"sha256:{noted[path]}" in digests if path in noted else None
         if as_noted is False:
             problems.append(f"{path} is not the file that {SUMS} lists: replace it with an intact copy.")
-        wanted = published.get(path.relative_to(folder).as_posix().removesuffix(".gz"))
+        wanted = published.get(packed.plain_name(path.relative_to(folder).as_posix()))
         original += [wanted in digests] if wanted else []
         verified += as_noted or wanted in digests
     if (folder / pg22_build.MANIFEST).is_file():
@@ -128,7 +128,7 @@ def _digests(path: Path) -> set[str]:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     if not size:
         raise UserError(f"{path} is empty: replace it with an intact copy.")
-    name = path.name.removesuffix(path.suffix) if path.suffix in packed.UNPACK else path.name
+    name = packed.plain_name(path.name)
     if name.endswith(".jsonl"):
         json_lines(path)
     elif name.endswith(".json"):

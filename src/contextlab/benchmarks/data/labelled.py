@@ -47,6 +47,17 @@ PARTS: dict[str, tuple[str, list[tuple[str, str]]]] = {
 }
 
 
+VERBS = (
+    *("book", "cancel", "close", "count", "delay", "download", "explain", "find", "forget", "hide", "label", "lock"),
+    *("mend", "move", "name", "open", "order", "paint", "record", "rent", "return", "sell", "share", "translate"),
+)
+WHOSE = ("my", "the", "our", "his")
+OBJECTS = (
+    *("alarm", "bicycle", "boat", "box", "card", "door", "flight", "garden"),
+    *("letter", "list", "meeting", "photo", "room", "song", "ticket"),
+)
+
+
 def labelled(task: str) -> tuple[list[Row], list[Row]]:
     """Training and test rows of a task: class and text, no text twice; test rows alternate between the classes."""
     form, classes = PARTS[task]
@@ -59,3 +70,11 @@ def labelled(task: str) -> tuple[list[Row], list[Row]]:
     test = [(label, rows[turn]) for turn in range(tested) for label, rows in enumerate(texts)]
     train = [(label, text) for label, rows in enumerate(texts) for text in rows[tested:]]
     return train, test
+
+
+def many_labelled() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Training and test texts with one of 24 labels, each the verb of its text."""
+    draw = random.Random(0).random
+    texts = {verb: sorted(map(" ".join, product([verb], WHOSE, OBJECTS)), key=lambda _: draw()) for verb in VERBS}
+    test = [(texts[verb][turn], verb) for turn in range(2) for verb in VERBS]
+    return [(text, verb) for verb in VERBS for text in texts[verb][2:]], test

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from contextlab.benchmarks.data.sources import field, json_file, plain_or_gz
+from contextlab.benchmarks.data.sources import field, json_file, plain_or_packed
 from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.task import Dataset
 from contextlab.errors import UserError
@@ -31,7 +31,7 @@ def audited(dataset: Dataset, folder: Path) -> Dataset:
     Raises:
         UserError: when there is no audit of these questions, or it is broken.
     """
-    path = plain_or_gz(folder / FILE)
+    path = plain_or_packed(folder / FILE)
     if path is None:
         raise UserError(f"There is no file {folder / FILE}: put the audit there, or leave errors= out.")
     answers, sha256 = _answers(path)

@@ -18,8 +18,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from contextlab.benchmarks.data.catalogue import SETS, Remote
-from contextlab.packed import content
+from contextlab.benchmarks.data.catalogue import SETS
+from contextlab.benchmarks.data.data_set import Remote
+from contextlab.packed import UNPACK, content, plain_name
 
 FILE = "proofs.json"
 KEPT_BYTES = 6
@@ -100,12 +101,12 @@ def _content() -> dict[str, str]:
 
 
 def _is_at(path: Path, name: str) -> bool:
-    return f"/{path.as_posix().removesuffix('.gz')}".endswith(f"/{name.removesuffix('.gz')}")
+    return f"/{plain_name(path.as_posix())}".endswith(f"/{plain_name(name)}")
 
 
 def _has_digest(path: Path, remote: Remote, unpacked: bool = True) -> bool:
     kind, _, wanted = (remote.digest or "").partition(":")
-    contents = [path.read_bytes(), *([_unpacked(path)] if unpacked and path.suffix == ".gz" else [])]
+    contents = [path.read_bytes(), *([_unpacked(path)] if unpacked and path.suffix in UNPACK else [])]
     return any(hashlib.new(kind, content, usedforsecurity=False).hexdigest() == wanted for content in contents)
 
 

@@ -40,7 +40,7 @@ class Location:
 
 
 def locate(dataset: str, file: str, data: Path | None) -> Location:
-    """Find `<dataset>/<file>`, plain or with `.gz` or `.xz`: in `data`, else in the cache, else on the hub.
+    """Find `<dataset>/<file>`, plain or packed (`.gz`, `.xz`): in `data`, else in the cache, else on the hub.
 
     `CONTEXTLAB_DATA` replaces `data` when that is None. When a data folder is named, only this folder is searched.
 
@@ -51,7 +51,7 @@ def locate(dataset: str, file: str, data: Path | None) -> Location:
     if named:
         return Location(_in_folder(Path(named), dataset, file), "local")
     target = cache_dir() / "data" / dataset / file
-    cached = plain_or_gz(target)
+    cached = plain_or_packed(target)
     if cached is None and dataset in HUB_REPOSITORIES and _download(HUB_REPOSITORIES[dataset], target):
         cached = target
     if cached is None:
@@ -73,11 +73,11 @@ def locate_folder(dataset: str, folder: str, data: Path | None) -> Location:
     return Location(path, "local") if path.is_dir() else Location(None, "sample")
 
 
-def plain_or_gz(path: Path) -> Path | None:
-    """The path itself, without its packing, or with `.gz` or `.xz` added; None when none of them is a file."""
-    plain = path.with_suffix("") if path.suffix in packed.UNPACK else path
-    packings = (plain.with_name(plain.name + ending) for ending in packed.UNPACK)
-    return next((candidate for candidate in (path, plain, *packings) if candidate.is_file()), None)
+def plain_or_packed(path: Path) -> Path | None:
+    """The path itself, or the file of that name that is packed otherwise or not at all; None when there is none."""
+    plain = packed.plain_name(path.name)
+    others = (path.with_name(plain + ending) for ending in ("", *packed.UNPACK))
+    return next((candidate for candidate in (path, *others) if candidate.is_file()), None)
 
 
 def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
@@ -106,7 +106,7 @@ def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
 
 
 def lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The lines of a file of any size, unpacked when its name ends in `.gz`, each with its line number in words.
+    """The lines of a file of any size, unpacked if its name ends in `.gz` or `.xz`, each with its line number in words.
 
     Raises:
         UserError: when the file is missing or broken, possibly after some lines.
@@ -191,9 +191,9 @@ def _in_folder(root: Path, dataset: str, file: str) -> Path:
     for folder in (root, root / dataset):
         if not folder.is_dir():
             raise UserError(f"There is no folder {folder}: name a data folder that holds {dataset}/{file}.")
-    path = plain_or_gz(root / dataset / file)
+    path = plain_or_packed(root / dataset / file)
     if path is None:
-        raise UserError(f"There is no file {root / dataset / file}[.gz]: name a data folder that holds it.")
+        raise UserError(f"There is no file {root / dataset / file}[.gz|.xz]: name a data folder that holds it.")
     return path
 
 

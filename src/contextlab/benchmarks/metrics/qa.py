@@ -45,14 +45,24 @@ def contains_all(prediction: str, answers: Sequence[str]) -> float:
     return sum(answer.lower() in prediction.lower() for answer in answers) / len(answers)
 
 
-def rouge_l(prediction: str, answers: Sequence[str]) -> float:
-    """The best ROUGE-L (F measure of rouge-score, unstemmed) over the answers.
+def rouge(kind: str, prediction: str, answers: Sequence[str]) -> float:
+    """The best ROUGE (F measure of rouge-score, unstemmed) over the answers.
+
+    Args:
+        kind: `rouge1`, `rouge2` or `rougeL`.
+        prediction: the written answer.
+        answers: the references.
 
     Raises:
         UserError: without rouge-score.
     """
     scorer = _rouge_scorer()
-    return float(max(scorer.score(answer, prediction)["rougeL"].fmeasure for answer in answers))
+    return float(max(scorer.score(answer, prediction)[kind].fmeasure for answer in answers))
+
+
+def rouge_l(prediction: str, answers: Sequence[str]) -> float:
+    """The best ROUGE-L over the answers, see `rouge`."""
+    return rouge("rougeL", prediction, answers)
 
 
 def shortest(answers: Sequence[str]) -> tuple[str]:
@@ -66,7 +76,7 @@ def _rouge_scorer() -> Any:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
         raise UserError(f"rouge-l needs rouge-score ({error}): pip install 'contextlab[rouge]'.") from error
-    return RougeScorer(["rougeL"])
+    return RougeScorer(["rouge1", "rouge2", "rougeL"])
 
 
 def _f1(predicted: list[str], expected: list[str]) -> float:

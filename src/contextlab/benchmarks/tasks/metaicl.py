@@ -18,7 +18,7 @@ import pydantic
 from contextlab.benchmarks.configs import QuestionConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import in_turns, sample_dataset
-from contextlab.benchmarks.data.sources import field, json_lines, locate_folder, plain_or_gz, texts
+from contextlab.benchmarks.data.sources import field, json_lines, locate_folder, plain_or_packed, texts
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.task import Control, Dataset, Metric, Part, Task
@@ -202,7 +202,7 @@ def _task(folder: Path, shots: int, digest: Any) -> list[Reading]:
 
 def _questions(folder: Path, seed: int, part: str, digest: Any) -> list[Question]:
     listed = folder / f"{folder.name}_16_{seed}_{part}.jsonl"
-    records, sha256 = json_lines(plain_or_gz(listed) or listed)
+    records, sha256 = json_lines(plain_or_packed(listed) or listed)
     digest.update(f"{listed.name} {sha256}\n".encode())
     return [_question(record, where, f"{folder.name}/{n}", seed) for n, (where, record) in enumerate(records)]
 
@@ -252,11 +252,11 @@ def _note(folder: Path, tasks: Sequence[str], readings: Sequence[Reading]) -> st
 def _items(folder: Path) -> list[str]:
     """The digests of the files of a task."""
     names = (f"{folder.name}_16_{seed}_{part}.jsonl" for seed in _seeds(folder) for part in ("train", "test"))
-    return [proofs.file_item(name, plain_or_gz(folder / name) or folder / name) for name in names]
+    return [proofs.file_item(name, plain_or_packed(folder / name) or folder / name) for name in names]
 
 
 def _seeds(folder: Path) -> list[int]:
-    return [seed for seed in SEEDS if plain_or_gz(folder / f"{folder.name}_16_{seed}_train.jsonl")]
+    return [seed for seed in SEEDS if plain_or_packed(folder / f"{folder.name}_16_{seed}_train.jsonl")]
 
 
 def _sample(shots: int) -> list[Reading]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.data import pg22_build, proofs
-from contextlab.benchmarks.data.sources import field, json_lines, locate, plain_or_gz, read
+from contextlab.benchmarks.data.sources import field, json_lines, locate, plain_or_packed, read
 from contextlab.benchmarks.examples import Document
 from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
@@ -96,7 +96,7 @@ def _split(book: dict[str, Any]) -> str:
 
 def _document(book: dict[str, Any], folder: Path) -> Document:
     listed = folder / book["file"]
-    text, _ = read(plain_or_gz(listed) or listed)
+    text, _ = read(plain_or_packed(listed) or listed)
     if hashlib.sha256(text.encode()).hexdigest() != book["sha256_txt"]:
         raise UserError(f"{listed} is not the text that books.jsonl lists (sha256): replace it with an intact copy.")
     return Document(book["id"], text)

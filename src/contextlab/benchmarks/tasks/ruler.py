@@ -21,7 +21,7 @@ from contextlab.benchmarks.data.ruler.documents import Corpus
 from contextlab.benchmarks.data.ruler.readings import Material, Samples
 from contextlab.benchmarks.data.ruler.variants import NAMES, variant
 from contextlab.benchmarks.data.sample import story
-from contextlab.benchmarks.data.sources import json_file, plain_or_gz
+from contextlab.benchmarks.data.sources import json_file, plain_or_packed
 from contextlab.benchmarks.prompts import Wording
 from contextlab.benchmarks.task import Control, Dataset
 from contextlab.benchmarks.tasks import squad
@@ -160,7 +160,7 @@ class Ruler(SizedTask):
         corpora = {}
         tales = functools.cache(lambda: documents.stories(self.config.tokens))
         if "qa_1" in names:
-            path = plain_or_gz(root / "squad" / "dev-v1.1.json")
+            path = plain_or_packed(root / "squad" / "dev-v1.1.json")
             if path is None:
                 made = documents.of_stories(tales())
                 corpora["qa_1"] = made, Origin("qa_1: generated stories, not SQuAD", _digest(made.documents))
@@ -169,7 +169,7 @@ class Ruler(SizedTask):
                 articles = squad.articles(content, str(path))
                 corpora["qa_1"] = documents.of_articles(articles), Origin(f"qa_1: {squad.note(articles, path)}", sha256)
         if "qa_2" in names:
-            path = plain_or_gz(root / hotpotqa.FOLDER / hotpotqa.FILE)
+            path = plain_or_packed(root / hotpotqa.FOLDER / hotpotqa.FILE)
             if path is None:
                 made = documents.of_two_stories(tales())
                 corpora["qa_2"] = made, Origin("qa_2: generated stories, not HotpotQA", _digest(made.documents))

@@ -19,7 +19,7 @@ import pydantic
 from contextlab.benchmarks.configs import QuestionConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import LENGTHS, grouped, sample_dataset, sample_documents
-from contextlab.benchmarks.data.sources import field, json_lines, lines, locate, plain_or_gz, texts
+from contextlab.benchmarks.data.sources import field, json_lines, lines, locate, plain_or_packed, texts
 from contextlab.benchmarks.examples import Passage, Question
 from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
@@ -116,7 +116,7 @@ def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[
     for year in sorted({key[:4] for key in by_article}):
         listed = folder / f"news-docs.{year}.en.filtered.gz"
         wanted = {key[20:].strip("\0\1"): key for key in by_article if key[:4] == year}
-        articles |= _articles(plain_or_gz(listed) or listed, wanted)
+        articles |= _articles(plain_or_packed(listed) or listed, wanted)
     return [Passage(articles[key], tuple(by_article[key])) for key in sorted(by_article)]
 
 
