@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from contextlab.benchmarks.configs import ContextConfig
+from contextlab.benchmarks.configs import TurnsConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import locomo_sessions, transcript
 from contextlab.benchmarks.data.questions import sample_dataset, sample_readings
@@ -36,7 +36,7 @@ class LoCoMo(Task):
     name: ClassVar[str] = "locomo"
     splits: ClassVar[dict[str, str]] = {"all": "all categories, whole conversations"}
     default_split: ClassVar[str] = "all"
-    Config = ContextConfig
+    Config = TurnsConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """One reading for each conversation, with all its questions.
