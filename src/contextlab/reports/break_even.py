@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from contextlab import grammar
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports import captions, costs
@@ -76,7 +77,11 @@ def line(result: Result, resource: Resource, contexts: int = 1) -> CostLine | No
     if context is None or query is None:
         return None
     once = training.value / contexts if training is not None else 0.0
-    return CostLine(context.value + once, query.value / questions_of(result))
+    questions = questions_of(result)
+    if grammar.split(result.split).settings.get("turns") == "prompts":
+        # A context that is read again for every question is a cost of the question.
+        return CostLine(once, (context.value + query.value) / questions)
+    return CostLine(context.value + once, query.value / questions)
 
 
 def questions_of(result: Result) -> float:
