@@ -78,10 +78,14 @@ def line(result: Result, resource: Resource, contexts: int = 1) -> CostLine | No
         return None
     once = training.value / contexts if training is not None else 0.0
     questions = questions_of(result)
-    if grammar.split(result.split).settings.get("turns") == "prompts":
-        # A context that is read again for every question is a cost of the question.
+    if _reads_again(result):
         return CostLine(once, (context.value + query.value) / questions)
     return CostLine(context.value + once, query.value / questions)
+
+
+def _reads_again(result: Result) -> bool:
+    """Whether the context is read again for every question, whose cost it then is."""
+    return grammar.split(result.split).settings.get("turns") == "prompts"
 
 
 def questions_of(result: Result) -> float:
@@ -154,7 +158,8 @@ def _costs(
     cells: dict[tuple[int, int], Cell] = {}
     for row, (result, per_question) in enumerate(members.values()):
         known = costs.numbers(result)
-        values = {0: known[f"{field} contextualize"].value, 1: per_question.question}
+        context = 0.0 if _reads_again(result) else known[f"{field} contextualize"].value
+        values = {0: context, 1: per_question.question}
         values |= {n: known[fixed[n].name].value for n in (2, 3) if fixed[n].name in known}
         values |= {n: per_question.each(count) for n, count in enumerate(questions, start=len(fixed))}
         noisy = resource == "seconds" and costs.disturbed(result)
