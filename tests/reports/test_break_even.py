@@ -28,6 +28,16 @@ def test_an_example_may_have_several_questions() -> None:
     assert line(run("a", 3, 8), "seconds") == CostLine(3.0, 8.0)
 
 
+def test_a_context_that_is_read_again_for_every_question_is_a_cost_of_the_question() -> None:
+    metrics = {"nats_per_token": {"value": 1.0, "low": None, "high": None, "n": 12}}
+    again = run("a", 3, 8, metrics=metrics, split="S1(tokens=9,turns=prompts)")
+    assert line(again, "flops") == CostLine(0.0, (3.0 + 8.0) / 4)
+    (made,) = tables([again])
+    assert [made.text(0, column) for column in (0, 1, 3)] == ["0", "2.75", "2.75"]
+    turned = run("a", 3, 8, metrics=metrics, split="S1(turns=gold)")
+    assert line(turned, "flops") == CostLine(3.0, 2.0)
+
+
 def test_both_tables_are_there_for_every_task_and_machine() -> None:
     runs = [run("a", 10, 1), run("b", 0, 3), run("a", 1, 1, task="squad"), run("a", 1, 1)]
     runs[3] = changed(runs[3], provenance={"device": "cuda (H100)"})

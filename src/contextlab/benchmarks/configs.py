@@ -7,7 +7,7 @@ from typing import Annotated
 import pydantic
 
 from contextlab.benchmarks.prompts import Wording
-from contextlab.benchmarks.task import SCORED, Target
+from contextlab.benchmarks.task import SCORED, Target, TurnMode
 from contextlab.config import Config
 
 
@@ -43,7 +43,20 @@ class ContextConfig(Config):
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class QuestionConfig(ContextConfig):
+class TurnsConfig(ContextConfig):
+    """What is read before each of several questions.
+
+    Attributes:
+        turns: `requests`: the context, read once for all questions; `gold`: also the questions before with their
+            reference answers; `own`: the same with the model's own answers; `prompts`: the context, read again for
+            every question.
+    """
+
+    turns: TurnMode = "requests"
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class QuestionConfig(TurnsConfig):
     """The wording of questions.
 
     Attributes:

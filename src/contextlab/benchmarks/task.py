@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Control = Literal["own", "none", "wrong"]
 Source = Literal["local", "hub", "sample"]
 Target = Literal["completion", "reconstruction"]
+TurnMode = Literal["requests", "gold", "own", "prompts"]
 
 SCORED = 1024
 """Tokens that perplexity tasks score after a history."""
@@ -57,6 +58,7 @@ class Options:
         begin: tokens of each document that are left out in front of the history.
         scored: tokens scored after a history.
         target: what these are: the text that follows, or the end of the history once more.
+        turns: what has been read when one of several questions about a context is asked, see `protocols.turns`.
     """
 
     context: Control = "own"
@@ -65,6 +67,7 @@ class Options:
     begin: int = 0
     scored: int = SCORED
     target: Target = "completion"
+    turns: TurnMode = "requests"
 
 
 _Number = Annotated[float, pydantic.Strict()]

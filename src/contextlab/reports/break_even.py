@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from contextlab import grammar
 from contextlab.errors import UserError
 from contextlab.harness.stored import Result
 from contextlab.reports import captions, costs
@@ -76,7 +77,15 @@ def line(result: Result, resource: Resource, contexts: int = 1) -> CostLine | No
     if context is None or query is None:
         return None
     once = training.value / contexts if training is not None else 0.0
-    return CostLine(context.value + once, query.value / questions_of(result))
+    questions = questions_of(result)
+    if _reads_again(result):
+        return CostLine(once, (context.value + query.value) / questions)
+    return CostLine(context.value + once, query.value / questions)
+
+
+def _reads_again(result: Result) -> bool:
+    """Whether the context is read again for every question, whose cost it then is."""
+    return grammar.split(result.split).settings.get("turns") == "prompts"
 
 
 def questions_of(result: Result) -> float:
@@ -149,7 +158,8 @@ def _costs(
     cells: dict[tuple[int, int], Cell] = {}
     for row, (result, per_question) in enumerate(members.values()):
         known = costs.numbers(result)
-        values = {0: known[f"{field} contextualize"].value, 1: per_question.question}
+        context = 0.0 if _reads_again(result) else known[f"{field} contextualize"].value
+        values = {0: context, 1: per_question.question}
         values |= {n: known[fixed[n].name].value for n in (2, 3) if fixed[n].name in known}
         values |= {n: per_question.each(count) for n, count in enumerate(questions, start=len(fixed))}
         noisy = resource == "seconds" and costs.disturbed(result)

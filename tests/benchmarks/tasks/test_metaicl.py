@@ -129,12 +129,14 @@ def test_a_class_that_is_only_predicted_does_not_count() -> None:
     assert metrics["macro_f1_sick"].value == pytest.approx((2 / 3 + 1) / 2)
 
 
-@pytest.mark.parametrize("rest", ["-written(upstream=true)", "(upstream=true,prompt=chat)"])
+@pytest.mark.parametrize(
+    "rest", ["-written(upstream=true)", "(upstream=true,prompt=chat)", "(upstream=true,turns=own)"]
+)
 def test_upstreams_way_is_one_of_ranking_plain_text(rest: str) -> None:
     item = grammar.split(f"k4{rest}")
     task = registry.task("metaicl", item.settings)
     for use in (task.check_split, task.protocol, lambda split: task.load(split, None)):
-        with pytest.raises(UserError, match="leave -written and prompt= out"):
+        with pytest.raises(UserError, match="leave -written, prompt= and turns= out"):
             use(item.name)
 
 

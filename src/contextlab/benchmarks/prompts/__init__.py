@@ -76,6 +76,19 @@ def user_turn(backbone: Backbone) -> tuple[str, str]:
     return before.removeprefix(tokenizer.bos_token or ""), after
 
 
+def between_turns(backbone: Backbone) -> str:
+    """The text of the chat template between an answer and the next message of the user.
+
+    Raises:
+        UserError: when the backbone has no chat template.
+    """
+    user_turn(backbone)
+    exchange = [{"role": "user", "content": MARK}, {"role": "assistant", "content": MARK}]
+    messages = [*exchange, exchange[0]]
+    text: str = backbone.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return text.split(MARK)[2]
+
+
 def join(backbone: Backbone, context: str, continuation: str) -> tuple[list[int], list[int]]:
     """Tokens of a context and of its continuation, by the rule of lm-evaluation-harness.
 

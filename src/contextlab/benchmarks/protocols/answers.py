@@ -1,4 +1,4 @@
-"""Questions about a text that is read once: answers are written and compared with references, or options are ranked.
+"""Questions about a context: answers are written and compared with references, or options are ranked.
 
 Legend: N options, M tokens of the longest.
 """
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
 from contextlab.benchmarks.metrics.estimates import proportion, ratio
-from contextlab.benchmarks.prompts import Wording, join, prompt, user_turn
-from contextlab.benchmarks.protocols.spans import check_fits, contextualize
+from contextlab.benchmarks.prompts import Wording, between_turns, join, prompt, user_turn
+from contextlab.benchmarks.protocols import turns
 from contextlab.benchmarks.task import Measure, Metric, Options, Part, Protocol
 from contextlab.errors import UserError
-from contextlab.method import Lengths, State
+from contextlab.method import State
 from contextlab.writing import pad
 
 if TYPE_CHECKING:
@@ -92,11 +92,11 @@ PLAIN = ContextForm()
 
 
 class QuestionProtocol(Protocol):
-    """Read a context once and answer all its questions from that one state.
+    """Read a context once and answer all its questions from that one state, or in another mode (`options.turns`).
 
-    An empty line separates context and question. Without a context, or with a method that reads none, a question has
-    another prompt. `options.tokens` is the number of last tokens of a context that are read. A wrong context is cut
-    from the left to the length of the own context; it may be shorter.
+    An empty line separates context and question, and an answer that stays and the next question. Without a context, or
+    with a method that reads none, a question has another prompt. `options.tokens` is the number of last tokens of a
+    context that are read. A wrong context is cut from the left to the length of the own context; it may be shorter.
 
     Args:
         prompts: for a question after a context and for one alone: names of prompt files, or texts with `{text}`.
@@ -138,6 +138,8 @@ class QuestionProtocol(Protocol):
             self.prompt += f"\n\nwording: {wording}"
         if form != PLAIN:
             self.prompt += f"\n\ncontext: {form}"
+        if options.turns in turns.MULTI_TURN:
+            self.prompt += f"\n\nturns: {options.turns}"
         self.options, self.measures = options, tuple(measures)
         self.measure = Measure(self.measures[0], higher_is_better=True, bounded=True)
         self.summary = summary or functools.partial(means, measures=self.measures, by=by)
@@ -149,11 +151,7 @@ class QuestionProtocol(Protocol):
             UserError: when context, question and answer are longer than the method can read as one text.
         """
         own, context = self._contexts(meter.backbone, example, other)
-        sequences = [self._sequences(meter, example, question, bool(context)) for question in example.questions]
-        ahead = Lengths(len(context), max(map(self.length, example.questions, sequences)))
-        check_fits(meter, ahead.context + ahead.question, self.remedy)
-        state = contextualize(meter, context, ahead)
-        answers = self.answer(meter, state, example.questions, sequences)
+        answers = turns.answers(self, meter, example, context)
         return {
             "id": example.id,
             "work": example.work,
@@ -169,10 +167,12 @@ class QuestionProtocol(Protocol):
         """The own context and the question as one plain text: everything that comes before the answer.
 
         Raises:
-            UserError: when the wording is a chat template, which only a backbone has.
+            UserError: when the wording is a chat template, which only a backbone has, or there are turns before it.
         """
         if self.wording != "plain":
             raise UserError(f"A text in the words of prompt={self.wording} needs a backbone: leave prompt= out.")
+        if self.options.turns in turns.MULTI_TURN:
+            raise UserError(f"With turns={self.options.turns} no question has a text of its own: leave turns= out.")
         context = self.form.head + example.context.rstrip()
         return context + self._worded(example, question, bool(context), ("", ""))
 
@@ -194,9 +194,13 @@ class QuestionProtocol(Protocol):
     ) -> Iterator[dict[str, Any]]:
         """The record of each question, with its measures."""
 
+    def own_answer(self, record: dict[str, Any], question: Question) -> str:
+        """The answer of the method in the record of a question, as a text."""
+        return str(record["prediction"])
+
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
-        """Means over all questions, or the task's own metrics."""
-        return self.summary(records)
+        """Means over all questions, or the task's own metrics; and means of the first measure by turn."""
+        return self.summary(records) | by_turn(records, self.measures[0], self.over_works)
 
     def quality(self, record: dict[str, Any]) -> float:
         """The mean of the first measure over the questions of a text: higher is better."""
@@ -216,6 +220,37 @@ class QuestionProtocol(Protocol):
         read = {"own": own, "none": [], "wrong": wrong}[self.options.context]
         return before + own if own else [], before + read if read else []
 
+    def sequences(
+        self, meter: Meter, example: Reading, number: int, answer: str | None, context: bool
+    ) -> list[list[int]]:
+        """The token sequences of a question: after the context, or after an `answer` to the question before it.
+
+        Args:
+            meter: of the method.
+            example: with the questions.
+            number: of the question.
+            answer: to the question before it, where both stay; a method that ignores what it has read sees neither.
+            context: whether a context is read.
+        """
+        question, encode = example.questions[number], meter.backbone.encode
+        if answer is None or not meter.capabilities.uses_context:
+            return self._sequences(meter, example, question, context)
+        before, text = self._next_turn(meter.backbone, example.questions[number - 1], answer, question, context)
+        _, *options = self.tokenise(meter.backbone, "", text, question)
+        return [encode(before + text)[len(encode(before)) :], *options]
+
+    def _next_turn(
+        self, backbone: Backbone, earlier: Question, answer: str, question: Question, context: bool
+    ) -> tuple[str, str]:
+        """The end of an earlier question, and the text from its answer up to that of the next question."""
+        chat = self.wording != "plain"
+        closing = user_turn(backbone)[1] if chat else ""
+        before, asked = (self._filled(question, context, closing) for question in (earlier, question))
+        white = asked[: len(asked) - len(asked.lstrip())]
+        between = between_turns(backbone) if chat else white or self.form.separator or SEPARATOR
+        space = " " if answer and not before[-1:].isspace() else ""
+        return before[-BORDER:], space + answer + between + asked.lstrip()
+
     def _sequences(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
         after = context and meter.capabilities.uses_context
         before = self.form.end(example.context) if after else ""
@@ -225,11 +260,15 @@ class QuestionProtocol(Protocol):
     def _worded(self, example: Reading, question: Question, after_context: bool, turn: tuple[str, str]) -> str:
         """The question in the prompt with or without a context; `turn` is the text of the chat template around it."""
         opening, closing = turn
-        form = self.after_context if after_context else self.alone
         if after_context and self.wording != "chat-question":
             opening = self.form.after(example.context)
+        return opening + self._filled(question, after_context, closing)
+
+    def _filled(self, question: Question, after_context: bool, closing: str) -> str:
+        """The form of a question with its text, options and the given beginning of its answer."""
+        form = self.after_context if after_context else self.alone
         options = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, question.options, strict=False))
-        return opening + form.format(text=question.text, options=options) + closing + question.prefix
+        return form.format(text=question.text, options=options) + closing + question.prefix
 
 
 class AnswerProtocol(QuestionProtocol):
@@ -330,6 +369,10 @@ class RankProtocol(QuestionProtocol):
         """The question and the longest option."""
         return len(sequences[0]) + max(map(len, sequences[1:]))
 
+    def own_answer(self, record: dict[str, Any], question: Question) -> str:
+        """The option that was chosen."""
+        return str(question.options[record["prediction"]])
+
     def answer(
         self, meter: Meter, state: State, questions: Sequence[Question], sequences: Sequence[list[list[int]]]
     ) -> Iterator[dict[str, Any]]:
@@ -372,6 +415,23 @@ def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None
         for value in dict.fromkeys(values):
             metrics[f"{measures[0]}_{value}"] = proportion([part for group, part in pairs if group == value])
     return metrics
+
+
+def by_turn(records: Sequence[dict[str, Any]], measure: str, over_works: bool = False) -> dict[str, Metric]:
+    """The mean of a measure over the questions of each turn; empty where questions are no turns.
+
+    Args:
+        records: of the readings.
+        measure: its name.
+        over_works: whether works have equal weight, whatever the number of their questions.
+    """
+    parts: dict[str, list[Part]] = {}
+    entries = (entry for record in records for entry in record["questions"])
+    for entry, part in zip(entries, question_parts(records, measure, over_works), strict=True):
+        if "turn" in entry:
+            parts.setdefault(turns.group(entry["turn"]), []).append(part)
+    ordered = sorted(parts, key=lambda name: int(name.partition("-")[0]))
+    return {f"{measure}_turn_{name}": proportion(parts[name]) for name in ordered}
 
 
 def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: bool = False) -> list[Part]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pydantic
 
-from contextlab.benchmarks.configs import ContextConfig
+from contextlab.benchmarks.configs import TurnsConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import sample_dataset
 from contextlab.benchmarks.data.sources import json_lines, locate
@@ -28,7 +28,7 @@ SUMMARY_PROMPTS = (
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class WrittenConfig(ContextConfig):
+class WrittenConfig(TurnsConfig):
     """How much is read and written.
 
     Attributes:

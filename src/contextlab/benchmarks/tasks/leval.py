@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from contextlab.benchmarks.configs import ContextConfig
+from contextlab.benchmarks.configs import TurnsConfig
 from contextlab.benchmarks.data.questions import sample_readings
 from contextlab.benchmarks.data.sources import field, texts
 from contextlab.benchmarks.examples import Question, Reading
@@ -107,7 +107,7 @@ class QuALITY(LEvalFiles):
     name: ClassVar[str] = "quality"
     splits: ClassVar[dict[str, str]] = {"leval": "the stories of L-Eval's file"}
     default_split: ClassVar[str] = "leval"
-    Config = ContextConfig
+    Config = TurnsConfig
     title: ClassVar[str] = "QuALITY in L-Eval"
     noun: ClassVar[str] = "text"
     files: ClassVar[dict[str, str]] = {"leval": "LEval-data/Closed-ended-tasks/quality.jsonl"}

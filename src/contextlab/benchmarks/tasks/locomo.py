@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pydantic
 
-from contextlab.benchmarks.configs import ContextConfig
+from contextlab.benchmarks.configs import TurnsConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.conversations import locomo_sessions, transcript
 from contextlab.benchmarks.data.locomo_audit import AUDITED, audited
@@ -36,7 +36,7 @@ SAMPLE_WORDS = 3_000
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class LoCoMoConfig(ContextConfig):
+class LoCoMoConfig(TurnsConfig):
     """How much is read, and what becomes of answers that are wrong in the data.
 
     Attributes:

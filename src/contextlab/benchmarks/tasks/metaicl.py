@@ -79,8 +79,8 @@ class MetaICL(Task):
             UserError: when there is no such split, or the settings do not fit it or each other.
         """
         name = super().check_split(split)
-        if self.config.upstream and (name.endswith("-written") or self.config.prompt != "plain"):
-            raise UserError("MetaICL's own code ranks options in plain text: leave -written and prompt= out.")
+        if self.config.upstream and (name.endswith("-written") or self.config.changed().keys() & {"prompt", "turns"}):
+            raise UserError("MetaICL's own code ranks options in plain text: leave -written, prompt= and turns= out.")
         return name
 
     def load(self, split: str, data: Path | None) -> Dataset:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from contextlab.benchmarks.configs import ContextConfig
+from contextlab.benchmarks.configs import TurnsConfig
 from contextlab.benchmarks.data.questions import sample_dataset
 from contextlab.benchmarks.data.sample import TOKENS_PER_WORD, Fact, planted
 from contextlab.benchmarks.examples import Question, Reading
@@ -39,7 +39,7 @@ class Needle(Task):
         if n >= PROMISES - 1
     }
     default_split: ClassVar[str] = "2k"
-    Config = ContextConfig
+    Config = TurnsConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Stories a little longer than the longest distance; the data folder is not used."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pydantic
 
-from contextlab.benchmarks.configs import ContextConfig
+from contextlab.benchmarks.configs import TurnsConfig
 from contextlab.benchmarks.data.own_questions import Layout, Need, OwnQuestions, QuestionColumns, own_questions
 from contextlab.benchmarks.data.questions import sample_readings
 from contextlab.benchmarks.data.tables import FORMS
@@ -31,7 +31,7 @@ SAMPLE_STORIES, SAMPLE_WORDS, SAMPLE_SEED = 8, 130, 41
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class OwnQuestionsConfig(ContextConfig):
+class OwnQuestionsConfig(TurnsConfig):
     """What is read, and how it is asked.
 
     Attributes:
