@@ -26,25 +26,27 @@ def length(
 ) -> None:
     """Show scores at several lengths of the context, and up to which length a method keeps its score."""
     from contextlab.cli.table import show
-    from contextlab.reports.alike import check_alike, mixtures, with_mixtures
+    from contextlab.reports.alike import check_alike
     from contextlab.reports.dimensions import DIMENSIONS
     from contextlab.reports.filters import selection_of
     from contextlab.reports.frame import written
     from contextlab.reports.length_tables import frame, tables
+    from contextlab.reports.lengths import of_tasks
 
     style = format_of(style, FORMATS)
     shown_as = names_of(names)
     selection = selection_of(folders, where or [], limits_of(under))
+    results, left_out = selection.results, selection.left_out
+    if not mixed:
+        rows = [row for of_task in of_tasks(results)[0].values() for row in of_task]
+        check_alike([run for row in rows for run in row.runs.values()], DIMENSIONS)
     if style in ("csv", "json"):
-        made = frame(selection.results, threshold, selection.left_out)
+        made = frame(results, threshold, left_out)
         print(written(made, style), end="")
         if made.attrs["left_out"]:
             warn(f"contextlab: {made.attrs['left_out']}.")
         return
-    if not mixed:
-        check_alike(selection.results, DIMENSIONS)
-    named = mixtures(selection.results, DIMENSIONS, shown_as)
-    for number, table in enumerate(tables(selection.results, threshold, shown_as, selection.left_out)):
+    for number, table in enumerate(tables(results, threshold, shown_as, left_out)):
         if number and style != "text":
             print()
-        show(with_mixtures(table, named), style, notes=notes)
+        show(table, style, notes=notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pandas
@@ -11,6 +12,7 @@ from contextlab.errors import UserError
 from contextlab.harness import labels
 from contextlab.harness.stored import Result
 from contextlab.reports import captions, costs
+from contextlab.reports.alike import mixtures, of_weights, with_mixtures
 from contextlab.reports.break_even import questions_of
 from contextlab.reports.cells import Cell, Column, Table
 from contextlab.reports.dimensions import DIMENSIONS
@@ -106,6 +108,9 @@ def _table(rows: Sequence[LengthRow], threshold: float | None, names: Names, lef
             *captions.of_costs(columns, noisy=False, each="question"),
         ),
     )
+    runs = [run for run, _ in shown]
+    table = with_mixtures(table, mixtures(runs, DIMENSIONS, names))
+    table = dataclasses.replace(table, notes=(*table.notes, *of_weights(runs, names)))
     return table.part(range(len(rows)), [number for number in range(len(columns)) if table.column(number)])
 
 

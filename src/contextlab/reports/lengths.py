@@ -188,8 +188,8 @@ def of_tasks(results: Sequence[Result], left_out: LeftOut | None = None) -> tupl
         left_out: stored runs that are not among the results.
 
     Raises:
-        UserError: when no method has several lengths of a measure between 0 and 1 that is better when higher, or two runs
-            of one method have the same length.
+        UserError: when no method has several lengths of a measure between 0 and 1 that is better when higher, or two
+            runs of one method have the same length.
     """
     shown = latest(results)
     scored = [(words, run) for words, run in shown if _scored(run)]

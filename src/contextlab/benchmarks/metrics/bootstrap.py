@@ -39,7 +39,8 @@ def draws(metrics: Sequence[Sequence[Part]], count: int = DRAWS, seed: int = SEE
     names = {name: n for n, name in enumerate(sorted({part.cluster for parts in metrics for part in parts}))}
     generator = random.Random(seed)
     # Python keeps the numbers of `random` in all versions; they are below 1.
-    weights_DG = -np.log([[1 - generator.random() for _ in names] for _ in range(count)])
+    uniform = np.fromiter((generator.random() for _ in range(count * len(names))), float)
+    weights_DG = -np.log(1 - uniform).reshape(count, len(names))
     return np.stack([_drawn(parts, names, weights_DG) for parts in metrics], axis=1)
 
 

@@ -56,7 +56,9 @@ def effective_length(results: Sequence[Result], options: PictureOptions, left_ou
         f"bars: {picture.INTERVALS} from {DRAWS:,} draws of works, texts or conversations" if bounded else "",
         picture.grey_of(grey),
     ]
-    left_out = left_out.also(sum(len(row.runs) for row in rows if row.base <= 0), "with a score of 0 at the start")
+    left_out = left_out.also(
+        sum(len(row.runs) for row in rows if row.base <= 0), "with a score of 0 at the shortest length"
+    )
     of_measure = measure_rows(frame, None)
     caption = picture.caption([f"{share}, {picture.data_of(of_measure)}"], legend, left_out)
     return Picture((panel,), caption, picture.notes(of_measure, grey))
