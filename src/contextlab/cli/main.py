@@ -20,6 +20,7 @@ from contextlab.cli.diff import diff
 from contextlab.cli.doctor import doctor
 from contextlab.cli.examples import print_examples
 from contextlab.cli.kernels import app as kernels
+from contextlab.cli.length import length
 from contextlab.cli.lm_eval import PASSED_ON, lm_eval
 from contextlab.cli.ls import ls
 from contextlab.cli.new import app as new
@@ -40,7 +41,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-for command in (bench, sweep, chat, train, ls, check, table, plot, page, cost, plan, diff, reproduce, verify, doctor):
+for command in (
+    bench, sweep, chat, train, ls, check, table, length, plot, page, cost, plan, diff, reproduce, verify, doctor,
+):  # fmt: skip
     app.command()(command)
 app.command("lm_eval", context_settings=PASSED_ON)(lm_eval)
 app.add_typer(data, name="data")

@@ -14,7 +14,9 @@ from contextlab.cli.options import Mixed, NamesFile, Under, Where, limits_of, na
 def plot(
     kind: Annotated[
         str,
-        typer.Argument(help="pareto, length, position, reach, break-even, scatter, controls or training."),
+        typer.Argument(
+            help="pareto, length, effective-length, position, reach, break-even, scatter, controls or training."
+        ),
     ],
     folders: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Folders of results; of trainings for training.")

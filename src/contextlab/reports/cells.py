@@ -14,7 +14,7 @@ import pandas
 
 from contextlab.errors import UserError, unknown
 
-ColumnKind = Literal["count", "metric", "difference", "share", "cost"]
+ColumnKind = Literal["count", "metric", "difference", "share", "cost", "length"]
 Mark = Literal["", "best", "second"]
 ROUNDING = 1e-5
 """Metrics and differences up to this are written as 0: they are sums of float32 numbers."""
@@ -32,6 +32,8 @@ class Cell:
         deviation: standard deviation over seeds; None for one seed.
         disturbed: whether another program was running while these seconds were measured.
         mark: whether tests say that it is the best or the second best of its column.
+        halved: whether this score is below half of that at the shortest length.
+        text: the number as it is written with its interval; made from the other attributes when empty.
     """
 
     value: float
@@ -40,6 +42,13 @@ class Cell:
     deviation: float | None = None
     disturbed: bool = False
     mark: Mark = ""
+    halved: bool = False
+    text: str = ""
+
+    @property
+    def sign(self) -> str:
+        """What stands behind the number: `~` where it was disturbed, `*` where it is halved."""
+        return "~" if self.disturbed else "*" if self.halved else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,9 +147,9 @@ def paragraph(sentences: Sequence[str]) -> str:
 
 def written(cell: Cell, kind: ColumnKind) -> str:
     """A number with its interval or standard deviation."""
-    return " ".join(
-        filter(None, [value(cell, kind), deviation(cell, kind), interval(cell, kind), "~" if cell.disturbed else ""])
-    )
+    if cell.text:
+        return cell.text
+    return " ".join(filter(None, [value(cell, kind), deviation(cell, kind), interval(cell, kind), cell.sign]))
 
 
 def value(cell: Cell, kind: ColumnKind) -> str:

@@ -150,11 +150,11 @@ def written(frame: pandas.DataFrame, style: str) -> str:
     """The frame as text: a line per row; settings are JSON.
 
     Args:
-        frame: from `reports.frame`.
+        frame: from `frame_of` or `length_tables.frame`.
         style: `csv`, without cells that a spreadsheet reads as formulas, or `json`, one object per line.
     """
     if style == "csv":
-        texts = frame.assign(settings=frame["settings"].map(json.dumps))
+        texts = frame.assign(settings=frame["settings"].map(json.dumps)) if "settings" in frame else frame
         words = [name for name in texts.columns if texts[name].dtype.kind not in "fiub"]
         safe = {name: texts[name].map(harmless.csv, na_action="ignore") for name in words}
         return str(texts.assign(**safe).to_csv(index=False))

@@ -179,10 +179,12 @@ def _cells(table: Table, row: int, column: int) -> list[str]:
     cell, kind = table.cells.get((row, column)), table.columns[column].kind
     if cell is None:
         return [""] * _fields(table, column)
+    if kind == "length":
+        return [escaped(cell.text)]
     text = _number(cell, table.columns[column])
     if cell.mark:
         text = _marked(text, cell, _format(table, column))
-    texts = [text + (r" \textasciitilde{}" if cell.disturbed else "")]
+    texts = [text + (f" {escaped(cell.sign)}" if cell.sign else "")]
     if _fields(table, column) == 2:
         bracketed = deviation(cell, kind) or interval(cell, kind)
         texts.append(rf"{{\scriptsize {escaped(bracketed)}}}" if bracketed else "")
@@ -224,15 +226,18 @@ def _format(table: Table, column: int) -> tuple[int, int]:
 
 
 def _spec(table: Table, column: int) -> str:
-    """The type of a column: numbers aligned at the decimal point, and intervals after them."""
+    """The type of a column: numbers aligned at the decimal point, and intervals after them; lengths are texts."""
+    if table.columns[column].kind == "length":
+        return "r"
     whole, decimals = _format(table, column)
     texts = [_number(cell, table.columns[column]) for cell in table.column(column)]
     sign = "+" if any(text.startswith("+") for text in texts) else "-" if any(t.startswith("-") for t in texts) else ""
     options = f"table-format={sign}{whole}.{decimals}" if decimals else f"table-format={sign}{whole}"
     if sign == "+":
         options += ",retain-explicit-plus"
-    if any(cell.disturbed for cell in table.column(column)):
-        options += r",table-space-text-post={\textasciitilde{}}"
+    signs = [cell.sign for cell in table.column(column) if cell.sign]
+    if signs:
+        options += f",table-space-text-post={{{escaped(signs[0])}}}"
     return f"S[{options}]" + ("@{\\;}l" if _fields(table, column) == 2 else "")
 
 
@@ -245,11 +250,13 @@ def _width(table: Table, column: int) -> float:
     """An upper estimate of a column's width in points."""
     kind = table.columns[column].kind
     lines = _heading_lines(table.columns[column])
+    if kind == "length":
+        return max(4.4 * len(text) for text in (*lines, *(cell.text for cell in table.column(column)))) + GAP
     texts = [_number(cell, table.columns[column]) for cell in table.column(column)]
     whole, decimals = _format(table, column)
     signed = any(text[0] in "+-" for text in texts)
     width = max(4.4 * max(map(len, lines)), 4.3 * (whole + decimals) + 2.5 + 6.6 * signed)
-    if any(cell.disturbed for cell in table.column(column)):
+    if any(cell.sign for cell in table.column(column)):
         width += 7
     if _fields(table, column) == 2:
         intervals = [deviation(cell, kind) or interval(cell, kind) for cell in table.column(column)]

@@ -14,6 +14,7 @@ from contextlab.reports.filters import LeftOut, Limit, selection_of
 from contextlab.reports.frame import frame_of
 from contextlab.reports.plots.chosen import PictureOptions
 from contextlab.reports.plots.curves import training
+from contextlab.reports.plots.lengths import effective_length
 from contextlab.reports.plots.pairs import controls, scatter
 from contextlab.reports.plots.picture import Picture
 from contextlab.reports.plots.quality import COSTS, length, pareto, position, reach
@@ -22,6 +23,7 @@ from contextlab.reports.plots.questions import break_even
 KINDS: Mapping[str, str] = {
     "pareto": "quality against FLOPs, state or time, with the Pareto front",
     "length": "quality against the length of the context",
+    "effective-length": "the share of the score at the shortest length that longer ones keep",
     "position": "quality by the position of tokens in a text",
     "reach": "quality by the distance between a question and its answer",
     "break-even": "cost per question against the number of questions about one context",
@@ -42,6 +44,7 @@ DRAWERS: Mapping[str, Callable[[pandas.DataFrame, PictureOptions, LeftOut], Pict
 WITHOUT = {
     "break-even": ("baseline", "metric"),
     "controls": ("baseline",),
+    "effective-length": ("baseline", "metric"),
     "training": ("baseline", "metric", "where", "under"),
 }
 """Options that a kind of picture does not have."""
@@ -80,7 +83,10 @@ def picture(
     selection = selection_of(folders, where, under)
     if not mixed:
         check_alike(selection.results)
-    made = DRAWERS[kind](frame_of(selection.results), options, selection.left_out)
+    if kind == "effective-length":  # whose intervals need the parts of the runs together
+        made = effective_length(selection.results, options, selection.left_out)
+    else:
+        made = DRAWERS[kind](frame_of(selection.results), options, selection.left_out)
     named = mixtures(selection.results, names=options.names)
     caption = " ".join([made.caption, *(f"{mixture.sentence}." for mixture in named)])
     details = [*(mixture.detail for mixture in named if mixture.detail), *of_weights(selection.results, options.names)]
