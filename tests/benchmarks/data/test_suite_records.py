@@ -42,7 +42,7 @@ def test_every_task_has_one_context_a_metric_and_a_reader(task: SuiteTask) -> No
     assert task.metric in SCORES
     assert task.reader in READERS
     assert task.new_tokens > 0
-    assert all(readings.questions for readings in sample(task))
+    assert all(reading.questions for reading in sample(task))
     lengths = task.lengths or [""]
     assert all("{" not in file for length in lengths for file in task.files(length))
 
@@ -144,7 +144,7 @@ def test_helmet_shows_two_other_questions_before_the_passages(root: Path) -> Non
     assert re.findall(r"Question: (who shown \d)", whole(readings[1])) == [question for question, _ in shown]
 
 
-def test_helmet_takes_a_hundred_questions_with_all_their_records(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helmet_takes_a_hundred_questions_with_all_their_records(root: Path) -> None:
     task = suite("helmet").tasks["nq"]
     few = SuiteTask(**{**vars(task), "most": 1})
     paths = [root / "helmet" / file for file in task.files("8k")]
