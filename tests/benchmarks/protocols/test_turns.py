@@ -171,6 +171,9 @@ def test_an_empty_answer_leaves_no_space_and_a_given_beginning_stays() -> None:
     begun = dataclasses.replace(example.questions[0], prefix=" The answer is", answers=("one",))
     example = dataclasses.replace(example, questions=(begun, example.questions[1]))
     assert "Answer: The answer is one\n\n## Instruction" in asked("gold", example, Remembering())[0][1]
+    spaced = dataclasses.replace(example.questions[1], id="q2", prefix=" It is: ")
+    example = dataclasses.replace(example, questions=(example.questions[1], spaced, begun))
+    assert "Answer: It is: two\n\n## Instruction" in asked("gold", example, Remembering())[0][2]
 
 
 @pytest.mark.parametrize("mode", ["gold", "own"])
@@ -188,11 +191,17 @@ def test_the_lengths_of_all_turns_are_announced_and_must_fit(mode: Any) -> None:
 
 
 def test_own_answers_that_need_more_tokens_than_they_were_written_with_are_refused_in_time() -> None:
-    meter = Remembering(max_context=1000)
-    meter.said = lambda text: "x" * 900  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="reads at most 1000 tokens"):
-        asked("own", reading(("a", "one"), ("b", "two")), meter)
-    assert len(meter.asked) == 1
+    example = reading(("a", "one"), ("b", "two"), ("c", "three"))
+    needed = len(transcript(example, ["x" * 900] * 3)[-1]) + 9
+    for room in (needed, needed - 1):
+        meter = Remembering(max_context=room)
+        meter.said = lambda text: "x" * 900  # type: ignore[method-assign]
+        if room == needed:
+            asked("own", example, meter)
+        else:
+            with pytest.raises(UserError, match=f"reads at most {room} tokens"):
+                asked("own", example, meter)
+        assert len(meter.asked) == (3 if room == needed else 2)
 
 
 def test_a_mode_with_turns_has_another_prompt_and_no_text_for_single_questions() -> None:
