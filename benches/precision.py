@@ -25,7 +25,7 @@ from contextlab.backbone import Backbone
 from contextlab.harness.identity import hardware
 from contextlab.tensors import dtype_named
 
-METHODS = "full,window,sliding,sinks,retrieval,longmem,evalm,memtrm,trime,ultragist,generative-adapter"
+METHODS = "full,window,sliding,sinks,snapkv,h2o,retrieval,longmem,evalm,memtrm,trime,ultragist,generative-adapter"
 VOCABULARY = 512
 SIZES: dict[str, Any] = {
     "hidden_size": 128,
