@@ -28,7 +28,7 @@ from contextlab.method import AnyMethod
 from contextlab.tensors import dtype_named
 
 METHODS = (
-    "full,window,sliding,sinks,retrieval,retrieval(K=4096),longmem,evalm(remote_bias=-2),memtrm,trime,ultragist,"
+    "full,window,sliding,sinks,snapkv,h2o,retrieval,retrieval(K=4096),longmem,evalm(remote_bias=-2),memtrm,trime,ultragist,"
     "generative-adapter"
 )
 MOVED = 0.1

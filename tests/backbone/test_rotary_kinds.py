@@ -15,6 +15,7 @@ from contextlab.errors import UserError
 from contextlab.method import AnyMethod
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full
+from contextlab.methods.h2o import H2O, H2OConfig
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
@@ -33,6 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
 METHODS: dict[str, Callable[[Backbone], AnyMethod]] = {
     "sliding": lambda b: Sliding(b, SlidingConfig(N=32, sinks=2)),
     "sinks": lambda b: Sinks(b, SinksConfig(sinks=2, recent=30)),
+    "h2o": lambda b: H2O(b, H2OConfig(N=32, keep=32)),
     "longmem": lambda b: LongMem(b, LongMemConfig(N=32, K=8)),
     "longmem, joint": lambda b: LongMem(
         b, LongMemConfig(N=32, K=8, softmax="joint", init="difference", reduction=1, memory_layers="1-3")

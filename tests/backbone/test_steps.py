@@ -33,6 +33,8 @@ OTHERS = (
     "longmem(N=32)",
     "window(N=32)",
     "sinks",
+    "snapkv(N=32,keep=32,window=8)",
+    "h2o(N=32)",
     "full(cache=int4)",
     "memtrm",
     "trime",

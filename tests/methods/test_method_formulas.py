@@ -19,6 +19,7 @@ from contextlab.methods.finetune import Finetune
 from contextlab.methods.formulas import Segments
 from contextlab.methods.full import Full, FullConfig
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
+from contextlab.methods.h2o import H2O, H2OConfig
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
@@ -26,6 +27,7 @@ from contextlab.methods.memtrm import MemTRM, MemTRMConfig
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.snapkv import SnapKV, SnapKVConfig
 from contextlab.methods.trime import TRIME, TRIMEConfig
 from contextlab.methods.ultragist import UltraGist, UltraGistConfig
 from contextlab.methods.window import Window, WindowConfig
@@ -53,6 +55,9 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "sliding, sinks alone": lambda b: Sliding(b, SlidingConfig(N=32, sinks=2, recent=0)),
     "sinks": lambda b: Sinks(b, SinksConfig(recent=20, sinks=3)),
     "sinks, 4 bits": lambda b: Sinks(b, SinksConfig(recent=90, sinks=3, cache="int4")),
+    "snapkv": lambda b: SnapKV(b, SnapKVConfig(N=24, keep=21, window=6)),
+    "snapkv, 4 bits": lambda b: SnapKV(b, SnapKVConfig(N=40, keep=70, window=30, cache="int4")),
+    "h2o": lambda b: H2O(b, H2OConfig(N=24, keep=21, recent=4)),
     "longmem": lambda b: LongMem(b, LongMemConfig(**LONGMEM)),
     "longmem, paper": lambda b: LongMem(b, LongMemConfig(**LONGMEM, init="paper")),
     "longmem, layers": lambda b: LongMem(

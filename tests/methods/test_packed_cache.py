@@ -21,6 +21,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full, FullConfig
+from contextlab.methods.h2o import H2O, H2OConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
 from contextlab.methods.packed_cache import GROUP, PackedKV, group_bytes
@@ -37,6 +38,7 @@ FORMS: dict[str, Any] = {
     "sliding": lambda b: Sliding(b, SlidingConfig(N=50, recent=70, cache="int4")),
     "retrieval": lambda b: Retrieval(b, RetrievalConfig(N=60, sinks=2, K=8, cache="int4", storage_dtype="int8")),
     "sinks": lambda b: Sinks(b, SinksConfig(recent=100, sinks=2, cache="int4")),
+    "h2o": lambda b: H2O(b, H2OConfig(N=40, keep=80, cache="int8")),
     "evalm": lambda b: EVALM(
         b, EVALMConfig(W=56, c=8, sinks=2, overlap=True, remote_bias=-0.5, cache="int4", storage_dtype="int8")
     ),

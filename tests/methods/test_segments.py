@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contextlab.backbone import Backbone, load
-from contextlab.errors import UserError
 from contextlab.methods.local_cache import LocalCache, LocalConfig, LocalState
 from contextlab.methods.segments import SegmentMethod
 
@@ -73,16 +72,20 @@ def test_ranking_by_age_is_what_a_cache_does_without_importance(llama: Backbone)
     assert all(map(torch.equal, state.kv.k, expected_state.kv.k))
 
 
-def test_heads_that_keep_different_numbers_of_slots_are_refused(llama: Backbone) -> None:
+def test_all_heads_keep_equally_many_slots_also_where_some_have_no_importance(llama: Backbone) -> None:
     class Uneven(Ranked):
         def importance(self, state: LocalState) -> tuple[Tensor, ...]:  # type: ignore[override]
             ranks = torch.zeros(1, llama.kv_heads, state.kv.slots)
-            ranks[:, 0, 3] = DROPPED
+            ranks[:, 0, 3:] = DROPPED
             return (ranks,) * llama.layers
 
-    method = Uneven(llama, LocalCache(8, keep_last=8))
-    with pytest.raises(UserError, match="must keep equally many slots"):
-        method.read(method.start(), tokens(8))
+    method = Uneven(llama, LocalCache(8, keep_last=5))
+    full = Ranked(llama, LocalCache(16))
+    state, _ = method.read(method.start(), tokens(8))
+    expected, _ = full.read(full.start(), tokens(8))
+    assert int(state.kv.used_B) == 5
+    for head in range(llama.kv_heads):  # of equally important slots the earlier stay
+        assert torch.equal(state.kv.v[0][0, head], expected.kv.v[0][0, head, :5])
 
 
 def test_only_segments_that_start_cold_are_placed_for_what_is_ahead(llama: Backbone) -> None:

@@ -17,6 +17,8 @@ METHODS = (
     "window",
     "sliding",
     "sinks",
+    "snapkv",
+    "h2o",
     "retrieval",
     "longmem",
     "evalm",

@@ -24,6 +24,8 @@ BUDGET = {"block": 2.0, "token": 2.0}
 OTHER: dict[str, dict[str, float]] = {
     "full": {"block": 1.1, "token": 1.1},
     "retrieval": {"block": 3.0},  # it encodes a block and looks up its chunks for every query
+    "snapkv": {"block": 3.0},  # it scores tokens by attention that a fused kernel does not give, and moves keys by head
+    "h2o": {"block": 3.0},  # the same
     "longmem": {"block": 3.0},  # its side network runs beside the backbone
     "ultragist": {"block": 3.0},  # a block has several windows, of which each is a pass of its own
 }

@@ -13,6 +13,7 @@ from contextlab import registry
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full, FullConfig
+from contextlab.methods.h2o import H2O, H2OConfig
 from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
@@ -20,6 +21,7 @@ from contextlab.methods.memtrm import MemTRM, MemTRMConfig
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
+from contextlab.methods.snapkv import SnapKV, SnapKVConfig
 from contextlab.methods.trime import TRIME, TRIMEConfig
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing import laws
@@ -29,6 +31,9 @@ SETTINGS = {
     "window, short": lambda b: Window(b, WindowConfig(N=24)),
     "sliding, no sinks": lambda b: Sliding(b, SlidingConfig(N=24, sinks=0)),
     "sinks, short": lambda b: Sinks(b, SinksConfig(sinks=2, recent=21)),
+    "snapkv, short": lambda b: SnapKV(b, SnapKVConfig(N=24, keep=20, window=6)),
+    "h2o, short": lambda b: H2O(b, H2OConfig(N=24, keep=20, recent=5)),
+    "snapkv, 4 bits": lambda b: SnapKV(b, SnapKVConfig(N=30, keep=70, window=6, cache="int4")),
     "evalm, open": lambda b: EVALM(b, EVALMConfig(W=32, c=8, remote_bias=-0.5, sinks=2)),
     "dynamic-eval, large steps": lambda b: DynamicEval(b, DynamicEvalConfig(lr=0.01, segment=50, N=100)),
     "hso, large steps": lambda b: HSO(b, HSOConfig(lr=0.05, k=20)),

@@ -191,12 +191,12 @@ class KV:
         """Keys rotated on by so many positions: `distance_BS` for all layers and heads, or `distance_BKS` per layer."""
         if not self.k:
             return self
+        device = self.k[0].device
         if isinstance(distance, Tensor):
-            rotary = per_head(positions, distance.to(self.k[0].device)) if bool(distance.any()) else None
-            rotaries = [rotary] * len(self.k)
-        else:
-            device = self.k[0].device
-            rotaries = [of_heads(positions, part.to(device)) if bool(part.any()) else None for part in distance]
+            rotaries = [per_head(positions, distance.to(device)) if bool(distance.any()) else None] * len(self.k)
+        else:  # to ask whether any head moves would wait for the device, layer by layer
+            moving = ((layer not in self.raw, part) for layer, part in enumerate(distance))
+            rotaries = [of_heads(positions, part.to(device)) if moves else None for moves, part in moving]
         k = (
             x if layer in self.raw or rotary is None else _rotated_on(x, rotary)
             for layer, (x, rotary) in enumerate(zip(self.k, rotaries, strict=True))

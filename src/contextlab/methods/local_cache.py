@@ -206,28 +206,32 @@ class LocalCache:
             positions: how the model encodes positions.
             importance: of every slot; see `SegmentMethod.importance`.
         """
-        ended_B = state.left_B == 0
+        ended_B, used_B = state.left_B == 0, state.kv.used_B
         if importance is None:
             caches = [self.cut(kv, ended_B, positions) for kv in state.caches]
+        elif isinstance(importance, Tensor):
+            stays_BS = self._stays(importance, used_B.to(importance.device), ended_B.to(importance.device))
+            kept_B = stays_BS.sum(1).cpu()
+            slots_BS = _in_order(stays_BS, kept_B)
+            caches = [kv.keep_slots(slots_BS, kept_B, positions) for kv in state.caches]
         else:
-            stay, used_B = self._staying(state.kv.used_B, ended_B, importance)
-            caches = [kv.keep_slots(stay, used_B, positions) for kv in state.caches]
+            caches = self._kept_by_head(state, positions, importance)
         return dataclasses.replace(state.with_caches(*caches), left_B=torch.where(ended_B, self.segment, state.left_B))
 
-    def _staying(
-        self, used_B: Tensor, ended_B: Tensor, importance: Tensor | Sequence[Tensor]
-    ) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
-        """The slots that stay, in their order, in the form of `importance`; and how many of every row."""
-        parts = [importance] if isinstance(importance, Tensor) else list(importance)
-        used_B, ended_B = (x.to(parts[0].device) for x in (used_B, ended_B))
-        stay = [self._stays(part, used_B, ended_B) for part in parts]
-        used = [part.sum(-1).flatten(1) if part.dim() > 2 else part.sum(-1)[:, None] for part in stay]
-        counts = torch.cat(used, dim=1)
-        if bool((counts != counts[:, :1]).any()):
-            raise UserError("Heads and layers must keep equally many slots: give none of them minus infinity alone.")
-        counts = counts.cpu()
-        slots = tuple((~part).int().argsort(dim=-1, stable=True)[..., : int(counts.max())] for part in stay)
-        return slots[0] if isinstance(importance, Tensor) else slots, counts[:, 0]
+    def _kept_by_head(self, state: L, positions: Positions, importance: Sequence[Tensor]) -> list[KV]:
+        """The caches with the slots that stay by `importance_BKS` of every layer.
+
+        All heads keep as many as there is room for, so that nobody waits for a device to say how many these are.
+        """
+        ended_B, used_B = state.left_B == 0, state.kv.used_B
+        kept_B = torch.where(ended_B, used_B.clamp(max=self.keep_first + self.keep_last), used_B)
+        if torch.equal(kept_B, used_B):
+            return list(state.caches)
+        device = importance[0].device
+        used_B, ended_B = used_B.to(device), ended_B.to(device)
+        finite = (part.clamp(min=torch.finfo(part.dtype).min) for part in importance)
+        slots = tuple(_in_order(self._stays(part, used_B, ended_B), kept_B) for part in finite)
+        return [kv.keep_slots(slots, kept_B, positions) for kv in state.caches]
 
     def _stays(self, importance: Tensor, used_B: Tensor, ended_B: Tensor) -> Tensor:
         """Which slots stay (bool), of the shape of `importance`: `(B, S)`, or `(B, K, S)`."""
@@ -236,7 +240,7 @@ class LocalCache:
         real = slot_S < used_B.view(per_row)
         first = slot_S < self.keep_first
         ranked = importance.masked_fill(first, float("inf")).masked_fill(~real, float("-inf"))
-        best = ranked.topk(min(self.keep_first + self.keep_last, len(slot_S)), dim=-1).indices
+        best = ranked.argsort(dim=-1, descending=True, stable=True)[..., : self.keep_first + self.keep_last]
         chosen = torch.zeros_like(real.expand_as(importance)).scatter(-1, best, True) & (ranked > float("-inf"))
         return torch.where(ended_B.view(per_row), chosen, real)
 
@@ -287,6 +291,11 @@ class _Beside(Generic[L]):
         state = state.with_caches(*(kv.reserve(len(steps_T), states.MOST) for kv in state.caches))
         hidden_BTC, readers = self.forward(state, tokens_BT, layout)
         return hidden_BTC, state.with_caches(*(reader.side_by_side() for reader in readers))
+
+
+def _in_order(stays: Tensor, kept_B: Tensor) -> Tensor:
+    """The slots that stay of every row, or of every row and head, in their order; `kept_B` says how many they are."""
+    return (~stays).int().argsort(dim=-1, stable=True)[..., : int(kept_B.max())]
 
 
 def reserved(kv: KV, lengths_B: Tensor, left_B: Tensor) -> KV:

@@ -40,14 +40,15 @@ class SegmentMethod(BlockMethod[C, L]):
     def importance(self, state: L) -> Tensor | Sequence[Tensor] | None:
         """How important every slot of the cache is at a segment's end; the `keep_last` most important stay in order.
 
-        The `keep_first` first slots stay whatever their importance, and minus infinity drops a slot where there would
-        be room for it. The newest slots are the most important ones when there is no importance (None).
+        The `keep_first` first slots stay whatever their importance, and of equally important ones the earlier. The
+        newest slots are the most important ones when there is no importance (None).
 
         Args:
             state: with all tokens of the segment in its cache.
 
         Returns:
-            `importance_BS` for all layers and heads, or `importance_BKS` of every layer; padding is ignored.
+            `importance_BS` for all layers and heads, in which minus infinity drops a slot where there would be room
+            for it; or `importance_BKS` of every layer, by which all heads keep equally many. Padding is ignored.
         """
         return None
 
@@ -78,14 +79,17 @@ class SegmentMethod(BlockMethod[C, L]):
         """
         return self.local.cut_back(state, self.backbone, self.importance(state))
 
+    def placed_for(self, ahead: Lengths | None) -> Lengths | None:
+        """The lengths with which a segment ends; only segments that start cold are placed for what is ahead."""
+        return ahead if self.capabilities.segment else None
+
     def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> L:
         """An empty state."""
-        empty = self.local.empty(self.network, batch_size, ahead if self.capabilities.segment else None)
-        return self.begin(empty, ahead)
+        return self.begin(self.local.empty(self.network, batch_size, self.placed_for(ahead)), ahead)
 
     def first_segment(self, ahead: Lengths | None) -> int:
-        """Tokens of the first segment; only segments that start cold are placed for what is ahead."""
-        return self.local.first_segment(ahead if self.capabilities.segment else None)
+        """Tokens of the first segment."""
+        return self.local.first_segment(self.placed_for(ahead))
 
     def room(self, state: L) -> Tensor:
         """Up to the end of the segment, or until tokens in view are packed."""

@@ -23,6 +23,8 @@ LOOKS: dict[str, tuple[str, str]] = {
     "closed-book": ("#999999", "X"),
     "sliding": ("#0072B2", "^"),
     "sinks": ("#56B4E9", "v"),
+    "snapkv": ("#CC6677", "+"),
+    "h2o": ("#88CCEE", "1"),
     "retrieval": ("#009E73", "D"),
     "longmem": ("#D55E00", "P"),
     "memtrm": ("#999933", "<"),
