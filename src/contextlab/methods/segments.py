@@ -62,7 +62,7 @@ class SegmentMethod(BlockMethod[C, L]):
 
     def reader(self, state: L, layout: Layout) -> CacheReader:
         """The attention of one pass."""
-        return CacheReader(self.backbone, state.kv, layout)
+        return CacheReader(self.network, state.kv, layout)
 
     def forward(self, state: L, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[Appended]]:
         """`hidden_BTC` of tokens that follow a state, and what has been appended to its caches."""
@@ -76,7 +76,7 @@ class SegmentMethod(BlockMethod[C, L]):
             state: after all tokens of the segment, before anything is cut back.
             ended_B: bool.
         """
-        return self.local.cut_back(state, self.backbone, self.importance(state))
+        return self.local.cut_back(state, self.network, self.importance(state))
 
     def start(self, batch_size: int = 1, *, ahead: Lengths | None = None) -> L:
         """An empty state."""
