@@ -17,6 +17,7 @@ METHODS = (
     "window",
     "sliding",
     "sinks",
+    "selfextend",
     "retrieval",
     "longmem",
     "evalm",

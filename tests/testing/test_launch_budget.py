@@ -25,6 +25,7 @@ OTHER: dict[str, dict[str, float]] = {
     "full": {"block": 1.1, "token": 1.1},
     "retrieval": {"block": 3.0},  # it encodes a block and looks up its chunks for every query
     "longmem": {"block": 3.0},  # its side network runs beside the backbone
+    "drop": {"block": 3.0},  # it reads a second time what stays of a block
     "ultragist": {"block": 3.0},  # a block has several windows, of which each is a pass of its own
 }
 MORE = 1.01
@@ -34,6 +35,7 @@ UNCOUNTED = {
     "hso": "it computes gradients while it reads",
     "dynamic-eval": "it computes gradients while it reads",
     "finetune": "it computes gradients while it reads",
+    "bm25": "it searches on the host, and reads what was found anew",
 }
 COUNTED = [name for name in built_in() if name not in UNCOUNTED]
 Rows = dict[str, dict[str, Any]]
