@@ -35,8 +35,11 @@ BLOCK, BEFORE, BEYOND, DECODED = 1024, 3072, 100, 2
 """Tokens of a block, before it, between it and those that are decoded, and decoded ones."""
 PLAIN = "transformers"
 WITH_GRADIENTS = "computes gradients while it reads"
-UNCOUNTED = {"least-squares": "writes as many tokens as a chunk has after it, each in a pass of its own"}
-"""Methods whose block is as many passes as it has tokens."""
+UNCOUNTED = {
+    "least-squares": "writes as many tokens as a chunk has after it, each in a pass of its own",
+    "bm25": "searches on the host, and reads what was found anew",
+}
+"""Methods whose block or token is no single pass."""
 
 Read = Callable[[Tensor], None]
 Choose = Callable[[], Tensor]

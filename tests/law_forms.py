@@ -12,6 +12,9 @@ from contextlab.testing import laws
 
 AROUND = ("counting", "threads")
 """Laws of what stands around a method."""
+ROTARY_ALONE = ("selfextend",)
+"""Registered methods that refuse models without rotary positions."""
+WITHOUT_ROTARY = ("tiny-gpt2", "tiny-opt")
 PARTS = [pytest.param(False, id="within"), pytest.param(True, id="around", marks=pytest.mark.slow)]
 """Values of the parameter `around` of a test."""
 
@@ -28,3 +31,8 @@ def broken(make: laws.Make, *families: str, around: bool = False) -> dict[tuple[
     assert cases
     details = {(case.law, case.label): case.broken(make) for case in cases}
     return {name: detail for name, detail in details.items() if detail is not None}
+
+
+def fits(name: str, family: str) -> bool:
+    """Whether a registered method, or a form of one (`NAME, form`), takes a family of models."""
+    return name.partition(",")[0] not in ROTARY_ALONE or family not in WITHOUT_ROTARY

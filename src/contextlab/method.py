@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
@@ -274,8 +274,14 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
         for start in range(0, len(prompts), together):
             part = prompts[start : start + together]
             rows = state if state.batch_size == len(part) else state.fork(len(part))
-            written += writer.write(len(part), _Continuation(self, rows, part))
+            written += writer.write(len(part), self.continuation(rows, part))
         return written
+
+    def continuation(self, state: S, prompts: Sequence[Sequence[int]]) -> Callable[[Tensor | None], Tensor]:
+        """The function `chosen_B` to `logprobs_BV` with which `generate` continues every row of a state after its
+        prompt: at first after no token, then after one more of every row.
+        """
+        return _Continuation(self, state, prompts)
 
     @calls.checked("next_logprobs")
     @torch.no_grad()

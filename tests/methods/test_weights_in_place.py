@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from law_forms import fits
 
 from contextlab import registry
 from contextlab.backbone import load
 
+NORMS = {"tiny-gpt2": "transformer.ln_f", "tiny-llama": "model.norm"}
+"""The last norm of a model by its name."""
 LEARNED = {"longmem": "side", "evalm": "summaries", "generative-adapter": "generator"}
 
 
@@ -33,11 +36,11 @@ def test_digest_training_and_baseline_follow_the_weights(name: str) -> None:
 
 @pytest.mark.parametrize("name", registry.methods())
 def test_the_first_prediction_is_that_of_the_weights_as_they_are(name: str) -> None:
-    backbone = load("tiny-gpt2", device="cpu")
+    backbone = load(next(family for family in NORMS if fits(name, family)), device="cpu")
     method = registry.method_class(name)(backbone)
     before, digest = method.start().pending_BC.clone(), backbone.digest
     with torch.no_grad():
-        backbone.model.transformer.ln_f.weight.mul_(2)
+        backbone.model.get_submodule(NORMS[backbone.name]).weight.mul_(2)
     assert backbone.digest != digest
     assert not torch.equal(backbone.bos_hidden_C, before[0])
     if name == "trime":  # whose state has a representation behind it

@@ -19,6 +19,7 @@ METHODS = (
     "sinks",
     "snapkv",
     "h2o",
+    "selfextend",
     "retrieval",
     "longmem",
     "evalm",

@@ -27,6 +27,7 @@ OTHER: dict[str, dict[str, float]] = {
     "snapkv": {"block": 3.0},  # it scores tokens by attention that a fused kernel does not give, and moves keys by head
     "h2o": {"block": 3.0},  # the same
     "longmem": {"block": 3.0},  # its side network runs beside the backbone
+    "drop": {"block": 3.0},  # it reads a second time what stays of a block
     "ultragist": {"block": 3.0},  # a block has several windows, of which each is a pass of its own
 }
 MORE = 1.01
@@ -36,6 +37,7 @@ UNCOUNTED = {
     "hso": "it computes gradients while it reads",
     "dynamic-eval": "it computes gradients while it reads",
     "finetune": "it computes gradients while it reads",
+    "bm25": "it searches on the host, and reads what was found anew",
 }
 COUNTED = [name for name in built_in() if name not in UNCOUNTED]
 Rows = dict[str, dict[str, Any]]

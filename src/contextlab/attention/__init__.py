@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlab.attention.cache import KV, Allocate, Buffers, Growth, after, empty_kv
 from contextlab.attention.reader import CacheReader, Layout, sdpa
 from contextlab.attention.recomputing import recomputing
-from contextlab.attention.rotary import Positions, per_head, rotate
+from contextlab.attention.rotary import Positions, Rotary, per_head, rotate, signed
 from contextlab.attention.seam import (
     Anatomy,
     Attend,
@@ -30,6 +30,7 @@ __all__ = [
     "Growth",
     "Layout",
     "Positions",
+    "Rotary",
     "after",
     "anatomy",
     "attending",
@@ -44,5 +45,6 @@ __all__ = [
     "sdpa",
     "seam",
     "share_use",
+    "signed",
     "skip_rotation",
 ]

@@ -42,6 +42,12 @@ def rotate(x: Tensor, rotary: Rotary | None) -> Tensor:
     return torch.addcmul(x * cos, x.roll(width // 2, dims=-1), sin)
 
 
+def signed(cos: Tensor, sin: Tensor) -> Rotary:
+    """Cosine and sine of transformers `(..., T, D)` in the form of `rotate`."""
+    half = sin.shape[-1] // 2
+    return cos, torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+
+
 def per_head(positions: Positions, position_BT: Tensor, dtype: torch.dtype | None = None) -> Rotary | None:
     """The encoding of positions for `rotate` of `x_BKTD`; one row for all where the rows are equal.
 

@@ -6,6 +6,7 @@ from contextlab.backbone.loading import compute_device, known, load, load_tokeni
 from contextlab.backbone.low_rank import Linear, UpdatedBackbone, linear_layers
 from contextlab.backbone.own import OwnBackbone
 from contextlab.backbone.projections import KeyValueProjections
+from contextlab.backbone.stretched import Rope, StretchedBackbone, check_rotary
 from contextlab.backbone.toys import PAPER_POSITIONS, PAPER_SHAPES, PAPER_VOCABULARY, REFUSED, TINY
 from contextlab.backbone.wrapper import Backbone
 from contextlab.tensors import versions, weights_digest
@@ -20,7 +21,10 @@ __all__ = [
     "KeyValueProjections",
     "Linear",
     "OwnBackbone",
+    "Rope",
+    "StretchedBackbone",
     "UpdatedBackbone",
+    "check_rotary",
     "compute_device",
     "known",
     "linear_layers",

@@ -188,8 +188,7 @@ class Backbone:
         cos, sin = module(torch.empty(0, device=positions.device), positions)
         if self.rotary_scale != 1:
             cos, sin = cos / self.rotary_scale, sin / self.rotary_scale
-        half = sin.shape[-1] // 2
-        return cos, torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+        return attention.signed(cos, sin)
 
     @property
     def rotary_scale(self) -> float:

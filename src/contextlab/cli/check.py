@@ -39,37 +39,42 @@ def check(
     dispatch.forced_form()  # refuses one that does not exist
     named = naming.single(method).as_initialised()
     make = (lambda backbone: named.kind(backbone, named.config)) if named.config.changed() else named.kind
-    _check_size(method, make)
-    results = laws.check(make)
+    refused = _refused(method, make)
+    results = laws.check(make, tuple(family for family in laws.FAMILIES if family not in refused))
     passed = all(result.passed for result in results)
     if as_json:
         print(json.dumps({"method": method, "passed": passed, "laws": [dataclasses.asdict(r) for r in results]}))
     else:
-        _print(method, results)
+        _print(method, results, refused)
     if not passed:
         raise typer.Exit(1)
 
 
-def _check_size(method: str, make: Make) -> None:
-    """Refuse settings that no small model has room for, as layers that it lacks.
+def _refused(method: str, make: Make) -> dict[str, UserError]:
+    """The families that a method refuses, as one that needs rotary positions, and why.
 
     Raises:
-        UserError: with the reason.
+        UserError: when it refuses all small models, as for layers that they lack.
     """
     from contextlab import backbone
     from contextlab.testing.laws import FAMILIES
 
+    refused = dict[str, UserError]()
     for family in FAMILIES:
         try:
             make(backbone.load(family, device="cpu"))
         except UserError as error:
-            raise UserError(
-                f"The laws are checked on small models, which {method} does not fit ({error}): check it with other "
-                "settings."
-            ) from error
+            refused[family] = error
+    if len(refused) == len(FAMILIES):
+        reason = refused[FAMILIES[0]]
+        raise UserError(
+            f"The laws are checked on small models, which {method} does not fit ({reason}): check it with other "
+            "settings."
+        ) from reason
+    return refused
 
 
-def _print(method: str, results: list[LawResult]) -> None:
+def _print(method: str, results: list[LawResult], refused: dict[str, UserError]) -> None:
     from rich.table import Table
 
     from contextlab.testing.parts import LENGTH
@@ -84,6 +89,8 @@ def _print(method: str, results: list[LawResult]) -> None:
     failed = [result for result in results if not result.passed]
     for result in failed:
         screen.print(f"{result.law} ({result.family}): {result.detail}")
+    for family, reason in refused.items():
+        screen.print(f"Not checked on {family}: {reason}")
     seconds = sum(result.seconds for result in results)
     screen.print(f"{len(results) - len(failed)} of {len(results)} hold, {seconds:.1f} s.")
     screen.print(

@@ -82,10 +82,18 @@ C = TypeVar("C", bound=LowRankConfig)
 class LowRankMethod(SegmentMethod[C, LocalState]):
     """A method that keeps a cache and nothing else, with a low-rank update to learn where `rank` says so."""
 
-    def __init__(self, backbone: Backbone, config: C | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: C | None = None, network: Backbone | None = None) -> None:
+        """Build it.
+
+        Args:
+            backbone: stays as it is.
+            config: settings.
+            network: what reads and is updated, where that is a model around the backbone's weights.
+        """
         super().__init__(backbone, config)
+        self.network = network or backbone
         if self.config.rank:
-            self.network = updated = self.config.updated(backbone)
+            self.network = updated = self.config.updated(self.network)
             self.head_alone = self.config.rank != "full"
             self.learns(updated.updates, self.config.weights)
         elif self.config.weights not in CHOICES:
@@ -93,7 +101,7 @@ class LowRankMethod(SegmentMethod[C, LocalState]):
 
     def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Forward passes over what the cache holds."""
-        model = Model.of(self.backbone)
+        model = Model.of(self.network)
         if model is None:
             return None
         return ForgettingFormula(model, self.local, self.first_segment(ahead), self.config.update_flops(self.learned))

@@ -63,7 +63,7 @@ class SegmentMethod(BlockMethod[C, L]):
 
     def reader(self, state: L, layout: Layout) -> CacheReader:
         """The attention of one pass."""
-        return CacheReader(self.backbone, state.kv, layout)
+        return CacheReader(self.network, state.kv, layout)
 
     def forward(self, state: L, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[Appended]]:
         """`hidden_BTC` of tokens that follow a state, and what has been appended to its caches."""
@@ -77,7 +77,7 @@ class SegmentMethod(BlockMethod[C, L]):
             state: after all tokens of the segment, before anything is cut back.
             ended_B: bool.
         """
-        return self.local.cut_back(state, self.backbone, self.importance(state))
+        return self.local.cut_back(state, self.network, self.importance(state))
 
     def placed_for(self, ahead: Lengths | None) -> Lengths | None:
         """The lengths with which a segment ends; only segments that start cold are placed for what is ahead."""

@@ -1,0 +1,73 @@
+"""The cost of text retrieval by arithmetic: that of full attention to what is in view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contextlab.accounting.formulas import COUNT, Model
+from contextlab.formula import Formula, Row, total
+from contextlab.method import Lengths
+from contextlab.methods.bm25.config import View
+
+TOKEN_BYTES = 4
+
+
+class BM25Formula(Formula):
+    """Nothing is computed until something is predicted.
+
+    Args:
+        model: sizes of the backbone.
+        full: the formula of full attention.
+        view: what is in view.
+        ahead: of the text's start.
+    """
+
+    def __init__(self, model: Model, full: Formula, view: View, ahead: Lengths | None) -> None:
+        self.model, self.full, self.view = model, full, view
+        self.first = view.first(ahead.context if ahead else 0)
+
+    def read(self, rows: Sequence[Row], *, logprobs: bool) -> int | None:
+        """All that is in view, anew after every search."""
+        flops, open_rows = list[int | None](), list(rows) if logprobs else []
+        while any(row.tokens for row in open_rows):
+            used = [self._used(row.before) if row.tokens else 0 for row in open_rows]
+            taken = [min(row.tokens, self.view.room(row.before, self.first)) for row in open_rows]
+            flops.append(self._open(used))
+            flops.append(self.full.read([Row(*pair) for pair in zip(used, taken, strict=True)], logprobs=True))
+            pairs = zip(open_rows, taken, strict=True)
+            open_rows = [Row(row.before + count, row.tokens - count) for row, count in pairs]
+        return total(flops)
+
+    def score(self, before: int, candidates: Sequence[int]) -> int | None:
+        """All candidates after one view where no search is inside of them."""
+        if not 0 < max(candidates, default=0) <= self.view.room(before, self.first):
+            return super().score(before, candidates)
+        used = self._used(before)
+        return total([self._open([used]), self.full.score(used, candidates)])
+
+    def predict(self, befores: Sequence[int]) -> int | None:
+        """What is in view, and a projection onto the vocabulary for every row."""
+        used = [self._used(before) for before in befores]
+        return total([self._open(used), self.full.predict(used)])
+
+    def state_bytes(self, length: int) -> int:
+        """Bytes of the tokens, of the hidden state after BOS, and of two counts."""
+        return TOKEN_BYTES * length + self.model.hidden_bytes + 2 * COUNT
+
+    def _beside_each_other(self, before: int, prompts: Sequence[int], count: int) -> int | None:
+        """Rows that read on token by token, each anew after a search."""
+        flops, ends = list[int | None](), [before + length for length in prompts]
+        for step in range(count):
+            anew = [end for end in ends if not step or self.view.searched(end, self.first) == end]
+            others = [end for end in ends if end not in anew]
+            flops.append(self._open([self._used(end) for end in anew]))
+            flops.append(self.full.read([Row(self._used(end - 1), 1) for end in others], logprobs=False))
+            flops.append(self.full.predict([self._used(end) for end in ends]))
+            ends = [end + 1 for end in ends]
+        return total(flops)
+
+    def _used(self, position: int) -> int:
+        return self.view.used(position, self.first)
+
+    def _open(self, used: Sequence[int]) -> int | None:
+        return self.full.read([Row(0, tokens) for tokens in used], logprobs=False)
