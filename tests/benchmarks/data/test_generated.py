@@ -14,7 +14,7 @@ from contextlab.errors import UserError
 SETTINGS = {"task": "toy", "split": "512", "seed": 0}
 
 
-class Toy(generated.Generator):
+class Toy(generated.ReadingGenerator):
     made = 0
 
     def readings(self) -> Iterator[Reading]:

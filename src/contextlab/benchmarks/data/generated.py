@@ -38,7 +38,7 @@ class GeneratedFile:
     problem: str = ""
 
 
-class Generator:
+class ReadingGenerator:
     """Makes readings; its module, and the modules that it lists, are part of what the texts depend on."""
 
     modules: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ def folder() -> Path:
     return cache_dir() / "generated"
 
 
-def dataset(settings: Settings, generator: Generator, note: str) -> Dataset:
+def dataset(settings: Settings, generator: ReadingGenerator, note: str) -> Dataset:
     """The stored readings of these settings, which are made and stored where there are none.
 
     Args:

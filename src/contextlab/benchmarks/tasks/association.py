@@ -171,7 +171,7 @@ class Association(SizedTask):
         return AnswerProtocol(prompts, Options(context), {"accuracy": names_only}, by="depth")
 
 
-class _Texts(generated.Generator):
+class _Texts(generated.ReadingGenerator):
     """Texts with four facts, at four depths."""
 
     modules = (noises.__name__,)

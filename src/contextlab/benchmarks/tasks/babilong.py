@@ -117,7 +117,7 @@ class BABILong(SizedTask):
         )
 
 
-class _Samples(generated.Generator):
+class _Samples(generated.ReadingGenerator):
     """Texts with the questions of several tasks, in turns."""
 
     modules = (noises.__name__, babi.__name__)

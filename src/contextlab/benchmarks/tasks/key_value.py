@@ -161,7 +161,7 @@ class KeyValue(SizedTask):
         return generated.dataset(settings, _Generated(self, split, keys), note)
 
 
-class _Generated(generated.Generator):
+class _Generated(generated.ReadingGenerator):
     """Records of random pairs."""
 
     def __init__(self, task: KeyValue, split: str, keys: int) -> None:

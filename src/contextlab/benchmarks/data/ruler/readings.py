@@ -34,7 +34,7 @@ class Material:
     corpora: Mapping[str, Corpus] = dataclasses.field(default_factory=dict)
 
 
-class Samples(generated.Generator):
+class Samples(generated.ReadingGenerator):
     """The readings of some variants, in turns, so that the first ones are of all variants.
 
     Args:
