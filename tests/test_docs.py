@@ -92,7 +92,7 @@ def test_every_task_has_a_page_with_the_same_headings(name):
 def test_commands_shown_name_options_that_exist(page, capsys):
     shown = set(
         re.findall(
-            r"contextlab (bench|train|ls|check|table|plot|page|cost|diff|reproduce|doctor)((?: [^\n`|]*)?)",
+            r"contextlab (bench|train|ls|check|table|length|plot|page|cost|diff|reproduce|doctor)((?: [^\n`|]*)?)",
             text(page),
         )
     )
