@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.answers import QuestionProtocol
 
 
-class Needle(NamedTuple):
+class AssociatedFact(NamedTuple):
     """A fact about `{name}`, the question that shares no content word with it, and the question in its own words."""
 
     fact: str
@@ -37,62 +37,62 @@ class Needle(NamedTuple):
 
 
 NEEDLES = (
-    Needle(
+    AssociatedFact(
         "{name} has painted the Golden Gate Bridge twice.",
         "Who has worked in San Francisco?",
         "Who has painted the Golden Gate Bridge twice?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} sells postcards below the Eiffel Tower.",
         "Who earns money in Paris?",
         "Who sells postcards below the Eiffel Tower?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} climbed Mount Fuji in a single night.",
         "Who has travelled to Japan?",
         "Who climbed Mount Fuji in a single night?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} took photographs of the pyramids at Giza.",
         "Who has been to Egypt?",
         "Who took photographs of the pyramids at Giza?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} keeps seven hives behind the barn.",
         "Who harvests honey?",
         "Who keeps seven hives behind the barn?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} injects insulin before each meal.",
         "Who suffers from diabetes?",
         "Who injects insulin before each meal?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} drills teeth and fills cavities.",
         "Who is a dentist?",
         "Who drills teeth and fills cavities?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} lands a Boeing on short runways.",
         "Who is a pilot?",
         "Who lands a Boeing on short runways?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} reads Braille with both hands.",
         "Who is blind?",
         "Who reads Braille with both hands?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} has a daughter in primary school.",
         "Who is a parent?",
         "Who has a daughter in primary school?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} plays second violin in the opera.",
         "Who is a musician?",
         "Who plays second violin in the opera?",
     ),
-    Needle(
+    AssociatedFact(
         "{name} bakes rolls and loaves before sunrise.",
         "Whom would you ask for fresh bread?",
         "Who bakes rolls and loaves before sunrise?",
