@@ -14,7 +14,7 @@ from contextlab.benchmarks.data.questions import estimated_tokens
 from contextlab.benchmarks.data.ruler import documents, variables
 from contextlab.benchmarks.data.ruler.documents import Documents
 from contextlab.benchmarks.data.ruler.extraction import CommonWords, FrequentWords
-from contextlab.benchmarks.data.ruler.needles import DEPTHS, Essay, Needles, needle
+from contextlab.benchmarks.data.ruler.needles import DEPTHS, EssayHaystack, Needles, needle
 from contextlab.benchmarks.data.ruler.readings import Material, Samples
 from contextlab.benchmarks.data.ruler.sizing import NEAR, most_units
 from contextlab.benchmarks.data.ruler.variables import Variables
@@ -244,7 +244,7 @@ def test_own_documents_are_there_once_and_no_other_document_answers_otherwise(na
 
 
 def test_related_documents_come_before_all_others() -> None:
-    corpus = documents.Corpus(tuple("abcdefgh"), (documents.Asked("?", ("a",), (0,), (3, 4, 5)),))
+    corpus = documents.DocumentCorpus(tuple("abcdefgh"), (documents.Asked("?", ("a",), (0,), (3, 4, 5)),))
     for units in range(1, 9):
         sample = Documents(variant("qa_1"), corpus, corpus.questions[0], "x")
         held = set(re.findall(r"Document \d+:\n(\w)", sample.prompt(units).context))
@@ -296,7 +296,7 @@ def test_a_needle_is_upstreams_sentence() -> None:
 
 
 def test_an_essay_begins_again_at_its_end() -> None:
-    text = Essay(["One two.", "Three."]).hiding(["N."], 7, random.Random(0))
+    text = EssayHaystack(["One two.", "Three."]).hiding(["N."], 7, random.Random(0))
     assert text.replace("N.", "").split() == ["One", "two.", "Three.", "One", "two.", "Three.", "One"]
 
 

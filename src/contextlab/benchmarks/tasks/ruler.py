@@ -17,7 +17,7 @@ import pydantic
 
 from contextlab.benchmarks.data import generated
 from contextlab.benchmarks.data.ruler import documents, hotpotqa, words
-from contextlab.benchmarks.data.ruler.documents import Corpus
+from contextlab.benchmarks.data.ruler.documents import DocumentCorpus
 from contextlab.benchmarks.data.ruler.readings import Material, Samples
 from contextlab.benchmarks.data.ruler.variants import NAMES, variant
 from contextlab.benchmarks.data.sample import story
@@ -155,7 +155,7 @@ class Ruler(SizedTask):
         sentences = _sentences(" ".join(text.split()[: self.config.tokens]))
         return [(sentences, Origin(f"haystack: {what} in place of the essays", _digest(sentences)))]
 
-    def _corpora(self, names: Sequence[str], root: Path) -> dict[str, tuple[Corpus, Origin]]:
+    def _corpora(self, names: Sequence[str], root: Path) -> dict[str, tuple[DocumentCorpus, Origin]]:
         """Documents and questions of the variants that ask about documents."""
         corpora = {}
         tales = functools.cache(lambda: documents.stories(self.config.tokens))

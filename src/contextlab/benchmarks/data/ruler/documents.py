@@ -36,7 +36,7 @@ class Asked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Corpus:
+class DocumentCorpus:
     """Documents with questions about them."""
 
     documents: tuple[str, ...]
@@ -53,7 +53,7 @@ class Documents:
         identity: what all that is drawn follows from.
     """
 
-    def __init__(self, form: Variant, corpus: Corpus, question: Asked, identity: str) -> None:
+    def __init__(self, form: Variant, corpus: DocumentCorpus, question: Asked, identity: str) -> None:
         self._form, self._documents, self._question, self._identity = form, corpus.documents, question, identity
         draw, taken = generator(identity, "documents"), {*question.own, *question.related, *question.barred}
         related = [number for number in question.related if number not in question.barred]
@@ -72,7 +72,7 @@ class Documents:
         return filled(self._form, "\n\n".join(texts), self._question.answers, query=self._question.text)
 
 
-def of_articles(articles: Sequence[Sequence[Passage]]) -> Corpus:
+def of_articles(articles: Sequence[Sequence[Passage]]) -> DocumentCorpus:
     """Passages in articles: those of the same article are related."""
     documents = tuple(dict.fromkeys(passage.text for article in articles for passage in article))
     numbers = {text: number for number, text in enumerate(documents)}
@@ -83,7 +83,7 @@ def of_articles(articles: Sequence[Sequence[Passage]]) -> Corpus:
             own = numbers[passage.text]
             related = tuple(number for number in members if number != own)
             questions += [Asked(asked.text, asked.answers, (own,), related) for asked in passage.questions]
-    return Corpus(documents, tuple(questions))
+    return DocumentCorpus(documents, tuple(questions))
 
 
 def stories(tokens: int) -> list[Story]:
@@ -91,7 +91,7 @@ def stories(tokens: int) -> list[Story]:
     return [story(STORY_WORDS, STORY_SEED, index) for index in range(max(200, tokens // 100))]
 
 
-def of_stories(tales: Sequence[Story]) -> Corpus:
+def of_stories(tales: Sequence[Story]) -> DocumentCorpus:
     """Questions about what a generated story says."""
     said = _said(tales)
     questions = [
@@ -99,12 +99,12 @@ def of_stories(tales: Sequence[Story]) -> Corpus:
         for number, tale in enumerate(tales)
         for fact in tale.facts
     ]
-    return Corpus(_texts(tales), tuple(questions))
+    return DocumentCorpus(_texts(tales), tuple(questions))
 
 
-def of_two_stories(tales: Sequence[Story]) -> Corpus:
+def of_two_stories(tales: Sequence[Story]) -> DocumentCorpus:
     """Questions that need what two stories say: what one promises to a person, and what that person hides."""
-    return Corpus(_texts(tales), tuple(_joined(tales)))
+    return DocumentCorpus(_texts(tales), tuple(_joined(tales)))
 
 
 def _joined(tales: Sequence[Story]) -> Iterator[Asked]:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.ruler.documents import Asked, Corpus
+from contextlab.benchmarks.data.ruler.documents import Asked, DocumentCorpus
 from contextlab.benchmarks.data.sources import field, json_file, texts
 from contextlab.errors import UserError
 
 FOLDER, FILE = "hotpotqa", "hotpot_dev_distractor_v1.json"
 
 
-def read(path: Path) -> tuple[Corpus, str]:
+def read(path: Path) -> tuple[DocumentCorpus, str]:
     """All paragraphs and questions of a file, and its sha256.
 
     The two paragraphs that support an answer are a question's own; the other eight, written to distract, are related.
@@ -27,10 +27,10 @@ def read(path: Path) -> tuple[Corpus, str]:
         _question(record, f"Question {number} of {path}", documents)
         for number, record in enumerate(field({"records": records}, "records", list, str(path)), start=1)
     ]
-    return Corpus(tuple(documents), tuple(questions)), sha256
+    return DocumentCorpus(tuple(documents), tuple(questions)), sha256
 
 
-def note(corpus: Corpus) -> str:
+def note(corpus: DocumentCorpus) -> str:
     """The description of a file, for tables; no digest of it is published."""
     return proofs.unverified("HotpotQA's development set", len(corpus.questions), "question")
 

@@ -23,7 +23,7 @@ class Haystack(Protocol):
         """The text of so many units with the needles in it."""
 
 
-class Lines:
+class LineHaystack:
     """Lines with needles between them, at distinct places.
 
     Args:
@@ -42,7 +42,7 @@ class Lines:
         return "\n".join(text)
 
 
-class Essay:
+class EssayHaystack:
     """Sentences with needles between them, at depths that are drawn from 40.
 
     Args:
@@ -114,11 +114,13 @@ class Needles:
 
     def _haystack(self, name: str, essay: Sequence[str], of_key: str, used: set[str]) -> Haystack:
         if name == "essay":
-            return Essay(essay)
+            return EssayHaystack(essay)
         if name == "noise":
-            return Lines(itertools.repeat(content()["noise_sentence"]))
+            return LineHaystack(itertools.repeat(content()["noise_sentence"]))
         draw = generator(self._identity, "haystack")
-        return Lines(needle(self._kind, fresh(of_key, draw, used), drawn(self._kind, draw)) for _ in itertools.count())
+        return LineHaystack(
+            needle(self._kind, fresh(of_key, draw, used), drawn(self._kind, draw)) for _ in itertools.count()
+        )
 
 
 def _singular(form: Variant) -> Variant:

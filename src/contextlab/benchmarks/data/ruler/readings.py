@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from contextlab.benchmarks.data import generated
 from contextlab.benchmarks.data.ruler import extraction, variables
-from contextlab.benchmarks.data.ruler.documents import Asked, Corpus, Documents
+from contextlab.benchmarks.data.ruler.documents import Asked, DocumentCorpus, Documents
 from contextlab.benchmarks.data.ruler.extraction import CommonWords, FrequentWords
 from contextlab.benchmarks.data.ruler.needles import Needles
 from contextlab.benchmarks.data.ruler.sizing import most_units
@@ -31,7 +31,7 @@ class Material:
     """
 
     essay: Sequence[str] = ()
-    corpora: Mapping[str, Corpus] = dataclasses.field(default_factory=dict)
+    corpora: Mapping[str, DocumentCorpus] = dataclasses.field(default_factory=dict)
 
 
 class Samples(generated.ReadingGenerator):
@@ -77,7 +77,7 @@ class Samples(generated.ReadingGenerator):
             for form in self._variants:
                 yield self._reading(form, index, questions.get(form.name, iter(())))
 
-    def _shuffled(self, name: str, corpus: Corpus) -> Iterator[Asked]:
+    def _shuffled(self, name: str, corpus: DocumentCorpus) -> Iterator[Asked]:
         """The questions of a variant in an order that is drawn."""
         order = list(corpus.questions)
         generator(self._seed, name, "questions").shuffle(order)
