@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -210,15 +211,26 @@ def inputs_of_attention(backbone: Backbone, text_1T: Tensor) -> list[dict[str, A
     return inputs
 
 
+class Recorded(SnapKV):
+    """Remembers the states at the ends of segments, before anything is dropped."""
+
+    def __init__(self, backbone: Backbone, config: SnapKVConfig) -> None:
+        super().__init__(backbone, config)
+        self.states: list[ScoredState] = []
+
+    def importance(self, state: ScoredState) -> Sequence[Tensor]:
+        self.states.append(state)
+        return super().importance(state)
+
+
 @pytest.mark.parametrize(("window", "kernel", "keep"), [(8, 5, 30), (16, 1, 20), (3, 7, 50)])
 def test_snapkv_scores_and_keeps_what_kvpress_does(kvpress: ModuleType, window: int, kernel: int, keep: int) -> None:
     backbone, N = BACKBONES["tiny-llama"], 60
-    method = SnapKV(backbone, SnapKVConfig(N=N, keep=keep, window=window, kernel=kernel))
-    text_1T, read_states = tokens(N), []
+    method = Recorded(backbone, SnapKVConfig(N=N, keep=keep, window=window, kernel=kernel))
+    text_1T = tokens(N)
     press = kvpress.SnapKVPress(compression_ratio=1 - (keep + 0.5) / N, window_size=window, kernel_size=kernel)
-    method.importance = lambda state: read_states.append(state) or SnapKV.importance(method, state)
     state = read(method, text_1T)
-    (grown,) = read_states
+    (grown,) = method.states
     ours = SnapKV.importance(method, grown)
     for layer, inputs in enumerate(inputs_of_attention(backbone, text_1T)):
         module, hidden = backbone.model.model.layers[layer].self_attn, inputs["hidden_states"]
