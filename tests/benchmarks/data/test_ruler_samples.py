@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from contextlab.benchmarks.data.questions import estimated_tokens
 from contextlab.benchmarks.data.ruler import documents, variables
-from contextlab.benchmarks.data.ruler.documents import Documents
+from contextlab.benchmarks.data.ruler.documents import DocumentSample
 from contextlab.benchmarks.data.ruler.extraction import CommonWords, FrequentWords
 from contextlab.benchmarks.data.ruler.needles import DEPTHS, EssayHaystack, Needles, needle
 from contextlab.benchmarks.data.ruler.readings import Material, Samples
@@ -246,7 +246,7 @@ def test_own_documents_are_there_once_and_no_other_document_answers_otherwise(na
 def test_related_documents_come_before_all_others() -> None:
     corpus = documents.DocumentCorpus(tuple("abcdefgh"), (documents.Asked("?", ("a",), (0,), (3, 4, 5)),))
     for units in range(1, 9):
-        sample = Documents(variant("qa_1"), corpus, corpus.questions[0], "x")
+        sample = DocumentSample(variant("qa_1"), corpus, corpus.questions[0], "x")
         held = set(re.findall(r"Document \d+:\n(\w)", sample.prompt(units).context))
         assert len(held) == units
         assert "a" in held

@@ -92,7 +92,7 @@ class Parts:
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class Inputs(NamedTuple):
+class RecordInputs(NamedTuple):
     """What a reader knows beside a record.
 
     Attributes:
@@ -148,7 +148,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Any]]:
             yield where, parse_json(text, path, number)
 
 
-def _longbench(inputs: Inputs) -> Read:
+def _longbench(inputs: RecordInputs) -> Read:
     """LongBench: `context`, `input`, `answers`, in classification `all_classes`; `length` in words or characters."""
     asks = "input" in inputs.places
 
@@ -164,7 +164,7 @@ def _longbench(inputs: Inputs) -> Read:
     return read
 
 
-def _longbench_v2(inputs: Inputs) -> Read:
+def _longbench_v2(inputs: RecordInputs) -> Read:
     """LongBench v2: `context`, `question`, `choice_A` to `choice_D`; `answer` is a letter."""
     places = inputs.places
 
@@ -180,7 +180,7 @@ def _longbench_v2(inputs: Inputs) -> Read:
     return read
 
 
-def _infinitebench(inputs: Inputs) -> Read:
+def _infinitebench(inputs: RecordInputs) -> Read:
     """InfiniteBench: `context`, `input`, `answer`, in tasks with options `options`.
 
     As in upstream's code, an option is asked for by its letter, the call of a function stands in `input`, and a number
@@ -242,7 +242,7 @@ def _turns(record: SuiteRecord, session: Any) -> str:
     return "".join(f"\n\n{turn.text('role')}: {turn.text('content', empty=True).strip()}" for turn in turns)
 
 
-def _helmet_documents(inputs: Inputs) -> Read:
+def _helmet_documents(inputs: RecordInputs) -> Read:
     """HELMET's questions over passages: `question`, `answers`, `ctxs` with `title` and `text`, and a file of such.
 
     Demonstrations are two neighbours in that file, from a place that depends on the question.
@@ -283,7 +283,7 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
 
 
-def _loft(inputs: Inputs) -> Read:
+def _loft(inputs: RecordInputs) -> Read:
     """LOFT: `query_text`, `answers`, and of the collection `pid`, `title_text`, `passage_text`.
 
     Texts have the numbers of their places; in retrieval these are the answers. The context is the collection with the
@@ -329,7 +329,7 @@ def _loft(inputs: Inputs) -> Read:
     return read
 
 
-READERS: dict[str, Callable[[Inputs], Read]] = {
+READERS: dict[str, Callable[[RecordInputs], Read]] = {
     "longbench": _longbench,
     "longbench_v2": _longbench_v2,
     "infinitebench": _infinitebench,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contextlab.benchmarks.data.questions import sample_readings
-from contextlab.benchmarks.data.suite_records import LETTERS, READERS, Inputs, records
+from contextlab.benchmarks.data.suite_records import LETTERS, READERS, RecordInputs, records
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.prompts import PLACES
 
@@ -75,7 +75,7 @@ class SuiteTask:
 
 
 @dataclasses.dataclass(frozen=True)
-class Suite:
+class SuiteTable:
     """A suite of tasks.
 
     Attributes:
@@ -103,7 +103,7 @@ class Suite:
 
 
 @functools.cache
-def suite(name: str) -> Suite:
+def suite(name: str) -> SuiteTable:
     """The suite that a table of the package describes."""
     content = tomllib.loads((resources.files(__package__) / "suite_tables" / f"{name}.toml").read_text("utf-8"))
     known = {field.name for field in dataclasses.fields(SuiteTask)}
@@ -114,7 +114,7 @@ def suite(name: str) -> Suite:
         made = {f"{key}_{suffix}": tasks[key] for key in names}
         tasks |= {key: dataclasses.replace(task, name=key) for key, task in made.items()}
         groups[f"all_{suffix}"] = tuple(made)
-    return Suite(content["title"], content["default"], tuple(content["by"]), tasks, groups)
+    return SuiteTable(content["title"], content["default"], tuple(content["by"]), tasks, groups)
 
 
 def readings(task: SuiteTask, files: Sequence[Path]) -> tuple[Reading, ...]:
@@ -127,7 +127,7 @@ def readings(task: SuiteTask, files: Sequence[Path]) -> tuple[Reading, ...]:
     Raises:
         UserError: naming the record and the field that cannot be used.
     """
-    read = READERS[task.reader](Inputs(task.prompt, task.forms, [list(records(path)) for path in files[1:]]))
+    read = READERS[task.reader](RecordInputs(task.prompt, task.forms, [list(records(path)) for path in files[1:]]))
     contexts: dict[str, list[Question]] = {}
     asked: set[str] = set()
     for number, record in enumerate(records(files[0]), start=1):

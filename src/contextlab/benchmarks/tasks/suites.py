@@ -14,7 +14,7 @@ from contextlab.benchmarks.configs import ContextConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import sample_dataset
 from contextlab.benchmarks.data.sources import Location, locate
-from contextlab.benchmarks.data.suites import Suite, SuiteTask, readings, sample, suite
+from contextlab.benchmarks.data.suites import SuiteTable, SuiteTask, readings, sample, suite
 from contextlab.benchmarks.metrics.suites import check_installed
 from contextlab.benchmarks.prompts import Wording
 from contextlab.benchmarks.task import Control, Dataset
@@ -57,7 +57,7 @@ class SuiteTasks(NamesFiles):
     config: SuiteConfig
 
     @property
-    def suite(self) -> Suite:
+    def suite(self) -> SuiteTable:
         """What the table says."""
         return suite(self.name)
 

@@ -43,7 +43,7 @@ class DocumentCorpus:
     questions: tuple[Asked, ...]
 
 
-class Documents:
+class DocumentSample:
     """A sample with a question.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from contextlab.benchmarks.data import generated
 from contextlab.benchmarks.data.ruler import extraction, variables
-from contextlab.benchmarks.data.ruler.documents import Asked, DocumentCorpus, Documents
+from contextlab.benchmarks.data.ruler.documents import Asked, DocumentCorpus, DocumentSample
 from contextlab.benchmarks.data.ruler.extraction import CommonWords, FrequentWords
 from contextlab.benchmarks.data.ruler.needles import Needles
 from contextlab.benchmarks.data.ruler.sizing import most_units
@@ -110,7 +110,7 @@ class Samples(generated.ReadingGenerator):
             yield FrequentWords(form, identity, self._tokens)
         else:
             for question in questions:
-                yield Documents(form, self._material.corpora[form.name], question, identity)
+                yield DocumentSample(form, self._material.corpora[form.name], question, identity)
 
     def _length(self, form: Variant, sample: Sample, units: int) -> int:
         return self._count(sample.prompt(units).text) + form.new_tokens
