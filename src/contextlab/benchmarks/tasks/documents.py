@@ -32,7 +32,7 @@ class WrittenConfig(TurnsConfig):
     """How much is read and written.
 
     Attributes:
-        max_new_tokens: the most tokens of an answer.
+        max_new_tokens: most tokens of an answer.
     """
 
     max_new_tokens: pydantic.PositiveInt = 512

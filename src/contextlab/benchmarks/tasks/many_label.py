@@ -49,9 +49,9 @@ class ManyLabelConfig(Config):
     """Demonstrations and queries.
 
     Attributes:
-        tokens: the most tokens of demonstrations that are read.
+        tokens: the most tokens read of a text, which consists of demonstrations.
         shots: number of demonstrations; as many as fit when null.
-        samples: number of texts to classify; fewer, where the set has fewer.
+        samples: the most samples: texts to classify; fewer, where the set has fewer.
         together: number of texts that are classified after the same demonstrations (1 in HELMET).
         seed: of the draws of texts, demonstrations and numbers of labels.
         scoring: the number of the label is written (`write`, as in HELMET), or the numbers of all labels are ranked by

@@ -42,7 +42,7 @@ class MultiDocConfig(ContextConfig):
     """The questions that are asked.
 
     Attributes:
-        samples: number of questions, each with the passage at every position; fewer, where there are fewer.
+        samples: the most samples: questions, each with the passage at every position.
         seed: of the draws of questions and of other passages.
     """
 

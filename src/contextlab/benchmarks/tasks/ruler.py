@@ -57,8 +57,8 @@ class RulerConfig(Config):
     """How samples are made and asked.
 
     Attributes:
-        tokens: the limit of a prompt and its answer, in tokens of the backbone's own tokenizer.
-        samples: of each of the 13 tasks; 500 upstream.
+        tokens: the most tokens read of a text, with its prompt and answer, in the backbone's own tokens.
+        samples: the most samples: of each of the 13 tasks; 500 upstream.
         seed: of all that is drawn.
         haystack: of the tasks with needles: `noise`, `essay` or `needle`; their own when "".
         prompt: `plain` text; `chat`: context and question as one turn of the user, before the beginning of the answer;
