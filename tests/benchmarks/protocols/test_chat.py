@@ -10,8 +10,9 @@ from test_answers import EXACT, OTHER, OWN, PROMPTS, FakeMeter
 
 from contextlab import backbone as backbones
 from contextlab import registry
+from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.prompts import prompt, user_turn
-from contextlab.benchmarks.protocols.answers import AnswerProtocol
+from contextlab.benchmarks.protocols.answers import AnswerProtocol, RankProtocol
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
 
@@ -61,6 +62,15 @@ def test_the_bare_question_is_a_turn_after_the_plain_context() -> None:
     _, meter = put("chat-question")
     assert meter.read_texts == ["It is told. Once."]
     assert meter.prompts[0][0] == "[user] What is 0? [/]"
+
+
+def test_white_space_before_an_option_is_read_once() -> None:
+    backbone = backbones.load("tiny-llama", device="cpu")
+    protocol = RankProtocol(PROMPTS, Options(), wording="chat")
+    question = Question("1", "Who?", ("one",), ("one", "two"))
+    for text in ("Who? [/]", "Who? [/]\n", "Who? [/] \n\n"):
+        asked, *options = protocol.tokenise(backbone, "Once.", "\n\n" + text, question)
+        assert [backbone.decode(asked + option) for option in options] == [f"\n\n{text} one", f"\n\n{text} two"]
 
 
 def test_without_a_context_the_turn_is_whole() -> None:

@@ -237,6 +237,7 @@ class QuestionProtocol(Protocol):
             return self._sequences(meter, example, question, context)
         before, text = self._next_turn(meter.backbone, example.questions[number - 1], answer, question, context)
         _, *options = self.tokenise(meter.backbone, "", text, question)
+        text = text.rstrip() if options else text
         return [encode(before + text)[len(encode(before)) :], *options]
 
     def _next_turn(
@@ -363,7 +364,8 @@ class RankProtocol(QuestionProtocol):
                 f"The right answer of question '{question.id}' is not one of its options: correct the data."
             )
         options = (join(backbone, text, choice)[1] for choice in self.choices(question))
-        return [join(backbone, before, text)[1], *options]
+        asked = text.rstrip()  # white space after it is read with each option
+        return [join(backbone, before, asked)[1], *options]
 
     def length(self, question: Question, sequences: list[list[int]]) -> int:
         """The question and the longest option."""
