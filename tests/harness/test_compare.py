@@ -6,12 +6,13 @@ import pytest
 import torch
 
 import contextlab
+from contextlab.backbone import load
 from contextlab.benchmarks.examples import Question, Reading
-from contextlab.benchmarks.prompts import prompt
+from contextlab.benchmarks.prompts import Wording, prompt
 from contextlab.benchmarks.protocols.answers import document_protocol
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
-from contextlab.harness.compare import compare
+from contextlab.harness.compare import AskProtocol, compare
 from contextlab.harness.runner import warm_meter
 from contextlab.harness.side_by_side import LOGPROB
 from contextlab.method import Lengths
@@ -20,6 +21,13 @@ QUESTION = prompt("document-question").format(text="What is red?")
 TEXT = "The red key is in the box. " * 3
 QUESTIONS = ["Where is the key?", ("What is red?", "the key")]
 TINY = {"backbone": "tiny-llama", "device": "cpu", "max_new_tokens": 5}
+
+
+@pytest.mark.parametrize(("wording", "text"), [("plain", "Who?\nAnswer:"), ("chat", "Who? [/]\n")])
+def test_a_right_answer_follows_all_of_the_question(wording: Wording, text: str) -> None:
+    backbone = load("tiny-llama", device="cpu")
+    asked, answer = AskProtocol(wording, Options(), 5).tokenise(backbone, "", text, Question("1", "Who?", ("Ann",)))
+    assert backbone.decode(asked + answer) == text + (" Ann" if wording == "plain" else "Ann")
 
 
 def test_answers_and_costs_are_those_of_a_benchmark() -> None:

@@ -107,7 +107,9 @@ class AskProtocol(QuestionProtocol):
     def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone, then the right answer, if there is one."""
         space = " " if self.wording == "plain" else ""
-        answers = (join(backbone, text, space + answer)[1] for answer in question.answers)
+        # An answer is written after all of the text, the white space at its end included.
+        asked = len(backbone.encode(text))
+        answers = (backbone.encode(text + space + answer)[asked:] for answer in question.answers)
         return [join(backbone, before, text)[1], *answers]
 
     def length(self, question: Question, sequences: list[list[int]]) -> int:
