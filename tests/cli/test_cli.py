@@ -323,7 +323,7 @@ def test_check_fails_when_a_law_does(
         laws.LawResult("causality", "tiny-llama", True, "", 0.1),
         laws.LawResult("causality", "tiny-gpt2", passed, "" if passed else "token 3 [changed]", 0.1),
     ]
-    monkeypatch.setattr(laws, "check", lambda make: results if make.__name__ == "Counter" else [])
+    monkeypatch.setattr(laws, "check", lambda make, _families: results if make.__name__ == "Counter" else [])
     assert main(["check", COUNTER]) == (0 if passed else 1)
     out = capsys.readouterr().out
     assert ("FAILS" in out, "token 3 [changed]" in out) == (not passed, not passed)
@@ -338,7 +338,7 @@ def test_check_takes_a_method_with_its_settings(
 ) -> None:
     model = backbones.load("tiny-llama", device="cpu")
     built: list[Any] = []
-    monkeypatch.setattr(laws, "check", lambda make: built.append(make(model)) or [])
+    monkeypatch.setattr(laws, "check", lambda make, _families: built.append(make(model)) or [])
     assert main(["check", f"{COUNTER}(prior=3)", "--json"]) == 0
     assert built[0].config.as_dict() == {"prior": 3.0}
     assert json.loads(capsys.readouterr().out)["method"] == f"{COUNTER}(prior=3)"
