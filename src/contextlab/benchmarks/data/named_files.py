@@ -41,13 +41,17 @@ def named_files(location: str | Path, endings: tuple[str, ...], kind: str, witho
         without: the name of files that are left out.
 
     Raises:
-        UserError: when there is no such folder or file, it holds no such file, or the data set cannot be had.
+        UserError: when there is no such folder or file, it holds no such file or one that cannot be looked at, or the
+            data set cannot be had.
     """
     hub = str(location).startswith(HUB)
     path = _fetched(str(location).removeprefix(HUB), endings) if hub else Path(location).expanduser()
     if not path.exists():
         raise UserError(f"There is no {kind} {path}: name a folder or file, or hub:NAME.")
-    below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    try:
+        below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    except OSError as error:
+        raise unreadable(Path(error.filename or path), error) from error
     chosen = [file for file in below if file.name.endswith(endings) and file.name != without]
     if not chosen:
         raise UserError(f"{path} holds no such files: give files that end in {', '.join(endings)}.")

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contextlab.benchmarks.data.named_files import named_files
+from contextlab.errors import UserError
+
+
+def test_a_folder_with_something_that_may_not_be_looked_at_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = tmp_path / "hidden.csv"
+    (tmp_path / "open.csv").write_text("question,answer\n")
+    hidden.write_text("question,answer\n")
+    is_file = Path.is_file
+
+    def denied(path: Path) -> bool:
+        if path == hidden:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", denied)
+    with pytest.raises(UserError, match=r"hidden\.csv cannot be read \(Permission denied\): give an intact file"):
+        named_files(tmp_path, (".csv",), "file")
