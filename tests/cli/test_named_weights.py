@@ -33,7 +33,8 @@ def test_check_takes_the_settings_and_leaves_the_weights(
 ) -> None:
     assert folder
     made = []
-    monkeypatch.setattr(laws, "check", lambda make, _families: made.append(make(laws.backbones.load("tiny-llama"))) or [])
+    model = laws.backbones.load("tiny-llama")
+    monkeypatch.setattr(laws, "check", lambda make, _families: made.append(make(model)) or [])
     assert main(["check", "one", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"method": "one", "passed": True, "laws": []}
     assert (made[0].config.N, made[0].untrained) == (32, True)
