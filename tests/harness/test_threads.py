@@ -112,8 +112,9 @@ def test_the_same_bench_twice_in_threads_is_one_run_or_one_sentence(tmp_path: Pa
 
 
 def test_different_methods_share_a_model_in_threads() -> None:
-    model = backbones.load("tiny-llama", device="cpu").model
-    built = [contextlab.load(name, model) for name in registry.methods()]
+    backbone = backbones.load("tiny-llama", device="cpu")
+    model = backbone.model
+    built = [contextlab.load(name, model, tokenizer=backbone.tokenizer) for name in registry.methods()]
     tokens_BT = texts(2)
     own = model(input_ids=tokens_BT[:, :40], use_cache=False).logits
 
