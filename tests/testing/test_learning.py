@@ -13,6 +13,7 @@ from torch import nn
 
 from contextlab import backbone as backbones
 from contextlab.errors import UserError
+from contextlab.method import Capabilities
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full, FullConfig
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
@@ -177,6 +178,14 @@ class TurnsTheGradient(Shifts):
         return after, hidden_BtC + (weight_C + weight_C.detach()) / 2
 
 
+class TurnsItInFewBits(TurnsTheGradient):
+    """The same of a method whose steps may cross a rounding."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return dataclasses.replace(super().capabilities, few_bits=True)
+
+
 class ReachesTheBackbone(Shifts):
     """Does not freeze the backbone."""
 
@@ -215,6 +224,7 @@ class MixesRows(Shifts):
         (LearnsOtherNumbers, "learning is reading"),
         (LearnsNothing, "learning is reading"),
         (TurnsTheGradient, "exact gradients"),
+        (TurnsItInFewBits, "exact gradients"),
         (ReachesTheBackbone, "nothing reaches the backbone"),
         (ReadsPadding, "contexts without predictions"),
         (CutsContexts, "contexts without predictions"),
