@@ -142,11 +142,10 @@ def test_tokens_are_accepted_exactly_where_all_are_in_the_vocabulary(candidates:
         assert scores.shape[1] == len(candidates)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "bm25"])
+@pytest.mark.parametrize("name", METHODS)
 def test_arguments_are_checked_where_a_call_comes_in_and_not_in_the_loop(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for bm25, which calls another method, that of its views, for every token."""
     method = made(name)
     state, _ = method.read(method.start(), ids([[1, 2, 3]]))
     checks: list[int] = []

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from contextlab import states
+from contextlab import calls, states
 from contextlab.accounting.formulas import Model
 from contextlab.backbone import Backbone
 from contextlab.formula import Formula
@@ -100,12 +100,14 @@ class BM25(ContextMethod[BM25Config, TextState]):
         room = min(self.view.room(*position) for position in positions)
         if not 0 < max(map(len, candidates), default=0) <= room:
             return super().score(state, candidates)
-        return self.full.score(self.viewed(state.texts(), state.first_B.tolist()), candidates)
+        with calls.within(self.full):
+            return self.full.score(self.viewed(state.texts(), state.first_B.tolist()), candidates)
 
     @torch.no_grad()
     def next_logprobs(self, state: TextState) -> Tensor:
         """After all that is in view; see `ContextMethod.next_logprobs`."""
-        return self.full.next_logprobs(self.viewed(state.texts(), state.first_B.tolist()))
+        with calls.within(self.full):
+            return self.full.next_logprobs(self.viewed(state.texts(), state.first_B.tolist()))
 
     def continuation(self, state: TextState, prompts: Sequence[Sequence[int]]) -> Callable[[Tensor | None], Tensor]:
         """A text that is read anew only after searches."""
@@ -146,10 +148,11 @@ class BM25(ContextMethod[BM25Config, TextState]):
             room_B = torch.tensor([self.view.room(*pair) for pair in zip(position_B.tolist(), firsts, strict=True)])
             take_B = torch.minimum(count_B - done_B, room_B)
             read = zip(texts, position_B.tolist(), take_B.tolist(), strict=True)
-            # A row that has ended has no view.
-            viewed = self.viewed([text[: end * (take > 0)] for text, end, take in read], firsts)
             taken = Taken(done_B, take_B, tokens_BT)
-            _, logprobs_Bt = self.full.read(viewed, taken.tokens_Bt, take_B)
+            with calls.within(self.full):
+                # A row that has ended has no view.
+                viewed = self.viewed([text[: end * (take > 0)] for text, end, take in read], firsts)
+                _, logprobs_Bt = self.full.read(viewed, taken.tokens_Bt, take_B)
             assert logprobs_Bt is not None
             taken.put(logprobs_Bt, logprobs_BT)
             done_B = done_B + take_B
@@ -174,14 +177,15 @@ class _Continuation:
         anew = [row for row in rows if chosen_B is None or method.anew(len(self.texts[row]), self.firsts[row])]
         others = [row for row in rows if row not in anew]
         parts = []
-        if anew:
-            parts.append(method.viewed([self.texts[row] for row in anew], [self.firsts[row] for row in anew]))
-        if others and chosen_B is not None:
-            tokens_B1 = chosen_B[others][:, None].to(method.backbone.device)
-            parts.append(method.full.read(self.viewed.index(others), tokens_B1, logprobs=False)[0])
-        order = sorted(rows, key=(anew + others).__getitem__)
-        self.viewed = states.joined(parts).index(order)
-        return method.full.next_logprobs(self.viewed)
+        with calls.within(method.full):
+            if anew:
+                parts.append(method.viewed([self.texts[row] for row in anew], [self.firsts[row] for row in anew]))
+            if others and chosen_B is not None:
+                tokens_B1 = chosen_B[others][:, None].to(method.backbone.device)
+                parts.append(method.full.read(self.viewed.index(others), tokens_B1, logprobs=False)[0])
+            order = sorted(rows, key=(anew + others).__getitem__)
+            self.viewed = states.joined(parts).index(order)
+            return method.full.next_logprobs(self.viewed)
 
 
 def _appended(state: TextState, tokens_BT: Tensor, count_B: Tensor) -> TextState:
