@@ -56,6 +56,11 @@ class SuiteTasks(NamesFiles):
     Config = SuiteConfig
     config: SuiteConfig
 
+    def __init_subclass__(cls) -> None:
+        """Take the splits from the table."""
+        super().__init_subclass__()
+        cls.splits, cls.default_split = suite(cls.name).splits(), suite(cls.name).default
+
     @property
     def suite(self) -> SuiteTable:
         """What the table says."""
@@ -63,8 +68,8 @@ class SuiteTasks(NamesFiles):
 
     @property
     def length(self) -> str:
-        """The length of the texts, where there are files of several lengths."""
-        return ""
+        """The length of the texts, where there are files of several lengths; else ""."""
+        return str(self.config.as_dict().get("length", ""))
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """Every context with all its questions, task by task, in the order of the files.
@@ -115,32 +120,24 @@ class LongBench(SuiteTasks):
     """LongBench: 21 tasks in English, Chinese and code over texts of some thousand words."""
 
     name: ClassVar[str] = "longbench"
-    splits: ClassVar[dict[str, str]] = suite(name).splits()
-    default_split: ClassVar[str] = suite(name).default
 
 
 class LongBenchV2(SuiteTasks):
     """LongBench v2: questions with four options about texts of 8,000 to 2 million words."""
 
     name: ClassVar[str] = "longbench-v2"
-    splits: ClassVar[dict[str, str]] = suite(name).splits()
-    default_split: ClassVar[str] = suite(name).default
 
 
 class InfiniteBench(SuiteTasks):
     """InfiniteBench: retrieval, books, dialogues, code and numbers over texts of 100,000 tokens and more."""
 
     name: ClassVar[str] = "infinitebench"
-    splits: ClassVar[dict[str, str]] = suite(name).splits()
-    default_split: ClassVar[str] = suite(name).default
 
 
 class LongMemEval(SuiteTasks):
     """LongMemEval: questions about the earlier sessions of a user with an assistant."""
 
     name: ClassVar[str] = "longmemeval"
-    splits: ClassVar[dict[str, str]] = suite(name).splits()
-    default_split: ClassVar[str] = suite(name).default
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -158,15 +155,8 @@ class Helmet(SuiteTasks):
     """HELMET: its questions over retrieved passages, and its values of keys in JSON."""
 
     name: ClassVar[str] = "helmet"
-    splits: ClassVar[dict[str, str]] = suite(name).splits()
-    default_split: ClassVar[str] = suite(name).default
     Config = HelmetConfig
     config: HelmetConfig
-
-    @property
-    def length(self) -> str:
-        """That of the setting."""
-        return self.config.length
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -184,12 +174,5 @@ class Loft(SuiteTasks):
     """LOFT: a collection of texts is read whole, and asked for answers or for the texts that hold them."""
 
     name: ClassVar[str] = "loft"
-    splits: ClassVar[dict[str, str]] = suite(name).splits()
-    default_split: ClassVar[str] = suite(name).default
     Config = LoftConfig
     config: LoftConfig
-
-    @property
-    def length(self) -> str:
-        """That of the setting."""
-        return self.config.length
