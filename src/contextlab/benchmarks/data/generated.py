@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,14 +39,14 @@ class GeneratedFile:
     problem: str = ""
 
 
-class ReadingGenerator:
+class ReadingGenerator(ABC):
     """Makes readings; its module, and the modules that it lists, are part of what the texts depend on."""
 
     modules: tuple[str, ...] = ()
 
+    @abstractmethod
     def readings(self) -> Iterable[Reading]:
         """All readings."""
-        raise NotImplementedError
 
 
 def folder() -> Path:

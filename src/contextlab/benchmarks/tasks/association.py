@@ -148,15 +148,9 @@ class Association(SizedTask):
         Raises:
             UserError: when the books of `noise` are missing or broken, or the facts are longer than the text.
         """
-        split, config = self.check_split(split), self.config
-        noise = noises.noise(config.noise, data)
-        settings = {
-            "task": self.name,
-            "split": split,
-            **{name: getattr(config, name) for name in ("tokens", "samples", "seed")},
-            "tokenizer": self.tokenizer,
-            "noise": noise.sha256,
-        }
+        split = self.check_split(split)
+        noise = noises.noise(self.config.noise, data)
+        settings = {**self.made_with(split, "tokens", "samples", "seed"), "noise": noise.sha256}
         note = f"generated for this task: facts of its own in sentences of {noise.about}"
         return generated.dataset(settings, _Texts(self, split, noise), note)
 

@@ -81,10 +81,7 @@ class BABILong(SizedTask):
         noise = noises.noise(config.noise, data)
         samples = _Samples(self, {task: _questions(task, paths.get(task), config.seed) for task in tasks}, noise)
         settings = {
-            "task": self.name,
-            "split": split,
-            **{name: getattr(config, name) for name in ("tokens", "samples", "seed")},
-            "tokenizer": self.tokenizer,
+            **self.made_with(split, "tokens", "samples", "seed"),
             "noise": noise.sha256 if config.tokens else "",
             "chosen": {task: _chosen(task, path) for task, path in paths.items()},
             "facts": {task: proofs.file_item(task, path) for task, path in paths.items()},

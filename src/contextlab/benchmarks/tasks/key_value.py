@@ -149,15 +149,10 @@ class KeyValue(SizedTask):
         return before + as_json(record.at(position))
 
     def _generated(self, split: str, keys: int, note: str) -> Dataset:
-        config = self.config
         names = ("positions", "samples", "query_aware", "tokens", "seed")
-        settings = {
-            "task": self.name,
-            "split": split,
-            "keys": keys,
-            **{name: getattr(config, name) for name in names},
-            "tokenizer": self.tokenizer if config.tokens else "",
-        }
+        settings = {**self.made_with(split, *names), "keys": keys}
+        if self.config.tokens is None:
+            settings["tokenizer"] = ""
         return generated.dataset(settings, _Generated(self, split, keys), note)
 
 

@@ -17,6 +17,7 @@ from contextlab.benchmarks.data.questions import sample_dataset
 from contextlab.benchmarks.data.sample import story
 from contextlab.benchmarks.data.sources import field
 from contextlab.benchmarks.examples import Question, Reading
+from contextlab.benchmarks.metrics import qa as qa_metrics
 from contextlab.benchmarks.task import Control, Dataset
 from contextlab.benchmarks.tasks.documents import Documents
 from contextlab.errors import UserError
@@ -137,7 +138,7 @@ def last_number(text: str, question: Question) -> float:
 
 def topic_named(text: str, question: Question) -> float:
     """1 when the topic occurs in the answer."""
-    return float(question.answers[0].lower() in text.lower())
+    return qa_metrics.contains(text, question.answers)
 
 
 def _cases(lines: int, cases: int, seed: int) -> list[Reading]:

@@ -120,13 +120,7 @@ class Ruler(SizedTask):
         origins = [origin for _, origin in (*essay, *corpora.values())]
         material = Material(essay[0][0] if essay else (), {name: corpus for name, (corpus, _) in corpora.items()})
         settings = {
-            "task": self.name,
-            "split": split,
-            "tokens": config.tokens,
-            "samples": config.samples,
-            "seed": config.seed,
-            "haystack": config.haystack,
-            "tokenizer": self.tokenizer,
+            **self.made_with(split, "tokens", "samples", "seed", "haystack"),
             "wonderwords": edition,
             "origins": [origin.sha256 for origin in origins],
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from contextlab.benchmarks.data.questions import estimated_tokens
 from contextlab.benchmarks.task import Task
@@ -28,6 +28,11 @@ class SizedTask(Task):
         task = copy.copy(self)
         task._backbone, task.tokenizer = backbone, backbone.tokenizer_digest
         return task
+
+    def made_with(self, split: str, *names: str) -> dict[str, Any]:
+        """What generated texts depend on: task, split, tokenizer, and the settings of these names."""
+        settings = {name: getattr(self.config, name) for name in names}
+        return {"task": self.name, "split": split, **settings, "tokenizer": self.tokenizer}
 
     def count(self, text: str) -> int:
         """Tokens of a text."""
