@@ -196,7 +196,8 @@ def main() -> None:
     rows = []
     for item in grammar.items(options.task, "task"):
         task = grammar.spelled(item.name, item.split, item.settings)
-        (case,) = cases(select(options.method, task)[1], ["own"], options.limit, options.data)
+        selected = [named.loaded(options.data, backbone) for named in select(options.method, task)[1]]
+        (case,) = cases(selected, ["own"], options.limit)
         rows += measured(case, task, options, backbone, model)
     arguments = {name: str(value) for name, value in vars(options).items() if name != "data"}
     device = hardware(torch.device("cpu"))
