@@ -83,10 +83,11 @@ class GroupedReader(CacheReader):
         self.near = near
         dtype, shift = kv.k[0].dtype, near - near // group
         self._q_grouped = per_head(backbone, layout.position_BT // group + shift, dtype)
-        self._k_grouped = per_head(backbone, self.key_position_BS // group, dtype)
         # A slot is at least as far from another as their positions are: slots that can be far, and can be near.
         self._far = slice(0, kv.slots + layout.position_BT.shape[1] - near)
         self._close = slice(max(0, int(kv.used_B.min()) - near + 1), None)
+        self._far_rotary = per_head(backbone, self.key_position_BS[:, self._far] // group, dtype)
+        self._close_rotary = per_head(backbone, self.key_position_BS[:, self._close], dtype)
         self._seen: dict[int | None, Tensor] = {}
 
     def __call__(
@@ -95,9 +96,8 @@ class GroupedReader(CacheReader):
         """Append the new keys and values of a layer and attend."""
         k_BKSD, v_BKSD = self._growth.append(k_BKTD, v_BKTD)
         far, close = self._far, self._close
-        k_twice = torch.cat(
-            (rotate(k_BKSD, self._k_grouped)[:, :, far], rotate(k_BKSD, self._k_rotary)[:, :, close]), dim=2
-        )
+        k_far, k_close = rotate(k_BKSD[:, :, far], self._far_rotary), rotate(k_BKSD[:, :, close], self._close_rotary)
+        k_twice = torch.cat((k_far, k_close), dim=2)
         v_twice = torch.cat((v_BKSD[:, :, far], v_BKSD[:, :, close]), dim=2)
         q_near, q_far = rotate(q_BHTD, self._q_rotary), rotate(q_BHTD, self._q_grouped)
         if window not in self._seen:
