@@ -25,7 +25,7 @@ def cost(
     notes: Notes = False,
 ) -> None:
     """Show what a context and its questions cost, and from how many questions on which method is cheaper."""
-    from contextlab.cli.table import show
+    from contextlab.cli.table import show_each
     from contextlab.reports import by_formula
     from contextlab.reports.alike import check_alike, mixtures, with_mixtures
     from contextlab.reports.break_even import tables
@@ -42,10 +42,8 @@ def cost(
     named = mixtures(selection.results, DIMENSIONS, shown_as)
     results, left_out = selection.results, selection.left_out
     amortised = tables(results, "seconds" if resource == "seconds" else "flops", counts, shown_as, left_out, contexts)
-    for number, table in enumerate((*amortised, *by_formula.tables(results, shown_as, left_out))):
-        if number and style != "text":
-            print()
-        show(with_mixtures(table, named), style, notes=notes)
+    of_runs = (*amortised, *by_formula.tables(results, shown_as, left_out))
+    show_each((with_mixtures(table, named) for table in of_runs), style, notes=notes)
 
 
 def _counts(text: str) -> list[int]:

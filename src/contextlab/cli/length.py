@@ -25,7 +25,7 @@ def length(
     notes: Notes = False,
 ) -> None:
     """Show scores at several lengths of the context, and up to which length a method keeps its score."""
-    from contextlab.cli.table import show
+    from contextlab.cli.table import show_each
     from contextlab.reports.alike import check_alike
     from contextlab.reports.dimensions import DIMENSIONS
     from contextlab.reports.filters import selection_of
@@ -46,7 +46,4 @@ def length(
         if made.attrs["left_out"]:
             warn(f"contextlab: {made.attrs['left_out']}.")
         return
-    for number, table in enumerate(tables(results, threshold, shown_as, left_out)):
-        if number and style != "text":
-            print()
-        show(table, style, notes=notes)
+    show_each(tables(results, threshold, shown_as, left_out), style, notes=notes)

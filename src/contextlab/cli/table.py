@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,6 +126,14 @@ def show(table: Table, style: str, *, notes: bool = False) -> None:
         screen.print()
     for line in terminal.below(table, notes=notes):
         screen.print(line)
+
+
+def show_each(tables: Iterable[Table], style: str, *, notes: bool = False) -> None:
+    """Print several tables one after the other, as `show` does each."""
+    for number, table in enumerate(tables):
+        if number and style != "text":
+            print()
+        show(table, style, notes=notes)
 
 
 def _note(folders: list[Path]) -> None:
