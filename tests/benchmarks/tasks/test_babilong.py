@@ -23,10 +23,7 @@ from contextlab.errors import UserError
 CLOSING = "\n</context>\n\nQuestion: "
 
 
-@pytest.fixture(autouse=True)
-def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("CONTEXTLAB_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 @functools.cache

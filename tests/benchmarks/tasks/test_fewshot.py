@@ -28,10 +28,7 @@ AGNEWS_ROWS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("CONTEXTLAB_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 def write_sst2(root: Path, lines: dict[str, str]) -> None:

@@ -17,11 +17,7 @@ TASKS: list[FolderTask] = [PG19(), ArXiv()]
 LATEX = "\\documentclass{article} % a comment\r\n\n\\begin{document}$x^2$ \n"
 
 
-@pytest.fixture(autouse=True)
-def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("CONTEXTLAB_DATA", raising=False)
-    return tmp_path / "cache" / "data"
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 def put(root: Path, files: dict[str, str | bytes]) -> Path:

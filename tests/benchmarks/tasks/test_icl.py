@@ -32,10 +32,7 @@ settings_of_splits = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(autouse=True)
-def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("CONTEXTLAB_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 def write(root: Path, name: str, content: str | bytes) -> Path:

@@ -22,10 +22,7 @@ from contextlab.errors import UserError
 FILE = "lost_in_the_middle/kv_retrieval_data/kv-retrieval-75_keys.jsonl"
 
 
-@pytest.fixture(autouse=True)
-def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("CONTEXTLAB_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 @functools.cache

@@ -22,10 +22,7 @@ KNOWN = {"trec_coarse": (2726, 250, 6), "banking77": (5002, 1540, 77), "clinc150
 KNOWN["nlu"] = (4834, 674, 64)
 
 
-@pytest.fixture(autouse=True)
-def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("CONTEXTLAB_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data")
 
 
 def readings(data: Path | None = None, split: str = "banking77", **settings: Any) -> list[Reading]:
