@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from eager_attention import weights_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -43,19 +44,6 @@ def read(method: Any, text_BT: Tensor, parts: list[int] | None = None, ahead: Le
     return state
 
 
-def attention_of(backbone: Backbone, text_BT: Tensor) -> list[Tensor]:
-    """`weights_BKTS` of every layer, averaged over the query heads of a key head, as transformers computes them."""
-    model: Any = backbone.model
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        with torch.no_grad():
-            weights = model(text_BT, output_attentions=True).attentions
-    finally:
-        model.set_attn_implementation(before)
-    return [w_BHTS.unflatten(1, (backbone.kv_heads, -1)).mean(2) for w_BHTS in weights]
-
-
 def snapkv_scores(weights_KTS: Tensor, window: int, kernel: int) -> Tensor:
     """`score_KS` of every token: averages of averages, and infinity for those of the window."""
     voted_KS = weights_KTS[:, -window:, :-window].mean(1)
@@ -88,7 +76,7 @@ def test_snapkv_keeps_what_the_last_queries_attend_to_however_a_text_is_divided(
     keep, kernel = data.draw(st.integers(window, N - 1)), data.draw(st.sampled_from([1, 3, 5, 7]))
     method = SnapKV(backbone, SnapKVConfig(N=N, keep=keep, window=window, kernel=kernel))
     text_1T, cut = tokens(N, seed=data.draw(st.integers(0, 99))), data.draw(st.integers(1, N - 1))
-    scores = [snapkv_scores(w_BKTS[0], window, kernel) for w_BKTS in attention_of(backbone, text_1T)]
+    scores = [snapkv_scores(w_BKTS[0], window, kernel) for w_BKTS in weights_of(backbone, text_1T)]
     check_kept(read(method, text_1T, [cut, N - cut]), backbone, text_1T, scores, keep)
 
 
@@ -100,7 +88,7 @@ def test_h2o_keeps_the_newest_and_what_all_queries_attend_to(data: Any, family: 
     recent = data.draw(st.integers(0, keep))
     method = H2O(backbone, H2OConfig(N=N, keep=keep, recent=recent))
     text_1T, cut = tokens(N, seed=data.draw(st.integers(0, 99))), data.draw(st.integers(1, N - 1))
-    scores = [h2o_scores(w_BKTS[0], recent) for w_BKTS in attention_of(backbone, text_1T)]
+    scores = [h2o_scores(w_BKTS[0], recent) for w_BKTS in weights_of(backbone, text_1T)]
     check_kept(read(method, text_1T, [cut, N - cut]), backbone, text_1T, scores, keep)
 
 

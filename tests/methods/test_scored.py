@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+from eager_attention import weights_of
 from torch import Tensor
 
 from contextlab.backbone import Backbone, load
@@ -45,19 +44,6 @@ def tokens(rows: int, count: int) -> Tensor:
     return torch.randint(1, 90, (rows, count), generator=torch.Generator().manual_seed(count))
 
 
-def attention_of(backbone: Backbone, tokens_BT: Tensor) -> list[Tensor]:
-    """`weights_BKTS` of every layer, summed over the query heads of a key head, as transformers computes them."""
-    model: Any = backbone.model
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        with torch.no_grad():
-            weights = model(tokens_BT, output_attentions=True).attentions
-    finally:
-        model.set_attn_implementation(before)
-    return [w_BHTS.unflatten(1, (backbone.kv_heads, -1)).sum(2) for w_BHTS in weights]
-
-
 @pytest.mark.parametrize("parts", [[11], [4, 7], [1] * 11])
 def test_scores_are_the_attention_that_the_model_itself_pays(backbone: Backbone, parts: list[int]) -> None:
     method = Heaviest(backbone, LocalConfig(N=SEGMENT))
@@ -65,7 +51,7 @@ def test_scores_are_the_attention_that_the_model_itself_pays(backbone: Backbone,
     state = method.start(2)
     for part in text_BT.split(parts, dim=1):
         state, _ = method.read(state, part, logprobs=False)
-    for score_BKS, weights_BKTS in zip(state.score_BKS, attention_of(backbone, text_BT), strict=True):
+    for score_BKS, weights_BKTS in zip(state.score_BKS, weights_of(backbone, text_BT), strict=True):
         torch.testing.assert_close(score_BKS, weights_BKTS.sum(2), rtol=1e-4, atol=1e-5)
 
 
@@ -75,7 +61,7 @@ def test_every_head_keeps_its_own_heaviest_tokens_in_their_order(backbone: Backb
     method, text_BT = kind(backbone, LocalConfig(N=SEGMENT)), tokens(1, SEGMENT)
     state, _ = method.read(method.start(), text_BT)
     full, _ = Full(backbone).read(Full(backbone).start(), text_BT)
-    for layer, weights_BKTS in enumerate(attention_of(backbone, text_BT)):
+    for layer, weights_BKTS in enumerate(weights_of(backbone, text_BT)):
         score_KS = (weights_BKTS.sum(2) if kind is Heaviest else weights_BKTS[:, :, -1])[0]
         score_KS[:, 0] = torch.inf
         for head, score_S in enumerate(score_KS):
@@ -92,7 +78,7 @@ def test_keys_have_the_positions_of_the_slots_that_they_move_to() -> None:
     method, text_BT = Heaviest(backbone, LocalConfig(N=SEGMENT)), tokens(1, SEGMENT)
     state, _ = method.read(method.start(), text_BT)
     layer = 0  # whose keys depend on their own tokens alone
-    for head, weights_TS in enumerate(attention_of(backbone, text_BT)[layer][0]):
+    for head, weights_TS in enumerate(weights_of(backbone, text_BT)[layer][0]):
         score_S = weights_TS.sum(0)
         score_S[0] = torch.inf
         slots = score_S.topk(KEPT).indices.sort().values
