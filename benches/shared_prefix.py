@@ -20,6 +20,7 @@ import torch
 
 import contextlab
 from contextlab.benchmarks.data.sample import documents
+from contextlab.harness.identity import hardware
 
 
 def requests(encode: Callable[[str], list[int]], context: int, count: int, length: int) -> tuple[list[int], Any]:
@@ -72,6 +73,7 @@ def main() -> None:
     result = {
         "bench": "shared_prefix",
         **vars(options),
+        "device": hardware(backbone.device),
         "threads": torch.get_num_threads(),
         "contextlab_seconds": our_seconds,
         "lm_eval_seconds": their_seconds,
