@@ -52,6 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "hso, sliding": {"context": 60, "k": 20, "eviction": "sliding"},
     "hso, inputs": {"context": 60, "k": 20, "states": "inputs"},
     "dynamic-eval": {"N": 60, "segment": 20},
+    "cartridge": {"p": 8, "N": 24, "context": 40, "study": 1, "study_tokens": 3, "steps": 2, "batch": 2},
     "finetune": {"N": 60, "context": 40, "epochs": 1, "lr": 1e-3},
     "finetune, update": {"N": 60, "context": 40, "epochs": 1, "what": "lora", "rank": 2},
     "ultragist": {"W": 24, "ratio": 4, "rank": 2, "M": 12},

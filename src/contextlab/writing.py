@@ -1,6 +1,6 @@
 """Writing of text: tokens chosen from distributions, several rows at a time.
 
-Legend: B rows, N sequences of a row, T or M tokens of the longest sequence, V vocabulary.
+Legend: B rows, N sequences of a row, T or M tokens of the longest sequence, t other tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ def pad_rows(rows: Sequence[Sequence[Sequence[int]]], device: torch.device | str
     most = max(map(len, rows), default=0)
     tokens, lengths = pad([sequence for row in rows for sequence in (*row, *[()] * (most - len(row)))], device)
     return tokens.view(len(rows), most, -1), lengths.view(len(rows), most)
+
+
+def put(tokens_BT: Tensor, new_Bt: Tensor, begin_B: Tensor, lengths_B: Tensor) -> Tensor:
+    """Tokens with each row's first `lengths_B` of others in the places from `begin_B` on; both are on the host."""
+    begin_B, lengths_B = begin_B.to(tokens_BT.device), lengths_B.to(tokens_BT.device)
+    index_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) - begin_B[:, None]
+    placed_BT = (index_BT >= 0) & (index_BT < lengths_B[:, None])
+    return torch.where(placed_BT, new_Bt.gather(1, index_BT.clamp(0, new_Bt.shape[1] - 1)), tokens_BT)
 
 
 NO_TOKEN = -1

@@ -41,6 +41,7 @@ OTHERS = (
     "ultragist",
     "generative-adapter",
     "hso",
+    "cartridge(N=32,context=40,study=1,study_tokens=4,steps=1)",
     "least-squares(chunk=32,study=1,study_tokens=4)",
 )
 

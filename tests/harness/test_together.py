@@ -18,7 +18,7 @@ from contextlab.method import AnyMethod, Lengths
 from contextlab.testing.parts import TOLERANCE
 
 TOLERANCES = {"float32": TOLERANCE, "bfloat16": 0.1}
-BATCHED = [name for name in SETTINGS if not name.startswith(("hso", "dynamic-eval", "finetune"))]
+BATCHED = [name for name in SETTINGS if not name.startswith(("hso", "dynamic-eval", "finetune", "cartridge"))]
 EXAMPLES = 5
 
 

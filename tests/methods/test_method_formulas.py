@@ -13,6 +13,7 @@ from contextlab.backbone import TINY, load
 from contextlab.formula import Row
 from contextlab.method import Lengths
 from contextlab.methods.bm25 import BM25, BM25Config
+from contextlab.methods.cartridge import Cartridge, CartridgeConfig
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.drop import Drop, DropConfig
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
@@ -129,6 +130,16 @@ FORMS: dict[str, Callable[[Any], Any]] = {
         b, DynamicEvalConfig(N=64, segment=24, cache="recomputed", rule="sgd")
     ),
     "dynamic-eval, plain": lambda b: DynamicEval(b, DynamicEvalConfig(N=64, segment=24, lr=0)),
+    "cartridge": lambda b: Cartridge(
+        b, CartridgeConfig(p=10, N=24, chunk=40, study=2, study_tokens=5, steps=3, batch=3, context=100)
+    ),
+    "cartridge, one text": lambda b: Cartridge(
+        b, CartridgeConfig(p=10, N=24, study=1, study_tokens=5, steps=2, frozen=0, context=40)
+    ),
+    "cartridge, next tokens": lambda b: Cartridge(
+        b, CartridgeConfig(p=10, N=24, chunk=40, objective="lm", steps=4, batch=3, context=83)
+    ),
+    "cartridge, plain": lambda b: Cartridge(b, CartridgeConfig(p=10, N=24, lr=0, context=100)),
     "generative-adapter": lambda b: GenerativeAdapter(b, GenerativeAdapterConfig(chunk=32)),
     "generative-adapter, random": lambda b: GenerativeAdapter(
         b, GenerativeAdapterConfig(chunk=32, normalisation="svd-lowrank", d_r=8, r=3, oversampling=2)

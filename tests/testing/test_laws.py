@@ -10,6 +10,7 @@ import torch
 from law_forms import PARTS, broken, fits
 
 from contextlab import registry
+from contextlab.methods.cartridge import Cartridge, CartridgeConfig
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full, FullConfig
@@ -27,6 +28,7 @@ from contextlab.methods.window import Window, WindowConfig
 from contextlab.testing import laws
 
 MATMUL = torch.matmul
+TRAINED: dict[str, Any] = {"context": 40, "steps": 2, "batch": 2}
 SETTINGS = {
     "window, short": lambda b: Window(b, WindowConfig(N=24)),
     "sliding, no sinks": lambda b: Sliding(b, SlidingConfig(N=24, sinks=0)),
@@ -45,6 +47,10 @@ SETTINGS = {
         b, MemTRMConfig(N=24, K=4, M=60, local="sliding", rank=0, storage_dtype="float32")
     ),
     "trime, short": lambda b: TRIME(b, TRIMEConfig(N=24, M=40, temperature=1.2)),
+    "cartridge, trained": lambda b: Cartridge(
+        b, CartridgeConfig(p=8, N=24, chunk=24, study=1, study_tokens=3, **TRAINED)
+    ),
+    "cartridge, next tokens": lambda b: Cartridge(b, CartridgeConfig(p=8, N=24, objective="lm", **TRAINED)),
     "least-squares, short": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=24, study=1, study_tokens=3, seen=0)),
     # All chunks are retrieved: a step of a finite difference, through several blocks that choose, meets other chunks.
     "longmem, shared banks": lambda b: LongMem(

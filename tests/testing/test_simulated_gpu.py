@@ -19,11 +19,14 @@ from contextlab.planning.made import built_in
 from contextlab.testing import laws
 from contextlab.testing.simulated_gpu import DeviceCounts, SimulatedGPU
 
-SHORTER: dict[str, dict[str, Any]] = {"least-squares": {"study_tokens": 4}}
+SHORTER: dict[str, dict[str, Any]] = {
+    "least-squares": {"study_tokens": 4},
+    "cartridge": {"p": 8, "N": 24, "context": 40, "study": 1, "study_tokens": 3, "steps": 1},
+}
 ONE_THREAD = "threads"
 """The law that cannot be simulated: torch's modes, which the simulation consists of, are those of one thread."""
 DECISIVE = ("causality", "streaming", "rows", "forks", "normalised")
-FEWER = dict.fromkeys(("hso", "dynamic-eval", "finetune", "least-squares"), ("forks", "normalised"))
+FEWER = dict.fromkeys(("hso", "dynamic-eval", "finetune", "cartridge", "least-squares"), ("forks", "normalised"))
 """The same for methods with minutes of passes in the others."""
 
 

@@ -116,6 +116,16 @@ class Model:
         """FLOPs of all blocks."""
         return self.layers * self.block(tokens, pairs)
 
+    def backward(self, tokens: int, pairs: int) -> int:
+        """FLOPs of the way back through all blocks to queries, keys and values of the first, without gradients of
+        weights.
+        """
+        return self.layers * (self.block(tokens, 0) + 2 * self.attention(pairs)) - tokens * self.beside
+
+    def projections(self, tokens: int) -> int:
+        """FLOPs of making queries, keys and values of one block."""
+        return 2 * tokens * self.width * (self.heads + 2 * self.kv_heads) * self.head_width
+
     def head(self, tokens: int) -> int:
         """FLOPs of the projection onto the vocabulary."""
         return head_flops(tokens, self.config)

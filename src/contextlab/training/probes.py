@@ -18,6 +18,7 @@ import pydantic
 import torch
 from torch import Tensor
 
+from contextlab.backbone.distillation import best, cross_entropies
 from contextlab.config import Config
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod, Prediction, State
@@ -26,7 +27,6 @@ from contextlab.training.contrast import contrast, of_next_rows
 from contextlab.training.corpus import Corpus
 from contextlab.training.objectives import Objective, ObjectiveConfig, Outcome
 from contextlab.training.streams import Batch
-from contextlab.training.teacher import best, cross_entropies
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

@@ -181,16 +181,14 @@ class HSOFormula(Formula):
     def _backward(self, window: _Window, *, fixed: bool = False) -> int:
         """No gradient of a weight, and none below what moves in the first layer."""
         model, config, tokens = self.model, self.config, window.tokens
-        blocks = model.layers * (model.block(tokens, 0) + 2 * model.attention(window.pairs)) - tokens * model.beside
-        flops = blocks + model.head(tokens)
+        flops = model.backward(tokens, window.pairs) + model.head(tokens)
         if config.of_inputs and not fixed:
             return flops + (self._made(window.past) if config.update == "full" else 0)
-        queries, keys = 2 * tokens * model.width * model.heads * model.head_width, self._made(tokens) // model.layers
-        flops -= queries + keys
+        flops -= model.projections(tokens)
         if not config.of_inputs:
             return flops
         # What a fused layer makes is differentiated as a whole.
-        unused = 0 if model.config.model_type in FUSED else (model.layers - 1) * keys
+        unused = 0 if model.config.model_type in FUSED else self._made(tokens) // model.layers * (model.layers - 1)
         return flops + self._made(window.view) - unused
 
     def _made(self, tokens: int) -> int:

@@ -24,6 +24,7 @@ from contextlab.methods.least_squares.fit import LeastSquaresFit, Written
 from contextlab.methods.least_squares.formula import LeastSquaresFormula
 from contextlab.methods.local_cache import LocalCache, LocalState
 from contextlab.methods.targets import Pair, Target
+from contextlab.writing import put
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
         if not state.tokens_BN.shape[1]:
             return read, hidden_BtC
         chunk_B = state.kv.used_B + lengths_B
-        read = dataclasses.replace(read, tokens_BN=_with(state.tokens_BN, tokens_Bt, state.kv.used_B, lengths_B))
+        read = dataclasses.replace(read, tokens_BN=put(state.tokens_BN, tokens_Bt, state.kv.used_B, lengths_B))
         if not bool(ended_B.any()):
             return read, hidden_BtC
         read = self._written(read, ended_B, chunk_B, state.length_B - state.kv.used_B)
@@ -161,11 +162,3 @@ def _layers(backbone: Backbone, config: LeastSquaresConfig) -> list[Target]:
             "stream: name other layers, or use another backbone."
         )
     return higher
-
-
-def _with(tokens_BN: Tensor, tokens_Bt: Tensor, begin_B: Tensor, lengths_B: Tensor) -> Tensor:
-    """The tokens of a chunk with those of a block at their places."""
-    begin_B, lengths_B = begin_B.to(tokens_BN.device), lengths_B.to(tokens_BN.device)
-    index_BN = torch.arange(tokens_BN.shape[1], device=tokens_BN.device) - begin_B[:, None]
-    new_BN = (index_BN >= 0) & (index_BN < lengths_B[:, None])
-    return torch.where(new_BN, tokens_Bt.gather(1, index_BN.clamp(0, tokens_Bt.shape[1] - 1)), tokens_BN)

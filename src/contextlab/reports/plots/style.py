@@ -37,6 +37,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "evalm": ("#E69F00", "*"),
     "generative-adapter": ("#332288", "d"),
     "finetune": ("#AA4499", "8"),
+    "cartridge": ("#AA3377", "|"),
     "ultragist": ("#44AA99", "H"),
     "least-squares": ("#EE3377", "x"),
 }
