@@ -33,7 +33,7 @@ class Lesson:
 
     Attributes:
         tokens: at least two.
-        ids_Nk: the teacher's most probable tokens in the place of each of these; None where the token itself is learned.
+        ids_Nk: the teacher's most probable tokens in the place of each of these; None where itself is learned.
         logprobs_Nk: their log-probabilities.
     """
 
@@ -139,8 +139,8 @@ class CartridgeFit:
             self.rule.update(weights, gradients, m, v, count)
         if not all(bool(w.isfinite().all()) for w in weights):
             raise UserError(
-                f"Training the cartridge diverged: its numbers are not finite; use a smaller lr than {self.config.lr:g}, "
-                "or fewer steps."
+                "Training the cartridge diverged: its numbers are not finite; use a smaller lr than "
+                f"{self.config.lr:g}, or fewer steps."
             )
         return self._cache(begin, weights, 1)
 
