@@ -62,9 +62,9 @@ def model() -> Any:
 
 
 def context() -> list[int]:
-    """Tokens of the context, BOS first."""
+    """Tokens of the context, BOS first; none comes twice, so that every value of every layer is another."""
     random = torch.Generator().manual_seed(3)
-    return [BOS, *torch.randint(1, 256, (CONTEXT - 1,), generator=random).tolist()]
+    return [BOS, *(1 + torch.randperm(255, generator=random)[: CONTEXT - 1]).tolist()]
 
 
 def places(kept_KSD: Tensor, all_KSD: Tensor) -> list[list[int]]:
@@ -75,13 +75,16 @@ def places(kept_KSD: Tensor, all_KSD: Tensor) -> list[list[int]]:
 
 
 def tokenizer() -> Any:
-    """Words are the numbers of tokens."""
+    """Words are `w` and the number of a token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({str(number): number for number in range(256)}, unk_token=str(BOS)))
+    first = "<s>"
+    words = Tokenizer(
+        models.WordLevel({first: BOS, **{f"w{token}": token for token in range(1, 256)}}, unk_token=first)
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=str(BOS))
+    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token=first)
 
 
 def press(settings: dict[str, Any]) -> Any:
@@ -103,12 +106,12 @@ def main() -> None:
 
     llama = model()
     pipeline = KVPressTextGenerationPipeline(model=llama, tokenizer=tokenizer())
-    text, question = ("".join(f" {token}" for token in tokens) for tokens in (context()[1:], QUESTION))
+    text, question = ("".join(f" w{token}" for token in tokens) for tokens in (context()[1:], QUESTION))
 
     def run(chosen: Any) -> tuple[Any, list[int]]:
         cache = DynamicCache()
         answer = pipeline(text, question=question, press=chosen, cache=cache, max_new_tokens=WRITTEN)["answer"]
-        return cache, [int(word) for word in answer.split()]
+        return cache, [int(word[1:]) for word in answer.split()]
 
     whole, _ = run(None)
     results = {}

@@ -43,9 +43,7 @@ SINGLE: dict[str, Callable[[Any], Needs]] = {
 }
 """Presses that choose by themselves; SnapKV refuses to look at no more inputs than its window has."""
 AROUND: dict[str, Callable[[Needs, float], Needs]] = {
-    "Block": lambda needs, ratio: Needs(
-        None, math.ceil(needs.beyond / (1 - ratio)), 0 if needs.queries == 0 else None
-    ),
+    "Block": lambda needs, ratio: Needs(None, math.ceil(needs.beyond / (1 - ratio)), 0 if needs.queries == 0 else None),
     "CriticalKV": lambda needs, _: dataclasses.replace(needs, queries=None),
     "EntropyGatedChunkKV": lambda needs, _: needs,
 }

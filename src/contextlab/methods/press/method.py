@@ -81,8 +81,8 @@ class Press(SegmentMethod[PressConfig, PressState]):
         return PressFormula(model, self.local, self.first_segment(ahead), self.press, context)
 
     def placed_for(self, ahead: Lengths | None) -> Lengths | None:
-        """A window ends with the context; where the positions start again, what is ahead fits."""
-        return ahead and (Lengths(ahead.context) if self.moves else ahead)
+        """A window ends with the context; where the positions of the model end is not placed."""
+        return Lengths(ahead.context) if self.moves and ahead else None
 
     def begin(self, empty: LocalState, ahead: Lengths | None) -> PressState:
         """An empty state, in which the press is due at the end of the window or the context."""

@@ -24,7 +24,7 @@ from contextlab.methods.press.choice import AROUND, GENERATOR, SINGLE, parts
 from contextlab.methods.press.config import Parameter, PressConfig
 
 ENDING = "Press"
-INSTALL = "pip install --no-deps kvpress==0.5.5 cachetools fire termcolor"
+INSTALL = "pip install --no-deps kvpress==0.5.5 && pip install cachetools datasets fire requests"
 MODELS = ("llama", "mistral", "phi3", "qwen2", "qwen3")
 """Models of which kvpress computes the queries as they do themselves."""
 GIVEN = ("compression_ratio", "press")
