@@ -251,7 +251,7 @@ def test_presses_that_need_queries_know_few_models() -> None:
 
 def test_without_kvpress_it_says_how_to_install_it(llama: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presses.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match="pip install --no-deps kvpress==0.5.5 && pip install cachetools"):
+    with pytest.raises(UserError, match=r"pip install --no-deps kvpress==0\.5\.5 && pip install cachetools"):
         Press(llama)
 
 

@@ -19,7 +19,7 @@ from contextlab.attention import KV, CacheReader, Layout, after, per_head
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
-from contextlab.method import Capabilities, ContextMethod, Lengths
+from contextlab.method import Capabilities, Lengths
 from contextlab.methods.local_cache import LocalCache, LocalState, reserved
 from contextlab.methods.press.config import PressConfig
 from contextlab.methods.press.formula import PressFormula
@@ -45,11 +45,10 @@ class PressState(LocalState):
 class Press(SegmentMethod[PressConfig, PressState]):
     """Attends to all that a press of kvpress has left, and to all that was read after it.
 
-    With `when=context` the press runs once, where the length of the context is known and all of it has been read. Kept
-    keys stay at their positions, and the text goes on at the next one; where the model's positions end, it starts again.
-    With `when=window` it runs at the end of every N tokens on all that is in view, and kept keys move up to the first
+    With `when=context` the press runs once, when a context of known length has been read. Kept keys stay at their
+    positions, and the text goes on at the next one; where the positions of the model end, it starts again. With
+    `when=window` it runs at the end of every N tokens on all that is in view, and kept keys move up to the first
     positions.
-
     Attributes:
         press: which slots stay.
         moves: whether kept keys move up.
@@ -144,8 +143,8 @@ class Press(SegmentMethod[PressConfig, PressState]):
         needs, most = self.press.needs, 0
         if needs.inputs is None:
             raise UserError(
-                f"{self.config.name} needs what entered attention of all tokens in view, which is known at the end of a "
-                "context alone: use when=context, or a press such as SnapKV."
+                f"{self.config.name} needs what entered attention of all tokens in view, which is known at the end of "
+                "a context alone: use when=context, or a press such as SnapKV."
             )
         if segment < max(needs.inputs, needs.beyond + 1):
             least = max(needs.inputs, needs.beyond + 1)
@@ -183,8 +182,7 @@ class Press(SegmentMethod[PressConfig, PressState]):
             return state
         pairs = zip(state.kv.used_B.tolist(), rows_B.tolist(), strict=True)
         kept_B = torch.tensor([self.press.kept(used) if now else used for used, now in pairs])
-        device_B = rows_B.to(state.device)
-        kv, inputs = state.kv, state.inputs.cut(0, device_B)
+        kv, inputs = state.kv, state.inputs.cut(0, rows_B)
         if not torch.equal(kept_B, kv.used_B):
             slots = self._slots(state, kept_B)
             kv = kv.keep_slots(slots, kept_B, self.network) if self.moves else kv.take(slots, kept_B)
@@ -214,11 +212,10 @@ class Press(SegmentMethod[PressConfig, PressState]):
         ended_B = state.left_B == 0
         if not bool(ended_B.any()):
             return state
-        device_B = ended_B.to(state.device)
         return dataclasses.replace(
             state,
-            kv=state.kv.cut(0, device_B),
-            inputs=state.inputs.cut(0, device_B),
+            kv=state.kv.cut(0, ended_B),
+            inputs=state.inputs.cut(0, ended_B),
             left_B=torch.where(ended_B, self.local.segment, state.left_B),
             dropped_B=state.dropped_B.masked_fill(ended_B, 0),
         )
