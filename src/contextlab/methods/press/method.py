@@ -49,6 +49,7 @@ class Press(SegmentMethod[PressConfig, PressState]):
     positions, and the text goes on at the next one; where the positions of the model end, it starts again. With
     `when=window` it runs at the end of every N tokens on all that is in view, and kept keys move up to the first
     positions.
+
     Attributes:
         press: which slots stay.
         moves: whether kept keys move up.
