@@ -38,6 +38,7 @@ WITH_GRADIENTS = "computes gradients while it reads"
 UNCOUNTED = {
     "least-squares": "writes as many tokens as a chunk has after it, each in a pass of its own",
     "bm25": "searches on the host, and reads what was found anew",
+    "press": "keeps what a library beside this one chooses, row by row",
 }
 """Methods whose block or token is no single pass."""
 
@@ -120,11 +121,13 @@ def record(name: str, counts: dict[str, DeviceCounts]) -> dict[str, Any]:
 
 def measured(named: NamedMethod, plain: dict[str, Any], layers: int, dtype: torch.dtype) -> dict[str, Any]:
     """One method, with its launches as multiples of those of transformers."""
+    uncounted = {"method": named.label, "block": None, "token": None}
+    if named.name in UNCOUNTED:
+        return {**uncounted, "reason": UNCOUNTED[named.name]}
     with SimulatedGPU() as gpu:
         method = named.build(backbone(layers, dtype))
-        reason = WITH_GRADIENTS if method.capabilities.needs_gradients else UNCOUNTED.get(named.name)
-        if reason is not None:
-            return {"method": named.label, "block": None, "token": None, "reason": reason}
+        if method.capabilities.needs_gradients:
+            return {**uncounted, "reason": WITH_GRADIENTS}
         row = record(named.label, counted(gpu, *of_method(method)))
     for unit in ("block", "token"):
         row[unit]["times"] = row[unit]["launches"] / plain[unit]["launches"]

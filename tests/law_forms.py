@@ -7,12 +7,13 @@ tests.
 from __future__ import annotations
 
 import pytest
+from installed import MISSING
 
 from contextlab.testing import laws
 
 AROUND = ("counting", "threads")
 """Laws of what stands around a method."""
-ROTARY_ALONE = ("selfextend",)
+ROTARY_ALONE = ("selfextend", "press")
 """Registered methods that refuse models without rotary positions."""
 WITHOUT_ROTARY = ("tiny-gpt2", "tiny-opt")
 PARTS = [pytest.param(False, id="within"), pytest.param(True, id="around", marks=pytest.mark.slow)]
@@ -34,5 +35,6 @@ def broken(make: laws.Make, *families: str, around: bool = False) -> dict[tuple[
 
 
 def fits(name: str, family: str) -> bool:
-    """Whether a registered method, or a form of one (`NAME, form`), takes a family of models."""
-    return name.partition(",")[0] not in ROTARY_ALONE or family not in WITHOUT_ROTARY
+    """Whether a registered method, or a form of one (`NAME, form`), is installed and takes a family of models."""
+    method = name.partition(",")[0]
+    return method not in MISSING and (method not in ROTARY_ALONE or family not in WITHOUT_ROTARY)

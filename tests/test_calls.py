@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from installed import METHODS
 
 from contextlab import backbone as backbones
 from contextlab import calls, registry
@@ -17,7 +18,6 @@ from contextlab.errors import UserError
 from contextlab.method import ContextMethod
 from contextlab.methods.window import Window
 
-METHODS = registry.methods()
 BACKBONE = backbones.load("tiny-llama", device="cpu")
 
 

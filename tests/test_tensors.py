@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from installed import METHODS
 from safetensors.torch import load_file, save_file
 
 from contextlab import backbone as backbones
@@ -143,7 +144,7 @@ def test_a_loaded_backbone_is_aligned(name: str, tmp_path: Path) -> None:
     assert unaligned(dict(model.named_parameters()) | dict(model.named_buffers())) == []
 
 
-@pytest.mark.parametrize("name", registry.methods())
+@pytest.mark.parametrize("name", METHODS)
 def test_a_loaded_state_is_aligned(name: str, tmp_path: Path) -> None:
     method = registry.method_class(name)(backbones.load("tiny-llama", device="cpu"))
     state, _ = method.read(method.start(), torch.arange(150)[None])

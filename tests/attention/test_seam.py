@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from contextlab import attention
 from contextlab import backbone as backbones
@@ -188,3 +190,13 @@ def test_the_rotation_of_a_file_is_wrapped_once() -> None:
     once = file.apply_rotary_pos_emb  # type: ignore[attr-defined]
     attention.skip_rotation(model)
     assert file.apply_rotary_pos_emb is once  # type: ignore[attr-defined]
+
+
+def test_attention_functions_stay_what_they_are_whatever_is_set_in_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by packages that wrap them all when they are imported; what is registered later is not hidden."""
+    before = dict(ALL_ATTENTION_FUNCTIONS.items())
+    with attention.attention_functions_kept():
+        ALL_ATTENTION_FUNCTIONS.update(dict.fromkeys(before, print))
+    assert dict(ALL_ATTENTION_FUNCTIONS.items()) == before
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", print)
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is print

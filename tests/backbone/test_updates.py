@@ -9,10 +9,11 @@ from typing import Any
 import peft
 import pytest
 import torch
+from installed import METHODS
 
 import contextlab
 from contextlab import backbone as backbones
-from contextlab import cards, naming, registry
+from contextlab import cards, naming
 from contextlab.backbone import updates
 from contextlab.errors import UserError
 from contextlab.testing import laws
@@ -230,7 +231,7 @@ def test_methods_keep_their_laws_on_an_updated_backbone(name: str, lora: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", registry.methods())
+@pytest.mark.parametrize("name", METHODS)
 def test_all_methods_keep_their_laws_on_an_updated_backbone(name: str, lora: Path) -> None:
     check_laws(name, lora)
 

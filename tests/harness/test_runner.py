@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from forks import forks
+from installed import METHODS
 
 import contextlab
 from contextlab import backbone, registry
@@ -202,10 +203,10 @@ def test_a_killed_run_ends_like_one_without_interruption(tmp_path: Path, log: Pa
 
 # Float32 shows smaller differences.
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", registry.methods())
+@pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_goes_on_has_bitwise_the_results_of_one_at_once(method: str, dtype: str, tmp_path: Path) -> None:
-    # Full attention refuses prompts that are longer than the small model's positions.
-    context = "none" if method == "full" else "own"
+    # Full attention, before a press too, refuses prompts that are longer than the small model's positions.
+    context = "none" if method in ("full", "press") else "own"
     options: dict[str, Any] = {"tasks": "sst2", "split": "n2", "dtype": dtype, "context": context}
     for limit in (1, 2):
         run(tmp_path / "parts", method, limit=limit, **options)
@@ -249,7 +250,7 @@ def test_without_counting_the_results_are_the_same_and_costs_are_blank(tmp_path:
     assert [one["record"] for one in stored(tmp_path / "True")] == [one["record"] for one in stored(tmp_path / "False")]
 
 
-@pytest.mark.parametrize("name", registry.methods())
+@pytest.mark.parametrize("name", METHODS)
 def test_no_built_in_method_is_run_twice_to_be_counted(name: str) -> None:
     method = registry.method_class(name)(backbone.load("tiny-llama", device="cpu"))
     with torch.set_grad_enabled(method.capabilities.needs_gradients):

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from installed import METHODS as INSTALLED
 
 import contextlab
 from contextlab import backbone as backbones
-from contextlab import registry
 from contextlab.errors import UserError
 from contextlab.harness.comparison import Results
 from contextlab.harness.stored import Result, StoredModel
@@ -114,7 +114,7 @@ def test_the_same_bench_twice_in_threads_is_one_run_or_one_sentence(tmp_path: Pa
 def test_different_methods_share_a_model_in_threads() -> None:
     backbone = backbones.load("tiny-llama", device="cpu")
     model = backbone.model
-    built = [contextlab.load(name, model, tokenizer=backbone.tokenizer) for name in registry.methods()]
+    built = [contextlab.load(name, model, tokenizer=backbone.tokenizer) for name in INSTALLED]
     tokens_BT = texts(2)
     own = model(input_ids=tokens_BT[:, :40], use_cache=False).logits
 
@@ -126,12 +126,12 @@ def test_different_methods_share_a_model_in_threads() -> None:
     for workers in (4, len(built)):
         with ThreadPoolExecutor(workers) as pool:
             together = list(pool.map(numbers, built))
-        for name, a, b in zip(registry.methods(), alone, together, strict=True):
+        for name, a, b in zip(INSTALLED, alone, together, strict=True):
             assert all(map(torch.equal, a, b)), name
     assert torch.equal(model(input_ids=tokens_BT[:, :40], use_cache=False).logits, own)
 
 
-@pytest.mark.parametrize("name", sorted(registry.methods().keys() - {"dynamic-eval", "finetune"}))
+@pytest.mark.parametrize("name", sorted({*INSTALLED} - {"dynamic-eval", "finetune"}))
 @torch.no_grad()
 def test_the_model_computes_beside_a_method(name: str) -> None:
     """But for the methods that replace weights of the whole model for the time of a call."""

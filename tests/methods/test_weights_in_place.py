@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from installed import METHODS
 from law_forms import fits
 
 from contextlab import registry
@@ -34,7 +35,7 @@ def test_digest_training_and_baseline_follow_the_weights(name: str) -> None:
     assert torch.equal(method.start().pending_BC, start) == (name != "longmem")
 
 
-@pytest.mark.parametrize("name", registry.methods())
+@pytest.mark.parametrize("name", METHODS)
 def test_the_first_prediction_is_that_of_the_weights_as_they_are(name: str) -> None:
     backbone = load(next(family for family in NORMS if fits(name, family)), device="cpu")
     method = registry.method_class(name)(backbone)

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from contextlab.errors import UserError
 
@@ -176,6 +177,20 @@ def _own_name(config: Any) -> str:
 
 AttentionInterface.register(SEAM, _seam)
 AttentionMaskInterface.register(SEAM, _mask)
+
+
+@contextmanager
+def attention_functions_kept() -> Iterator[None]:
+    """Leave transformers' table of attention functions as it is, whatever is imported in the block."""
+    before = dict(ALL_ATTENTION_FUNCTIONS.items())
+    try:
+        yield
+    finally:
+        for name in [name for name, own in before.items() if ALL_ATTENTION_FUNCTIONS[name] is not own]:
+            # What was set lies before what is registered, and would hide it for ever.
+            del ALL_ATTENTION_FUNCTIONS[name]
+            if ALL_ATTENTION_FUNCTIONS.get(name) is not before[name]:
+                ALL_ATTENTION_FUNCTIONS[name] = before[name]
 
 
 @contextmanager

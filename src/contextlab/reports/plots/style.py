@@ -27,6 +27,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "sinks": ("#56B4E9", "v"),
     "snapkv": ("#CC6677", "+"),
     "h2o": ("#88CCEE", "1"),
+    "press": ("#DDCC77", "|"),
     "selfextend": ("#332288", "4"),
     "retrieval": ("#009E73", "D"),
     "longmem": ("#D55E00", "P"),
