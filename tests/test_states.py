@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "full, dynamic": {"rope": "dynamic"},
     "closed-book": {},
     "bm25": {"k": 2, "chunk": 7, "recent": 20, "query": 12},
+    "dense": {"k": 2, "chunk": 7, "recent": 20, "query": 12},
     "drop": {"N": 20, "ratio": 0.3},
     "retrieval": {"N": 16, "K": 8, "csz": 2, "M": 40},
     "longmem": {"N": 32, "K": 16, "M": 64},

@@ -14,6 +14,7 @@ from contextlab.formula import Row
 from contextlab.method import Lengths
 from contextlab.methods.bm25 import BM25, BM25Config
 from contextlab.methods.closed_book import ClosedBook
+from contextlab.methods.dense import Dense, DenseConfig
 from contextlab.methods.drop import Drop, DropConfig
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.evalm import EVALM, EVALMConfig
@@ -139,6 +140,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "least-squares": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=32, study=2, study_tokens=5)),
     "least-squares, chunk alone": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=24, study=0, seen=0, rank=3)),
     "bm25": lambda b: BM25(b, BM25Config(k=2, chunk=7, recent=20, stride=9)),
+    "dense": lambda b: Dense(b, DenseConfig(k=2, chunk=7, recent=20, stride=9)),
     "drop": lambda b: Drop(b, DropConfig(N=20, ratio=0.3)),
     "ultragist": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=8, sinks=2)),
     "ultragist, few": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=5, M=9)),

@@ -22,6 +22,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "window": ("#666666", "s"),
     "closed-book": ("#999999", "X"),
     "bm25": ("#994455", "2"),
+    "dense": ("#EE8866", "|"),
     "drop": ("#997700", "3"),
     "sliding": ("#0072B2", "^"),
     "sinks": ("#56B4E9", "v"),
