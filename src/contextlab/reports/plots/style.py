@@ -40,6 +40,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "finetune": ("#AA4499", "8"),
     "ultragist": ("#44AA99", "H"),
     "least-squares": ("#EE3377", "x"),
+    "composed": ("#DDCC77", "_"),
 }
 """Colour and marker of every method: Okabe and Ito's colours and Tol's, which most colour-blind readers tell apart."""
 CONTROLS = {"own - none": ("#0072B2", "o"), "own - wrong": ("#D55E00", "s")}
