@@ -37,6 +37,7 @@ PLAIN = "transformers"
 WITH_GRADIENTS = "computes gradients while it reads"
 UNCOUNTED = {
     "least-squares": "writes as many tokens as a chunk has after it, each in a pass of its own",
+    "composed": "launches what both of its methods do",
     **dict.fromkeys(("bm25", "dense"), "searches on the host, and reads what was found anew"),
 }
 """Methods whose block or token is no single pass."""

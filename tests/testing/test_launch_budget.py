@@ -37,6 +37,7 @@ UNCOUNTED = {
     "hso": "it computes gradients while it reads",
     "dynamic-eval": "it computes gradients while it reads",
     "finetune": "it computes gradients while it reads",
+    "composed": "it launches what both of its methods do",
     **dict.fromkeys(("bm25", "dense"), "it searches on the host, and reads what was found anew"),
 }
 COUNTED = [name for name in built_in() if name not in UNCOUNTED]
