@@ -52,7 +52,7 @@ SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("generative-adapter", "tiny-gpt-neox"): {"modules": "*attention.dense"},
 }
 """What a method needs on a backbone whose layers have other names."""
-SHORTER: dict[str, dict[str, Any]] = {"least-squares": {"study_tokens": 4}}
+SHORTER: dict[str, dict[str, Any]] = {"least-squares": {"study_tokens": 4}, "dense": {"stride": 64}}
 """Settings of methods that take minutes as they are, in all families; they do not matter to the laws."""
 
 

@@ -37,8 +37,9 @@ PLAIN = "transformers"
 WITH_GRADIENTS = "computes gradients while it reads"
 UNCOUNTED = {
     "least-squares": "writes as many tokens as a chunk has after it, each in a pass of its own",
-    "bm25": "searches on the host, and reads what was found anew",
     "press": "keeps what a library beside this one chooses, row by row",
+    "composed": "launches what both of its methods do",
+    **dict.fromkeys(("bm25", "dense"), "searches on the host, and reads what was found anew"),
 }
 """Methods whose block or token is no single pass."""
 

@@ -131,7 +131,8 @@ def mutated(
     elif kind == "value":
         at = draw.randrange(tensor.numel())
         odd = draw.choice(FLOATS if tensor.is_floating_point() else INTEGERS)
-        tensor.view(-1)[at] = odd % 256 if tensor.dtype == torch.uint8 else odd
+        most = {torch.uint8: 2**8, torch.int32: 2**31}.get(tensor.dtype)
+        tensor.view(-1)[at] = odd % most if most else odd
     elif kind == "header" and about:
         key = draw.choice(sorted(about))
         if draw.random() < 0.5:

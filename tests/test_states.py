@@ -42,6 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "full, dynamic": {"rope": "dynamic"},
     "closed-book": {},
     "bm25": {"k": 2, "chunk": 7, "recent": 20, "query": 12},
+    "dense": {"k": 2, "chunk": 7, "recent": 20, "query": 12},
     "drop": {"N": 20, "ratio": 0.3},
     "retrieval": {"N": 16, "K": 8, "csz": 2, "M": 40},
     "longmem": {"N": 32, "K": 16, "M": 64},
@@ -61,6 +62,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "finetune, update": {"N": 60, "context": 40, "epochs": 1, "what": "lora", "rank": 2},
     "ultragist": {"W": 24, "ratio": 4, "rank": 2, "M": 12},
     "generative-adapter": {"chunk": 40},
+    "composed": {"method": "retrieval(N=16,K=8,csz=2,M=40)", "under": "generative-adapter(chunk=40)"},
     "least-squares": {"chunk": 40, "study": 1, "study_tokens": 4},
 }
 

@@ -16,6 +16,8 @@ from contextlab.method import Lengths
 from contextlab.methods.bm25 import BM25, BM25Config
 from contextlab.methods.cartridge import Cartridge, CartridgeConfig
 from contextlab.methods.closed_book import ClosedBook
+from contextlab.methods.composed import Composed, ComposedConfig
+from contextlab.methods.dense import Dense, DenseConfig
 from contextlab.methods.drop import Drop, DropConfig
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.evalm import EVALM, EVALMConfig
@@ -155,12 +157,25 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     ),
     "least-squares": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=32, study=2, study_tokens=5)),
     "least-squares, chunk alone": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=24, study=0, seen=0, rank=3)),
+    "composed": lambda b: Composed(
+        b, ComposedConfig(method="retrieval(N=20,K=8,M=60,sinks=2)", under="generative-adapter(chunk=32)")
+    ),
+    "composed, packed": lambda b: Composed(
+        b, ComposedConfig(method="window(N=100,cache=int4)", under="least-squares(chunk=24,study=0,rank=3)")
+    ),
+    "composed, scored": lambda b: Composed(
+        b, ComposedConfig(method="snapkv(N=20,keep=17,window=6)", under="generative-adapter(chunk=32,modules=*mlp*)")
+    ),
     "bm25": lambda b: BM25(b, BM25Config(k=2, chunk=7, recent=20, stride=9)),
+    "dense": lambda b: Dense(b, DenseConfig(k=2, chunk=7, recent=20, stride=9)),
     "drop": lambda b: Drop(b, DropConfig(N=20, ratio=0.3)),
     "ultragist": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=8, sinks=2)),
     "ultragist, few": lambda b: UltraGist(b, UltraGistConfig(W=32, ratio=5, M=9)),
 }
-OF_LLAMAS_NAMES = ("generative-adapter", "generative-adapter, random", *(name for name in FORMS if name[:5] == "press"))
+OF_LLAMAS_NAMES = (
+    *("generative-adapter", "generative-adapter, random", "composed"),
+    *(name for name in FORMS if name[:5] == "press"),
+)
 """Forms that use parts of layers under names that GPT-NeoX does not have."""
 
 

@@ -39,7 +39,8 @@ UNCOUNTED = {
     "finetune": "it computes gradients while it reads",
     "cartridge": "it computes gradients while it reads",
     "press": "it keeps what a library beside this one chooses, row by row",
-    "bm25": "it searches on the host, and reads what was found anew",
+    "composed": "it launches what both of its methods do",
+    **dict.fromkeys(("bm25", "dense"), "it searches on the host, and reads what was found anew"),
 }
 COUNTED = [name for name in built_in() if name not in UNCOUNTED]
 Rows = dict[str, dict[str, Any]]

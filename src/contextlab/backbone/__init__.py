@@ -6,6 +6,7 @@ from contextlab.backbone.loading import compute_device, known, load, load_tokeni
 from contextlab.backbone.low_rank import Linear, UpdatedBackbone, linear_layers
 from contextlab.backbone.own import OwnBackbone
 from contextlab.backbone.projections import KeyValueProjections
+from contextlab.backbone.sentences import SentenceEncoder
 from contextlab.backbone.stretched import Rope, StretchedBackbone, check_rotary
 from contextlab.backbone.toys import PAPER_POSITIONS, PAPER_SHAPES, PAPER_VOCABULARY, REFUSED, TINY
 from contextlab.backbone.wrapper import Backbone
@@ -22,6 +23,7 @@ __all__ = [
     "Linear",
     "OwnBackbone",
     "Rope",
+    "SentenceEncoder",
     "StretchedBackbone",
     "UpdatedBackbone",
     "check_rotary",

@@ -121,7 +121,7 @@ def load_tokenizer(name: str = EMBEDDED) -> Any:
     if name in MADE:
         return byte_tokenizer()
     source, options = (embedded_folder(), {}) if name == EMBEDDED else _source(name)
-    with process.ALONE, _loading(source):
+    with process.ALONE, loading(source):
         return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
 
 
@@ -237,7 +237,7 @@ def _pretrained(
         own["device_map"] = {"": device}
     if "gguf_file" not in kwargs:
         own["use_safetensors"] = True
-    with _loading(source):
+    with loading(source):
         load_model: Any = transformers.AutoModelForCausalLM.from_pretrained
         model, report = load_model(source, dtype=dtype, output_loading_info=True, **own)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **kwargs)
@@ -252,7 +252,7 @@ def _pretrained(
 
 
 @contextmanager
-def _loading(source: Path | str) -> Iterator[None]:
+def loading(source: Path | str, kind: str = "Backbone") -> Iterator[None]:
     """Without progress bars, and whatever a foreign folder makes transformers raise as a user's error."""
     try:
         with quiet(), no_bar_of_gguf():
@@ -261,7 +261,7 @@ def _loading(source: Path | str) -> Iterator[None]:
         message = str(error).strip().partition("\n")[0]
         reason = message if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {message}"
         raise UserError(
-            f"Backbone '{source}' cannot be loaded ({reason}): give a local folder or check the name."
+            f"{kind} '{source}' cannot be loaded ({reason}): give a local folder or check the name."
         ) from error
 
 

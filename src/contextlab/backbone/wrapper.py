@@ -142,9 +142,7 @@ class Backbone:
     @functools.cached_property
     def tokenizer_digest(self) -> str:
         """sha256 of the tokenizer's definition, hexadecimal."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        definition = backend.to_str() if backend is not None else repr(self.tokenizer)
-        return hashlib.sha256(definition.encode()).hexdigest()
+        return definition_digest(self.tokenizer)
 
     @property
     def bos(self) -> int:
@@ -383,3 +381,10 @@ class Backbone:
                     raise ValueError(f"{len(reader.k)} of {self.layers} layers have one that can be replaced")
                 kv = reader.grown(torch.tensor([tokens_BT[:, part].shape[1]], device=self.device))
         return torch.cat(logits, dim=1)
+
+
+def definition_digest(tokenizer: Any) -> str:
+    """sha256 of a tokenizer's definition, hexadecimal."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    definition = backend.to_str() if backend is not None else repr(tokenizer)
+    return hashlib.sha256(definition.encode()).hexdigest()

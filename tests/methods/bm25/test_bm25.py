@@ -77,7 +77,9 @@ def test_every_token_is_read_after_the_best_chunks(llama: Backbone, context: int
 def test_the_question_finds_the_sentence_that_answers_it(llama: Backbone) -> None:
     method = BM25(llama, BM25Config(k=1, chunk=19, recent=20, query=20, stride=1))
     for question, answer in (("Where does Ada live?", STORY[:19]), ("Was the ferry late?", "The ferry was late.")):
-        view = llama.decode(method.in_view(llama.encode(STORY + question), first=1))
+        tokens = llama.encode(STORY + question)
+        state, _ = method.read(method.start(), torch.tensor([tokens]), logprobs=False)
+        view = llama.decode(method.in_view(state, 0, len(tokens)))
         assert view == answer + (STORY + question)[-(len(view) - 19) :]
 
 
@@ -111,7 +113,7 @@ def test_reading_computes_nothing_and_keeps_the_text(llama: Backbone) -> None:
     state, _ = method.read(method.start(), text(90), logprobs=False)
     formula = method.formula()
     assert formula is not None
-    assert state.texts() == text(90).tolist()
+    assert state.tokens_BS.tolist() == text(90).tolist()
     assert state.nbytes == formula.state_bytes(90) == 4 * 90 + llama.width * 4 + 2 * 8
 
 

@@ -1,8 +1,7 @@
-"""Retrieval of text (Ram et al. 2023): chunks that match the end of what was read stand in front of it."""
+"""Retrieval of text by the words that a chunk shares with the end of what was read."""
 
 from __future__ import annotations
 
-from contextlab.methods.bm25.config import BM25Config
-from contextlab.methods.bm25.method import BM25
+from contextlab.methods.bm25.method import BM25, BM25Config
 
 __all__ = ["BM25", "BM25Config"]

@@ -22,6 +22,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "window": ("#666666", "s"),
     "closed-book": ("#999999", "X"),
     "bm25": ("#994455", "2"),
+    "dense": ("#EE8866", "|"),
     "drop": ("#997700", "3"),
     "sliding": ("#0072B2", "^"),
     "sinks": ("#56B4E9", "v"),
@@ -41,6 +42,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "cartridge": ("#AA3377", "|"),
     "ultragist": ("#44AA99", "H"),
     "least-squares": ("#EE3377", "x"),
+    "composed": ("#DDCC77", "_"),
 }
 """Colour and marker of every method: Okabe and Ito's colours and Tol's, which most colour-blind readers tell apart."""
 CONTROLS = {"own - none": ("#0072B2", "o"), "own - wrong": ("#D55E00", "s")}

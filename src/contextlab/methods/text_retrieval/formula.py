@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, total
 from contextlab.method import Lengths
-from contextlab.methods.bm25.config import View
+from contextlab.methods.text_retrieval.config import View
 
 TOKEN_BYTES = 4
 
 
-class BM25Formula(Formula):
-    """Nothing is computed until something is predicted.
+class TextFormula(Formula):
+    """What is in view is read anew after every search, and nothing until something is predicted.
+
+    A subclass adds what its searches need.
 
     Args:
         model: sizes of the backbone.
@@ -26,14 +28,24 @@ class BM25Formula(Formula):
         self.model, self.full, self.view = model, full, view
         self.first = view.first(ahead.context if ahead else 0)
 
+    def indexed(self, row: Row) -> int | None:
+        """FLOPs of all that searches need of the tokens that a call reads."""
+        return 0
+
+    def searched(self, chunks: int, query: int) -> int | None:
+        """FLOPs of one search for so many tokens."""
+        return 0
+
     def read(self, rows: Sequence[Row], *, logprobs: bool) -> int | None:
         """All that is in view, anew after every search."""
-        flops, open_rows = list[int | None](), list(rows) if logprobs else []
+        flops, open_rows = [self.indexed(row) for row in rows], list(rows) if logprobs else []
         while any(row.tokens for row in open_rows):
-            used = [self._used(row.before) if row.tokens else 0 for row in open_rows]
+            # A row that has ended has no view.
+            positions = [row.before if row.tokens else 0 for row in open_rows]
             taken = [min(row.tokens, self.view.room(row.before, self.first)) for row in open_rows]
-            flops.append(self._open(used))
-            flops.append(self.full.read([Row(*pair) for pair in zip(used, taken, strict=True)], logprobs=True))
+            flops.append(self._open(positions))
+            read = zip(map(self._used, positions), taken, strict=True)
+            flops.append(self.full.read([Row(*pair) for pair in read], logprobs=True))
             pairs = zip(open_rows, taken, strict=True)
             open_rows = [Row(row.before + count, row.tokens - count) for row, count in pairs]
         return total(flops)
@@ -42,13 +54,11 @@ class BM25Formula(Formula):
         """All candidates after one view where no search is inside of them."""
         if not 0 < max(candidates, default=0) <= self.view.room(before, self.first):
             return super().score(before, candidates)
-        used = self._used(before)
-        return total([self._open([used]), self.full.score(used, candidates)])
+        return total([self._open([before]), self.full.score(self._used(before), candidates)])
 
     def predict(self, befores: Sequence[int]) -> int | None:
         """What is in view, and a projection onto the vocabulary for every row."""
-        used = [self._used(before) for before in befores]
-        return total([self._open(used), self.full.predict(used)])
+        return total([self._open(befores), self.full.predict([self._used(before) for before in befores])])
 
     def state_bytes(self, length: int) -> int:
         """Bytes of the tokens, of the hidden state after BOS, and of two counts."""
@@ -60,7 +70,9 @@ class BM25Formula(Formula):
         for step in range(count):
             anew = [end for end in ends if not step or self.view.searched(end, self.first) == end]
             others = [end for end in ends if end not in anew]
-            flops.append(self._open([self._used(end) for end in anew]))
+            lengths = [1] * len(ends) if step else prompts
+            flops += [self.indexed(Row(end - length, length)) for end, length in zip(ends, lengths, strict=True)]
+            flops.append(self._open(anew))
             flops.append(self.full.read([Row(self._used(end - 1), 1) for end in others], logprobs=False))
             flops.append(self.full.predict([self._used(end) for end in ends]))
             ends = [end + 1 for end in ends]
@@ -69,5 +81,12 @@ class BM25Formula(Formula):
     def _used(self, position: int) -> int:
         return self.view.used(position, self.first)
 
-    def _open(self, used: Sequence[int]) -> int | None:
-        return self.full.read([Row(0, tokens) for tokens in used], logprobs=False)
+    def _open(self, positions: Sequence[int]) -> int | None:
+        """A search for every row, and all that is in view then."""
+        flops = [self.full.read([Row(0, self._used(position)) for position in positions], logprobs=False)]
+        for position in positions:
+            searched = self.view.searched(position, self.first)
+            chunks = self.view.chunks(searched)
+            if chunks > self.view.k:
+                flops.append(self.searched(chunks, min(self.view.query, searched)))
+        return total(flops)

@@ -1,4 +1,4 @@
-"""Settings of text retrieval, and where a prediction finds its text."""
+"""Settings of text retrieval, and what a prediction has in view."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK, RECENT = 64, 256
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class BM25Config(MethodConfig):
+class TextConfig(MethodConfig):
     """What is retrieved, by what, and how often.
 
     Attributes:
