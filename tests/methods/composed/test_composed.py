@@ -167,7 +167,7 @@ def test_a_run_depends_on_what_both_have_learned_and_read(tmp_path: Path) -> Non
 def test_a_composition_is_named_on_one_line() -> None:
     named = naming.single("composed(method=retrieval(N=20,K=8),under=least-squares(chunk=32))")
     assert named.config == ComposedConfig(method="retrieval(N=20,K=8)", under="least-squares(chunk=32)")
-    both = named.build(backbones.load("tiny-llama", device="cpu"))
+    both: Any = named.build(backbones.load("tiny-llama", device="cpu"))
     assert (both.cache.local.segment, both.weights.local.segment) == (20, 32)
 
 

@@ -156,7 +156,7 @@ def made(config: PressConfig, outer: str | None, inner: str) -> Any:
         UserError: when kvpress is not installed, or its press has no such parameter, or takes other values.
     """
     package = kvpress()
-    kinds = [getattr(package, f"{part}{ENDING}", None) for part in (inner, outer) if part is not None]
+    kinds: list[Any] = [getattr(package, f"{part}{ENDING}", None) for part in (inner, outer) if part is not None]
     if None in kinds:
         raise UserError(f"This version of kvpress has no {config.name}: install kvpress 0.5.5.")
     defaults = [_defaults(kind) for kind in kinds]
@@ -190,7 +190,8 @@ def _checked(name: str, value: Parameter, default: Any) -> Parameter:
     Raises:
         UserError: when it is of another kind, or negative.
     """
-    kinds = {bool: bool, int: int, float: (int, float), str: str, type(None): int}[type(default)]
+    by_default: dict[type, Any] = {bool: bool, int: int, float: (int, float), str: str, type(None): int}
+    kinds = by_default[type(default)]
     fits = isinstance(value, kinds) and isinstance(value, bool) == isinstance(default, bool)
     if not fits or (isinstance(value, int | float) and value < 0):
         raise UserError(f"Option {name}={value!r} of a press is not valid: give a value like {default!r}.")
