@@ -59,17 +59,17 @@ def reproduce(
     if name is None:
         _print([_list()], style)
         return
-    found = schema.find(name)
+    entries = schema.find(name)
     if published:
         from contextlab.reports.papers import page
 
-        _print([page.published(paper, entry) for paper, entry in found], style)
+        _print([page.published(paper, entry) for paper, entry in entries], style)
         return
     options = {"backbone": backbone, "limit": limit, "device": device}
     if dry_run:
-        _print([_plan(paper, entry, scale, out, data, options) for paper, entry in found], style)
+        _print([_plan(paper, entry, scale, out, data, options) for paper, entry in entries], style)
         return
-    can = [(paper, entry) for paper, entry in found if _can(entry, scale, found)]
+    can = [(paper, entry) for paper, entry in entries if _can(entry, scale, entries)]
     for paper, entry in can:
         if entry.stated:
             from contextlab.reports.papers import page
@@ -89,9 +89,9 @@ def reproduce(
         _print([page.comparison(paper, entry, list(measured))], style)
 
 
-def _can(entry: PaperEntry, scale: Scale, found: list[tuple[Paper, PaperEntry]]) -> bool:
+def _can(entry: PaperEntry, scale: Scale, entries: list[tuple[Paper, PaperEntry]]) -> bool:
     """Whether an entry takes part: of a whole paper, only entries with a recipe."""
-    return len(found) == 1 or entry.has_recipe or (scale == Scale.paper and entry.paper is not None)
+    return len(entries) == 1 or entry.has_recipe or (scale == Scale.paper and entry.paper is not None)
 
 
 def _backbone(entry: PaperEntry, scale: Scale) -> str:
@@ -125,12 +125,12 @@ def _plan(paper: Paper, entry: PaperEntry, scale: Scale, out: Path, data: Path |
     from contextlab.reports.papers import plan, sheet
 
     speed, source = _speed(out)
-    given = {"backbone": options["backbone"], "limit": options["limit"], "out": out, "data": data}
+    chosen = {"backbone": options["backbone"], "limit": options["limit"], "out": out, "data": data}
     notes = [f"Estimated at {speed / 1e9:,.0f} GFLOPs per second, {source}; stored examples are not run again."]
     if entry.stated:
         steps, notes = [], ["Nothing is run: it is read from the package."]
     elif scale == Scale.embedded or entry.paper is None:
-        steps = plan.steps(entry.embedded.runs if entry.embedded else [], plan.EMBEDDED, speed, **given)
+        steps = plan.steps(entry.embedded.runs if entry.embedded else [], plan.EMBEDDED, speed, **chosen)
         notes += [] if entry.embedded else [f"No recipe for {EMBEDDED}: {entry.not_here}."]
     else:
         steps = [plan.whole(paper, entry.paper, speed)]
@@ -145,7 +145,7 @@ def _plan(paper: Paper, entry: PaperEntry, scale: Scale, out: Path, data: Path |
             plan.shape(paper.model),
             speed,
             entry.paper.tokens,
-            **{**given, "backbone": options["backbone"] or entry.paper.backbone},
+            **{**chosen, "backbone": options["backbone"] or entry.paper.backbone},
         )
     return sheet.Page(sheet.title(paper, entry), [PLAN, *map(_step, steps), *_total(steps)], notes)
 

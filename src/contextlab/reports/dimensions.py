@@ -88,8 +88,8 @@ def _settings(results: Sequence[Result]) -> list[Mapping[str, Any]]:
             for name, value in results[number].method_config.items():
                 values[name].add(str(value))
         # How weights that have a name were found makes no difference.
-        found = "weights" if results[numbers[0]].weights_name is not None else ""
-        differing = {name for name, seen in values.items() if len(seen) > 1 and name != found}
+        ignored = "weights" if results[numbers[0]].weights_name is not None else ""
+        differing = {name for name, seen in values.items() if len(seen) > 1 and name != ignored}
         for number in numbers:
             changed[number] |= differing
     recommended = trained.recommendations()

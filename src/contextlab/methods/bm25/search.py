@@ -50,8 +50,8 @@ def words(text: str) -> tuple[str, ...]:
     """The words of a text in lower case; none is left out, whatever the language."""
     import bm25s
 
-    (found,) = bm25s.tokenize([text], stopwords=[], return_ids=False, show_progress=False)
-    return tuple(found)
+    (in_order,) = bm25s.tokenize([text], stopwords=[], return_ids=False, show_progress=False)
+    return tuple(in_order)
 
 
 def index(texts: tuple[tuple[str, ...], ...]) -> BM25:

@@ -79,12 +79,12 @@ def in_answers(pieces: Sequence[str], before: str) -> list[bool]:
     """Which pieces of a text begin inside of an answer."""
     text = "".join(pieces)
     spans = []
-    found = text.find(before)
-    while found >= 0:
-        begin = found + len(before)
+    at = text.find(before)
+    while at >= 0:
+        begin = at + len(before)
         end = text.find("\n", begin)
         spans.append((begin, len(text) if end < 0 else end))
-        found = text.find(before, begin)
+        at = text.find(before, begin)
     marks, begin = [], 0
     for piece in pieces:
         marks.append(any(first <= begin < last for first, last in spans))

@@ -147,8 +147,8 @@ def _card(kind: str, name: str) -> dict[str, Any]:
         if ".py:" in name:
             raise UserError(f"A {kind} in a file of its own.")
         if kind == "method":
-            found = registry.method_class(name)
-            return card | _about(found, found.Config)
+            class_of_method = registry.method_class(name)
+            return card | _about(class_of_method, class_of_method.Config)
         task = registry.task(name)
         return card | _about(type(task), task.Config) | {"splits": task.splits}
     except UserError as error:

@@ -23,22 +23,29 @@ NOT_PRINTED = "not printed"
 NOT_MEASURED = "not measured"
 
 
-def comparison(paper: Paper, entry: PaperEntry, found: Sequence[Measured]) -> Page:
+def comparison(paper: Paper, entry: PaperEntry, measurements: Sequence[Measured]) -> Page:
     """Published and measured numbers side by side, after what differs: model, data, size, training and machine."""
-    results = [measured.result for measured in found if measured.result is not None]
-    tasks = dict.fromkeys(measured.task for measured in found)
-    absent = [task for task in tasks if all(measured.result is None for measured in found if measured.task == task)]
+    results = [measured.result for measured in measurements if measured.result is not None]
+    tasks = dict.fromkeys(measured.task for measured in measurements)
+    absent = [
+        task for task in tasks if all(measured.result is None for measured in measurements if measured.task == task)
+    ]
     facts = [
         ("model", paper.model.about, _listed(result.backbone for result in results)),
         ("data", entry.data, _listed(f"{labels.of_result(result)}: {result.data.note}" for result in results)),
         ("size", entry.size, _listed(f"{labels.of_result(result)}: {_examples(result)}" for result in results)),
-        ("training", paper.model.trained, _listed(filter(None, map(_training, found)))),
+        ("training", paper.model.trained, _listed(filter(None, map(_training, measurements)))),
         ("machine", "", _listed(result.provenance.device for result in results)),
     ]
-    numbers = list(_numbers(entry, [measured for measured in found if measured.task not in absent]))
-    notes = [entry.about, *(entry.embedded.differs if entry.embedded else []), *_learned(found), *_remarks(entry)]
+    numbers = list(_numbers(entry, [measured for measured in measurements if measured.task not in absent]))
+    notes = [
+        entry.about,
+        *(entry.embedded.differs if entry.embedded else []),
+        *_learned(measurements),
+        *_remarks(entry),
+    ]
     notes += [f"Not measured: {', '.join(absent)}."] if absent else []
-    notes += _mixtures(found)
+    notes += _mixtures(measurements)
     return Page(title(paper, entry), [HEAD, *facts, *numbers], notes)
 
 
@@ -73,15 +80,15 @@ def published(paper: Paper, entry: PaperEntry) -> Page:
     return Page(title(paper, entry), table, [entry.about, *_remarks(entry)])
 
 
-def _numbers(entry: PaperEntry, found: Sequence[Measured]) -> Iterator[tuple[str, str, str]]:
+def _numbers(entry: PaperEntry, measurements: Sequence[Measured]) -> Iterator[tuple[str, str, str]]:
     """One line for every published number that has a counterpart."""
     cells = entry.published()
     corrected = {(correction.row, correction.column): correction.corrected for correction in entry.corrections}
     of_rows: dict[tuple[str, str], Measured] = {}
-    for measured in found:
+    for measured in measurements:
         for name in measured.run.read if measured.result is not None else ():
             of_rows.setdefault((measured.row, name), measured)
-    for measured in found:
+    for measured in measurements:
         for name in measured.run.read:
             unit, above = entry.unit(name), entry.baseline(measured.row) or ""
             printed = cells.get(measured.row, {}).get(name, NOT_PRINTED)
@@ -145,16 +152,16 @@ def _training(measured: Measured) -> str:
     return f"{measured.result.method}: nothing to learn"
 
 
-def _learned(found: Sequence[Measured]) -> Iterator[str]:
+def _learned(measurements: Sequence[Measured]) -> Iterator[str]:
     """Sentences on training: which methods have learned nothing, and the twins of the others."""
     untrained = dict.fromkeys(
-        _unmarked(measured.method) for measured in found if measured.result and measured.result.untrained
+        _unmarked(measured.method) for measured in measurements if measured.result and measured.result.untrained
     )
     if untrained:
         yield f"{', '.join(untrained)}: measured without any training."
     twins = dict.fromkeys(
         f"{_with_tokens(row.method, row.result)} has the twin {_with_tokens(labels.whole(row.twin), row.twin)}"
-        for row in found
+        for row in measurements
         if row.twin is not None
     )
     if twins:
@@ -164,10 +171,10 @@ def _learned(found: Sequence[Measured]) -> Iterator[str]:
         )
 
 
-def _mixtures(found: Sequence[Measured]) -> Iterator[str]:
+def _mixtures(measurements: Sequence[Measured]) -> Iterator[str]:
     """Differences between the results of the column `here` and of its twins, except in the device, which has its own
     row, and which of them have weights in more bits than now."""
-    results = once(r for measured in found for r in (measured.result, measured.twin) if r is not None)
+    results = once(r for measured in measurements for r in (measured.result, measured.twin) if r is not None)
     for mixture in mixtures(results, {"device"}):
         yield f"{mixture.sentence}."
         if mixture.detail:

@@ -152,8 +152,8 @@ def shape(model: PaperModel) -> Shape:
 def command(run: PaperRun, **options: Any) -> str:
     """The `contextlab bench` command of a run."""
     words = ["contextlab", "bench", "--method", ",".join(run.methods), "--task", run.task]
-    given = {"limit": run.limit, **{name: value for name, value in options.items() if value is not None}}
-    words += [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+    named = {"limit": run.limit, **{name: value for name, value in options.items() if value is not None}}
+    words += [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
     return shlex.join(words)
 
 
