@@ -219,3 +219,11 @@ def test_a_correction_keeps_the_order_and_lies_between_none_and_bonferronis(pval
     for (p, a), (q, b) in itertools.combinations(zip(pvalues, corrected, strict=True), 2):
         assert (p <= q and a <= b) or (q <= p and b <= a)
     assert all(p <= a <= min(1.0, len(pvalues) * p) + 1e-12 for p, a in zip(pvalues, corrected, strict=True))
+
+
+@pytest.mark.parametrize("spread", [1e-12, 1e-110, 1e-160])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_differences_that_are_nearly_all_the_same_are_certain(spread: float, sign: int) -> None:
+    """Their t is so large that its cube is no number."""
+    estimate = Estimate(sign * 1.0, np.array([spread, spread, -2 * spread]), np.full(3, 1 / 3), 3.0)
+    assert intervals.mean_pvalue(estimate) == pytest.approx(0, abs=1e-9)

@@ -26,6 +26,8 @@ Bounds = tuple[float, float] | None
 NO_RATIO = "a ratio needs examples whose denominators are above 0"
 # Below this skewness the correction is smaller than rounding errors.
 STRAIGHT = 1e-4
+# Its cube is a number.
+LARGEST = 1e100
 # The skewness of few numbers is uncertain, so a bound is moved by at most half of the t interval's half-width.
 FARTHEST = 1.5
 
@@ -212,8 +214,9 @@ def _uncorrected(t: float, skewness: float, count: int) -> float:
     if abs(skewness) < STRAIGHT:
         return t
     root = math.sqrt(count)
-    cubed = (1 + skewness * t / (3 * root)) ** 3
-    return root * ((cubed - 1) / skewness + skewness / (6 * count))
+    # A difference that is nearly the same in all clusters has a t beyond all bounds.
+    shift = min(max(skewness * t / (3 * root), -LARGEST), LARGEST)
+    return root * (((1 + shift) ** 3 - 1) / skewness + skewness / (6 * count))
 
 
 def proportion_interval(estimate: Estimate) -> Bounds:
