@@ -177,19 +177,23 @@ def _details(name: str) -> Listing:
 
     kind = registry.method_class(name)
     with registry.foreign(f"The method '{name}' cannot say what it needs", "try it with `contextlab check`"):
-        method = kind(backbone.load("tiny-llama", device="cpu"))
+        try:
+            needs = _needs(kind(backbone.load("tiny-llama", device="cpu")))
+        except UserError as error:  # as where a library is missing
+            needs = [str(error)]
         return {
             "about": _first_line(kind),
-            "needs": [word for word, needed in _needs(method) if needed],
+            "needs": needs,
             "settings": [f"{setting.name}={setting.default}" for setting in described(kind.Config)],
         }
 
 
-def _needs(method: Any) -> list[tuple[str, bool]]:
-    return [
-        ("training", method.learned is not None),
-        ("gradients while reading", method.capabilities.needs_gradients),
-    ]
+def _needs(method: Any) -> list[str]:
+    needs = {
+        "training": method.learned is not None,
+        "gradients while reading": method.capabilities.needs_gradients,
+    }
+    return [word for word, needed in needs.items() if needed]
 
 
 def _tasks(verbose: bool) -> Iterator[Listing]:
