@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_states import SETTINGS, made
+from test_states import MADE, made
 
 from contextlab import backbone as backbones
 from contextlab import process
@@ -18,7 +18,7 @@ from contextlab.method import AnyMethod, Lengths
 from contextlab.testing.parts import TOLERANCE
 
 TOLERANCES = {"float32": TOLERANCE, "bfloat16": 0.1}
-BATCHED = [name for name in SETTINGS if not name.startswith(("hso", "dynamic-eval", "finetune", "cartridge"))]
+BATCHED = [name for name in MADE if not name.startswith(("hso", "dynamic-eval", "finetune", "cartridge"))]
 EXAMPLES = 5
 
 
