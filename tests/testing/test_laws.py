@@ -70,8 +70,11 @@ SETTINGS = {
 }
 
 
-SHORTER: dict[str, dict[str, Any]] = {"least-squares": {"study_tokens": 4}}
-"""Settings of methods that take minutes as they are: their backbone writes many tokens, one after the other."""
+SHORTER: dict[str, dict[str, Any]] = {
+    "least-squares": {"study_tokens": 4},
+    "dense": {"stride": 48, "chunk": 16, "k": 1},
+}
+"""Settings of methods that take minutes as they are: of their passes there are many, one after the other."""
 
 
 REGISTERED = [(name, family) for name in registry.methods() for family in laws.FAMILIES if fits(name, family)]

@@ -23,13 +23,16 @@ from contextlab.testing.simulated_gpu import DeviceCounts, SimulatedGPU
 BUILT_IN = [name for name in built_in() if name not in MISSING]
 SHORTER: dict[str, dict[str, Any]] = {
     "least-squares": {"study_tokens": 4},
+    "dense": {"stride": 48, "chunk": 16, "k": 1},
     # What torch computes a second time in a backward pass, as with self-study, does not know the simulated device.
     "cartridge": {"p": 8, "N": 24, "context": 40, "objective": "lm", "steps": 1},
 }
 ONE_THREAD = "threads"
 """The law that cannot be simulated: torch's modes, which the simulation consists of, are those of one thread."""
 DECISIVE = ("causality", "streaming", "rows", "forks", "normalised")
-FEWER = dict.fromkeys(("hso", "dynamic-eval", "finetune", "cartridge", "least-squares"), ("forks", "normalised"))
+FEWER = dict.fromkeys(
+    ("hso", "dynamic-eval", "finetune", "cartridge", "least-squares", "dense"), ("forks", "normalised")
+)
 """The same for methods with minutes of passes in the others."""
 
 
