@@ -35,8 +35,8 @@ def verify(
         for kind in dict.fromkeys(checked.kind for checked in results)
     }
     if as_json:
-        listed = [{"kind": file.kind, "path": str(file.path), "wrong": file.wrong} for file in damaged]
-        print(json.dumps({"checked": counts, "damaged": listed}))
+        of_files = [{"kind": file.kind, "path": str(file.path), "wrong": file.wrong} for file in damaged]
+        print(json.dumps({"checked": counts, "damaged": of_files}))
     else:
         for file in damaged:
             say(f"{file.kind}: {harmless.line(file.wrong or '')}")
