@@ -72,6 +72,7 @@ SETTINGS = {
 
 SHORTER: dict[str, dict[str, Any]] = {
     "least-squares": {"study_tokens": 4},
+    "bm25": {"stride": 48, "chunk": 16, "k": 1},
     "dense": {"stride": 48, "chunk": 16, "k": 1},
 }
 """Settings of methods that take minutes as they are: of their passes there are many, one after the other."""

@@ -31,7 +31,7 @@ ONE_THREAD = "threads"
 """The law that cannot be simulated: torch's modes, which the simulation consists of, are those of one thread."""
 DECISIVE = ("causality", "streaming", "rows", "forks", "normalised")
 FEWER = dict.fromkeys(
-    ("hso", "dynamic-eval", "finetune", "cartridge", "least-squares", "dense"), ("forks", "normalised")
+    ("hso", "dynamic-eval", "finetune", "cartridge", "least-squares", "bm25", "dense"), ("forks", "normalised")
 )
 """The same for methods with minutes of passes in the others."""
 

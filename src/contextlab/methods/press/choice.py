@@ -14,7 +14,7 @@ from contextlab.errors import UserError, short, unknown
 
 
 @dataclasses.dataclass(frozen=True)
-class Needs:
+class PressNeeds:
     """What a press takes beside keys and values.
 
     Attributes:
@@ -28,22 +28,24 @@ class Needs:
     queries: int | None = 0
 
 
-SINGLE: dict[str, Callable[[Any], Needs]] = {
-    "CUR": lambda _: Needs(),
-    "KeyDiff": lambda _: Needs(),
-    "Knorm": lambda _: Needs(),
-    "LagKV": lambda _: Needs(),
-    "Random": lambda _: Needs(),
-    "StreamingLLM": lambda press: Needs(beyond=press.n_sink),
-    "SnapKV": lambda press: Needs(press.window_size + 1, press.window_size, press.window_size),
-    "TOVA": lambda _: Needs(1, 1, 1),
-    "Cap": lambda press: Needs(None, press.n_sink, None),
-    "ExpectedAttention": lambda press: Needs(None, press.n_sink, None),
-    "NonCausalAttn": lambda _: Needs(None, 0, None),
+SINGLE: dict[str, Callable[[Any], PressNeeds]] = {
+    "CUR": lambda _: PressNeeds(),
+    "KeyDiff": lambda _: PressNeeds(),
+    "Knorm": lambda _: PressNeeds(),
+    "LagKV": lambda _: PressNeeds(),
+    "Random": lambda _: PressNeeds(),
+    "StreamingLLM": lambda press: PressNeeds(beyond=press.n_sink),
+    "SnapKV": lambda press: PressNeeds(press.window_size + 1, press.window_size, press.window_size),
+    "TOVA": lambda _: PressNeeds(1, 1, 1),
+    "Cap": lambda press: PressNeeds(None, press.n_sink, None),
+    "ExpectedAttention": lambda press: PressNeeds(None, press.n_sink, None),
+    "NonCausalAttn": lambda _: PressNeeds(None, 0, None),
 }
 """Presses that choose by themselves; SnapKV refuses to look at no more inputs than its window has."""
-AROUND: dict[str, Callable[[Needs, float], Needs]] = {
-    "Block": lambda needs, ratio: Needs(None, math.ceil(needs.beyond / (1 - ratio)), 0 if needs.queries == 0 else None),
+AROUND: dict[str, Callable[[PressNeeds, float], PressNeeds]] = {
+    "Block": lambda needs, ratio: PressNeeds(
+        None, math.ceil(needs.beyond / (1 - ratio)), 0 if needs.queries == 0 else None
+    ),
     "CriticalKV": lambda needs, _: dataclasses.replace(needs, queries=None),
     "EntropyGatedChunkKV": lambda needs, _: needs,
 }

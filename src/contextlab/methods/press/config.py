@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import json
+from typing import Annotated, Literal, TypeAlias
 
 import pydantic
 
 from contextlab.methods.local_cache import LocalConfig
 
 Parameter: TypeAlias = bool | int | float | str | None
+
+
+def _object(value: object) -> object:
+    """What a text says, where it is a JSON object."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
@@ -26,4 +35,4 @@ class PressConfig(LocalConfig):
     name: str = "SnapKV"
     ratio: float = pydantic.Field(default=0.5, gt=0, lt=1)
     when: Literal["context", "window"] = "context"
-    options: dict[str, Parameter] = pydantic.Field(default_factory=dict)
+    options: Annotated[dict[str, Parameter], pydantic.BeforeValidator(_object)] = pydantic.Field(default_factory=dict)

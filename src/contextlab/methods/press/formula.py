@@ -9,13 +9,13 @@ from typing import Protocol
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.methods.formulas import LocalFormula, Segments, Span
 from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.press.choice import Needs
+from contextlab.methods.press.choice import PressNeeds
 
 
-class Choice(Protocol):
+class KeptShare(Protocol):
     """How many tokens a press keeps, and what it needs for that."""
 
-    needs: Needs
+    needs: PressNeeds
 
     def kept(self, tokens: int) -> int:
         """How many of so many tokens in view stay."""
@@ -48,7 +48,7 @@ class PressFormula(LocalFormula):
         context: tokens after which it runs; None where it runs at the end of every segment.
     """
 
-    def __init__(self, model: Model, local: LocalCache, first: int, press: Choice, context: int | None) -> None:
+    def __init__(self, model: Model, local: LocalCache, first: int, press: KeptShare, context: int | None) -> None:
         super().__init__(model, local, first)
         self.press, self.context = press, context
         if context is not None:
