@@ -30,11 +30,17 @@ def pad_rows(rows: Sequence[Sequence[Sequence[int]]], device: torch.device | str
 
 
 def put(tokens_BT: Tensor, new_Bt: Tensor, begin_B: Tensor, lengths_B: Tensor) -> Tensor:
-    """Tokens with each row's first `lengths_B` of others in the places from `begin_B` on; both are on the host."""
+    """Tokens with each row's first `lengths_B` of others in the places from `begin_B` on; wider, where these end later.
+
+    Both counts are on the host.
+    """
+    wider_BT = torch.nn.functional.pad(tokens_BT, (0, max(int((begin_B + lengths_B).max()) - tokens_BT.shape[1], 0)))
+    if not new_Bt.shape[1]:
+        return wider_BT
     begin_B, lengths_B = begin_B.to(tokens_BT.device), lengths_B.to(tokens_BT.device)
-    index_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) - begin_B[:, None]
+    index_BT = torch.arange(wider_BT.shape[1], device=tokens_BT.device) - begin_B[:, None]
     placed_BT = (index_BT >= 0) & (index_BT < lengths_B[:, None])
-    return torch.where(placed_BT, new_Bt.gather(1, index_BT.clamp(0, new_Bt.shape[1] - 1)), tokens_BT)
+    return torch.where(placed_BT, new_Bt.gather(1, index_BT.clamp(0, new_Bt.shape[1] - 1)), wider_BT)
 
 
 NO_TOKEN = -1

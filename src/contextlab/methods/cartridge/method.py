@@ -12,7 +12,6 @@ import dataclasses
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from contextlab import states
 from contextlab.accounting.formulas import Model
@@ -137,5 +136,4 @@ def _with_tokens(state: CartridgeState, tokens_Bt: Tensor, lengths_B: Tensor) ->
     if not bool(taken_B.any()):
         return state
     known_B = state.length_B * state.open_B
-    wider_BN = pad(state.tokens_BN, (0, max(int((known_B + taken_B).max()) - state.tokens_BN.shape[1], 0)))
-    return dataclasses.replace(state, tokens_BN=put(wider_BN, tokens_Bt, known_B, taken_B))
+    return dataclasses.replace(state, tokens_BN=put(state.tokens_BN, tokens_Bt, known_B, taken_B))

@@ -20,7 +20,7 @@ from contextlab.methods.blocks import Taken
 from contextlab.methods.full import Full
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.text_retrieval.config import TextConfig
-from contextlab.writing import pad
+from contextlab.writing import pad, put
 
 C = TypeVar("C", bound=TextConfig)
 
@@ -197,10 +197,5 @@ class _Continuation:
 def _appended(state: T, tokens_BT: Tensor, count_B: Tensor) -> T:
     """The text with each row's first `count_B` tokens after it."""
     length_B = state.length_B + count_B
-    slots, device = int(length_B.max()), state.device
-    steps_T = torch.arange(tokens_BT.shape[1], device=device)
-    # Padding goes to one more place, which is left out.
-    places_BT = torch.where(steps_T < count_B.to(device)[:, None], state.length_B.to(device)[:, None] + steps_T, slots)
-    old_BS = torch.nn.functional.pad(state.tokens_BS, (0, slots + 1 - state.tokens_BS.shape[1]))
-    tokens_BS = old_BS.scatter(1, places_BT, tokens_BT.to(torch.int32))[:, :slots]
+    tokens_BS = put(state.tokens_BS, tokens_BT.to(torch.int32), state.length_B, count_B)[:, : int(length_B.max())]
     return dataclasses.replace(state, tokens_BS=tokens_BS, length_B=length_B)
