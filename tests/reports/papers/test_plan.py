@@ -111,8 +111,8 @@ def test_the_papers_whole_evaluation_has_the_papers_model() -> None:
 
 
 def test_every_recipe_has_a_command_of_its_own_and_a_time() -> None:
-    for one in schema.papers().values():
-        for entry in one.entry:
+    for published in schema.papers().values():
+        for entry in published.entry:
             for step in plan.steps(entry.embedded.runs if entry.embedded else [], plan.EMBEDDED, plan.SPEED):
                 assert shlex.split(step.command)[:2] == ["contextlab", "bench"]
                 assert 0 < step.seconds < 900
