@@ -67,7 +67,8 @@ def reproduce(
         return
     options = {"backbone": backbone, "limit": limit, "device": device}
     if dry_run:
-        _print([_plan(paper, entry, scale, out, data, options) for paper, entry in entries], style)
+        rate = _speed(out)
+        _print([_plan(paper, entry, scale, out, data, options, rate) for paper, entry in entries], style)
         return
     can = [(paper, entry) for paper, entry in entries if _can(entry, scale, entries)]
     for paper, entry in can:
@@ -120,11 +121,19 @@ def _runs(paper: Paper, entry: PaperEntry, scale: Scale, data: Path | None, made
     return entry.runs_of_paper
 
 
-def _plan(paper: Paper, entry: PaperEntry, scale: Scale, out: Path, data: Path | None, options: dict[str, Any]) -> Page:
-    """The runs of an entry, with estimates."""
+def _plan(
+    paper: Paper,
+    entry: PaperEntry,
+    scale: Scale,
+    out: Path,
+    data: Path | None,
+    options: dict[str, Any],
+    rate: tuple[float, str],
+) -> Page:
+    """The runs of an entry, with estimates by a rate of `_speed`."""
     from contextlab.reports.papers import plan, sheet
 
-    speed, source = _speed(out)
+    speed, source = rate
     chosen = {"backbone": options["backbone"], "limit": options["limit"], "out": out, "data": data}
     notes = [f"Estimated at {speed / 1e9:,.0f} GFLOPs per second, {source}; stored examples are not run again."]
     if entry.stated:
