@@ -59,6 +59,20 @@ def test_what_differs_is_named_in_one_sentence(other: Result, message: str) -> N
     assert str(caught.value).count("\n") == 0
 
 
+def test_texts_that_are_made_to_a_length_are_others_at_another() -> None:
+    """RULER makes texts for each length; the books of pg22 are the same at all."""
+
+    def at(task: str, tokens: int, letter: str) -> Result:
+        return result("full", task=task, split="all", tokens=tokens, data={"sha256": letter * 64})
+
+    assert mixtures([at("ruler", 1024, "a"), at("ruler", 4096, "b")]) == []
+    (mixture,) = mixtures([at("ruler", 1024, "a"), at("ruler", 1024, "b")])
+    assert mixture.what == "sets of data of ruler/all(tokens=1024)"
+    for task in ("pg22", "mine.py:Mine", "not-installed"):
+        (mixture,) = mixtures([at(task, 1024, "a"), at(task, 4096, "b")])
+        assert mixture.what == f"sets of data of {task}/all"
+
+
 def test_what_a_table_shows_may_differ() -> None:
     runs = [*three(), with_provenance(dtype="bfloat16"), with_provenance(device="cuda")]
     assert mixtures(runs, ("dtype", "device")) == []

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
-from contextlab import trained
+from contextlab import registry, trained
 from contextlab.errors import UserError, listed
 from contextlab.harness import labels
 from contextlab.harness.stored import Result, minor
@@ -98,12 +98,24 @@ def _learned_by(result: Result, names: Names) -> str:
     return f"{method} in {result.provenance.dtype} on {backbone}"
 
 
+def _texts_of(result: Result, names: Names) -> str:
+    """A task with its split; with its length, too, where texts are made to it."""
+    made = _made_to_a_length(result.task)
+    return names.of("task", labels.of_result(result) if made else f"{result.task}/{result.split}")
+
+
+@functools.cache
+def _made_to_a_length(task: str) -> bool:
+    """Whether the texts of an installed task have a length in tokens; a file of the user's is not run to find out."""
+    return task in registry.tasks() and registry.task_class(task).in_tokens
+
+
 KINDS = (
     _Kind(
         "sets of data of",
         "data",
         lambda r: r.data.sha256,
-        lambda r, names: names.of("task", f"{r.task}/{r.split}"),
+        _texts_of,
         "{}*",
     ),
     _Kind(
@@ -157,10 +169,11 @@ def check_alike(results: Sequence[Result], shown: Collection[str] = ()) -> None:
 def mixtures(results: Sequence[Result], shown: Collection[str] = (), names: Names = PLAIN) -> list[Mixture]:
     """Everything in which results differ that must be equal.
 
-    Results of one task and split need the same data, those with the same context also the same prompts. Those of one
-    backbone need the same weights, and those of one method the same learned ones. All need the same code in the modules
-    that they have in common, the same counting, the same torch and transformers by two numbers of the version, and,
-    unless the table shows them, the same dtype and kind of device. The version of the package does not matter.
+    Results of one task and split need the same data; where texts are made to a length, those of one length do. Those
+    with the same context also need the same prompts. Those of one backbone need the same weights, and those of one
+    method the same learned ones. All need the same code in the modules that they have in common, the same counting, the
+    same torch and transformers by two numbers of the version, and, unless the table shows them, the same dtype and kind
+    of device. The version of the package does not matter.
 
     Args:
         results: of one table, picture or test.
