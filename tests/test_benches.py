@@ -112,6 +112,17 @@ def test_results_that_are_kept_are_packed(bench, tmp_path):
     assert store.lines(run) == lines
 
 
+def test_answers_of_kvpress_are_compared_on_the_same_samples(bench, tmp_path):
+    task = "ruler/niah_single_1(tokens=2048,samples=2)"
+    assert bench("presses", "rows", str(tmp_path), "--task", task, "--backbone", "tiny-llama") == {"rows": 2}
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    answers = {"none": {row["id"]: "no word of the text" for row in rows}}
+    stored = {"versions": {}, "ratio": 0.5, "answers": answers}
+    (tmp_path / "answers.json").write_text(json.dumps(stored))
+    (row,) = bench("presses", "ours", str(tmp_path), FULL="sliding")["rows"]
+    assert (row["kvpress"], row["samples"], row["other answer"]) == (0.0, 2, 2)
+
+
 def test_accounting(bench):
     report = bench("accounting", "--backbone", "tiny-llama", "--limit", "1", "--repeats", "1", "--task", "needle")
     (run,) = report["runs"]
