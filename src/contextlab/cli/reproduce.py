@@ -164,14 +164,14 @@ PLAN = ("run", "examples", "TFLOPs", "time", "memory")
 
 def _step(step: PlannedRun) -> tuple[str, ...]:
     flops = f"{step.flops / 1e12:,.3g}"
-    return step.command, f"{step.examples:,}", flops, _time(step.seconds), f"{step.memory / 1e9:.1f} GB"
+    return step.command, f"{step.examples:,}", flops, _time(step.whole_seconds), f"{step.memory / 1e9:.1f} GB"
 
 
 def _total(steps: list[PlannedRun]) -> Iterator[tuple[str, ...]]:
     if len(steps) > 1:
         flops = sum(step.flops for step in steps) / 1e12
         memory = max(step.memory for step in steps) / 1e9
-        yield "all", "", f"{flops:,.3g}", _time(sum(step.seconds for step in steps)), f"{memory:.1f} GB"
+        yield "all", "", f"{flops:,.3g}", _time(sum(step.whole_seconds for step in steps)), f"{memory:.1f} GB"
 
 
 def _speed(out: Path) -> tuple[float, str]:
@@ -197,7 +197,7 @@ def _list() -> Page:
     for paper in schema.papers().values():
         for entry in paper.entry:
             runs = entry.embedded.runs if entry.embedded else []
-            seconds = sum(step.seconds for step in plan.steps(runs, plan.EMBEDDED, plan.SPEED))
+            seconds = sum(step.whole_seconds for step in plan.steps(runs, plan.EMBEDDED, plan.SPEED))
             time = _time(seconds) if runs else "no run" if entry.stated else "no recipe"
             rows.append((f"{paper.name}/{entry.name}", entry.about, time))
     note = "time: of the recipe for smollm2-135m on two cores, estimated; --published prints the paper's numbers."

@@ -23,6 +23,8 @@ PIECE = 1024
 """Tokens that one call reads at most."""
 AGAIN = 1.3
 """Time of the largest call of a run, which runs once more, so that its memory is measured; in its own time."""
+START = 12.0
+"""Seconds of a command beside its calls: to import the package and to load the embedded model."""
 FLOAT = 4
 
 
@@ -99,13 +101,18 @@ EFFORTS = {
 
 @dataclasses.dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan with its estimates: FLOPs, seconds, and bytes at its highest."""
+    """One run of a plan with its estimates: FLOPs and seconds of its calls, and bytes at its highest."""
 
     command: str
     examples: int
     flops: float
     seconds: float
     memory: float
+
+    @property
+    def whole_seconds(self) -> float:
+        """Seconds from the start of the command to its end."""
+        return START + self.seconds
 
 
 def steps(
