@@ -11,7 +11,7 @@ from toy_paper import FIGURE, MODEL, TABLE, paper
 
 from contextlab.cli.main import main
 from contextlab.cli.reproduce import _time
-from contextlab.reports.papers import measure, schema
+from contextlab.reports.papers import measure, plan, schema
 
 TINY = ("--backbone", "tiny-llama", "--device", "cpu")
 
@@ -42,7 +42,7 @@ def test_without_a_name_it_lists_every_entry(capsys: pytest.CaptureFixture[str])
     rows = reproduced(capsys)["rows"]
     assert [row["name"] for row in rows] == ["toy/table1", "toy/figure2"]
     assert [row["what it shows"] for row in rows] == [TABLE["about"], FIGURE["about"]]
-    assert [row["time"] for row in rows] == ["5 s", "no recipe"]
+    assert [row["time"] for row in rows] == [f"{5 + plan.START:.0f} s", "no recipe"]
 
 
 def test_listing_is_quick_to_import() -> None:
