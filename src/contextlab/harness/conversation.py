@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from contextlab.benchmarks.prompts import MARK
+from contextlab.benchmarks.prompts import MARK, without_bos
 from contextlab.benchmarks.protocols.answers import last, stop_tokens
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod, Lengths, State
@@ -55,7 +55,8 @@ def turns(backbone: Backbone) -> Turns:
     exchange = [{"role": "user", "content": MARK}, {"role": "assistant", "content": MARK}]
     ended = tokenizer.apply_chat_template(exchange, tokenize=False)
     continued = tokenizer.apply_chat_template([*exchange, exchange[0]], tokenize=False, add_generation_prompt=True)
-    opening = ended.partition(MARK)[0].removeprefix(tokenizer.bos_token or "")
+    first, _, later = continued.partition(MARK)
+    opening = without_bos(first, later, tokenizer.bos_token)
     end = ended.rpartition(MARK)[2]
     _, _, between, after = continued.split(MARK)
     before = between.removeprefix(end)

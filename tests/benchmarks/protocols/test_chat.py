@@ -97,6 +97,16 @@ def test_the_bos_token_is_not_repeated() -> None:
     assert user_turn(chatting().backbone) == ("[user] ", " [/]")
 
 
+def test_a_bos_token_that_marks_turns_stays() -> None:
+    """As `<|im_start|>` of SmolLM2: without it the first turn would be the only one without its mark."""
+    meter = chatting()
+    meter.backbone.tokenizer.bos_token = "<turn>"
+    meter.backbone.tokenizer.apply_chat_template = lambda messages, **_: (
+        f"<turn>user {messages[0]['content']}<end><turn>assistant "
+    )
+    assert user_turn(meter.backbone) == ("<turn>user ", "<end><turn>assistant ")
+
+
 @pytest.mark.parametrize("metric", ["f1", "choice"])
 def test_questions_of_a_file_are_one_turn_with_their_text(metric: str, tmp_path: Path) -> None:
     row = {"context": "Ada lives in Rome.", "question": "Where is Ada?", "answer": "Rome", "options": ["Rome", "Oslo"]}

@@ -62,7 +62,7 @@ def formatted(text: str, names: Mapping[str, str]) -> str:
 def user_turn(backbone: Backbone) -> tuple[str, str]:
     """The text of the chat template before and after a user's message, up to the beginning of the answer.
 
-    The BOS token, from which every state starts, is left out of the first.
+    The BOS token, from which every state starts, is left out as in `without_bos`.
 
     Raises:
         UserError: when the backbone has no chat template.
@@ -73,7 +73,13 @@ def user_turn(backbone: Backbone) -> tuple[str, str]:
     messages = [{"role": "user", "content": MARK}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     before, _, after = text.partition(MARK)
-    return before.removeprefix(tokenizer.bos_token or ""), after
+    return without_bos(before, after, tokenizer.bos_token), after
+
+
+def without_bos(before: str, after: str, bos: str | None) -> str:
+    """The text `before` a message without BOS, unless BOS marks later turns as well and is a part of the first."""
+    text = before.removeprefix(bos or "")
+    return before if bos and bos in text + after else text
 
 
 def between_turns(backbone: Backbone) -> str:
