@@ -46,11 +46,12 @@ def write_rows(folder: Path, task: str, backbone: str, data: Path | None) -> dic
     model.model.save_pretrained(folder / MODEL)
     model.tokenizer.save_pretrained(folder / MODEL)
     readings: list[Any] = list(case_of(task, model, data).selected)
+    # White space at the end of a context is read with the question here, and a press counts the tokens of its context.
     rows = [
         {
             "id": question.id,
-            "context": reading.context,
-            "question": question.text,
+            "context": reading.context.rstrip(),
+            "question": reading.context[len(reading.context.rstrip()) :] + question.text,
             "answer_prefix": question.prefix,
             "max_new_tokens": question.max_new_tokens,
         }
