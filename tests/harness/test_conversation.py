@@ -25,6 +25,7 @@ INSTRUCTIONS = (
     "{{ bos_token }}{% for m in messages %}"
     "{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }};{% endif %}{% endfor %}"
 )
+MARKED = "{{ bos_token }}system Help.{% for m in messages %}{{ bos_token }}{{ m.role }} {{ m.content }}.{% endfor %}"
 UNLIKE = "{% for m in messages %}{{ 'first' if loop.first else 'then' }} {{ m.content }}.{% endfor %}!"
 TEXT = "The key is red. "
 
@@ -51,6 +52,7 @@ def answer(conversation: Conversation, question: str) -> str:
         (None, PLAIN),
         (CHATML, Turns("<system>Help.</system>", "<user>", "</user><assistant>", "</assistant>")),
         (INSTRUCTIONS, Turns("", "[INST] ", " [/INST]", ";")),
+        (MARKED, Turns("<|end|>system Help.", "<|end|>user ", ".", ".")),
         (UNLIKE, Turns("", ".then ", ".!", ".!")),
     ],
 )

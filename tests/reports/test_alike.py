@@ -73,6 +73,16 @@ def test_texts_that_are_made_to_a_length_are_others_at_another() -> None:
         assert mixture.what == f"sets of data of {task}/all"
 
 
+def test_a_task_that_cannot_be_imported_any_more_has_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise UserError(f"{name} cannot be imported.")
+
+    monkeypatch.setattr("contextlab.registry.tasks", lambda: {"gone": "a-package"})
+    monkeypatch.setattr("contextlab.registry.task_class", broken)
+    (mixture,) = mixtures([result("full", task="gone", data={"sha256": letter * 64}) for letter in "ab"])
+    assert mixture.what == "sets of data of gone/S2"
+
+
 def test_what_a_table_shows_may_differ() -> None:
     runs = [*three(), with_provenance(dtype="bfloat16"), with_provenance(device="cuda")]
     assert mixtures(runs, ("dtype", "device")) == []

@@ -107,7 +107,10 @@ def _texts_of(result: Result, names: Names) -> str:
 @functools.cache
 def _made_to_a_length(task: str) -> bool:
     """Whether the texts of an installed task have a length in tokens; a file of the user's is not run to find out."""
-    return task in registry.tasks() and registry.task_class(task).in_tokens
+    try:
+        return task in registry.tasks() and registry.task_class(task).in_tokens
+    except UserError:  # a package whose task cannot be imported any more
+        return False
 
 
 KINDS = (
