@@ -160,6 +160,15 @@ class Backbone:
             raise UserError("This model was given without a tokenizer: pass one to read text.")
         return list(self.tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
+    def with_bos(self, tokens: list[int]) -> list[int]:
+        """The tokens of a whole text: after BOS where the tokenizer begins texts with it, and otherwise as they are."""
+        begins = self._begins_with_bos and tokens[:1] != [self.bos]
+        return [self.bos, *tokens] if begins else tokens
+
+    @functools.cached_property
+    def _begins_with_bos(self) -> bool:
+        return self.tokenizer is not None and self.tokenizer.encode("a", verbose=False)[:1] == [self.bos]
+
     def decode(self, tokens: list[int]) -> str:
         """The text of tokens."""
         return str(self.tokenizer.decode(tokens))

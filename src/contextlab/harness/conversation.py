@@ -86,9 +86,9 @@ class Conversation:
         self._turns = turns(method.backbone)
         # Answers in a chat template may have several lines.
         self._stop = stop_tokens(method.backbone, lines=self._turns is PLAIN)
-        empty: State = method.start()
-        self._after_text, self._state = empty, empty
-        self._unread: list[int] = []
+        opening, empty = method.backbone.with_bos([]), method.start()
+        self._state: State = self._after(empty, opening) if opening else empty
+        self._after_text, self._unread = self._state, list[int]()
 
     @property
     def state(self) -> State:
@@ -108,7 +108,8 @@ class Conversation:
         """
         backbone = self.method.backbone
         kept = last(backbone.encode(text.rstrip()), tokens)
-        whole = kept + (backbone.encode(self._turns.introduction) if self._turns.introduction else [])
+        introduction = backbone.encode(self._turns.introduction) if self._turns.introduction else []
+        whole = backbone.with_bos(kept + introduction)
         self._check_room(len(whole), "keep its end only with --tokens, or use a backbone with more positions")
         step = PIECE if self.method.capabilities.exact_streaming else max(len(whole), 1)
         state: State = self.method.start(ahead=Lengths(len(whole), self.max_new_tokens))

@@ -262,6 +262,7 @@ def stored(folder: Path, name: str, digests: Mapping[str, str], key: str | None 
 
 def _key(source: CorpusSource, backbone: Backbone) -> str:
     parts = [FORM, sorted(source.digests.items()), backbone.tokenizer_digest, str(_width(backbone))]
+    parts += backbone.with_bos([])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -280,7 +281,8 @@ def _build(source: CorpusSource, backbone: Backbone, folder: Path, key: str) -> 
     with files.new_folder(folder) as fresh:
         with Journal(fresh / TOKENS) as tokens:
             for document in source.documents():
-                pieces = [backbone.encode(part.text) for part in document.parts]
+                first, *later = (backbone.encode(part.text) for part in document.parts)
+                pieces = [backbone.with_bos(first), *later]
                 ids = np.asarray([token for piece in pieces for token in piece], dtype=np.int64)
                 if not len(ids):
                     continue

@@ -50,6 +50,7 @@ class FakeMeter:
             tokenizer=tokenizer,
             encode=lambda text: list(text.encode()),
             decode=lambda tokens: bytes(tokens).decode(),
+            with_bos=list,
         )
         self.capabilities = Capabilities(**capabilities)
         self.method = self

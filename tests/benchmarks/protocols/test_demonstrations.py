@@ -36,7 +36,10 @@ class FakeMeter:
     def __init__(self, favoured: str = "", says: str = "", **capabilities: Any) -> None:
         self.favoured, self.says = favoured, says
         self.backbone = SimpleNamespace(
-            name="toy", encode=lambda text: list(text.encode()), decode=lambda tokens: bytes(tokens).decode()
+            name="toy",
+            encode=lambda text: list(text.encode()),
+            decode=lambda tokens: bytes(tokens).decode(),
+            with_bos=list,
         )
         self.capabilities = Capabilities(**capabilities)
         self.method = self

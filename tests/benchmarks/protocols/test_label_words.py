@@ -31,7 +31,7 @@ class FakeMeter:
 
     def __init__(self, per_byte: dict[str, float] | None = None, **capabilities: Any) -> None:
         self.per_byte = per_byte or {}
-        self.backbone = SimpleNamespace(name="toy", encode=lambda text: list(text.encode()))
+        self.backbone = SimpleNamespace(name="toy", encode=lambda text: list(text.encode()), with_bos=list)
         self.capabilities = Capabilities(**capabilities)
         self.method = self
         self.calls: list[tuple[Any, ...]] = []

@@ -24,6 +24,7 @@ BYTES: Any = SimpleNamespace(
     tokenizer=SimpleNamespace(eos_token_id=END),
     encode=lambda text: list(text.encode()),
     decode=lambda tokens: bytes(tokens).decode(),
+    with_bos=list,
 )
 
 

@@ -40,6 +40,7 @@ class Unigram(ContextMethod):
             exclusive=nullcontext,
             encode=lambda text: [int(word) for word in text.split()],
             decode=lambda tokens: " ".join(map(str, tokens)),
+            with_bos=list,
         )
         super().__init__(backbone)  # type: ignore[arg-type]
         self._capabilities = Capabilities(**capabilities)

@@ -80,7 +80,8 @@ class ChoiceProtocol(Protocol):
             return self.context_tokens - self.suffix_tokens
         limit = meter.capabilities.max_context
         both = self.context_tokens + self.suffix_tokens
-        return (both if limit is None else min(both, limit)) - self.suffix_tokens
+        room = both if limit is None else min(both, limit - len(meter.backbone.with_bos([])))
+        return room - self.suffix_tokens
 
     def summarise(self, records: list[dict[str, Any]]) -> dict[str, Metric]:
         """Accuracy, and the true candidates' nats per token."""
@@ -186,6 +187,8 @@ class PerplexityProtocol(Protocol):
 
     def _read_whole(self, meter: Meter, document: Document, tokens: list[int]) -> dict[str, Any]:
         state, parts = meter.start(), []
+        if opening := meter.backbone.with_bos([]):
+            state, _ = meter.read("query", state, _row(opening, state), logprobs=False)
         for start in range(0, len(tokens), self.piece):
             state, logprobs_BT = meter.read("query", state, _row(tokens[start : start + self.piece], state))
             assert logprobs_BT is not None
@@ -270,10 +273,14 @@ def _positions(nats_T: Tensor, start: int) -> dict[str, dict[str, float]]:
 
 
 def contextualize(meter: Meter, context: list[int], ahead: Lengths) -> State:
-    """The state after a context of any length; its size is recorded as what is kept."""
-    state: State = meter.start(ahead=ahead)
-    if context:
-        state, _ = meter.read("contextualize", state, _row(context, state), logprobs=False)
+    """The state after a context of any length; its size is recorded as what is kept.
+
+    Where the backbone's tokenizer begins texts with BOS, this is read first, before an empty context, too.
+    """
+    text = meter.backbone.with_bos(context)
+    state: State = meter.start(ahead=Lengths(len(text), ahead.question))
+    if text:
+        state, _ = meter.read("contextualize", state, _row(text, state), logprobs=False)
     meter.keep(state)
     return state
 
@@ -285,6 +292,7 @@ def check_fits(meter: Meter, tokens: int, remedy: str) -> None:
         UserError: which advises `remedy`.
     """
     limit = meter.capabilities.max_context
+    tokens += len(meter.backbone.with_bos([]))
     if limit is not None and limit < tokens:
         raise UserError(
             f"{type(meter.method).__name__} reads at most {limit} tokens as one on {meter.backbone.name}, and {tokens} "
