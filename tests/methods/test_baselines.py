@@ -124,6 +124,16 @@ def test_sinks_equals_streaming_token_by_token(sinks):
     torch.testing.assert_close(ours, torch.stack(pieces).detach(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("length", range(94, 103))
+def test_what_is_written_beside_others_is_what_is_written_alone_where_the_cache_of_sinks_becomes_full(length):
+    backbone = load("tiny-llama", dtype="float64")
+    method = Sinks(backbone, SinksConfig(sinks=2, recent=100))
+    state, _ = method.read(method.start(), text(length))
+    prompts = [text(3, seed=seed)[0].tolist() for seed in (1, 2)]
+    written = method.generate(state, prompts, max_new_tokens=30)
+    assert written == [method.generate(state, [prompt], max_new_tokens=30)[0] for prompt in prompts]
+
+
 def test_far_tokens_reach_each_method_as_far_as_it_says():
     backbone = load("tiny-llama")
     methods = {

@@ -108,7 +108,8 @@ class Sinks(LowRankMethod[SinksConfig]):
     def reader(self, state: LocalState, layout: Layout) -> CacheReader:
         """Attention in which the distance of the sinks is that in a full cache, once a query is beyond it."""
         plain = self.backbone.learned_positions or not self.local.keep_first
-        if plain or int(state.kv.used_B.max()) + layout.position_BT.shape[1] <= self.full:
+        # Earlier tokens of continuations are in slots as well, so that no position is beyond the slots.
+        if plain or state.kv.slots + layout.position_BT.shape[1] <= self.full:
             return super().reader(state, layout)
         return SinkReader(self.backbone, state.kv, layout)
 
