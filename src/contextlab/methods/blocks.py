@@ -77,10 +77,14 @@ class BlockMethod(ContextMethod[C, S]):
         """
         return state
 
+    def room_beside(self, state: S) -> Tensor:
+        """`room_B` of continuations that lie side by side: how many tokens the longest may have."""
+        return self.room(state)
+
     def continuations(self, state: S, longest: int) -> Branches[Any] | None:
         """Common passes over many continuations of a state, none of more than `longest` tokens.
 
-        No continuation of that length goes beyond the rows' `room`. None where each is read from a copy of the state.
+        No continuation of that length goes beyond `room_beside`. None where each is read from a copy of the state.
         """
         return None
 
@@ -176,7 +180,7 @@ class BlockMethod(ContextMethod[C, S]):
 
     def _branches(self, state: S, longest: int) -> Branches[Any] | None:
         """Common passes over continuations of that length, where no row has to change its state inside of one."""
-        return self.continuations(state, longest) if longest <= int(self.room(state).min()) else None
+        return self.continuations(state, longest) if longest <= int(self.room_beside(state).min()) else None
 
     def _consume(self, state: S, tokens_BT: Tensor, lengths_B: Tensor | None, collected: _Collected | None) -> S:
         """The state after the tokens; predictions are `collected` where they are wanted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,11 @@ from contextlab.writing import Writer, pad_rows
 
 AT_ONCE = 4096
 """Tokens that lie side by side: more would gain no speed, and their mask grows with the square."""
+
+
+def at_once(tokens: int) -> int:
+    """How many continuations lie side by side, each of so many tokens."""
+    return max(1, AT_ONCE // max(tokens, 1))
 
 
 class Cached(Protocol):
@@ -44,6 +49,42 @@ class Branch(Protocol[S]):
         """`hidden_BTC`, and with `keep` the state with the tokens after the slots in use, else the state itself."""
 
 
+class Tail(Generic[S]):
+    """The tokens of continuations that have been read, side by side after a state.
+
+    Args:
+        branch: the method's forward pass.
+        state: that they follow.
+        count: how many continuations there are.
+        band: see `Branches`.
+        first: see `Branches`.
+    """
+
+    extra: ClassVar[int] = 0
+    """Tokens that a continuation has in the tail, at most, beside those that are read."""
+
+    def __init__(self, branch: Branch[S], state: S, count: int, band: int | None, first: int) -> None:
+        self.branch, self.state, self.count, self.band, self.first = branch, state, count, band, first
+        self.used_B = state.kv.used_B
+        self.steps_P = self.group_P = torch.zeros(0, dtype=torch.int64, device=state.pending_BC.device)
+
+    def read(self, tokens_BT: Tensor, group_T: Tensor, steps_T: Tensor, *, keep: bool) -> Tensor:
+        """`hidden_BTC` of further tokens.
+
+        Args:
+            tokens_BT: the tokens.
+            group_T: the continuation that each belongs to; those of one lie in their order.
+            steps_T: how many tokens of its continuation are before it.
+            keep: whether later tokens follow.
+        """
+        tail = (after(self.used_B, self.steps_P), self.group_P) if len(self.steps_P) else ()
+        layout = Layout(after(self.used_B, steps_T), group_T, self.band, self.first, *tail)
+        hidden_BTC, self.state = self.branch(self.state, tokens_BT, steps_T, layout, keep=keep)
+        if keep:
+            self.steps_P, self.group_P = torch.cat((self.steps_P, steps_T)), torch.cat((self.group_P, group_T))
+        return hidden_BTC
+
+
 @dataclasses.dataclass(frozen=True)
 class Branches(Generic[S]):
     """Scoring and writing of many continuations of one state in common passes.
@@ -53,12 +94,18 @@ class Branches(Generic[S]):
         branch: the method's forward pass.
         band: how many tokens a query attends to, itself and those just before it; None for all.
         first: slots at the beginning that every query sees whatever the band.
+        tail: how the tokens of continuations are read.
     """
 
     backbone: Backbone
     branch: Branch[S]
     band: int | None = None
     first: int = 0
+    tail: type[Tail[S]] = Tail
+
+    def tail_of(self, state: S, count: int) -> Tail[S]:
+        """The empty tail of so many continuations of a state."""
+        return self.tail(self.branch, state, count, self.band, self.first)
 
     def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:
         """`logprobs_BNM` of candidates, 0 after their ends."""
@@ -70,15 +117,14 @@ class Branches(Generic[S]):
         _, count, longest = tokens_BNM.shape
         if longest == 0:
             return tokens_BNM.float()
-        if count > (together := max(1, AT_ONCE // longest)):
+        if count > (together := at_once(longest + self.tail.extra)):
             cuts = ([row[n : n + together] for row in candidates] for n in range(0, count, together))
             parts = [self.score_rows(state, cut) for cut in cuts]
             return torch.cat([functional.pad(part, (0, longest - part.shape[-1])) for part in parts], dim=1)
         group_T = torch.arange(count, device=tokens_BNM.device).repeat_interleave(longest)
         steps_T = torch.arange(longest, device=tokens_BNM.device).repeat(count)
         tokens_BT = tokens_BNM.flatten(1)
-        layout = Layout(after(state.kv.used_B, steps_T), group_T, self.band, self.first)
-        hidden_BTC, _ = self.branch(state, tokens_BT, steps_T, layout, keep=False)
+        hidden_BTC = self.tail_of(state, count).read(tokens_BT, group_T, steps_T, keep=False)
         hidden_BNMC = hidden_BTC.unflatten(1, (count, longest))
         before_BN1C = state.pending_BC[:, None, None].expand(-1, count, 1, -1)
         previous_BNMC = torch.cat((before_BN1C, hidden_BNMC[:, :, :-1]), dim=2)
@@ -91,7 +137,7 @@ class Branches(Generic[S]):
     def generate(self, state: S, prompts: Sequence[Sequence[int]], writer: Writer) -> list[list[int]]:
         """Continue every prompt after the state's only row."""
         longest = max(map(len, prompts)) + writer.max_new_tokens - 1
-        together = max(1, AT_ONCE // max(longest, 1))
+        together = at_once(longest + self.tail.extra)
         parts = [prompts[n : n + together] for n in range(0, len(prompts), together)]
         return [row for part in parts for row in writer.write(len(part), _Growing(self, state, part))]
 
@@ -100,10 +146,9 @@ class _Growing(Generic[S]):
     """Prompts and what is written after them, one more token of each with every call."""
 
     def __init__(self, branches: Branches[S], state: S, prompts: Sequence[Sequence[int]]) -> None:
-        self.branches, self.state, self.prompts = branches, state, prompts
-        self.used_B, self.device = state.kv.used_B, state.pending_BC.device
+        self.backbone, self.prompts = branches.backbone, prompts
+        self.tail, self.device = branches.tail_of(state, len(prompts)), state.pending_BC.device
         self.hidden_NC = state.pending_BC.expand(len(prompts), -1)
-        self.steps_P = self.group_P = torch.zeros(0, dtype=torch.int64, device=self.device)
         self.length_N = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
 
     def __call__(self, chosen_N: Tensor | None) -> Tensor:
@@ -119,14 +164,7 @@ class _Growing(Generic[S]):
             tokens_T, group_T, steps_T = chosen_N.to(device), everyone_N, self.length_N
             self.length_N = self.length_N + 1
         if len(tokens_T):
-            self._read(tokens_T, group_T, steps_T)
-        return self.branches.backbone.logprobs_of_all(self.hidden_NC)
-
-    def _read(self, tokens_T: Tensor, group_T: Tensor, steps_T: Tensor) -> None:
-        branches, used_B = self.branches, self.used_B
-        tail_1P = (after(used_B, self.steps_P), self.group_P)
-        layout = Layout(after(used_B, steps_T), group_T, branches.band, branches.first, *tail_1P)
-        hidden_1TC, self.state = branches.branch(self.state, tokens_T[None], steps_T, layout, keep=True)
-        ends_T = torch.cat((group_T[1:] != group_T[:-1], group_T.new_ones(1, dtype=torch.bool)))
-        self.hidden_NC = self.hidden_NC.index_copy(0, group_T[ends_T], hidden_1TC[0][ends_T])
-        self.steps_P, self.group_P = torch.cat((self.steps_P, steps_T)), torch.cat((self.group_P, group_T))
+            hidden_1TC = self.tail.read(tokens_T[None], group_T, steps_T, keep=True)
+            ends_T = torch.cat((group_T[1:] != group_T[:-1], group_T.new_ones(1, dtype=torch.bool)))
+            self.hidden_NC = self.hidden_NC.index_copy(0, group_T[ends_T], hidden_1TC[0][ends_T])
+        return self.backbone.logprobs_of_all(self.hidden_NC)

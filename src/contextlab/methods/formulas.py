@@ -10,9 +10,10 @@ from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, steps, total
 from contextlab.method import Lengths
 from contextlab.methods.blocks import BLOCK_TOKENS
-from contextlab.methods.branches import AT_ONCE
+from contextlab.methods.branches import at_once
 from contextlab.methods.groups import GROUP
 from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.packed_branches import PackedTail
 from contextlab.methods.packed_cache import packed_bytes, packed_tokens
 
 CHANGE_BYTES = 4
@@ -96,7 +97,7 @@ class BlockFormula(Formula):
 
     def beside(self, before: int, tokens: int) -> int | None:
         """FLOPs of a continuation that lies beside others after one state; None where each has a copy of it."""
-        return self.step([self._span(before, tokens)], tokens)
+        return self.step([Span(before, tokens, *self.segments.bounds(before))], tokens)
 
     def predict(self, befores: Sequence[int]) -> int | None:
         """FLOPs of one projection onto the vocabulary for every row."""
@@ -126,7 +127,7 @@ class BlockFormula(Formula):
         flops = self._in_view(before, longest)
         if flops is None:
             return super().score(before, candidates)
-        if len(candidates) > (together := max(1, AT_ONCE // longest)):
+        if len(candidates) > (together := at_once(longest + self._extra(before, longest))):
             return total(
                 [self.score(before, candidates[n : n + together]) for n in range(0, len(candidates), together)]
             )
@@ -141,7 +142,8 @@ class BlockFormula(Formula):
 
     def _in_common(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
         """FLOPs of common passes over prompts, unpadded, and one token more of each in every further step."""
-        together = max(1, AT_ONCE // max(max(prompts) + most - 1, 1))
+        longest = max(prompts) + most - 1
+        together = at_once(longest + self._extra(before, longest))
         flops: list[int | None] = []
         for n in range(0, len(prompts), together):
             count = steps(written[n : n + together], most)
@@ -153,7 +155,15 @@ class BlockFormula(Formula):
 
     def _in_view(self, before: int, longest: int) -> int | None:
         """FLOPs of a continuation that does not go beyond the segment; None for one that does, or has a copy."""
-        return self.beside(before, longest) if longest <= self._room(before) else None
+        return self.beside(before, longest) if longest <= self._room_beside(before) else None
+
+    def _room_beside(self, before: int) -> int:
+        """The most tokens of a continuation that lies beside others."""
+        return self._room(before)
+
+    def _extra(self, before: int, longest: int) -> int:
+        """Tokens that a continuation of that length may have beside its own; see `Tail`."""
+        return 0
 
     def _room(self, before: int) -> int:
         """Tokens to the end of the segment."""
@@ -180,12 +190,29 @@ class LocalFormula(BlockFormula):
         self.local, self.update = local, update
 
     def _room(self, before: int) -> int:
-        """Tokens to the end of the segment, or until tokens in view are packed."""
-        room = super()._room(before)
+        """Tokens of the longest pass, which ends where tokens in view are packed."""
+        left = self._left(before)
         if self.local.storage is None:
-            return room
+            return left
         exact, used = self.local.keep_first, self.used(before)
-        return min(room, GROUP - (used - exact - packed_tokens(used, exact)))
+        return min(left, GROUP - (used - exact - packed_tokens(used, exact)))
+
+    def _room_beside(self, before: int) -> int:
+        """As `_left`, where every continuation packs its own tokens."""
+        return self._left(before) if self.packs_beside else self._room(before)
+
+    def _left(self, before: int) -> int:
+        """See `SegmentMethod.left`."""
+        return super()._room(before)
+
+    def _extra(self, before: int, longest: int) -> int:
+        """The state's newest tokens, where they are packed with those of the continuation."""
+        return PackedTail.extra if longest > self._room(before) else 0
+
+    @property
+    def packs_beside(self) -> bool:
+        """See `SegmentMethod.packs_beside`."""
+        return self.local.storage is not None
 
     def used(self, before: int) -> int:
         """Slots in use of the local cache."""

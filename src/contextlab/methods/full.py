@@ -81,10 +81,10 @@ class Full(LowRankMethod[FullConfig]):
             return empty
         return empty.with_caches(empty.kv.with_raw(frozenset(range(self.backbone.layers))))
 
-    def room(self, state: LocalState) -> Tensor:
+    def left(self, state: LocalState) -> Tensor:
         """Up to the end of the context, or until frequencies change."""
-        room_B, step = super().room(state), self.step_length
-        return room_B if step is None else torch.minimum(room_B, step - state.kv.used_B % step)
+        left_B, step = super().left(state), self.step_length
+        return left_B if step is None else torch.minimum(left_B, step - state.kv.used_B % step)
 
     def skim(self, state: LocalState, tokens_Bt: Tensor, lengths_B: Tensor) -> LocalState | None:
         """Nothing is computed of the rest of a context, where it is read at once."""
@@ -111,6 +111,6 @@ class SteppedFormula(ForgettingFormula):
         super().__init__(model, local, None, update)
         self._step = step
 
-    def _room(self, before: int) -> int:
+    def _left(self, before: int) -> int:
         """Tokens to the end of the context, or until frequencies change."""
-        return min(super()._room(before), self._step - self.used(before) % self._step)
+        return min(super()._left(before), self._step - self.used(before) % self._step)

@@ -147,9 +147,8 @@ class LocalCache:
         """An empty cache as this one's tokens are kept."""
         return empty if self.storage is None else PackedKV.empty(empty, self.storage, self.keep_first)
 
-    def room(self, state: LocalState) -> Tensor:
-        """`room_B`: tokens until the segment ends, or the next tokens in view are packed."""
-        left_B = state.left_B
+    def until_packed(self, state: LocalState, left_B: Tensor) -> Tensor:
+        """So many tokens, or those until the next tokens in view are packed."""
         for kv in state.caches:
             left_B = left_B if kv.room_B is None else torch.minimum(left_B, kv.room_B)
         return left_B

@@ -102,6 +102,25 @@ class PackedKV(KV):
             newest = _after(newest, GROUP * groups_B)
         return dataclasses.replace(self, k=newest.k, v=newest.v, used_B=kv.used_B, first=first, codes=codes)
 
+    @property
+    def newest_B(self) -> Tensor:
+        """Tokens after the packed ones; see `KV`."""
+        return self.used_B - self.first.used_B - GROUP * self.codes.used_B
+
+    def rounded(self, kv: KV, slots_S: Tensor) -> KV:
+        """A cache that has grown from this one, with what packing would leave of some slots.
+
+        Args:
+            kv: the grown cache.
+            slots_S: of whole groups, one after the other.
+        """
+        dtype = self.k[0].dtype
+        k = (self._keys(self._stored_keys(x.index_select(2, slots_S)), dtype) for x in kv.k)
+        v = (self._values(self._stored_values(x.index_select(2, slots_S)), dtype) for x in kv.v)
+        layers = zip((*kv.k, *kv.v), (*k, *v), strict=True)
+        written = tuple(x.index_copy(2, slots_S, rounded) for x, rounded in layers)
+        return kv.replace(written[: len(kv.k)], written[len(kv.k) :], kv.used_B)
+
     def unpadded(self) -> PackedKV:
         """See `KV`."""
         newest, first, codes = self._newest.unpadded(), self.first.unpadded(), self.codes.unpadded()
@@ -124,7 +143,7 @@ class PackedKV(KV):
     @property
     def _newest(self) -> KV:
         """The tokens after the packed ones."""
-        return KV(self.k, self.v, self.used_B - self.first.used_B - GROUP * self.codes.used_B, self.raw)
+        return KV(self.k, self.v, self.newest_B, self.raw)
 
     @property
     def _bits(self) -> int:

@@ -16,6 +16,7 @@ from contextlab.method import C, Capabilities, Lengths
 from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.local_cache import Appended, L, LocalCache, LocalState
+from contextlab.methods.packed_branches import PackedTail
 
 
 class SegmentMethod(BlockMethod[C, L]):
@@ -91,9 +92,22 @@ class SegmentMethod(BlockMethod[C, L]):
         """Tokens of the first segment."""
         return self.local.first_segment(self.placed_for(ahead))
 
+    def left(self, state: L) -> Tensor:
+        """`left_B`: tokens up to the end of the segment, or to where a pass has to end for another reason."""
+        return state.left_B
+
     def room(self, state: L) -> Tensor:
-        """Up to the end of the segment, or until tokens in view are packed."""
-        return self.local.room(state)
+        """As `left`, or until tokens in view are packed."""
+        return self.local.until_packed(state, self.left(state))
+
+    def room_beside(self, state: L) -> Tensor:
+        """As `left` where every continuation can pack its own tokens."""
+        return self.left(state) if self.packs_beside(state) else self.room(state)
+
+    def packs_beside(self, state: L) -> bool:
+        """Whether continuations can pack their own tokens: where all rows have as many."""
+        used_B = state.kv.used_B
+        return self.local.storage is not None and bool((used_B == used_B[:1]).all())
 
     def reserve(self, state: L, lengths_B: Tensor) -> L:
         """Free slots, as far as the segment goes."""
@@ -117,7 +131,9 @@ class SegmentMethod(BlockMethod[C, L]):
 
     def continuations(self, state: L, longest: int) -> Branches[L] | None:
         """Side by side after the cache, which they share."""
-        return self.local.branches(self.network, self.forward)
+        branches = self.local.branches(self.network, self.forward)
+        packing = longest > int(self.room(state).min())
+        return dataclasses.replace(branches, tail=PackedTail) if packing else branches
 
     def check_state(self, state: L) -> None:
         """The cache holds what stays of a segment, and of the open one no more than has been read."""

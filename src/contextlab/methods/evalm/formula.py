@@ -45,6 +45,11 @@ class EVALMFormula(LocalFormula):
         remote = sum(self._remote(span.before, tokens, made) for span in spans)
         return super().step(spans, tokens) + remote + len(spans) * done * self.model.layers * self._summary()
 
+    @property
+    def packs_beside(self) -> bool:
+        """See `EVALM.packs_beside`."""
+        return False
+
     def beside(self, before: int, tokens: int) -> int | None:
         """A pass that makes no summaries; None for one that would see its own."""
         chunk, span = self.geometry.chunk, self._span(before, tokens)

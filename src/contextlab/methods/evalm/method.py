@@ -148,6 +148,10 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
         layers = cast(Sequence[Summary], self.summaries)
         return EvaReader(self.backbone, self.geometry, layers, self.vectors, state, layout, lengths_B)
 
+    def packs_beside(self, state: EVALMState) -> bool:
+        """Never: which summaries are seen follows from the tokens in the cache."""
+        return False
+
     def continuations(self, state: EVALMState, longest: int) -> Branches[EVALMState] | None:
         """Side by side, but where one would see its own beginning as a summary."""
         chunk = self.geometry.chunk

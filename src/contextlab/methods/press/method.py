@@ -92,10 +92,10 @@ class Press(SegmentMethod[PressConfig, PressState]):
         inputs = KV((none,) * (self.backbone.layers if self.press.needs.inputs != 0 else 0), (), zeros_B)
         return PressState(empty.length_B, empty.pending_BC, empty.kv, empty.left_B, due_B, zeros_B, inputs)
 
-    def room(self, state: PressState) -> Tensor:
+    def left(self, state: PressState) -> Tensor:
         """Up to where the press runs, or where the positions start again."""
-        room_B = super().room(state)
-        return torch.where(state.due_B > 0, torch.minimum(room_B, state.due_B), room_B)
+        left_B = super().left(state)
+        return torch.where(state.due_B > 0, torch.minimum(left_B, state.due_B), left_B)
 
     def reserve(self, state: PressState, lengths_B: Tensor) -> PressState:
         """Free slots in the cache, and for inputs where those of all tokens are kept."""
