@@ -121,8 +121,8 @@ def compared(folder: Path) -> dict[str, Any]:
                 "kvpress": sum(scores[0]) / len(questions),
                 "contextlab": sum(scores[1]) / len(questions),
                 "samples": len(questions),
-                "other score": sum(a != b for a, b in zip(*scores, strict=True)),
-                "other answer": sum(answers[key].strip() != ours[key].strip() for key in questions),
+                "other_score": sum(a != b for a, b in zip(*scores, strict=True)),
+                "other_answer": sum(answers[key].strip() != ours[key].strip() for key in questions),
             }
         )
     return {
