@@ -130,11 +130,6 @@ class KV:
         """
         return kv
 
-    @property
-    def newest_B(self) -> Tensor:
-        """Tokens that will be packed with later ones; none where nothing is."""
-        return torch.zeros_like(self.used_B)
-
     def rounded(self, kv: KV, slots_S: Tensor) -> KV:
         """A cache that has grown from this one, with what packing would leave of some slots: itself."""
         return kv

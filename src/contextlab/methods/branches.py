@@ -53,18 +53,16 @@ class Tail(Generic[S]):
     """The tokens of continuations that have been read, side by side after a state.
 
     Args:
-        branch: the method's forward pass.
+        branches: how they are read.
         state: that they follow.
         count: how many continuations there are.
-        band: see `Branches`.
-        first: see `Branches`.
     """
 
     extra: ClassVar[int] = 0
     """Tokens that a continuation has in the tail, at most, beside those that are read."""
 
-    def __init__(self, branch: Branch[S], state: S, count: int, band: int | None, first: int) -> None:
-        self.branch, self.state, self.count, self.band, self.first = branch, state, count, band, first
+    def __init__(self, branches: Branches[S], state: S, count: int) -> None:
+        self.branches, self.state, self.count = branches, state, count
         self.used_B = state.kv.used_B
         self.steps_P = self.group_P = torch.zeros(0, dtype=torch.int64, device=state.pending_BC.device)
 
@@ -77,9 +75,10 @@ class Tail(Generic[S]):
             steps_T: how many tokens of its continuation are before it.
             keep: whether later tokens follow.
         """
-        tail = (after(self.used_B, self.steps_P), self.group_P) if len(self.steps_P) else ()
-        layout = Layout(after(self.used_B, steps_T), group_T, self.band, self.first, *tail)
-        hidden_BTC, self.state = self.branch(self.state, tokens_BT, steps_T, layout, keep=keep)
+        branches, used_B = self.branches, self.used_B
+        tail = (after(used_B, self.steps_P), self.group_P) if len(self.steps_P) else ()
+        layout = Layout(after(used_B, steps_T), group_T, branches.band, branches.first, *tail)
+        hidden_BTC, self.state = branches.branch(self.state, tokens_BT, steps_T, layout, keep=keep)
         if keep:
             self.steps_P, self.group_P = torch.cat((self.steps_P, steps_T)), torch.cat((self.group_P, group_T))
         return hidden_BTC
@@ -103,10 +102,6 @@ class Branches(Generic[S]):
     first: int = 0
     tail: type[Tail[S]] = Tail
 
-    def tail_of(self, state: S, count: int) -> Tail[S]:
-        """The empty tail of so many continuations of a state."""
-        return self.tail(self.branch, state, count, self.band, self.first)
-
     def score(self, state: S, candidates: Sequence[Sequence[int]]) -> Tensor:
         """`logprobs_BNM` of candidates, 0 after their ends."""
         return self.score_rows(state, [candidates] * len(state.pending_BC))
@@ -124,7 +119,7 @@ class Branches(Generic[S]):
         group_T = torch.arange(count, device=tokens_BNM.device).repeat_interleave(longest)
         steps_T = torch.arange(longest, device=tokens_BNM.device).repeat(count)
         tokens_BT = tokens_BNM.flatten(1)
-        hidden_BTC = self.tail_of(state, count).read(tokens_BT, group_T, steps_T, keep=False)
+        hidden_BTC = self.tail(self, state, count).read(tokens_BT, group_T, steps_T, keep=False)
         hidden_BNMC = hidden_BTC.unflatten(1, (count, longest))
         before_BN1C = state.pending_BC[:, None, None].expand(-1, count, 1, -1)
         previous_BNMC = torch.cat((before_BN1C, hidden_BNMC[:, :, :-1]), dim=2)
@@ -147,7 +142,7 @@ class _Growing(Generic[S]):
 
     def __init__(self, branches: Branches[S], state: S, prompts: Sequence[Sequence[int]]) -> None:
         self.backbone, self.prompts = branches.backbone, prompts
-        self.tail, self.device = branches.tail_of(state, len(prompts)), state.pending_BC.device
+        self.tail, self.device = branches.tail(branches, state, len(prompts)), state.pending_BC.device
         self.hidden_NC = state.pending_BC.expand(len(prompts), -1)
         self.length_N = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contextlab.attention import KV
-from contextlab.methods.branches import Branch, Tail
+from contextlab.methods.branches import Branches, Tail
 from contextlab.methods.groups import GROUP
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.packed_cache import PackedKV
@@ -28,12 +28,12 @@ class PackedTail(Tail[L]):
 
     extra = GROUP
 
-    def __init__(self, branch: Branch[L], state: L, count: int, band: int | None, first: int) -> None:
+    def __init__(self, branches: Branches[L], state: L, count: int) -> None:
         assert isinstance(state.kv, PackedKV)
-        self.before, newest = state.caches, int(state.kv.newest_B[0])
+        self.stored, newest = state.caches, int(state.kv.newest_B[0])
         caches = (_spread(kv.opened(), newest, count) for kv in state.caches)
         begun = dataclasses.replace(state.with_caches(*caches), length_B=state.length_B - newest)
-        super().__init__(branch, begun, count, band, first)
+        super().__init__(branches, begun, count)
         self.newest = newest
         self.exact = state.kv.exact - int(state.kv.first.used_B[0])
         self.length_N = torch.full((count,), newest)
@@ -59,21 +59,21 @@ class PackedTail(Tail[L]):
         return torch.cat([hidden_BtC for _, hidden_BtC in hidden], dim=1)[:, order.argsort()]
 
     def _group_of(self, steps: Tensor) -> Tensor:
-        """The number of the group that tokens belong to; those that are never packed belong to the first."""
+        """The group of tokens after so many others, which is how many groups these fill; the first for exact ones."""
         return (steps - self.exact).clamp(min=0) // GROUP
 
     def _pack(self) -> None:
         """Pack the groups that are whole; no pass has completed more than one of a continuation."""
-        whole_N = (self.length_N - self.exact).clamp(min=0) // GROUP
-        ready = (whole_N > self.packed_N).nonzero()[:, 0]
-        if not len(ready):
+        whole_N = self._group_of(self.length_N)
+        ready_N = whole_N > self.packed_N
+        if not bool(ready_N.any()):
             return
         steps, group = self.steps_P.cpu(), self.group_P.cpu()
-        first_N = self.exact + GROUP * self.packed_N
-        inside_P = (steps >= first_N[group]) & (steps < first_N[group] + GROUP)
-        tail = [((group == n) & inside_P).nonzero()[:, 0] for n in ready.tolist()]
-        slots_S = (torch.cat(tail) + self.state.kv.slots - len(steps)).to(self.group_P.device)
-        rounded = (old.rounded(kv, slots_S) for old, kv in zip(self.before, self.state.caches, strict=True))
+        whole_P = ready_N[group] & (steps >= self.exact) & (self._group_of(steps) == self.packed_N[group])
+        index = whole_P.nonzero()[:, 0]
+        in_order = index[group[index].argsort(stable=True)]
+        slots_S = (in_order + self.state.kv.slots - len(steps)).to(self.group_P.device)
+        rounded = (old.rounded(kv, slots_S) for old, kv in zip(self.stored, self.state.caches, strict=True))
         self.state, self.packed_N = self.state.with_caches(*rounded), whole_N
 
 

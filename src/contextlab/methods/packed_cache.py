@@ -104,7 +104,7 @@ class PackedKV(KV):
 
     @property
     def newest_B(self) -> Tensor:
-        """Tokens after the packed ones; see `KV`."""
+        """Tokens after the packed ones, which will be packed with later ones."""
         return self.used_B - self.first.used_B - GROUP * self.codes.used_B
 
     def rounded(self, kv: KV, slots_S: Tensor) -> KV:
