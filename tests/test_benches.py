@@ -120,7 +120,7 @@ def test_answers_of_kvpress_are_compared_on_the_same_samples(bench, tmp_path):
     stored = {"versions": {}, "ratio": 0.5, "answers": answers}
     (tmp_path / "answers.json").write_text(json.dumps(stored))
     (row,) = bench("presses", "ours", str(tmp_path), FULL="sliding")["rows"]
-    assert (row["kvpress"], row["samples"], row["other answer"]) == (0.0, 2, 2)
+    assert (row["kvpress"], row["samples"], row["other_answer"]) == (0.0, 2, 2)
 
 
 def test_accounting(bench):
