@@ -22,7 +22,7 @@ from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import Backbone
-from contextlab.formula import total
+from contextlab.formula import FORK_BYTES, FORKS, total
 from contextlab.harness import labels
 from contextlab.harness.batches import size_of
 from contextlab.harness.case import TaskCase, cases, controls_of
@@ -31,6 +31,7 @@ from contextlab.harness.runner import seeded_example
 from contextlab.harness.selection import BuiltMethod, built, select
 from contextlab.harness.store import run_id
 from contextlab.method import AnyMethod, Capabilities, ContextMethod, Lengths, State
+from contextlab.methods.branches import at_once
 from contextlab.sweeps.plan import Machine, RunEstimate, Survey, SweepRun
 from contextlab.sweeps.suite import Suite
 from contextlab.writing import pad
@@ -52,14 +53,15 @@ class Unread(ContextMethod[Any, State]):
     Attributes:
         forwards: forward passes of the model, at least.
         longest: tokens of the longest text.
-        most_rows: rows of the largest call, each with a state of its own.
+        most_rows: rows of the largest call that reads or scores, each with a state of its own.
+        most_written: answers of the largest call that writes; as many copies of a state as `FORK_BYTES` hold.
         most_tokens: of all rows of the largest call.
     """
 
     def __init__(self, method: AnyMethod) -> None:
         super().__init__(method.backbone)
         self.method = method
-        self.forwards, self.longest, self.most_rows, self.most_tokens = 0, 0, 1, 1
+        self.forwards, self.longest, self.most_rows, self.most_written, self.most_tokens = 0, 0, 1, 1, 1
 
     @property
     def capabilities(self) -> Capabilities:
@@ -83,6 +85,7 @@ class Unread(ContextMethod[Any, State]):
         """Longer rows, and log-probabilities of 0."""
         rows, tokens = tokens_BT.shape
         self._called(state, rows, tokens, -(-tokens // BLOCK))
+        self.most_rows = max(self.most_rows, rows)
         lengths_B = torch.full_like(state.length_B, tokens) if lengths_B is None else lengths_B
         after = State(state.length_B + lengths_B, state.pending_BC)
         return after, torch.zeros(rows, tokens, device=tokens_BT.device) if logprobs else None
@@ -90,20 +93,23 @@ class Unread(ContextMethod[Any, State]):
     def score(self, state: State, candidates: Sequence[Sequence[int]]) -> Tensor:
         """`logprobs_BNM` of 0."""
         tokens_NM, _ = pad(candidates, state.device)
-        self._called(state, state.batch_size * len(candidates), tokens_NM.shape[1], 1)
+        rows = state.batch_size * len(candidates)
+        self._called(state, rows, tokens_NM.shape[1], 1)
+        self.most_rows = max(self.most_rows, rows)
         return torch.zeros(state.batch_size, *tokens_NM.shape, device=state.device)
 
     def generate(
         self, state: State, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **_options: Any
     ) -> list[list[int]]:
         """Answers of the greatest length."""
-        self._called(state, len(prompts), max(map(len, prompts), default=0) + max_new_tokens, max_new_tokens)
+        tokens = max(map(len, prompts), default=0) + max_new_tokens
+        self._called(state, min(len(prompts), max(FORKS, at_once(tokens))), tokens, max_new_tokens)
+        self.most_written = max(self.most_written, min(len(prompts), FORKS))
         return [[0] * max_new_tokens for _ in prompts]
 
     def _called(self, state: State, rows: int, tokens: int, forwards: int) -> None:
         self.forwards += forwards
         self.longest = max(self.longest, int(state.length_B.max()) + tokens)
-        self.most_rows = max(self.most_rows, rows)
         self.most_tokens = max(self.most_tokens, rows * min(tokens, BLOCK))
 
 
@@ -161,7 +167,8 @@ def _needs(method: AnyMethod, case: TaskCase, batch: int, machine: Machine) -> t
     taken = [_costs(meter, case, case.first + index) for index in sample]
     resident = resident_bytes(method.backbone.model) + method.added_parameters * method.backbone.dtype.itemsize
     states = max((state for _, state in taken), default=0)
-    peak_bytes = resident + batch * (2 * unread.most_rows * states + _call_bytes(unread, states))
+    copies = max(unread.most_rows * states, min(unread.most_written * states, max(states, FORK_BYTES)))
+    peak_bytes = resident + batch * (2 * copies + _call_bytes(unread, states))
     flops = total([flops for flops, _ in taken])
     if flops is None:
         return None, peak_bytes
