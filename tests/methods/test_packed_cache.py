@@ -134,6 +134,22 @@ def test_whole_groups_after_the_first_tokens_are_packed_once() -> None:
     assert all(map(torch.equal, packed(state).codes.k, before.codes.k))
 
 
+@pytest.mark.parametrize(("name", "passes"), [("full", 3), ("window", 3), ("sliding", 6), ("retrieval", 5)])
+def test_a_pass_goes_beyond_the_ends_of_groups(name: str, passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, forward = list[int](), Backbone.forward
+
+    def counted(self: Backbone, tokens_BT: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        lengths.append(tokens_BT.shape[1])
+        return forward(self, tokens_BT, *args, **kwargs)
+
+    method = FORMS[name](model())
+    state = method.start()
+    monkeypatch.setattr(Backbone, "forward", counted)
+    method.read(state, text())
+    assert len(lengths) == passes
+    assert sum(lengths) == LENGTH
+
+
 def test_what_stays_exact_is_exact_and_what_is_packed_is_near() -> None:
     exact, method = Full(model()), Full(model(), FullConfig(cache="int8"))
     whole, kv = exact.read(exact.start(), text(100))[0].kv, packed(method.read(method.start(), text(100))[0])

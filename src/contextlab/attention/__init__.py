@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlab.attention.cache import KV, Allocate, Buffers, Growth, after, empty_kv
-from contextlab.attention.reader import CacheReader, Layout, sdpa
+from contextlab.attention.reader import CacheReader, Layout, Packing, sdpa
 from contextlab.attention.recomputing import recomputing
 from contextlab.attention.rotary import Positions, Rotary, per_head, rotate, signed
 from contextlab.attention.seam import (
@@ -30,6 +30,7 @@ __all__ = [
     "CacheReader",
     "Growth",
     "Layout",
+    "Packing",
     "Positions",
     "Rotary",
     "after",

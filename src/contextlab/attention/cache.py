@@ -121,12 +121,13 @@ class KV:
         """The cache as a pass reads it: itself, where nothing of it is packed."""
         return self
 
-    def closed(self, kv: KV, anew_B: Tensor) -> KV:
+    def closed(self, kv: KV, anew_B: Tensor, codes: KV | None = None) -> KV:
         """What `opened` gave, after it has grown, as this cache is kept between passes.
 
         Args:
             kv: the grown cache.
             anew_B: bool, rows of which other tokens stay, or at other positions.
+            codes: of groups that the pass has packed itself.
         """
         return kv
 

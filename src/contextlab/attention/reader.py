@@ -6,7 +6,8 @@ Legend: B rows, T new tokens, S tokens in the cache, H query heads, K key/value 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -65,6 +66,24 @@ def _fused(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, 
     )
 
 
+class Packing(Protocol):
+    """Packs groups of tokens that a pass appends to a cache, when it has gone beyond them."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a group."""
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """How many new tokens lie before the end of every group, after which others follow."""
+
+    def pack(self, k_BKtD: Tensor, v_BKtD: Tensor) -> tuple[Tensor, Tensor]:
+        """What packing leaves of a group of a layer; groups come in order, and layers too."""
+
+    def codes(self) -> KV | None:
+        """The packed groups of every row; None where there are none."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Positions of the new tokens of one forward pass, and which keys they see.
@@ -77,6 +96,7 @@ class Layout:
         tail_position_BP: positions of the cache's last P slots, where earlier tokens of the candidates lie side by
             side after the slots in use.
         tail_group_P: which candidate each of these belongs to.
+        packing: of groups that the pass goes beyond; None where there are none.
     """
 
     position_BT: Tensor
@@ -85,6 +105,7 @@ class Layout:
     first: int = 0
     tail_position_BP: Tensor | None = None
     tail_group_P: Tensor | None = None
+    packing: Packing | None = None
 
     @property
     def plain(self) -> bool:
@@ -123,10 +144,30 @@ class CacheReader:
 
     def attend(self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, scale: float, window: int | None) -> Tensor:
         """Attention of rotated queries to what they see of a layer's keys; a mask is made only where it is needed."""
-        queries, keys = q_BHTD.shape[2], k_BKSD.shape[2]
-        known = queries in (1, keys) or (type(q_BHTD) is Tensor and q_BHTD.device.type in UNMASKED)
-        mask = None if known and self.causal(window) else self.mask(window, q_BHTD.dtype)
-        return sdpa(q_BHTD, k_BKSD, v_BKSD, mask, scale)
+        outs = []
+        for queries, keys in self.parts(k_BKSD, v_BKSD):
+            q_BHtD, k_BKsD, v_BKsD = q_BHTD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys]
+            known = q_BHtD.shape[2] in (1, k_BKsD.shape[2]) or (
+                type(q_BHTD) is Tensor and q_BHTD.device.type in UNMASKED
+            )
+            mask = None if known and self.causal(window) else self.mask(window, q_BHTD.dtype)[..., queries, keys]
+            outs.append(sdpa(q_BHtD, k_BKsD, v_BKsD, mask, scale))
+        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
+
+    def parts(self, k_BKSD: Tensor, v_BKSD: Tensor) -> Iterator[tuple[slice, slice]]:
+        """Queries from one end of a group to the next, with the slots up to the last of them.
+
+        Where the pass packs groups, a group becomes what packing leaves of it, in place, before the next queries.
+        """
+        begin = 0
+        if (packing := self.layout.packing) is not None:
+            for end in packing.ends:
+                stop = self.cached + end
+                yield slice(begin, end), slice(stop)
+                group = slice(stop - packing.tokens, stop)
+                k_BKSD[:, :, group], v_BKSD[:, :, group] = packing.pack(k_BKSD[:, :, group], v_BKSD[:, :, group])
+                begin = end
+        yield slice(begin, None), slice(None)
 
     def append(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated keys, and values, of the next layer: the cache's, then the new ones. Layers come in order."""

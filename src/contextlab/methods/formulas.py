@@ -107,7 +107,8 @@ class BlockFormula(Formula):
         """FLOPs of all blocks, and of the projection where log-probabilities are wanted."""
         flops, open_rows = 0, list(rows)
         while any(row.tokens for row in open_rows):
-            spans = [self._span(row.before, min(row.tokens, BLOCK_TOKENS)) for row in open_rows]
+            rooms = zip(open_rows, self._rooms(open_rows), strict=True)
+            spans = [self._span(row.before, min(row.tokens, room, BLOCK_TOKENS)) for row, room in rooms]
             tokens = max(span.taken for span in spans)
             passing = not logprobs and all(
                 row.tokens > span.taken and span.ended for row, span in zip(open_rows, spans, strict=True)
@@ -169,6 +170,10 @@ class BlockFormula(Formula):
         """Tokens to the end of the segment."""
         return self.segments.bounds(before)[1] - before
 
+    def _rooms(self, rows: Sequence[Row]) -> list[int]:
+        """Tokens that each of some rows may read in one pass over all of them."""
+        return [self._room(row.before) for row in rows]
+
     def _span(self, before: int, tokens: int) -> Span:
         begin, end = self.segments.bounds(before)
         return Span(before, min(tokens, self._room(before)), begin, end)
@@ -182,15 +187,33 @@ class LocalFormula(BlockFormula):
         local: how long segments are, and what stays of them.
         first: tokens of the first segment.
         update: FLOPs per token of the updates.
+        packs_inside: see `SegmentMethod`.
     """
 
-    def __init__(self, model: Model, local: LocalCache, first: int | None = None, update: int = 0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        local: LocalCache,
+        first: int | None = None,
+        update: int = 0,
+        *,
+        packs_inside: bool = False,
+    ) -> None:
         first = local.segment if first is None else first
         super().__init__(model, Segments(first, first, local.segment))
-        self.local, self.update = local, update
+        self.local, self.update, self.packs_inside = local, update, packs_inside
 
     def _room(self, before: int) -> int:
-        """Tokens of the longest pass, which ends where tokens in view are packed."""
+        """Tokens of the longest pass, which ends where tokens in view are packed if it cannot do that itself."""
+        return self._left(before) if self.packs_inside else self._until_packed(before)
+
+    def _rooms(self, rows: Sequence[Row]) -> list[int]:
+        """Passes end where a group does in any of the rows, if rows are in different places of their groups."""
+        level = len({self.used(row.before) for row in rows}) == 1
+        return super()._rooms(rows) if level else [self._until_packed(row.before) for row in rows]
+
+    def _until_packed(self, before: int) -> int:
+        """As `_left`, or until the next tokens in view are packed."""
         left = self._left(before)
         if self.local.storage is None:
             return left
@@ -207,7 +230,7 @@ class LocalFormula(BlockFormula):
 
     def _extra(self, before: int, longest: int) -> int:
         """The state's newest tokens, where they are packed with those of the continuation."""
-        return PackedTail.extra if longest > self._room(before) else 0
+        return PackedTail.extra if longest > self._until_packed(before) else 0
 
     @property
     def packs_beside(self) -> bool:

@@ -49,6 +49,7 @@ class Full(LowRankMethod[FullConfig]):
     """
 
     Config = FullConfig
+    packs_inside = True
 
     def __init__(self, backbone: Backbone, config: FullConfig | None = None) -> None:
         config = config or FullConfig()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from contextlab import states
-from contextlab.attention import KV, CacheReader, Layout, Positions, after
+from contextlab.attention import KV, CacheReader, Layout, Packing, Positions, after
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Lengths, MethodConfig, State
@@ -184,18 +184,20 @@ class LocalCache:
         """The state as a pass reads it."""
         return state if self.storage is None else state.with_caches(*(kv.opened() for kv in state.caches))
 
-    def packed(self, before: L, after: L, ended_B: Tensor) -> L:
+    def packed(self, before: L, after: L, ended_B: Tensor, packing: Packing | None = None) -> L:
         """The state after a pass as it is kept.
 
         Args:
             before: the state that was opened for the pass.
             after: what has become of it.
             ended_B: rows whose segment the pass has ended.
+            packing: of the pass, where it goes beyond groups of its only cache.
         """
         if self.storage is None:
             return after
+        codes = None if packing is None else packing.codes()
         pairs = zip(before.caches, after.caches, strict=True)
-        return after.with_caches(*(old.closed(new, ended_B) for old, new in pairs))
+        return after.with_caches(*(old.closed(new, ended_B, codes) for old, new in pairs))
 
     def cut_back(self, state: L, positions: Positions, importance: Tensor | Sequence[Tensor] | None = None) -> L:
         """The state with what stays of segments that have ended, and a whole one left of the next.

@@ -104,7 +104,8 @@ class LowRankMethod(SegmentMethod[C, LocalState]):
         model = Model.of(self.network)
         if model is None:
             return None
-        return ForgettingFormula(model, self.local, self.first_segment(ahead), self.config.update_flops(self.learned))
+        first, update = self.first_segment(ahead), self.config.update_flops(self.learned)
+        return ForgettingFormula(model, self.local, first, update, packs_inside=self.packs_inside)
 
     def skim(self, state: LocalState, tokens_Bt: Tensor, lengths_B: Tensor) -> LocalState | None:
         """A segment of which nothing is kept need not be computed."""

@@ -84,15 +84,10 @@ class PackedKV(KV):
         packed = KV(k, v, GROUP * self.codes.used_B, self.raw)
         return self.first.joined(packed).joined(self._newest)
 
-    def closed(self, kv: KV, anew_B: Tensor) -> PackedKV:
-        """What `opened` gave, after it has grown, with whole groups packed.
-
-        Args:
-            kv: the grown cache.
-            anew_B: bool, rows of which other tokens stay, or at other positions.
-        """
+    def closed(self, kv: KV, anew_B: Tensor, codes: KV | None = None) -> PackedKV:
+        """What `opened` gave, after it has grown, with whole groups packed; see `KV`."""
         first = kv.cut(self.exact, torch.ones_like(anew_B))
-        codes = self.codes.cut(0, anew_B)
+        codes = (self.codes if codes is None else self.codes.joined(codes)).cut(0, anew_B)
         newest = _after(kv, first.used_B + GROUP * codes.used_B)
         groups_B = newest.used_B // GROUP
         if bool((groups_B > 0).any()):
@@ -101,6 +96,10 @@ class PackedKV(KV):
             codes = codes.joined(KV(tuple(map(self._stored_keys, k)), tuple(map(self._stored_values, v)), groups_B))
             newest = _after(newest, GROUP * groups_B)
         return dataclasses.replace(self, k=newest.k, v=newest.v, used_B=kv.used_B, first=first, codes=codes)
+
+    def packing(self, lengths_B: Tensor) -> PassPacking:
+        """What packs the groups that a pass goes beyond, over `lengths_B` tokens after rows of equal length."""
+        return PassPacking(self, range(int(self.room_B[0]), int(lengths_B.max()), GROUP), lengths_B)
 
     @property
     def newest_B(self) -> Tensor:
@@ -114,12 +113,22 @@ class PackedKV(KV):
             kv: the grown cache.
             slots_S: of whole groups, one after the other.
         """
-        dtype = self.k[0].dtype
-        k = (self._keys(self._stored_keys(x.index_select(2, slots_S)), dtype) for x in kv.k)
-        v = (self._values(self._stored_values(x.index_select(2, slots_S)), dtype) for x in kv.v)
+        groups = (
+            self.packed(k.index_select(2, slots_S), v.index_select(2, slots_S)) for k, v in zip(kv.k, kv.v, strict=True)
+        )
+        k, v = zip(*(self.restored(*group) for group in groups), strict=True)
         layers = zip((*kv.k, *kv.v), (*k, *v), strict=True)
         written = tuple(x.index_copy(2, slots_S, rounded) for x, rounded in layers)
         return kv.replace(written[: len(kv.k)], written[len(kv.k) :], kv.used_B)
+
+    def packed(self, k_BKSD: Tensor, v_BKSD: Tensor) -> tuple[Tensor, Tensor]:
+        """`BKgX` of the keys and the values of whole groups of a layer."""
+        return self._stored_keys(k_BKSD), self._stored_values(v_BKSD)
+
+    def restored(self, k_BKgX: Tensor, v_BKgX: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values `BKSD` of what `packed` gave."""
+        dtype = self.k[0].dtype
+        return self._keys(k_BKgX, dtype), self._values(v_BKgX, dtype)
 
     def unpadded(self) -> PackedKV:
         """See `KV`."""
@@ -173,6 +182,42 @@ class PackedKV(KV):
     def _stored_values(self, v_BKSD: Tensor) -> Tensor:
         stored_BKgGx: Tensor = self.vectors.stored(v_BKSD).unflatten(2, (-1, GROUP))
         return stored_BKgGx.flatten(3)
+
+
+class PassPacking:
+    """Packs the groups of a packed cache that a pass goes beyond; see `Packing`.
+
+    Args:
+        stored: the cache before the pass.
+        ends: how many new tokens lie before the end of every group.
+        lengths_B: new tokens of every row, on the host.
+    """
+
+    tokens = GROUP
+
+    def __init__(self, stored: PackedKV, ends: range, lengths_B: Tensor) -> None:
+        self.stored, self.ends = stored, ends
+        self._whole_gB = torch.tensor(ends)[:, None] <= lengths_B
+        self._packed: list[tuple[Tensor, Tensor]] = []
+
+    def pack(self, k_BKtD: Tensor, v_BKtD: Tensor) -> tuple[Tensor, Tensor]:
+        """What packing leaves of a group of a layer; a row that ends inside of it keeps its tokens as they are."""
+        whole_B = self._whole_gB[len(self._packed) % len(self.ends)]
+        self._packed.append(self.stored.packed(k_BKtD, v_BKtD))
+        k, v = self.stored.restored(*self._packed[-1])
+        if bool(whole_B.all()):
+            return k, v
+        whole_B111 = whole_B.to(k.device)[:, None, None, None]
+        return k.where(whole_B111, k_BKtD), v.where(whole_B111, v_BKtD)
+
+    def codes(self) -> KV | None:
+        """The groups that lie inside of every row; None where there are none."""
+        count = len(self.ends)
+        if not count:
+            return None
+        layers = [self._packed[n : n + count] for n in range(0, len(self._packed), count)]
+        k, v = (tuple(torch.cat([group[part] for group in layer], dim=2) for layer in layers) for part in (0, 1))
+        return KV(k, v, self._whole_gB.sum(0))
 
 
 def _after(kv: KV, first_B: Tensor) -> KV:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from contextlab.attention import CacheReader, Layout
@@ -17,6 +18,7 @@ from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.local_cache import Appended, L, LocalCache, LocalState
 from contextlab.methods.packed_branches import PackedTail
+from contextlab.methods.packed_cache import PackedKV
 
 
 class SegmentMethod(BlockMethod[C, L]):
@@ -31,6 +33,8 @@ class SegmentMethod(BlockMethod[C, L]):
     """
 
     local: LocalCache
+    packs_inside: bool = False
+    """Whether passes may go beyond the end of a group of a packed cache: their attention is in `parts`."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -97,12 +101,18 @@ class SegmentMethod(BlockMethod[C, L]):
         return state.left_B
 
     def room(self, state: L) -> Tensor:
-        """As `left`, or until tokens in view are packed."""
-        return self.local.until_packed(state, self.left(state))
+        """As `left`, or until tokens in view are packed where the pass cannot do that itself."""
+        left_B = self.left(state)
+        return left_B if self.packs_itself(state) else self.local.until_packed(state, left_B)
+
+    def packs_itself(self, state: L) -> bool:
+        """Whether a pass packs the groups that it goes beyond, which changes its rotated keys in place."""
+        return self.packs_inside and self.packs_beside(state) and not state.kv.raw and not torch.is_grad_enabled()
 
     def room_beside(self, state: L) -> Tensor:
         """As `left` where every continuation can pack its own tokens."""
-        return self.left(state) if self.packs_beside(state) else self.room(state)
+        left_B = self.left(state)
+        return left_B if self.packs_beside(state) else self.local.until_packed(state, left_B)
 
     def packs_beside(self, state: L) -> bool:
         """Whether continuations can pack their own tokens: where all rows have as many."""
@@ -115,10 +125,19 @@ class SegmentMethod(BlockMethod[C, L]):
 
     def step(self, state: L, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[L, Tensor]:
         """Attend to the cache and the new tokens; then close the segments that have ended."""
-        opened = self.local.opened(state)
-        hidden_BtC, readers = self.forward(opened, tokens_Bt, self.local.layout(opened, tokens_Bt.shape[1]))
+        opened, layout = self.opened(state, lengths_B)
+        hidden_BtC, readers = self.forward(opened, tokens_Bt, layout)
         grown = self.local.grown(opened, readers, lengths_B)
-        return self.local.packed(state, self.closed(grown, lengths_B), grown.left_B == 0), hidden_BtC
+        return self.local.packed(state, self.closed(grown, lengths_B), grown.left_B == 0, layout.packing), hidden_BtC
+
+    def opened(self, state: L, lengths_B: Tensor) -> tuple[L, Layout]:
+        """The state as a pass over each row's next `lengths_B` tokens reads it, and their layout."""
+        opened = self.local.opened(state)
+        layout = self.local.layout(opened, int(lengths_B.max()))
+        if not self.packs_itself(state):
+            return opened, layout
+        assert isinstance(state.kv, PackedKV)
+        return opened, dataclasses.replace(layout, packing=state.kv.packing(lengths_B))
 
     def closed(self, grown: L, lengths_B: Tensor) -> L:
         """The state after a step of `lengths_B` tokens, with segments closed that it has ended."""
@@ -132,7 +151,7 @@ class SegmentMethod(BlockMethod[C, L]):
     def continuations(self, state: L, longest: int) -> Branches[L] | None:
         """Side by side after the cache, which they share."""
         branches = self.local.branches(self.network, self.forward)
-        packing = longest > int(self.room(state).min())
+        packing = longest > int(self.local.until_packed(state, self.left(state)).min())
         return dataclasses.replace(branches, tail=PackedTail) if packing else branches
 
     def check_state(self, state: L) -> None:

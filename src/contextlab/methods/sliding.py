@@ -35,6 +35,7 @@ class Sliding(LowRankMethod[SlidingConfig]):
     """Attends to the current window, the keys and values of the previous one, and the attention sinks."""
 
     Config = SlidingConfig
+    packs_inside = True
 
     def __init__(self, backbone: Backbone, config: SlidingConfig | None = None) -> None:
         super().__init__(backbone, config)

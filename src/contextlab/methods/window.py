@@ -22,6 +22,7 @@ class Window(LowRankMethod[WindowConfig]):
     """Attends to the current window of N tokens only; every window starts cold."""
 
     Config = WindowConfig
+    packs_inside = True
 
     def __init__(self, backbone: Backbone, config: WindowConfig | None = None) -> None:
         super().__init__(backbone, config)

@@ -20,10 +20,13 @@ class RetrievalFormula(LocalFormula):
         local: the view.
         config: the method's settings.
         layers: that have a bank.
+        packs_inside: see `LocalFormula`.
     """
 
-    def __init__(self, model: Model, local: LocalCache, config: RetrievalConfig, *, layers: int) -> None:
-        super().__init__(model, local)
+    def __init__(
+        self, model: Model, local: LocalCache, config: RetrievalConfig, *, layers: int, packs_inside: bool = False
+    ) -> None:
+        super().__init__(model, local, packs_inside=packs_inside)
         self.config, self.layers = config, layers
         # Layers with a narrow window of the model's own keep a bank, and do not reach its position.
         narrow = model.window is not None and model.window < local.keep_last + local.segment

@@ -55,6 +55,7 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         check_index(config.index, backbone.device)
         width = self.local.keep_last + self.local.segment
         following = None if config.representatives is None else self.local.segment
+        self.packs_inside = following is None
         layers = range(first, backbone.layers, config.every)
         self.reach = Reach(layers, config.K // config.csz, width, config.index, config.shared, following)
         self.queries: nn.ModuleList | None = None
@@ -78,7 +79,9 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         model = Model.of(self.backbone)
         if model is None or self.config.representatives is not None:
             return None
-        return RetrievalFormula(model, self.local, self.config, layers=len(self.reach.layers))
+        return RetrievalFormula(
+            model, self.local, self.config, layers=len(self.reach.layers), packs_inside=self.packs_inside
+        )
 
     def begin(self, empty: LocalState, ahead: Lengths | None) -> RetrievalState:
         """With an empty bank."""
@@ -89,11 +92,11 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
 
     def step(self, state: RetrievalState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[RetrievalState, Tensor]:
         """Attend, and score the tokens in view where they are scored; close the windows that have ended."""
-        opened = self.local.opened(state)
-        reader = self.reader(opened, self.local.layout(opened, tokens_Bt.shape[1]))
+        opened, layout = self.opened(state, lengths_B)
+        reader = self.reader(opened, layout)
         hidden_BtC = self.local.hidden(self.backbone, opened, tokens_Bt, reader)
         grown = dataclasses.replace(self.local.grown(opened, (reader,), lengths_B), scores=reader.scores(lengths_B))
-        return self.local.packed(state, self.closed(grown, lengths_B), grown.left_B == 0), hidden_BtC
+        return self.local.packed(state, self.closed(grown, lengths_B), grown.left_B == 0, layout.packing), hidden_BtC
 
     def close(self, state: RetrievalState, ended_B: Tensor) -> RetrievalState:
         """Tokens that leave the view enter the bank; the scores of what stays are kept."""

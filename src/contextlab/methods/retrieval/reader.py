@@ -98,10 +98,15 @@ class RetrievalReader(CacheReader):
             q_memory_BHTD, bias_H = learned(q_BHTD, self._q_rotary), learned.bias_H
         reach = self.reach
         ids_BHTm, retrieved_BHTm = self.bank.search(memory, q_memory_BHTD, reach.take, reach.index, shared=reach.shared)
-        local = (q_near_BHTD, k_BKSD, v_BKSD, self.mask(window, q_BHTD.dtype)[:, 0])
+        mask_BTS = self.mask(window, q_BHTD.dtype)[:, 0]
         k_BKncD, v_BKncD, ids_BHTm = self.bank.taken(memory, ids_BHTm, retrieved_BHTm)
-        bank = (q_memory_BHTD, k_BKncD, v_BKncD, ids_BHTm, retrieved_BHTm, bias_H)
-        return retrieval_attention(Inputs(*local, *bank), scale=scale)
+        outs = []
+        for part, keys in self.parts(k_BKSD, v_BKSD):
+            local = (q_near_BHTD[:, :, part], k_BKSD[:, :, keys], v_BKSD[:, :, keys], mask_BTS[:, part, keys])
+            taken = (ids_BHTm[:, :, part], retrieved_BHTm[:, :, part])
+            inputs = Inputs(*local, q_memory_BHTD[:, :, part], k_BKncD, v_BKncD, *taken, bias_H)
+            outs.append(retrieval_attention(inputs, scale=scale))
+        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
 
     def scores(self, lengths_B: Tensor) -> tuple[Tensor, ...]:
         """Scores of the tokens in view after a pass over each row's next `lengths_B` tokens; see `RetrievalState`."""
