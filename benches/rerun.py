@@ -11,6 +11,9 @@ The last line is JSON: per run the number of equal records, the largest relative
 what is missing to run it again.
 
     python benches/rerun.py results/*/ --data DIR [--limit 1] [--every]
+    python benches/rerun.py results/*/ --lost
+
+With `--lost` nothing runs: the JSON names the stored runs whose trained weights were not kept.
 """
 
 from __future__ import annotations
@@ -71,6 +74,16 @@ def stored(folders: Sequence[Path], every: bool) -> list[Path]:
     return list(chosen)
 
 
+def lost(folders: Sequence[Path]) -> dict[str, list[str]]:
+    """By folder, the runs that name a file of trained weights in place of weights that come with the package."""
+    named: dict[str, list[str]] = {}
+    for run in stored(folders, every=True):
+        weights = read_result(run).method_config.get("weights")
+        if weights is not None and "/" in weights and not Path(weights).exists():
+            named.setdefault(run.parent.name, []).append(run.name)
+    return named
+
+
 def _tokens(result: Result) -> int:
     return sum(cost.tokens for cost in result.cost.phases().values())
 
@@ -113,7 +126,11 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--limit", type=int, default=1)
     parser.add_argument("--every", action="store_true", help="all stored runs")
+    parser.add_argument("--lost", action="store_true", help="only name runs whose weights were not kept")
     options = parser.parse_args()
+    if options.lost:
+        print(json.dumps({"bench": "rerun", "lost": lost(options.folders)}))
+        return
     runs = []
     for run in stored(options.folders, options.every):
         try:

@@ -373,6 +373,13 @@ def test_a_stored_run_whose_weights_are_gone_is_named_and_the_others_run(bench, 
     assert sum(run.get("equal", 0) for run in runs) == 2
 
 
+def test_stored_runs_rest_on_weights_that_are_kept_but_for_the_known_ones(bench):
+    folders = sorted(str(folder) for folder in (BENCHES.parent / "results").iterdir() if folder.is_dir())
+    missing = bench("rerun", *folders, "--lost")["lost"]
+    counts = {folder: len(runs) for folder, runs in missing.items()}
+    assert counts == {"pg22-books": 13, "pg22-books-own-wrong": 4, "pg22-s2": 3, "squad-answers": 3}
+
+
 def test_weights_in_8_bits(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
     texts, out = tmp_path / "texts", tmp_path / "mine"
