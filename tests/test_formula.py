@@ -52,6 +52,14 @@ def test_candidates_are_read_from_forks_padded_to_the_longest() -> None:
     assert formula.calls == [[Row(7, 2), Row(7, 5), Row(7, 1)]]
 
 
+def test_only_so_many_bytes_of_forks_read_candidates_at_once() -> None:
+    large = Padded(FORK_BYTES // 2)
+    assert large.score(1, [1, 2, 3]) == 4 + 3
+    assert [len(rows) for rows in large.calls] == [2, 1]
+    assert Padded(None).score(1, [1, 2]) is None
+    assert Padded(None).score(1, [2]) == 2
+
+
 def test_an_answer_is_its_prompt_and_single_tokens() -> None:
     formula = Padded()
     # Three predictions: two tokens, and the one that ended it; the last token is not read.

@@ -141,6 +141,19 @@ def test_default_score_equals_reading_each_candidate(candidates):
     assert start.length_B.tolist() == [2, 2]
 
 
+def test_candidates_are_read_from_as_many_copies_as_may_be_there(monkeypatch):
+    method = Counting(SimpleNamespace(vocab_size=7, exclusive=nullcontext))
+    start, candidates = method.start(2), [[1, 2, 3], [4], [], [5, 6], [1]]
+    whole = method.score(start, candidates)
+    of_rows = method.score_rows(start, [candidates, candidates[:2]])
+    copies, fork = list[int](), State.fork
+    monkeypatch.setattr(State, "fork", lambda self, n: copies.append(n) or fork(self, n))
+    monkeypatch.setattr("contextlab.method.FORK_BYTES", 2 * start.nbytes)
+    assert torch.equal(method.score(start, candidates), whole)
+    assert torch.equal(method.score_rows(start, [candidates, candidates[:2]]), of_rows)
+    assert copies == [2, 2, 1] * 2
+
+
 def test_generate_continues_each_row_and_stops():
     method = Counting(SimpleNamespace(vocab_size=7, exclusive=nullcontext))
     start = method.start(3)

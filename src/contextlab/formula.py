@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 FORKS = 16
-"""The most copies of a state, and the most bytes of them together, that answer side by side."""
+"""The most copies of a state that answer side by side."""
 FORK_BYTES = 2**29
+"""The most bytes of copies of a state that answer, or read candidates, side by side; one copy may have more."""
 
 
 class Row(NamedTuple):
@@ -44,7 +45,14 @@ class Formula(ABC):
             before: tokens read before.
             candidates: their lengths.
         """
-        return self.read([Row(before, length) for length in candidates], logprobs=True)
+        together = max(len(candidates), 1)
+        if together > 1:
+            size = self.state_bytes(before)
+            if size is None:
+                return None
+            together = max(1, FORK_BYTES // max(size, 1))
+        rows = [Row(before, length) for length in candidates]
+        return total([self.read(rows[n : n + together], logprobs=True) for n in range(0, len(rows), together)])
 
     def generate(self, before: int, prompts: Sequence[int], written: Sequence[int], most: int) -> int | None:
         """FLOPs of one call of `generate` after a state of a single row.

@@ -223,10 +223,8 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
             `logprobs_BNM`, float32, 0 after a candidate's end.
         """
         tokens_NM, lengths_N = pad(candidates, state.device)
-        rows, count = state.batch_size, len(candidates)
-        _, logprobs = self.read(state.fork(count), tokens_NM.repeat(rows, 1), lengths_N.repeat(rows))
-        assert logprobs is not None
-        return logprobs.view(rows, count, -1)
+        rows = state.batch_size
+        return self._from_copies(state, tokens_NM.expand(rows, -1, -1), lengths_N.expand(rows, -1))
 
     @calls.checked("score_rows")
     def score_rows(self, state: S, candidates: Sequence[Sequence[Sequence[int]]]) -> Tensor:
@@ -239,11 +237,18 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
         Returns:
             `logprobs_BNM`, float32, 0 after a candidate's end and where a row has fewer candidates than another.
         """
-        tokens_BNM, lengths_BN = pad_rows(candidates, state.device)
-        count = lengths_BN.shape[1]
-        _, logprobs = self.read(state.fork(count), tokens_BNM.flatten(0, 1), lengths_BN.flatten())
-        assert logprobs is not None
-        return logprobs.view(tokens_BNM.shape)
+        return self._from_copies(state, *pad_rows(candidates, state.device))
+
+    def _from_copies(self, state: S, tokens_BNM: Tensor, lengths_BN: Tensor) -> Tensor:
+        """Candidates read from copies of the state, as many at once as `FORK_BYTES` hold, at least one of every row."""
+        together = max(1, FORK_BYTES // max(state.nbytes, 1))
+        parts = []
+        for tokens_BnM, lengths_Bn in zip(tokens_BNM.split(together, 1), lengths_BN.split(together, 1), strict=True):
+            forks = state.fork(lengths_Bn.shape[1])
+            _, logprobs = self.read(forks, tokens_BnM.flatten(0, 1), lengths_Bn.flatten())
+            assert logprobs is not None
+            parts.append(logprobs.view(tokens_BnM.shape))
+        return torch.cat(parts, dim=1)
 
     @calls.checked("generate")
     def generate(

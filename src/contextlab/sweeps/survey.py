@@ -53,15 +53,15 @@ class Unread(ContextMethod[Any, State]):
     Attributes:
         forwards: forward passes of the model, at least.
         longest: tokens of the longest text.
-        most_rows: rows of the largest call that reads or scores, each with a state of its own.
-        most_written: answers of the largest call that writes; as many copies of a state as `FORK_BYTES` hold.
+        most_rows: rows of the largest call that reads, each with a state of its own.
+        most_copies: of a state in the largest call that scores or writes, as many as `FORK_BYTES` hold.
         most_tokens: of all rows of the largest call.
     """
 
     def __init__(self, method: AnyMethod) -> None:
         super().__init__(method.backbone)
         self.method = method
-        self.forwards, self.longest, self.most_rows, self.most_written, self.most_tokens = 0, 0, 1, 1, 1
+        self.forwards, self.longest, self.most_rows, self.most_copies, self.most_tokens = 0, 0, 1, 1, 1
 
     @property
     def capabilities(self) -> Capabilities:
@@ -95,7 +95,7 @@ class Unread(ContextMethod[Any, State]):
         tokens_NM, _ = pad(candidates, state.device)
         rows = state.batch_size * len(candidates)
         self._called(state, rows, tokens_NM.shape[1], 1)
-        self.most_rows = max(self.most_rows, rows)
+        self.most_copies = max(self.most_copies, rows)
         return torch.zeros(state.batch_size, *tokens_NM.shape, device=state.device)
 
     def generate(
@@ -104,7 +104,7 @@ class Unread(ContextMethod[Any, State]):
         """Answers of the greatest length."""
         tokens = max(map(len, prompts), default=0) + max_new_tokens
         self._called(state, min(len(prompts), max(FORKS, at_once(tokens))), tokens, max_new_tokens)
-        self.most_written = max(self.most_written, min(len(prompts), FORKS))
+        self.most_copies = max(self.most_copies, min(len(prompts), FORKS))
         return [[0] * max_new_tokens for _ in prompts]
 
     def _called(self, state: State, rows: int, tokens: int, forwards: int) -> None:
@@ -167,7 +167,7 @@ def _needs(method: AnyMethod, case: TaskCase, batch: int, machine: Machine) -> t
     taken = [_costs(meter, case, case.first + index) for index in sample]
     resident = resident_bytes(method.backbone.model) + method.added_parameters * method.backbone.dtype.itemsize
     states = max((state for _, state in taken), default=0)
-    copies = max(unread.most_rows * states, min(unread.most_written * states, max(states, FORK_BYTES)))
+    copies = max(unread.most_rows * states, min(unread.most_copies * states, max(states, FORK_BYTES)))
     peak_bytes = resident + batch * (2 * copies + _call_bytes(unread, states))
     flops = total([flops for flops, _ in taken])
     if flops is None:
