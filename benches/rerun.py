@@ -79,7 +79,7 @@ def lost(folders: Sequence[Path]) -> dict[str, list[str]]:
     named: dict[str, list[str]] = {}
     for run in stored(folders, every=True):
         weights = read_result(run).method_config.get("weights")
-        if weights is not None and "/" in weights and not Path(weights).exists():
+        if isinstance(weights, str) and "/" in weights and not Path(weights).exists():
             named.setdefault(run.parent.name, []).append(run.name)
     return named
 
