@@ -148,7 +148,7 @@ def test_candidates_are_read_from_as_many_copies_as_may_be_there(monkeypatch):
     of_rows = method.score_rows(start, [candidates, candidates[:2]])
     copies, fork = list[int](), State.fork
     monkeypatch.setattr(State, "fork", lambda self, n: copies.append(n) or fork(self, n))
-    monkeypatch.setattr("contextlab.method.FORK_BYTES", 2 * start.nbytes)
+    monkeypatch.setattr("contextlab.formula.FORK_BYTES", 2 * start.nbytes)
     assert torch.equal(method.score(start, candidates), whole)
     assert torch.equal(method.score_rows(start, [candidates, candidates[:2]]), of_rows)
     assert copies == [2, 2, 1] * 2

@@ -16,6 +16,11 @@ FORK_BYTES = 2**29
 """The most bytes of copies of a state that answer, or read candidates, side by side; one copy may have more."""
 
 
+def copies_at_once(size: int) -> int:
+    """How many copies of a state of so many bytes may be there side by side, at least 1."""
+    return max(1, FORK_BYTES // max(size, 1))
+
+
 class Row(NamedTuple):
     """A row of a call: how many tokens of its text were read before, and how many the call reads."""
 
@@ -50,7 +55,7 @@ class Formula(ABC):
             size = self.state_bytes(before)
             if size is None:
                 return None
-            together = max(1, FORK_BYTES // max(size, 1))
+            together = copies_at_once(size)
         rows = [Row(before, length) for length in candidates]
         return total([self.read(rows[n : n + together], logprobs=True) for n in range(0, len(rows), together)])
 
@@ -68,7 +73,7 @@ class Formula(ABC):
             size = self.state_bytes(before)
             if size is None:
                 return None
-            together = max(1, min(FORKS, FORK_BYTES // max(size, 1)))
+            together = min(FORKS, copies_at_once(size))
         flops = [
             self._beside_each_other(before, prompts[n : n + together], steps(written[n : n + together], most))
             for n in range(0, len(prompts), together)

@@ -18,7 +18,7 @@ from torch import Tensor
 from contextlab import calls, process, states
 from contextlab.config import MethodConfig as MethodConfig
 from contextlab.errors import UserError
-from contextlab.formula import FORK_BYTES, FORKS, Formula
+from contextlab.formula import FORKS, Formula, copies_at_once
 from contextlab.learned import LearnedWeights
 from contextlab.states import State as State
 from contextlab.writing import Writer, pad, pad_rows
@@ -241,7 +241,7 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
 
     def _from_copies(self, state: S, tokens_BNM: Tensor, lengths_BN: Tensor) -> Tensor:
         """Candidates read from copies of the state, as many at once as `FORK_BYTES` hold, at least one of every row."""
-        together = max(1, FORK_BYTES // max(state.nbytes, 1))
+        together = copies_at_once(state.nbytes)
         parts = []
         for tokens_BnM, lengths_Bn in zip(tokens_BNM.split(together, 1), lengths_BN.split(together, 1), strict=True):
             forks = state.fork(lengths_Bn.shape[1])
@@ -273,7 +273,7 @@ class ContextMethod(LearnedWeights, ABC, Generic[C, S]):
         """
         together = max(len(prompts), 1)
         if state.batch_size == 1 < len(prompts):
-            together = max(1, min(FORKS, FORK_BYTES // max(state.nbytes, 1)))
+            together = min(FORKS, copies_at_once(state.nbytes))
         writer = Writer(max_new_tokens, stop, temperature, seed)
         written: list[list[int]] = []
         for start in range(0, len(prompts), together):

@@ -28,5 +28,5 @@ def test_answers_need_no_more_copies_of_a_state_than_are_made(tmp_path: Path, mo
     monkeypatch.setattr(surveys, "_call_bytes", lambda *_: 0)
     one, several, many = (peak_bytes(tmp_path, questions) for questions in (1, FORKS, 4 * FORKS))
     assert one < several == many
-    monkeypatch.setattr(surveys, "FORK_BYTES", 1)
+    monkeypatch.setattr("contextlab.formula.FORK_BYTES", 1)
     assert peak_bytes(tmp_path, FORKS) == one

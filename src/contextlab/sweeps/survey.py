@@ -22,7 +22,7 @@ from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import Backbone
-from contextlab.formula import FORK_BYTES, FORKS, total
+from contextlab.formula import FORKS, copies_at_once, total
 from contextlab.harness import labels
 from contextlab.harness.batches import size_of
 from contextlab.harness.case import TaskCase, cases, controls_of
@@ -167,8 +167,8 @@ def _needs(method: AnyMethod, case: TaskCase, batch: int, machine: Machine) -> t
     taken = [_costs(meter, case, case.first + index) for index in sample]
     resident = resident_bytes(method.backbone.model) + method.added_parameters * method.backbone.dtype.itemsize
     states = max((state for _, state in taken), default=0)
-    copies = max(unread.most_rows * states, min(unread.most_copies * states, max(states, FORK_BYTES)))
-    peak_bytes = resident + batch * (2 * copies + _call_bytes(unread, states))
+    copies = max(unread.most_rows, min(unread.most_copies, copies_at_once(states)))
+    peak_bytes = resident + batch * (2 * copies * states + _call_bytes(unread, states))
     flops = total([flops for flops, _ in taken])
     if flops is None:
         return None, peak_bytes
