@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlab.attention.cache import KV, Allocate, Buffers, Growth, after, empty_kv
-from contextlab.attention.reader import CacheReader, Layout, Packing, sdpa
+from contextlab.attention.cache import KV, Allocate, Buffers, Growth, Packing, after, empty_kv
+from contextlab.attention.reader import CacheReader, Layout, sdpa
 from contextlab.attention.recomputing import recomputing
 from contextlab.attention.rotary import Positions, Rotary, per_head, rotate, signed
 from contextlab.attention.seam import (

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +27,24 @@ Allocate = Callable[[Tensor, tuple[int, ...]], Tensor]
 SPARE = 16
 """A cache that grows by a few tokens gets free slots for one in so many of those in use: each token is then copied
 about so many times while it grows token by token, which is little beside the attention that reads it every time."""
+
+
+class Packing(Protocol):
+    """Packs groups of tokens that a pass appends to a cache, when it has gone beyond them."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a group."""
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """How many new tokens lie before the end of every group, after which others follow."""
+
+    def pack(self, k_BKtD: Tensor, v_BKtD: Tensor) -> tuple[Tensor, Tensor]:
+        """What packing leaves of a group of a layer; groups come in order, and layers too."""
+
+    def codes(self) -> KV | None:
+        """The packed groups of every row; None where there are none."""
 
 
 class Buffers:
@@ -120,6 +139,10 @@ class KV:
     def opened(self) -> KV:
         """The cache as a pass reads it: itself, where nothing of it is packed."""
         return self
+
+    def packing(self, lengths_B: Tensor) -> Packing | None:
+        """What packs the groups that a pass goes beyond, over `lengths_B` tokens after rows of equal length."""
+        return None
 
     def closed(self, kv: KV, anew_B: Tensor, codes: KV | None = None) -> KV:
         """What `opened` gave, after it has grown, as this cache is kept between passes.

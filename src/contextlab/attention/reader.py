@@ -6,8 +6,8 @@ Legend: B rows, T new tokens, S tokens in the cache, H query heads, K key/value 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.utils._mode_utils import no_dispatch
 
-from contextlab.attention.cache import KV, Growth
+from contextlab.attention.cache import KV, Growth, Packing
 from contextlab.attention.rotary import Positions, per_head, rotate, same_rows
 from contextlab.kernels.visible import blocks
 
@@ -64,24 +64,6 @@ def _fused(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, 
     return F.scaled_dot_product_attention(
         q_BHTD, k_BKSD, v_BKSD, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=groups > 1
     )
-
-
-class Packing(Protocol):
-    """Packs groups of tokens that a pass appends to a cache, when it has gone beyond them."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a group."""
-
-    @property
-    def ends(self) -> Sequence[int]:
-        """How many new tokens lie before the end of every group, after which others follow."""
-
-    def pack(self, k_BKtD: Tensor, v_BKtD: Tensor) -> tuple[Tensor, Tensor]:
-        """What packing leaves of a group of a layer; groups come in order, and layers too."""
-
-    def codes(self) -> KV | None:
-        """The packed groups of every row; None where there are none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,30 +126,37 @@ class CacheReader:
 
     def attend(self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, scale: float, window: int | None) -> Tensor:
         """Attention of rotated queries to what they see of a layer's keys; a mask is made only where it is needed."""
-        outs = []
-        for queries, keys in self.parts(k_BKSD, v_BKSD):
+
+        def part(queries: slice, keys: slice) -> Tensor:
             q_BHtD, k_BKsD, v_BKsD = q_BHTD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys]
-            known = q_BHtD.shape[2] in (1, k_BKsD.shape[2]) or (
-                type(q_BHTD) is Tensor and q_BHTD.device.type in UNMASKED
-            )
+            known = q_BHtD.shape[2] in (1, k_BKsD.shape[2])
+            known = known or (type(q_BHTD) is Tensor and q_BHTD.device.type in UNMASKED)
             mask = None if known and self.causal(window) else self.mask(window, q_BHTD.dtype)[..., queries, keys]
-            outs.append(sdpa(q_BHtD, k_BKsD, v_BKsD, mask, scale))
-        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
+            return sdpa(q_BHtD, k_BKsD, v_BKsD, mask, scale)
 
-    def parts(self, k_BKSD: Tensor, v_BKSD: Tensor) -> Iterator[tuple[slice, slice]]:
-        """Queries from one end of a group to the next, with the slots up to the last of them.
+        return self.in_parts(k_BKSD, v_BKSD, part)
 
-        Where the pass packs groups, a group becomes what packing leaves of it, in place, before the next queries.
+    def in_parts(self, k_BKSD: Tensor, v_BKSD: Tensor, part: Callable[[slice, slice], Tensor]) -> Tensor:
+        """Attention of all queries, from one end of a group to the next where the pass packs groups.
+
+        A group becomes what packing leaves of it, in place, before the next queries.
+
+        Args:
+            k_BKSD: keys of a layer, all of them.
+            v_BKSD: its values.
+            part: attention of some queries to the slots up to the last of them.
         """
-        begin = 0
-        if (packing := self.layout.packing) is not None:
-            for end in packing.ends:
-                stop = self.cached + end
-                yield slice(begin, end), slice(stop)
-                group = slice(stop - packing.tokens, stop)
-                k_BKSD[:, :, group], v_BKSD[:, :, group] = packing.pack(k_BKSD[:, :, group], v_BKSD[:, :, group])
-                begin = end
-        yield slice(begin, None), slice(None)
+        packing = self.layout.packing
+        if packing is None:
+            return part(slice(None), slice(None))
+        outs, begin = list[Tensor](), 0
+        for end in packing.ends:
+            stop = self.cached + end
+            outs.append(part(slice(begin, end), slice(stop)))
+            group = slice(stop - packing.tokens, stop)
+            k_BKSD[:, :, group], v_BKSD[:, :, group] = packing.pack(k_BKSD[:, :, group], v_BKSD[:, :, group])
+            begin = end
+        return torch.cat((*outs, part(slice(begin, None), slice(None))), dim=2)
 
     def append(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated keys, and values, of the next layer: the cache's, then the new ones. Layers come in order."""

@@ -98,7 +98,7 @@ class PackedKV(KV):
         return dataclasses.replace(self, k=newest.k, v=newest.v, used_B=kv.used_B, first=first, codes=codes)
 
     def packing(self, lengths_B: Tensor) -> PassPacking:
-        """What packs the groups that a pass goes beyond, over `lengths_B` tokens after rows of equal length."""
+        """See `KV`."""
         return PassPacking(self, range(int(self.room_B[0]), int(lengths_B.max()), GROUP), lengths_B)
 
     @property

@@ -18,7 +18,6 @@ from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.branches import Branches
 from contextlab.methods.local_cache import Appended, L, LocalCache, LocalState
 from contextlab.methods.packed_branches import PackedTail
-from contextlab.methods.packed_cache import PackedKV
 
 
 class SegmentMethod(BlockMethod[C, L]):
@@ -34,7 +33,7 @@ class SegmentMethod(BlockMethod[C, L]):
 
     local: LocalCache
     packs_inside: bool = False
-    """Whether passes may go beyond the end of a group of a packed cache: their attention is in `parts`."""
+    """Whether passes may go beyond the end of a group of a packed cache: their attention is `in_parts`."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -111,8 +110,7 @@ class SegmentMethod(BlockMethod[C, L]):
 
     def room_beside(self, state: L) -> Tensor:
         """As `left` where every continuation can pack its own tokens."""
-        left_B = self.left(state)
-        return left_B if self.packs_beside(state) else self.local.until_packed(state, left_B)
+        return self.left(state) if self.packs_beside(state) else self.room(state)
 
     def packs_beside(self, state: L) -> bool:
         """Whether continuations can pack their own tokens: where all rows have as many."""
@@ -133,11 +131,8 @@ class SegmentMethod(BlockMethod[C, L]):
     def opened(self, state: L, lengths_B: Tensor) -> tuple[L, Layout]:
         """The state as a pass over each row's next `lengths_B` tokens reads it, and their layout."""
         opened = self.local.opened(state)
-        layout = self.local.layout(opened, int(lengths_B.max()))
-        if not self.packs_itself(state):
-            return opened, layout
-        assert isinstance(state.kv, PackedKV)
-        return opened, dataclasses.replace(layout, packing=state.kv.packing(lengths_B))
+        packing = state.kv.packing(lengths_B) if self.packs_itself(state) else None
+        return opened, dataclasses.replace(self.local.layout(opened, int(lengths_B.max())), packing=packing)
 
     def closed(self, grown: L, lengths_B: Tensor) -> L:
         """The state after a step of `lengths_B` tokens, with segments closed that it has ended."""

@@ -100,13 +100,14 @@ class RetrievalReader(CacheReader):
         ids_BHTm, retrieved_BHTm = self.bank.search(memory, q_memory_BHTD, reach.take, reach.index, shared=reach.shared)
         mask_BTS = self.mask(window, q_BHTD.dtype)[:, 0]
         k_BKncD, v_BKncD, ids_BHTm = self.bank.taken(memory, ids_BHTm, retrieved_BHTm)
-        outs = []
-        for part, keys in self.parts(k_BKSD, v_BKSD):
-            local = (q_near_BHTD[:, :, part], k_BKSD[:, :, keys], v_BKSD[:, :, keys], mask_BTS[:, part, keys])
-            taken = (ids_BHTm[:, :, part], retrieved_BHTm[:, :, part])
-            inputs = Inputs(*local, q_memory_BHTD[:, :, part], k_BKncD, v_BKncD, *taken, bias_H)
-            outs.append(retrieval_attention(inputs, scale=scale))
-        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
+
+        def part(queries: slice, keys: slice) -> Tensor:
+            local = (q_near_BHTD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys], mask_BTS[:, queries, keys])
+            taken = (ids_BHTm[:, :, queries], retrieved_BHTm[:, :, queries])
+            inputs = Inputs(*local, q_memory_BHTD[:, :, queries], k_BKncD, v_BKncD, *taken, bias_H)
+            return retrieval_attention(inputs, scale=scale)
+
+        return self.in_parts(k_BKSD, v_BKSD, part)
 
     def scores(self, lengths_B: Tensor) -> tuple[Tensor, ...]:
         """Scores of the tokens in view after a pass over each row's next `lengths_B` tokens; see `RetrievalState`."""
