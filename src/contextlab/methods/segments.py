@@ -125,8 +125,12 @@ class SegmentMethod(BlockMethod[C, L]):
         """Attend to the cache and the new tokens; then close the segments that have ended."""
         opened, layout = self.opened(state, lengths_B)
         hidden_BtC, readers = self.forward(opened, tokens_Bt, layout)
-        grown = self.local.grown(opened, readers, lengths_B)
+        grown = self.grown(opened, readers, lengths_B)
         return self.local.packed(state, self.closed(grown, lengths_B), grown.left_B == 0, layout.packing), hidden_BtC
+
+    def grown(self, opened: L, readers: Sequence[Appended], lengths_B: Tensor) -> L:
+        """The state with each row's first `lengths_B` new tokens, before segments are closed."""
+        return self.local.grown(opened, readers, lengths_B)
 
     def opened(self, state: L, lengths_B: Tensor) -> tuple[L, Layout]:
         """The state as a pass over each row's next `lengths_B` tokens reads it, and their layout."""

@@ -22,7 +22,7 @@ from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import Capabilities, Lengths
 from contextlab.methods.banks import leaving
 from contextlab.methods.few_bits import BITS
-from contextlab.methods.local_cache import LocalState
+from contextlab.methods.local_cache import Appended, LocalState
 from contextlab.methods.packed_banks import empty_bank
 from contextlab.methods.retrieval.config import RetrievalConfig
 from contextlab.methods.retrieval.formula import RetrievalFormula
@@ -90,13 +90,11 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         bank = empty_bank(kv, config.csz, config.storage_dtype, config.stored_in, config.representatives)
         return RetrievalState(empty.length_B, empty.pending_BC, empty.kv, empty.left_B, bank, bank.open_scores)
 
-    def step(self, state: RetrievalState, tokens_Bt: Tensor, lengths_B: Tensor) -> tuple[RetrievalState, Tensor]:
-        """Attend, and score the tokens in view where they are scored; close the windows that have ended."""
-        opened, layout = self.opened(state, lengths_B)
-        reader = self.reader(opened, layout)
-        hidden_BtC = self.local.hidden(self.backbone, opened, tokens_Bt, reader)
-        grown = dataclasses.replace(self.local.grown(opened, (reader,), lengths_B), scores=reader.scores(lengths_B))
-        return self.local.packed(state, self.closed(grown, lengths_B), grown.left_B == 0, layout.packing), hidden_BtC
+    def grown(self, opened: RetrievalState, readers: Sequence[Appended], lengths_B: Tensor) -> RetrievalState:
+        """The scores of tokens in view too, where blocks are found by them."""
+        (reader,) = readers
+        scores = cast(RetrievalReader, reader).scores(lengths_B)
+        return dataclasses.replace(super().grown(opened, readers, lengths_B), scores=scores)
 
     def close(self, state: RetrievalState, ended_B: Tensor) -> RetrievalState:
         """Tokens that leave the view enter the bank; the scores of what stays are kept."""
