@@ -7,7 +7,7 @@ from typing import Annotated
 import pydantic
 
 from contextlab.benchmarks.prompts import Wording
-from contextlab.benchmarks.task import SCORED, Target, TurnMode
+from contextlab.benchmarks.task import SCORED, Answer, Target, TurnMode
 from contextlab.config import Config
 
 
@@ -65,3 +65,15 @@ class QuestionConfig(TurnsConfig):
     """
 
     prompt: Wording = "plain"
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
+class AnswerConfig(QuestionConfig):
+    """What of an answer is measured.
+
+    Attributes:
+        answer: `written` by the method and compared with the references; or the first `reference`, of which the nats
+            per token are measured.
+    """
+
+    answer: Answer = "written"

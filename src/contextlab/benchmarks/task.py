@@ -22,6 +22,7 @@ Control = Literal["own", "none", "wrong"]
 Source = Literal["local", "hub", "sample"]
 Target = Literal["completion", "reconstruction"]
 TurnMode = Literal["requests", "gold", "own", "prompts"]
+Answer = Literal["written", "reference"]
 
 SCORED = 1024
 """Tokens that perplexity tasks score after a history."""

@@ -21,6 +21,7 @@ from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.prompts import prompt
 from contextlab.benchmarks.protocols import answers, turns
 from contextlab.benchmarks.protocols.answers import AnswerProtocol, ContextForm, QuestionProtocol, RankProtocol
+from contextlab.benchmarks.protocols.references import ReferenceProtocol
 from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
 from contextlab.harness import together
@@ -257,6 +258,7 @@ BRIEF = ("Q {text}:", "Q {text}:")
 PROTOCOLS: dict[str, Any] = {
     "written": lambda mode: AnswerProtocol(BRIEF, Options(turns=mode), EXACT, max_new_tokens=4),
     "ranked": lambda mode: RankProtocol(BRIEF, Options(turns=mode)),
+    "references": lambda mode: ReferenceProtocol(BRIEF, Options(turns="gold" if mode == "own" else mode)),
 }
 
 

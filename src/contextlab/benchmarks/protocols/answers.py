@@ -203,7 +203,7 @@ class QuestionProtocol(Protocol):
         return self.summary(records) | by_turn(records, self.measures[0], self.over_works)
 
     def quality(self, record: dict[str, Any]) -> float:
-        """The mean of the first measure over the questions of a text: higher is better."""
+        """The mean of the first measure over the questions of a text."""
         return float(sum(entry[self.measures[0]] for entry in record["questions"]) / len(record["questions"]))
 
     def parts(self, record: dict[str, Any]) -> dict[str, list[Part]]:
@@ -409,13 +409,12 @@ def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None
     """The mean of every measure over all questions, and of the first measure for each value of the detail `by`."""
     metrics = {}
     for name in measures:
-        parts = question_parts(records, name)
-        metrics[name] = ratio(parts) if name == NATS else proportion(parts)
+        metrics[name] = _mean(name, question_parts(records, name))
     if by is not None:
         values = [entry[by] for record in records for entry in record["questions"]]
         pairs = list(zip(values, question_parts(records, measures[0]), strict=True))
         for value in dict.fromkeys(values):
-            metrics[f"{measures[0]}_{value}"] = proportion([part for group, part in pairs if group == value])
+            metrics[f"{measures[0]}_{value}"] = _mean(measures[0], [part for group, part in pairs if group == value])
     return metrics
 
 
@@ -433,7 +432,12 @@ def by_turn(records: Sequence[dict[str, Any]], measure: str, over_works: bool = 
         if "turn" in entry:
             parts.setdefault(turns.group(entry["turn"]), []).append(part)
     ordered = sorted(parts, key=lambda name: int(name.partition("-")[0]))
-    return {f"{measure}_turn_{name}": proportion(parts[name]) for name in ordered}
+    return {f"{measure}_turn_{name}": _mean(measure, parts[name]) for name in ordered}
+
+
+def _mean(measure: str, parts: list[Part]) -> Metric:
+    """The mean over questions: of nats, or of numbers between 0 and 1."""
+    return ratio(parts) if measure == NATS else proportion(parts)
 
 
 def question_parts(records: Sequence[dict[str, Any]], measure: str, over_works: bool = False) -> list[Part]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from contextlab.benchmarks.configs import QuestionConfig
+from contextlab.benchmarks.configs import AnswerConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import LENGTHS, grouped, sample_dataset, sample_documents
 from contextlab.benchmarks.data.sources import field, json_file, locate
@@ -14,7 +14,7 @@ from contextlab.benchmarks.examples import Passage, Question
 from contextlab.benchmarks.task import Control, Dataset, Task
 
 if TYPE_CHECKING:
-    from contextlab.benchmarks.protocols.answers import AnswerProtocol
+    from contextlab.benchmarks.protocols.answers import QuestionProtocol
 
 COMPLETE = 10_570
 SAMPLE_SEED = 21
@@ -28,8 +28,8 @@ class SQuAD(Task):
         length: f"paragraphs joined to {tokens:,} tokens on average" for length, tokens in LENGTHS.items()
     }
     default_split: ClassVar[str] = "512"
-    Config = QuestionConfig
-    config: QuestionConfig
+    Config = AnswerConfig
+    config: AnswerConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """All paragraphs in the order of the file, joined to texts, with all their questions.
@@ -46,12 +46,12 @@ class SQuAD(Task):
         readings = grouped([document for article in known for document in article], split)
         return Dataset(readings, location.source, sha256, note(known, location.path))
 
-    def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
-        """Greedy answers of at most 20 tokens; `tokens` keeps the end of a text."""
-        from contextlab.benchmarks.protocols.answers import document_protocol
+    def protocol(self, split: str, context: Control = "own") -> QuestionProtocol:
+        """Greedy answers of at most 20 tokens, or reference answers; `tokens` keeps the end of a text."""
+        from contextlab.benchmarks.protocols.references import answers_of_documents
 
         self.check_split(split)
-        return document_protocol(self.options(context), wording=self.config.prompt)
+        return answers_of_documents(self.options(context), self.config.answer, wording=self.config.prompt)
 
 
 def note(known: Sequence[Sequence[Passage]], path: Path) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pydantic
 
-from contextlab.benchmarks.configs import QuestionConfig
+from contextlab.benchmarks.configs import AnswerConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.questions import LENGTHS, grouped, sample_dataset, sample_documents
 from contextlab.benchmarks.data.sources import field, json_lines, lines, locate, plain_or_packed, texts
@@ -25,7 +25,7 @@ from contextlab.benchmarks.task import Control, Dataset, Task
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
-    from contextlab.benchmarks.protocols.answers import AnswerProtocol
+    from contextlab.benchmarks.protocols.answers import QuestionProtocol
 
 # Upstream's spelling.
 FILE = "streaminqa_eval.jsonl"
@@ -34,8 +34,8 @@ SAMPLE_SEED = 22
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
-class StreamingQAConfig(QuestionConfig):
-    """The order of articles and the wording of questions.
+class StreamingQAConfig(AnswerConfig):
+    """The order of articles, the wording of questions, and what of an answer is measured.
 
     Attributes:
         order: order of the articles: by `date`, or `shuffled` by the rule of GenerativeAdapter's code.
@@ -81,12 +81,12 @@ class StreamingQA(Task):
         note = _note([record for _, record in records], location.path)
         return Dataset(grouped(documents, split), location.source, sha256, note)
 
-    def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
-        """Greedy answers of at most 20 tokens; `tokens` keeps the end of a text."""
-        from contextlab.benchmarks.protocols.answers import document_protocol
+    def protocol(self, split: str, context: Control = "own") -> QuestionProtocol:
+        """Greedy answers of at most 20 tokens, or reference answers; `tokens` keeps the end of a text."""
+        from contextlab.benchmarks.protocols.references import answers_of_documents
 
         self.check_split(split)
-        return document_protocol(self.options(context), by="age", wording=self.config.prompt)
+        return answers_of_documents(self.options(context), self.config.answer, by="age", wording=self.config.prompt)
 
 
 def _question(record: Any, where: str) -> tuple[str, Question]:
