@@ -24,7 +24,7 @@ from contextlab.methods.full import Full, FullConfig
 from contextlab.methods.h2o import H2O, H2OConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
-from contextlab.methods.packed_cache import GROUP, PackedKV, group_bytes
+from contextlab.methods.packed_cache import EXACT, GROUP, PackedKV, group_bytes
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
@@ -155,19 +155,41 @@ def test_what_stays_exact_is_exact_and_what_is_packed_is_near() -> None:
     whole, kv = exact.read(exact.start(), text(100))[0].kv, packed(method.read(method.start(), text(100))[0])
     opened = kv.opened()
     # The lowest layer reads what no packed key has changed yet.
-    assert torch.equal(opened.k[0][:, :, GROUP:], whole.k[0][:, :, GROUP:])
-    assert torch.equal(opened.v[0][:, :, GROUP:], whole.v[0][:, :, GROUP:])
+    few = slice(EXACT, EXACT + GROUP)
     for near, own in ((opened.k[0], whole.k[0]), (opened.v[0], whole.v[0])):
-        spread = own[:, :, :GROUP].amax() - own[:, :, :GROUP].amin()
+        assert torch.equal(near[:, :, few.stop :], own[:, :, few.stop :])
+        spread = own[:, :, few].amax() - own[:, :, few].amin()
         assert 0 < float((near - own).abs().max()) < float(spread) / 255
 
 
-def test_the_first_tokens_are_never_packed() -> None:
-    exact = Sliding(model(), SlidingConfig(N=30, recent=90, sinks=4))
-    method = Sliding(model(), SlidingConfig(N=30, recent=90, sinks=4, cache="int4"))
-    whole, kv = exact.read(exact.start(), text())[0].kv, packed(method.read(method.start(), text())[0])
+@pytest.mark.parametrize(
+    ("exact", "method", "first"),
+    [
+        (Full, FullConfig(), EXACT),
+        (Window, WindowConfig(N=100), EXACT),
+        (Sliding, SlidingConfig(N=30, recent=90, sinks=0), EXACT),
+        (Sliding, SlidingConfig(N=20, recent=90, sinks=9), 9),
+    ],
+)
+def test_the_first_tokens_are_never_packed(exact: Any, method: Any, first: int) -> None:
+    plain, few = exact(model(), method), exact(model(), dataclasses.replace(method, cache="int4"))
+    whole, kv = plain.read(plain.start(), text(90))[0].kv, packed(few.read(few.start(), text(90))[0])
     assert int(kv.codes.used_B) == 1
-    assert torch.equal(kv.first.k[0], whole.k[0][:, :, :4])
+    assert kv.first.slots == first
+    assert torch.equal(kv.opened().k[0][:, :, :first], whole.k[0][:, :, :first])
+
+
+def test_what_the_first_tokens_are_does_not_change_the_steps_of_others() -> None:
+    generator = torch.Generator().manual_seed(0)
+    like, used_B = model().empty_kv(1), torch.tensor([EXACT + GROUP])
+    shape = (*like.k[0].shape[:2], EXACT + GROUP, like.k[0].shape[3])
+    plain = torch.randn(shape, dtype=torch.float64, generator=generator)
+    large = torch.cat((1000 * plain[:, :, :EXACT], plain[:, :, EXACT:]), dim=2)
+    empty, never = Full(model(), FullConfig(cache="int4")).start().kv, torch.zeros(1, dtype=torch.bool)
+    kvs = (like.replace((x_BKSD,) * len(like.k), (x_BKSD,) * len(like.k), used_B) for x_BKSD in (plain, large))
+    restored = [empty.closed(kv, never).opened() for kv in kvs]
+    for first, second in zip(restored[0].k + restored[0].v, restored[1].k + restored[1].v, strict=True):
+        assert torch.equal(first[:, :, EXACT:], second[:, :, EXACT:])
 
 
 def test_more_bits_lose_less() -> None:

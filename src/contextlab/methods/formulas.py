@@ -217,7 +217,7 @@ class LocalFormula(BlockFormula):
         left = self._left(before)
         if self.local.storage is None:
             return left
-        exact, used = self.local.keep_first, self.used(before)
+        exact, used = self.local.exact, self.used(before)
         return min(left, GROUP - (used - exact - packed_tokens(used, exact)))
 
     def _room_beside(self, before: int) -> int:
@@ -271,7 +271,7 @@ class LocalFormula(BlockFormula):
         local = self.local
         if local.storage is None:
             return self.model.cache_bytes(used, layers)
-        return packed_bytes(self.model, used, local.storage, local.keep_first, layers)
+        return packed_bytes(self.model, used, local.storage, local.exact, layers)
 
 
 class ForgettingFormula(LocalFormula):

@@ -22,7 +22,7 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Lengths, MethodConfig, State
 from contextlab.methods.branches import Branches
-from contextlab.methods.packed_cache import FewBits, PackedKV
+from contextlab.methods.packed_cache import EXACT, FewBits, PackedKV
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +126,11 @@ class LocalCache:
         """Whether nothing of a segment stays after its end, nor is packed inside of it."""
         return not (self.keep_first or self.keep_last or self.storage)
 
+    @property
+    def exact(self) -> int:
+        """First slots that are never packed: those that stay, and at least a few, on which attention rests."""
+        return max(self.keep_first, EXACT)
+
     def first_segment(self, ahead: Lengths | None) -> int:
         """Tokens of the first segment, whose end is placed for what is ahead."""
         return ahead.first_segment(self.segment) if ahead else self.segment
@@ -145,7 +150,7 @@ class LocalCache:
 
     def stored(self, empty: KV) -> KV:
         """An empty cache as this one's tokens are kept."""
-        return empty if self.storage is None else PackedKV.empty(empty, self.storage, self.keep_first)
+        return empty if self.storage is None else PackedKV.empty(empty, self.storage, self.exact)
 
     def until_packed(self, state: LocalState, left_B: Tensor) -> Tensor:
         """So many tokens, or those until the next tokens in view are packed."""

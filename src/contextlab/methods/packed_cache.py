@@ -1,7 +1,7 @@
 """A cache in 8 or 4 bits by KIVI's rule (Liu et al. 2024): a range per channel and group of keys, and per value.
 
-The newest tokens wait in the model's own type until a group of them is whole, and tokens that stay in view for ever are
-never packed. Where a segment ends, what stays is packed anew, because its keys have turned to other positions.
+The newest tokens wait in the model's own type until a group of them is whole, and the first tokens in view are never
+packed. Where a segment ends, what stays is packed anew, because its keys have turned to other positions.
 
 Legend: B rows, K key/value heads, S tokens, D head width, d bytes of a key, g groups, G tokens of a group, X bytes.
 """
@@ -21,6 +21,13 @@ from contextlab.methods.few_bits import BITS, RANGE_BYTES, Range, Vectors
 from contextlab.methods.groups import GROUP
 
 FewBits: TypeAlias = Literal["int8", "int4"]
+
+EXACT = 4
+"""The least number of first tokens that are never packed.
+
+Much of a model's attention rests on the first tokens of what it sees (Xiao et al. 2024), whose keys and values have
+another size than all others: in a group with them the others would have few of its steps.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
