@@ -87,6 +87,10 @@ class Full(LowRankMethod[FullConfig]):
         left_B, step = super().left(state), self.step_length
         return left_B if step is None else torch.minimum(left_B, step - state.kv.used_B % step)
 
+    def packs_beside(self, state: LocalState) -> bool:
+        """Not where frequencies change: they may do so inside of a group that continuations share with the state."""
+        return self.step_length is None and super().packs_beside(state)
+
     def skim(self, state: LocalState, tokens_Bt: Tensor, lengths_B: Tensor) -> LocalState | None:
         """Nothing is computed of the rest of a context, where it is read at once."""
         return super().skim(state, tokens_Bt, lengths_B) if bool((lengths_B == state.left_B).all()) else None
@@ -115,3 +119,8 @@ class SteppedFormula(ForgettingFormula):
     def _left(self, before: int) -> int:
         """Tokens to the end of the context, or until frequencies change."""
         return min(super()._left(before), self._step - self.used(before) % self._step)
+
+    @property
+    def packs_beside(self) -> bool:
+        """See `Full.packs_beside`."""
+        return False
