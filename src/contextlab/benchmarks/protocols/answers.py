@@ -363,9 +363,7 @@ class RankProtocol(QuestionProtocol):
             raise UserError(
                 f"The right answer of question '{question.id}' is not one of its options: correct the data."
             )
-        options = (join(backbone, text, choice)[1] for choice in self.choices(question))
-        asked = text.rstrip()  # white space after it is read with each option
-        return [join(backbone, before, asked)[1], *options]
+        return continued(backbone, before, text, self.choices(question))
 
     def length(self, question: Question, sequences: list[list[int]]) -> int:
         """The question and the longest option."""
@@ -392,6 +390,14 @@ class RankProtocol(QuestionProtocol):
             }
 
 
+def continued(backbone: Backbone, before: str, text: str, continuations: Sequence[str]) -> list[list[int]]:
+    """The tokens of a question after the end of a context, then those of each of its continuations.
+
+    White space at the end of the question is read with each continuation.
+    """
+    return [join(backbone, before, text.rstrip())[1], *(join(backbone, text, each)[1] for each in continuations)]
+
+
 def scored(meter: Meter, state: State, tokens: list[int], options: list[list[int]]) -> Tensor:
     """`logprobs_NM` of options after a question, which is read once where the method's capabilities allow it."""
     if not meter.capabilities.exact_streaming or not tokens:
@@ -407,9 +413,7 @@ def document_protocol(options: Options, by: str | None = None, wording: Wording 
 
 def means(records: list[dict[str, Any]], measures: Sequence[str], by: str | None = None) -> dict[str, Metric]:
     """The mean of every measure over all questions, and of the first measure for each value of the detail `by`."""
-    metrics = {}
-    for name in measures:
-        metrics[name] = _mean(name, question_parts(records, name))
+    metrics = {name: _mean(name, question_parts(records, name)) for name in measures}
     if by is not None:
         values = [entry[by] for record in records for entry in record["questions"]]
         pairs = list(zip(values, question_parts(records, measures[0]), strict=True))

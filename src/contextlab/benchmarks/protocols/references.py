@@ -9,8 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from contextlab.benchmarks.examples import Question
-from contextlab.benchmarks.prompts import Wording, join
-from contextlab.benchmarks.protocols.answers import NATS, AnswerProtocol, QuestionProtocol, document_protocol, scored
+from contextlab.benchmarks.prompts import Wording
+from contextlab.benchmarks.protocols.answers import (
+    NATS,
+    AnswerProtocol,
+    QuestionProtocol,
+    continued,
+    document_protocol,
+    scored,
+)
 from contextlab.benchmarks.protocols.turns import reference
 from contextlab.benchmarks.task import Answer, Measure, Options
 from contextlab.errors import UserError
@@ -49,7 +56,7 @@ class ReferenceProtocol(QuestionProtocol):
         if not answer:
             raise UserError(f"Question '{question.id}' has no reference answer: use answer=written, or add one.")
         space = "" if text[-1:].isspace() else " "
-        return [join(backbone, before, text.rstrip())[1], join(backbone, text, space + answer)[1]]
+        return continued(backbone, before, text, [space + answer])
 
     def length(self, question: Question, sequences: list[list[int]]) -> int:
         """The question and its answer."""
