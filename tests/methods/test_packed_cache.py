@@ -163,7 +163,7 @@ def test_what_stays_exact_is_exact_and_what_is_packed_is_near() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exact", "method", "first"),
+    ("kind", "config", "first"),
     [
         (Full, FullConfig(), EXACT),
         (Window, WindowConfig(N=100), EXACT),
@@ -171,8 +171,8 @@ def test_what_stays_exact_is_exact_and_what_is_packed_is_near() -> None:
         (Sliding, SlidingConfig(N=20, recent=90, sinks=9), 9),
     ],
 )
-def test_the_first_tokens_are_never_packed(exact: Any, method: Any, first: int) -> None:
-    plain, few = exact(model(), method), exact(model(), dataclasses.replace(method, cache="int4"))
+def test_the_first_tokens_are_never_packed(kind: Any, config: Any, first: int) -> None:
+    plain, few = kind(model(), config), kind(model(), dataclasses.replace(config, cache="int4"))
     whole, kv = plain.read(plain.start(), text(90))[0].kv, packed(few.read(few.start(), text(90))[0])
     assert int(kv.codes.used_B) == 1
     assert kv.first.slots == first
