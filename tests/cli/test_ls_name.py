@@ -40,7 +40,7 @@ def test_a_task_shows_its_splits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_as_json_it_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     task: dict[str, Any] = json.loads(shown(capsys, "tasks", "squad", "--json"))
     assert task["splits"]["1k"] == "paragraphs joined to 1,024 tokens on average"
-    assert [one["name"] for one in task["settings"]] == ["tokens", "turns", "prompt"]
+    assert [one["name"] for one in task["settings"]] == ["tokens", "turns", "prompt", "answer"]
     method = json.loads(shown(capsys, "methods", "hso", "--verbose", "--json"))
     assert method["needs"] == ["gradients while reading"]
     assert method["settings"][0]["default"] == "25"
