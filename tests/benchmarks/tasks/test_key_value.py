@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import upstream_files as upstream
 from hypothesis import given
 from hypothesis import strategies as st
+from test_states import made
 
 import contextlab
+from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.backbone import load
 from contextlab.benchmarks.examples import Reading
 from contextlab.benchmarks.prompts import published
+from contextlab.benchmarks.protocols.answers import AnswerProtocol
 from contextlab.benchmarks.task import Dataset
 from contextlab.benchmarks.tasks import key_value
 from contextlab.benchmarks.tasks.key_value import KeyValue, KeyValueConfig, Record, as_json, places
@@ -137,6 +141,7 @@ def test_a_record_without_its_asked_pair_is_named(tmp_path: Path) -> None:
 
 def test_an_answer_is_right_when_it_contains_the_value() -> None:
     protocol = KeyValue().protocol("75")
+    assert isinstance(protocol, AnswerProtocol)
     question = loaded("75", samples=1).examples[0].questions[0]
     score = protocol.scores["accuracy"]
     (value,) = question.answers
@@ -152,6 +157,19 @@ def test_an_answer_is_right_when_it_contains_the_value() -> None:
         "accuracy_37": 0.0,
         "accuracy_74": 1.0,
     }
+
+
+def test_the_value_of_the_asked_pair_can_be_scored() -> None:
+    task = KeyValue(KeyValueConfig(keys=3, samples=1, positions=2, answer="reference"))
+    protocol, reading = task.protocol("generated"), task.load("generated", None).examples[0]
+    method = made("sliding", backbone())
+    record = protocol.evaluate(Meter(method, Ledger("cpu")), reading, reading)
+    (question,), (entry,) = reading.questions, record["questions"]
+    before = backbone().encode(protocol.whole(reading, question))
+    tokens = backbone().encode(f"{protocol.whole(reading, question)} {question.answers[0]}")
+    _, logprobs_BT = method.read(method.start(), torch.tensor([tokens]))
+    assert entry["nats_per_token"] == pytest.approx(-float(logprobs_BT[0, len(before) :].mean()), abs=1e-4)
+    assert list(protocol.summarise([record])) == ["nats_per_token", "nats_per_token_0"]
 
 
 def test_the_local_records_are_the_published_ones(shared: Path) -> None:

@@ -12,7 +12,9 @@ from contextlab.benchmarks.examples import Question
 from contextlab.benchmarks.prompts import Wording
 from contextlab.benchmarks.protocols.answers import (
     NATS,
+    PLAIN,
     AnswerProtocol,
+    ContextForm,
     QuestionProtocol,
     continued,
     document_protocol,
@@ -39,11 +41,17 @@ class ReferenceProtocol(QuestionProtocol):
     """
 
     def __init__(
-        self, prompts: tuple[str, str], options: Options, *, by: str | None = None, wording: Wording = "plain"
+        self,
+        prompts: tuple[str, str],
+        options: Options,
+        *,
+        by: str | None = None,
+        wording: Wording = "plain",
+        form: ContextForm = PLAIN,
     ) -> None:
         if options.turns == "own":
             raise UserError("With answer=reference a method writes no answers of its own: use turns=gold.")
-        super().__init__(prompts, options, (NATS,), by, wording=wording)
+        super().__init__(prompts, options, (NATS,), by, wording=wording, form=form)
         self.measure = Measure(NATS, higher_is_better=False)
 
     def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:

@@ -15,13 +15,14 @@ from contextlab.benchmarks.data import generated, proofs, sources
 from contextlab.benchmarks.examples import Question, Reading
 from contextlab.benchmarks.metrics import qa as qa_metrics
 from contextlab.benchmarks.prompts import formatted, published
-from contextlab.benchmarks.task import Control, Dataset, Options
+from contextlab.benchmarks.task import Answer, Control, Dataset, Options
 from contextlab.benchmarks.tasks.sized import SizedTask
 from contextlab.config import Config
 from contextlab.errors import UserError
 
 if TYPE_CHECKING:
-    from contextlab.benchmarks.protocols.answers import AnswerProtocol
+    from contextlab.benchmarks.prompts import Wording
+    from contextlab.benchmarks.protocols.answers import QuestionProtocol
 
 Pair = tuple[str, str]
 COMPLETE = 500
@@ -43,6 +44,7 @@ class KeyValueConfig(Config):
             pairs as fit, in place of `keys`.
         seed: of generated pairs.
         chat: whether the prompt is a turn of the user in the backbone's chat template, whose tokens come on top.
+        answer: `written` by the method, right when it contains the value; or `reference`: nats per token of the value.
     """
 
     positions: Annotated[int, pydantic.Field(ge=2)] = 5
@@ -52,6 +54,7 @@ class KeyValueConfig(Config):
     tokens: pydantic.PositiveInt | None = None
     seed: pydantic.NonNegativeInt = 0
     chat: bool = False
+    answer: Answer = "written"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,21 +112,25 @@ class KeyValue(SizedTask):
         readings = tuple(self.readings(records[:samples]))
         return Dataset(readings, location.source, sha256, _note(split, location.path, len(records), len(readings)))
 
-    def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
-        """Greedy answers of at most 100 tokens, right when they contain the value; accuracy also by position."""
+    def protocol(self, split: str, context: Control = "own") -> QuestionProtocol:
+        """Greedy answers of at most 100 tokens, or the values scored; also by position."""
         from contextlab.benchmarks.protocols.answers import AnswerProtocol, ContextForm
+        from contextlab.benchmarks.protocols.references import ReferenceProtocol
 
         self.check_split(split)
         before, after = self.template
-        scores = {"accuracy": lambda text, question: qa_metrics.contains(text, question.answers)}
+        prompts, form = (after, after.lstrip()), ContextForm("" if self.config.query_aware else before, "")
+        wording: Wording = "chat" if self.config.chat else "plain"
+        if self.config.answer == "reference":
+            return ReferenceProtocol(prompts, Options(context), by="position", wording=wording, form=form)
         return AnswerProtocol(
-            (after, after.lstrip()),
+            prompts,
             Options(context),
-            scores,
+            {"accuracy": lambda text, question: qa_metrics.contains(text, question.answers)},
             max_new_tokens=LONGEST_ANSWER,
             by="position",
-            wording="chat" if self.config.chat else "plain",
-            form=ContextForm("" if self.config.query_aware else before, ""),
+            wording=wording,
+            form=form,
             ends=(),
         )
 
