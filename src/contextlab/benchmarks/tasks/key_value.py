@@ -113,7 +113,7 @@ class KeyValue(SizedTask):
         return Dataset(readings, location.source, sha256, _note(split, location.path, len(records), len(readings)))
 
     def protocol(self, split: str, context: Control = "own") -> QuestionProtocol:
-        """Greedy answers of at most 100 tokens, or the values scored; also by position."""
+        """Greedy answers of at most 100 tokens, right when they contain the value, or its nats; also by position."""
         from contextlab.benchmarks.protocols.answers import AnswerProtocol, ContextForm
         from contextlab.benchmarks.protocols.references import ReferenceProtocol
 
