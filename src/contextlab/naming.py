@@ -43,7 +43,7 @@ class Meant:
     kind: type[AnyMethod]
     weights: Trained | None = None
 
-    def given(self, settings: Mapping[str, Any]) -> NamedMethod:
+    def with_settings(self, settings: Mapping[str, Any]) -> NamedMethod:
         """The method with these settings, and the others as the name says.
 
         Raises:
@@ -106,7 +106,7 @@ class NamedMethod:
         if not any(method == self.name for method, _ in listed):
             return self
         weights = listed.get((self.name, backbone.digest))
-        return self if weights is None else Meant(weights.name, self.name, self.kind, weights).given({})
+        return self if weights is None else Meant(weights.name, self.name, self.kind, weights).with_settings({})
 
     def as_initialised(self) -> NamedMethod:
         """The same settings without trained weights, which belong to one backbone."""
@@ -187,7 +187,7 @@ def single(text: str, settings: Mapping[str, Any] | None = None) -> NamedMethod:
     for key in settings or {}:
         if key in item.settings:
             raise UserError(f"{item.name} is given {key} twice, in brackets and beside them: keep one of the two.")
-    return meant(item.name).given({**item.settings, **(settings or {})})
+    return meant(item.name).with_settings({**item.settings, **(settings or {})})
 
 
 def method_of(text: str) -> str:

@@ -140,4 +140,4 @@ def test_labels_are_arguments(folder: Path) -> None:
     assert folder
     for one in of("longmem", "one(K=8)", "longmem(form=paper)", "longmem(K=8)"):
         item = grammar.single(one.label, "method")
-        assert naming.meant(item.name).given(item.settings).name == "longmem"
+        assert naming.meant(item.name).with_settings(item.settings).name == "longmem"

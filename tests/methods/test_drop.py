@@ -85,7 +85,7 @@ def test_a_context_is_compressed_as_a_whole_as_far_as_is_declared(llama: Backbon
     method = Drop(llama, DropConfig(N=N, ratio=ratio))
     limit, front, segments = method.capabilities.max_context, 0, 0
     assert limit is not None
-    while not method.shortening.begins_anew(front, N):
+    while not method.shortening.starts_empty(front, N):
         front, segments = front + method.shortening.kept(N), segments + 1
     assert limit == N * (segments + 1)
 

@@ -144,12 +144,12 @@ class KV:
         """What packs the groups that a pass goes beyond, over `lengths_B` tokens after rows of equal length."""
         return None
 
-    def closed(self, kv: KV, anew_B: Tensor, codes: KV | None = None) -> KV:
+    def closed(self, kv: KV, changed_B: Tensor, codes: KV | None = None) -> KV:
         """What `opened` gave, after it has grown, as this cache is kept between passes.
 
         Args:
             kv: the grown cache.
-            anew_B: bool, rows of which other tokens stay, or at other positions.
+            changed_B: bool, rows of which other tokens stay, or at other positions.
             codes: of groups that the pass has packed itself.
         """
         return kv

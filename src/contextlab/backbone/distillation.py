@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from contextlab.backbone.wrapper import Backbone
 
-PLACES = 128
+POSITIONS = 128
 """Places whose whole distributions are in memory at one time."""
 LEAST = 1e-6
 """The least probability that counts for all other tokens together."""
@@ -19,7 +19,7 @@ LEAST = 1e-6
 
 def best(backbone: Backbone, hidden_NC: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """`ids_Nk` and `logprobs_Nk` of the most probable tokens, from hidden states."""
-    tops = [backbone.logprobs_of_all(piece_NC).topk(k) for piece_NC in hidden_NC.split(PLACES)]
+    tops = [backbone.logprobs_of_all(piece_NC).topk(k) for piece_NC in hidden_NC.split(POSITIONS)]
     return torch.cat([top.indices for top in tops]), torch.cat([top.values for top in tops])
 
 
@@ -33,7 +33,7 @@ def cross_entropies(backbone: Backbone, hidden_NC: Tensor, ids_Nk: Tensor, logpr
         student_NV = backbone.logits(hidden_NC).log_softmax(-1)
         return cross_entropy(student_NV.gather(1, ids_Nk), logprobs_Nk)
 
-    pieces = zip(hidden_NC.split(PLACES), ids_Nk.split(PLACES), logprobs_Nk.split(PLACES), strict=True)
+    pieces = zip(hidden_NC.split(POSITIONS), ids_Nk.split(POSITIONS), logprobs_Nk.split(POSITIONS), strict=True)
     return torch.cat([checkpoint(loss, *piece, use_reentrant=False) for piece in pieces])
 
 

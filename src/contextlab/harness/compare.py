@@ -72,11 +72,11 @@ def compare(
     Raises:
         UserError: for a wrong name or setting, a text that a method cannot read as one, or no question.
     """
-    asked = _questions(questions if isinstance(questions, list | tuple) else [questions])
+    listed = _questions(questions if isinstance(questions, list | tuple) else [questions])
     named = _named(methods if isinstance(methods, list | tuple) else [methods])
     if not isinstance(context, str):
         raise UserError(f"The context is of type {type(context).__name__}: give a text.")
-    reading = Reading(ID, ID, context, asked)
+    reading = Reading(ID, ID, context, listed)
     protocol = AskProtocol(prompt, Options(tokens=tokens), max_new_tokens)
     with Progress.on_stderr(progress) as bar:
         if backbone is None:
@@ -89,7 +89,7 @@ def compare(
         for method in on_models:
             for _ in bar.examples([reading], 0, method.label):
                 answered.append(_answers(method, protocol, reading, seed))
-    return SideBySide(asked, tuple(answered))
+    return SideBySide(listed, tuple(answered))
 
 
 class AskProtocol(QuestionProtocol):
@@ -108,8 +108,8 @@ class AskProtocol(QuestionProtocol):
         """The question alone, then the right answer, if there is one."""
         space = " " if self.wording == "plain" else ""
         # An answer is written after all of the text, the white space at its end included.
-        asked = len(backbone.encode(text))
-        answers = (backbone.encode(text + space + answer)[asked:] for answer in question.answers)
+        start = len(backbone.encode(text))
+        answers = (backbone.encode(text + space + answer)[start:] for answer in question.answers)
         return [join(backbone, before, text)[1], *answers]
 
     def length(self, question: Question, sequences: list[list[int]]) -> int:
@@ -142,8 +142,8 @@ def _answers(built_method: BuiltMethod, protocol: AskProtocol, reading: Reading,
     return MethodAnswers(built_method.label, answers, logprobs, {**taken["cost"], "state": taken["state"]})
 
 
-def _questions(asked: Sequence[Any]) -> tuple[Question, ...]:
-    pairs = [tuple(item) if isinstance(item, list | tuple) else (item,) for item in asked]
+def _questions(questions: Sequence[Any]) -> tuple[Question, ...]:
+    pairs = [tuple(item) if isinstance(item, list | tuple) else (item,) for item in questions]
     for pair in pairs:
         if len(pair) > 2 or not all(isinstance(part, str) and part.strip() for part in pair) or not pair:
             raise UserError(f"{short(repr(pair))} is no question: give a text, or a pair of a question and its answer.")
@@ -157,7 +157,7 @@ def _named(methods: Sequence[Any]) -> list[NamedMethod | AnyMethod]:
     listed: list[NamedMethod | AnyMethod] = []
     for item in methods:
         if isinstance(item, str):
-            listed += [meant.given(named.settings) for named, meant in naming.methods(item)]
+            listed += [meant.with_settings(named.settings) for named, meant in naming.methods(item)]
         elif hasattr(item, "capabilities"):
             listed.append(item)
         else:

@@ -79,7 +79,7 @@ def select(
 def _methods(named: Sequence[tuple[NamedItem, Meant]], settings: Sequence[Mapping[str, Any]]) -> Iterator[NamedMethod]:
     seen: list[NamedMethod] = []
     for (_, meant), own in zip(named, settings, strict=True):
-        method = meant.given(own)
+        method = meant.with_settings(own)
         # A configuration may not be hashable.
         if method not in seen:
             seen.append(method)

@@ -181,8 +181,8 @@ def _logits(q_BHtD: Tensor, k_BKSD: Tensor, bias: Tensor | None, scale: float, s
     if bias is not None:
         logits = logits + (bias[..., span, :] if bias.shape[-2] > 1 else bias)
     if causal:
-        behind_tS = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1 + span.start)
-        logits = logits.masked_fill(behind_tS, float("-inf"))
+        future_tS = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1 + span.start)
+        logits = logits.masked_fill(future_tS, float("-inf"))
     return logits
 
 

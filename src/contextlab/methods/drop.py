@@ -70,13 +70,13 @@ class Shortening:
         """How many tokens of a segment stay."""
         return max(1, round(self.ratio * tokens))
 
-    def begins_anew(self, front: int, tokens: int) -> bool:
+    def starts_empty(self, front: int, tokens: int) -> bool:
         """Whether so many tokens of a compressed text must go, or no segment would fit after it and the next part."""
         return front + self.kept(tokens) + self.segment > self.positions
 
     def front(self, front: int, tokens: int) -> int:
         """Tokens of the compressed text that stay when a segment ends."""
-        return 0 if self.begins_anew(front, tokens) else front
+        return 0 if self.starts_empty(front, tokens) else front
 
 
 class Drop(SegmentMethod[DropConfig, DropState]):
@@ -120,11 +120,11 @@ class Drop(SegmentMethod[DropConfig, DropState]):
         hidden_BtC, readers = self.forward(state, tokens_Bt, self.local.layout(state, tokens_Bt.shape[1]))
         previous_BtC = torch.cat((state.pending_BC[:, None], hidden_BtC[:, :-1]), dim=1)
         surprisal_Bt = -self.network.logprobs(previous_BtC, tokens_Bt)
-        places_Bt = self._places(state, tokens_Bt.shape[1], lengths_B)
+        slots_Bt = self._slots(state, tokens_Bt.shape[1], lengths_B)
         noted = dataclasses.replace(
             self.local.grown(state, readers, lengths_B),
-            tokens_BN=_written(state.tokens_BN, places_Bt, tokens_Bt),
-            surprisal_BN=_written(state.surprisal_BN, places_Bt, surprisal_Bt),
+            tokens_BN=_written(state.tokens_BN, slots_Bt, tokens_Bt),
+            surprisal_BN=_written(state.surprisal_BN, slots_Bt, surprisal_Bt),
         )
         return self.closed(noted, lengths_B), hidden_BtC
 
@@ -160,7 +160,7 @@ class Drop(SegmentMethod[DropConfig, DropState]):
         """Tokens of the first segment, so that one ends with the context."""
         return self.local.first_segment(Lengths(ahead.context) if ahead else None)
 
-    def _places(self, state: DropState, count: int, lengths_B: Tensor) -> Tensor:
+    def _slots(self, state: DropState, count: int, lengths_B: Tensor) -> Tensor:
         """Where the tokens of a block stand in their segments; N for padding."""
         steps_t = torch.arange(count, device=state.device)
         open_B = (state.kv.used_B - state.front_B).to(state.device)
@@ -169,9 +169,9 @@ class Drop(SegmentMethod[DropConfig, DropState]):
 
     def _staying(self, state: DropState, kept_B: Tensor) -> Tensor:
         """The tokens with the highest surprisal, in the order of the text; of equal ones the first."""
-        places_N = torch.arange(self.local.segment, device=state.device)
+        slots_N = torch.arange(self.local.segment, device=state.device)
         open_B = (state.kv.used_B - state.front_B).to(state.device)
-        surprisal_BN = state.surprisal_BN.masked_fill(places_N >= open_B[:, None], float("-inf"))
+        surprisal_BN = state.surprisal_BN.masked_fill(slots_N >= open_B[:, None], float("-inf"))
         ranks_BN = surprisal_BN.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         stays_BN = ranks_BN < kept_B.to(state.device)[:, None]
         order_Br = (~stays_BN).int().argsort(dim=1, stable=True)[:, : int(kept_B.max())]
@@ -225,7 +225,7 @@ class DropFormula(LocalFormula):
         return self.shortening.front(self.kept(span.begin), span.end - span.begin)
 
 
-def _written(into_BN: Tensor, places_Bt: Tensor, values_Bt: Tensor) -> Tensor:
+def _written(into_BN: Tensor, slots_Bt: Tensor, values_Bt: Tensor) -> Tensor:
     """Values at places of every row; a place after the last one is left out."""
     wider = torch.nn.functional.pad(into_BN, (0, 1))
-    return wider.scatter(1, places_Bt, values_Bt.to(into_BN.dtype))[:, :-1]
+    return wider.scatter(1, slots_Bt, values_Bt.to(into_BN.dtype))[:, :-1]

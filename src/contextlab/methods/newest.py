@@ -24,5 +24,5 @@ def newest(used_B: Tensor, slots: int, new_B: Tensor, most: int) -> tuple[Tensor
     all_B = used_B + new_B
     kept_B = all_B.clamp(max=most)
     slots_BJ = torch.arange(int(kept_B.max()), device=used_B.device) + (all_B - kept_B)[:, None]
-    behind_BJ = slots_BJ + (slots - used_B)[:, None]
-    return torch.where(slots_BJ < used_B[:, None], slots_BJ, behind_BJ), kept_B
+    new_slots_BJ = slots_BJ + (slots - used_B)[:, None]
+    return torch.where(slots_BJ < used_B[:, None], slots_BJ, new_slots_BJ), kept_B

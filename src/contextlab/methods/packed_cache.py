@@ -91,10 +91,10 @@ class PackedKV(KV):
         packed = KV(k, v, GROUP * self.codes.used_B, self.raw)
         return self.first.joined(packed).joined(self._newest)
 
-    def closed(self, kv: KV, anew_B: Tensor, codes: KV | None = None) -> PackedKV:
+    def closed(self, kv: KV, changed_B: Tensor, codes: KV | None = None) -> PackedKV:
         """What `opened` gave, after it has grown, with whole groups packed; see `KV`."""
-        first = kv.cut(self.exact, torch.ones_like(anew_B))
-        codes = (self.codes if codes is None else self.codes.joined(codes)).cut(0, anew_B)
+        first = kv.cut(self.exact, torch.ones_like(changed_B))
+        codes = (self.codes if codes is None else self.codes.joined(codes)).cut(0, changed_B)
         newest = _after(kv, first.used_B + GROUP * codes.used_B)
         groups_B = newest.used_B // GROUP
         if bool((groups_B > 0).any()):

@@ -94,4 +94,4 @@ def named_on(text: str, backbone: Backbone) -> list[NamedMethod]:
     Raises:
         UserError: as `naming.methods`.
     """
-    return [meant.given(item.settings).on(backbone) for item, meant in naming.methods(text)]
+    return [meant.with_settings(item.settings).on(backbone) for item, meant in naming.methods(text)]

@@ -76,12 +76,12 @@ class SweepPlan(StoredModel):
         """Memory of a worker with this run."""
         return run.peak_bytes + (0 if self.machine.gpus else self.machine.process_bytes)
 
-    def workers(self, runs: Sequence[SweepRun], asked: int | None) -> int:
+    def workers(self, runs: Sequence[SweepRun], most: int | None) -> int:
         """Workers that run any of these at once on one machine: one per GPU, or as many as memory and cores allow.
 
         Args:
             runs: those that are not stored.
-            asked: the most; None leaves it to the machine.
+            most: the most; None leaves it to the machine.
 
         Raises:
             UserError: when not even one run fits.
@@ -94,5 +94,5 @@ class SweepPlan(StoredModel):
                 f"{self.machine.free_bytes / GIB:.1f} GiB are free: leave it out, or free memory."
             )
         if self.machine.gpus:
-            return min(self.machine.gpus, asked or self.machine.gpus)
-        return min(fit, asked or self.machine.cores)
+            return min(self.machine.gpus, most or self.machine.gpus)
+        return min(fit, most or self.machine.cores)

@@ -33,7 +33,7 @@ WAITING = frozenset(
 INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_"))
 """Operations that take tensors of the host to index those of a device, and copy them."""
 ATTENTION = functional.scaled_dot_product_attention
-GIVEN_VALUES = (torch.tensor, torch.as_tensor)
+FROM_VALUES = (torch.tensor, torch.as_tensor)
 PROPERTIES = {
     torch.Tensor.device.__get__: GPU,
     torch.Tensor.is_cuda.__get__: True,  # type: ignore[attr-defined]
@@ -132,7 +132,7 @@ class SimulatedGPU:
 
     def _made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_device: bool) -> Any:
         """A tensor made on a device that is named."""
-        values = func in GIVEN_VALUES and on_device
+        values = func in FROM_VALUES and on_device
         self.counts.copies += values
         with self._within(on_device, counting=not values):
             made = func(*args, **kwargs)

@@ -78,16 +78,16 @@ def train(
     folder = _folder(out)
     if settings.searched and "lr" in options:
         raise UserError("lr names one learning rate, and grid several to choose from: keep one of the two.")
-    one = functools.partial(_trained, named, corpus, validation_corpus, backbone, device)
+    train_once = functools.partial(_trained, named, corpus, validation_corpus, backbone, device)
     trials = list[dict[str, float]]()
     start: CurveLine | None = None
     for trial in settings.trials:
-        card = one(trial, folder / "grid" / f"{trial.lr:g}", start=start)
+        card = train_once(trial, folder / "grid" / f"{trial.lr:g}", start=start)
         start = card["curve"][0]
         trials.append({"lr": trial.lr, "tokens": card["cost"]["tokens"], "loss": card["gains"]["loss"]})
     if trials:
         settings = dataclasses.replace(settings, lr=min(trials, key=lambda trial: trial["loss"])["lr"])
-    return one(settings, folder, on_line or (lambda _: None), trials, start)
+    return train_once(settings, folder, on_line or (lambda _: None), trials, start)
 
 
 def _trained(

@@ -163,7 +163,7 @@ class Streams:
             documents.append(document)
             begins.append(begin)
             restarts.append(done % self.sequence == 0)
-            self.position[row] = self._behind(row, epoch, index, done + len(piece))
+            self.position[row] = self._position_after(row, epoch, index, done + len(piece))
         tokens_BT, lengths_B = pad(pieces, self.device)
         fresh_B = torch.tensor(restarts)
         answers_BT, context_B = self._answers(documents, begins, lengths_B)
@@ -182,7 +182,7 @@ class Streams:
         left = [max(entry.context - begin, 0) for entry, begin in zip(entries, begins, strict=True)]
         return answers_BT.bool(), torch.minimum(torch.tensor(left), lengths_B)
 
-    def _behind(self, row: int, epoch: int, index: int, end: int) -> Position:
+    def _position_after(self, row: int, epoch: int, index: int, end: int) -> Position:
         order = self.order(row, epoch)
         if end < self._length(order[index]):
             return epoch, index, end

@@ -244,7 +244,7 @@ def test_own_documents_are_there_once_and_no_other_document_answers_otherwise(na
 
 
 def test_related_documents_come_before_all_others() -> None:
-    corpus = documents.DocumentCorpus(tuple("abcdefgh"), (documents.Asked("?", ("a",), (0,), (3, 4, 5)),))
+    corpus = documents.DocumentCorpus(tuple("abcdefgh"), (documents.DocumentQuestion("?", ("a",), (0,), (3, 4, 5)),))
     for units in range(1, 9):
         sample = DocumentSample(variant("qa_1"), corpus, corpus.questions[0], "x")
         held = set(re.findall(r"Document \d+:\n(\w)", sample.prompt(units).context))

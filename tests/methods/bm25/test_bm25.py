@@ -87,7 +87,7 @@ def test_a_search_is_made_at_the_end_of_a_known_context(llama: Backbone) -> None
     method = BM25(llama, BM25Config(**SMALL))
     for context in (1, 8, 9, 10, 47):
         first = int(method.start(ahead=Lengths(context)).first_B)
-        assert method.anew(context, first)
+        assert method.searches_at(context, first)
 
 
 def test_it_is_full_attention_until_something_leaves_the_view(llama: Backbone) -> None:

@@ -63,16 +63,16 @@ def parsed(path: Path) -> list[BabiQuestion]:
         if not line.strip():
             continue
         place, _, rest = line.partition(" ")
-        asked, *columns = rest.split("\t")
+        sentence, *columns = rest.split("\t")
         if place == "1":
             story, facts = story + 1, []
-        if not place.isdecimal() or story < 0 or not asked.strip() or (columns and not columns[0].strip()):
+        if not place.isdecimal() or story < 0 or not sentence.strip() or (columns and not columns[0].strip()):
             raise UserError(f"Line {number} of {path} is no fact or question of bAbI: replace it with an intact copy.")
         if columns:
             answer = columns[0].strip()
-            questions.append(BabiQuestion(len(questions), story, tuple(facts), asked.strip(), answer))
+            questions.append(BabiQuestion(len(questions), story, tuple(facts), sentence.strip(), answer))
         else:
-            facts.append(asked.strip())
+            facts.append(sentence.strip())
     if not questions:
         raise UserError(f"{path} holds no questions: replace it with an intact copy.")
     return questions
@@ -177,12 +177,12 @@ def _gift(world: _World) -> tuple[str, str]:
     world.facts.append(f"{giver} took the {thing}.")
     world.bystanders()
     world.facts.append(f"{giver} gave the {thing} to {receiver}.")
-    asked = (
+    questions = (
         (f"Who gave the {thing} to {receiver}?", giver),
         (f"What did {giver} give to {receiver}?", thing),
         (f"Who did {giver} give the {thing} to?", receiver),
     )
-    return asked[below(len(asked), world.draw)]
+    return questions[below(len(questions), world.draw)]
 
 
 def _is_there(world: _World) -> tuple[str, str]:

@@ -214,7 +214,7 @@ class _Reader:
         prefix, most = self.names.get("prefix", ""), self.names.get("max_new_tokens", "")
         return Question(
             identity,
-            self._asked(row),
+            self._question_text(row),
             answers,
             options,
             {} if turn is None else {"turn": turn},
@@ -222,7 +222,7 @@ class _Reader:
             max_new_tokens=row.number(most) if self.columns.lengths and row.has(most) else None,
         )
 
-    def _asked(self, row: OwnRow) -> str:
+    def _question_text(self, row: OwnRow) -> str:
         column = self.names["question"]
         if not self.asks and not row.has(column):
             return ""

@@ -315,9 +315,9 @@ def _loft(inputs: RecordInputs) -> Read:
         metadata = record.values.get("metadata")
         pairs = metadata.get("qrels") if isinstance(metadata, dict) else None
         evidence = [texts[int(place)] for place in places(record, pairs, "metadata")]
-        asked = question.replace("{query}", record.text("query_text").strip())
+        query = question.replace("{query}", record.text("query_text").strip())
         named = "".join(inputs.forms["evidence"].format(**text) + "\n" for text in evidence)
-        return f"====== Example {number} ======\n{asked}{named}Final Answer: {list(answers(record))}\n"
+        return f"====== Example {number} ======\n{query}{named}Final Answer: {list(answers(record))}\n"
 
     documents = "".join(inputs.forms["document"].format(**text) + "\n" for text in texts)
     context = documents + "".join(demonstration(number, record) for number, record in enumerate(few, start=1))

@@ -129,15 +129,15 @@ def readings(task: SuiteTask, files: Sequence[Path]) -> tuple[Reading, ...]:
     """
     read = READERS[task.reader](RecordInputs(task.prompt, task.forms, [list(records(path)) for path in files[1:]]))
     contexts: dict[str, list[Question]] = {}
-    asked: set[str] = set()
+    subjects: set[str] = set()
     for number, record in enumerate(records(files[0]), start=1):
         parts = read(record)
         if task.metric == "classes" and not parts.options:
             raise record.fault("all_classes", "holds no classes")
         subject = str(parts.details.get("cluster", number))
-        if task.most and subject not in asked and len(asked) == task.most:
+        if task.most and subject not in subjects and len(subjects) == task.most:
             continue
-        asked.add(subject)
+        subjects.add(subject)
         context, text = task.worded(parts.values)
         name = {"record_id": record.text(task.id)} if task.id else {}
         details = {"task": task.name, **name, **parts.details}
@@ -165,8 +165,8 @@ def _sample_reading(task: SuiteTask, story: Reading) -> Reading:
     details = {"task": task.name, **dict.fromkeys(("difficulty", "length", "domain", "ability"), "")}
     context, questions = "", {}
     for question, letter in zip(story.questions, LETTERS, strict=False):
-        asked = dict.fromkeys(("input", "question", "query"), question.text)
-        context, text = task.worded({**values, **asked, "context": story.context})
+        names = dict.fromkeys(("input", "question", "query"), question.text)
+        context, text = task.worded({**values, **names, "context": story.context})
         questions[text] = dataclasses.replace(
             question,
             id=f"{task.name}/{question.id}",

@@ -246,11 +246,11 @@ class QuestionProtocol(Protocol):
         """The end of an earlier question, and the text from its answer up to that of the next question."""
         chat = self.wording != "plain"
         closing = user_turn(backbone)[1] if chat else ""
-        before, asked = (self._filled(question, context, closing) for question in (earlier, question))
-        white = asked[: len(asked) - len(asked.lstrip())]
+        before, filled = (self._filled(question, context, closing) for question in (earlier, question))
+        white = filled[: len(filled) - len(filled.lstrip())]
         between = between_turns(backbone) if chat else white or self.form.separator or SEPARATOR
         space = " " if answer and not before[-1:].isspace() else ""
-        return before[-BORDER:], space + answer + between + asked.lstrip()
+        return before[-BORDER:], space + answer + between + filled.lstrip()
 
     def _sequences(self, meter: Meter, example: Reading, question: Question, context: bool) -> list[list[int]]:
         after = context and meter.capabilities.uses_context

@@ -43,8 +43,8 @@ class SuiteProtocol(AnswerProtocol):
         self.tasks, self.by = {task.name: task for task in tasks}, by
         scores = {**judge, SCORE: self.score}
         super().__init__(("{text}", "{text}"), options, scores, wording=wording, form=form, ends=())
-        asked = dict.fromkeys(f"{task.prompt}\n\n{task.metric}, {task.new_tokens} tokens" for task in tasks)
-        self.prompt = "\n\n".join([*asked, self.prompt])
+        prompts = dict.fromkeys(f"{task.prompt}\n\n{task.metric}, {task.new_tokens} tokens" for task in tasks)
+        self.prompt = "\n\n".join([*prompts, self.prompt])
 
     def score(self, text: str, question: Question) -> float:
         """The score of the suite's own metric."""

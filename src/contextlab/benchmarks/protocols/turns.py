@@ -98,13 +98,13 @@ def _multi_turn(protocol: Asks, meter: Meter, example: Reading, context: list[in
         tokens, *options = protocol.sequences(meter, example, number, answer, bool(context))
         # Own answers are encoded again, which may take more tokens than they were written with.
         check_fits(meter, before + protocol.length(question, [tokens, *options]), protocol.remedy)
-        asked, unread = state, tokens
+        answering, unread = state, tokens
         if number + 1 < len(example.questions):
             state, _ = meter.read("query", state, pad([tokens], state.device)[0], logprobs=False)
             meter.keep(state)
             if meter.capabilities.exact_streaming:
-                asked, unread = state, []
-        (record,) = protocol.answer(meter, asked, [question], [[unread, *options]])
+                answering, unread = state, []
+        (record,) = protocol.answer(meter, answering, [question], [[unread, *options]])
         yield {"turn": number + 1, **record}
         own = protocol.options.turns == "own"
         answer = protocol.own_answer(record, question) if own else reference(question)

@@ -191,8 +191,8 @@ class _Texts(generated.ReadingGenerator):
         facts = [needle.fact.format(name=name) for needle, name in zip(needles, names, strict=True)]
         if count(" ".join(facts)) > config.tokens:
             raise UserError(f"The facts alone have more tokens than tokens={config.tokens}: raise tokens.")
-        asked = [question for needle in needles for question in (needle.associated, needle.literal)]
-        taboo = content_words(" ".join([*facts, *asked, *NAMES]))
+        wordings = [question for needle in needles for question in (needle.associated, needle.literal)]
+        taboo = content_words(" ".join([*facts, *wordings, *NAMES]))
 
         def usable(sentence: str) -> bool:
             return count(sentence) >= noises.SHORTEST and taboo.isdisjoint(content_words(sentence))

@@ -165,8 +165,8 @@ class _Samples(generated.ReadingGenerator):
             context = hidden(question.facts, gaps, sentences, tokens, count, after.format(text=question.text))
         details = {"stratum": name, "facts": len(question.facts)}
         labels = tuple(published("babilong")["labels"][name])
-        asked = Question(f"{identity}/question", question.text, (question.answer,), labels, details)
-        return Reading(identity, f"{name}/story/{question.story}", context, (asked,))
+        listed = Question(f"{identity}/question", question.text, (question.answer,), labels, details)
+        return Reading(identity, f"{name}/story/{question.story}", context, (listed,))
 
 
 @functools.cache

@@ -63,12 +63,12 @@ class Record:
 
     id: str
     pairs: tuple[Pair, ...]
-    asked: Pair
+    target: Pair
 
     def at(self, position: int) -> tuple[Pair, ...]:
         """The pairs, with the asked one taken out and put in at a position."""
-        others = [pair for pair in self.pairs if pair != self.asked]
-        return (*others[:position], self.asked, *others[position:])
+        others = [pair for pair in self.pairs if pair != self.target]
+        return (*others[:position], self.target, *others[position:])
 
 
 class KeyValue(SizedTask):
@@ -144,7 +144,7 @@ class KeyValue(SizedTask):
     def readings(self, records: Sequence[Record]) -> Iterator[Reading]:
         """One reading for every position of each record."""
         for record in records:
-            key, value = record.asked
+            key, value = record.target
             for position in places(len(record.pairs), self.config.positions):
                 identity = f"{record.id}/{position}"
                 question = Question(f"{identity}/question", key, (value,), details={"position": position})
@@ -152,7 +152,7 @@ class KeyValue(SizedTask):
 
     def context(self, record: Record, position: int) -> str:
         """What is read before the question: the pairs, and the prompt before them where it has the key."""
-        before = self.template[0].replace("{key}", record.asked[0]) if self.config.query_aware else ""
+        before = self.template[0].replace("{key}", record.target[0]) if self.config.query_aware else ""
         return before + as_json(record.at(position))
 
     def _generated(self, split: str, keys: int, note: str) -> Dataset:
@@ -203,7 +203,7 @@ class _Generated(generated.ReadingGenerator):
         record = self._record(number, count)
         before, after = self.task.template
         opening = 0 if self.task.config.query_aware else self.task.count(before)
-        return opening + self.task.count(self.task.context(record, 0) + after.format(text=record.asked[0]))
+        return opening + self.task.count(self.task.context(record, 0) + after.format(text=record.target[0]))
 
 
 def places(keys: int, positions: int) -> list[int]:
@@ -222,12 +222,12 @@ def _uuid(draw: random.Random) -> str:
 
 
 def _record(line: Any, where: str, identity: str) -> Record:
-    asked = (sources.field(line, "key", str, where), sources.field(line, "value", str, where))
+    target = (sources.field(line, "key", str, where), sources.field(line, "value", str, where))
     rows = sources.field(line, "ordered_kv_records", list, where)
     pairs = tuple(tuple(sources.texts({"pair": row}, "pair", where)) for row in rows)
-    if asked not in pairs or any(len(pair) != 2 for pair in pairs) or len(set(pairs)) < len(pairs):
+    if target not in pairs or any(len(pair) != 2 for pair in pairs) or len(set(pairs)) < len(pairs):
         raise UserError(f"{where} has not the asked pair among its different pairs: replace it with an intact copy.")
-    return Record(identity, pairs, asked)  # type: ignore[arg-type]
+    return Record(identity, pairs, target)  # type: ignore[arg-type]
 
 
 def _note(split: str, path: Path, records: int, questions: int) -> str:

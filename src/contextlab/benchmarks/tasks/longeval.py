@@ -34,8 +34,8 @@ HEAD = (
     "<REGISTER_CONTENT> of a certain line index. Now the record start:\n\n"
 )
 LINE = "line {name}: REGISTER_CONTENT is <{number}>\n"
-ASKED = "Now the record is over. "
-QUESTION = ASKED + "Tell me what is the <REGISTER_CONTENT> in line {name}? I need the number."
+RECORD_ENDS = "Now the record is over. "
+QUESTION = RECORD_ENDS + "Tell me what is the <REGISTER_CONTENT> in line {name}? I need the number."
 TOPIC_QUESTION = "What is the first topic we discussed? Only give me the topic name. Do not summarize yourself."
 PROMPT = "{text}\nAnswer:"
 LONGEST_ANSWER = 50
@@ -118,10 +118,10 @@ class LongEval(Documents):
             topic, text = (field(record, name, str, where).strip() for name in ("topic", "conversation"))
             return Reading(identity, identity, text, (Question(identity, TOPIC_QUESTION, (topic,)),))
         line, number = field(record, "correct_line", str, where), field(record, "expected_number", int, where)
-        context, asked, question = field(record, "prompt", str, where).partition(ASKED)
-        if not asked or line not in context:
+        context, ending, question = field(record, "prompt", str, where).partition(RECORD_ENDS)
+        if not ending or line not in context:
             raise UserError(f"{where} does not hold its line and question: replace the file with an intact copy.")
-        return _lines_reading(identity, context, asked + question.strip(), number, line)
+        return _lines_reading(identity, context, ending + question.strip(), number, line)
 
     def sample(self, split: str) -> Sequence[Reading]:
         """Generated cases, or stories as dialogues."""
@@ -148,11 +148,11 @@ def _cases(lines: int, cases: int, seed: int) -> list[Reading]:
     for number in range(cases):
         draw = random.Random(f"{seed} {lines} {number}")
         values = {name: draw.randint(1, MOST_NUMBER) for name in draw.sample(NAMES, lines)}
-        asked = draw.choice(list(values))
+        name = draw.choice(list(values))
         context = HEAD + "".join(LINE.format(name=name, number=value) for name, value in values.items())
-        line = LINE.format(name=asked, number=values[asked])
-        question = QUESTION.format(name=asked)
-        readings.append(_lines_reading(f"lines-{lines}/{number}", context, question, values[asked], line))
+        line = LINE.format(name=name, number=values[name])
+        question = QUESTION.format(name=name)
+        readings.append(_lines_reading(f"lines-{lines}/{number}", context, question, values[name], line))
     return readings
 
 

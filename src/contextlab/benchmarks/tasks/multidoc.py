@@ -119,8 +119,8 @@ class MultiDoc(Documents):
                 HEADING.format(number=number, passage=text) for number, text in enumerate(texts_in_order, start=1)
             )
             name = f"{gold.id}/{position}"
-            asked = dataclasses.replace(question, id=name, details={"position": position})
-            yield Reading(name, gold.id, context, (asked,))
+            placed = dataclasses.replace(question, id=name, details={"position": position})
+            yield Reading(name, gold.id, context, (placed,))
 
 
 def positions(count: int) -> list[int]:

@@ -131,7 +131,7 @@ class OwnQuestionsTask(OwnFiles):
             return settings.layout if settings.path else "ours"
         return self.own.layout
 
-    def asked(self, default: tuple[str, str]) -> tuple[tuple[str, str], ContextForm]:
+    def prompts(self, default: tuple[str, str]) -> tuple[tuple[str, str], ContextForm]:
         """The prompts of a question after a context and alone, and how the context stands before it.
 
         Args:
@@ -163,7 +163,7 @@ class OwnQuestionsTask(OwnFiles):
         """The protocol that ranks options."""
         from contextlab.benchmarks.protocols.answers import RankProtocol
 
-        prompts, form = self.asked(("recall-question", "recall-question"))
+        prompts, form = self.prompts(("recall-question", "recall-question"))
         return RankProtocol(prompts, self.options(context), wording=self.wording, form=form)
 
 
@@ -196,7 +196,7 @@ class Questions(OwnQuestionsTask):
         if self.choice:
             return self.ranked(context)
         settings = self.config
-        prompts, form = self.asked(("document-question", "question"))
+        prompts, form = self.prompts(("document-question", "question"))
         one = settings.lines == "one" or (settings.lines == "auto" and self.layout == "ours")
         return AnswerProtocol(
             prompts,

@@ -49,8 +49,10 @@ class SQuALITY(Documents):
     def reading(self, record: Any, where: str, identity: str) -> Reading:
         """A story with its questions."""
         questions = field(record, "questions", list, where)
-        asked = (_question(question, where, f"{identity}/{n}", KINDS[n > 0]) for n, question in enumerate(questions))
-        return Reading(identity, identity, field(record, "document", str, where), tuple(asked))
+        identified = (
+            _question(question, where, f"{identity}/{n}", KINDS[n > 0]) for n, question in enumerate(questions)
+        )
+        return Reading(identity, identity, field(record, "document", str, where), tuple(identified))
 
     def sample(self, split: str) -> Sequence[Reading]:
         """Generated stories with questions about facts."""

@@ -84,10 +84,10 @@ class SuiteTasks(NamesFiles):
             return sample_dataset([reading for task in tasks for reading in sample(task)], self.suite.title)
         parts = [(task, self._paths(task, locations)) for task, locations in located]
         examples = tuple(reading for task, paths in parts for reading in readings(task, paths))
-        asked = sum(len(reading.questions) for reading in examples)
+        count = sum(len(reading.questions) for reading in examples)
         digests = [files.sha256(path) for _, paths in parts for path in paths]
         sha256 = digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
-        return Dataset(examples, "local", sha256, proofs.unverified(self.suite.title, asked, "question"))
+        return Dataset(examples, "local", sha256, proofs.unverified(self.suite.title, count, "question"))
 
     def protocol(self, split: str, context: Control = "own") -> SuiteProtocol:
         """Greedy answers, compared by the metric of each task; `tokens` keeps both ends of a context.

@@ -123,8 +123,8 @@ class CartridgeFit:
         tokens_nt, _ = pad(texts, self.backbone.device)
         hidden_ntC = self.hidden(state.fork(count).kv, tokens_nt[:, :-1])
         ids_Nk, logprobs_Nk = best(self.backbone, hidden_ntC.flatten(0, 1), min(config.k, self.backbone.vocab_size))
-        places = self.sizes.studied - 1
-        targets = zip(ids_Nk.split(places), logprobs_Nk.split(places), strict=True)
+        positions = self.sizes.studied - 1
+        targets = zip(ids_Nk.split(positions), logprobs_Nk.split(positions), strict=True)
         return [Lesson(text, *target) for text, target in zip(texts, targets, strict=True)]
 
     def _trained(self, begin: KV, lessons: Sequence[Lesson]) -> KV:

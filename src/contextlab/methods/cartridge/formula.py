@@ -69,10 +69,10 @@ class CartridgeFormula(LocalFormula):
             flops.append(self.model.head(study * length))
         return total(flops) or 0, [length] * (study * len(chunks))
 
-    def _update(self, p: int, texts: int, longest: int, places: int) -> int:
+    def _update(self, p: int, texts: int, longest: int, positions: int) -> int:
         """FLOPs of a pass over padded texts after the cartridge, and of its way back to keys and values."""
         model, tokens = self.model, texts * longest
         pairs = texts * model.pairs(p, longest)
         passes = model.blocks(tokens, pairs) + model.backward(tokens, pairs) - model.projections(tokens)
         # Whole distributions are computed a second time on the way back.
-        return passes + (2 if self.fit.config.objective == "lm" else 3) * model.head(places)
+        return passes + (2 if self.fit.config.objective == "lm" else 3) * model.head(positions)

@@ -27,7 +27,7 @@ ENDING = "Press"
 INSTALL = "pip install --no-deps kvpress==0.5.5 && pip install cachetools datasets fire requests"
 MODELS = ("llama", "mistral", "phi3", "qwen2", "qwen3")
 """Models of which kvpress computes the queries as they do themselves."""
-GIVEN = ("compression_ratio", "press")
+OWN_SETTINGS = ("compression_ratio", "press")
 """Parameters of presses that are settings of their own here."""
 TRIED = 64
 """Tokens beyond those that it must have on which a press is tried when it is made."""
@@ -181,7 +181,7 @@ def made(config: PressConfig, outer: str | None, inner: str) -> Any:
 def _defaults(kind: Any) -> Mapping[str, Any]:
     """The parameters of a press that are options here, and their defaults."""
     parameters = inspect.signature(kind).parameters
-    return {name: value.default for name, value in parameters.items() if name not in GIVEN}
+    return {name: value.default for name, value in parameters.items() if name not in OWN_SETTINGS}
 
 
 def _checked(name: str, value: Parameter, default: Any) -> Parameter:

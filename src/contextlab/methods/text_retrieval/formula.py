@@ -68,11 +68,11 @@ class TextFormula(Formula):
         """Rows that read on token by token, each anew after a search."""
         flops, ends = list[int | None](), [before + length for length in prompts]
         for step in range(count):
-            anew = [end for end in ends if not step or self.view.searched(end, self.first) == end]
-            others = [end for end in ends if end not in anew]
+            searching = [end for end in ends if not step or self.view.searched(end, self.first) == end]
+            others = [end for end in ends if end not in searching]
             lengths = [1] * len(ends) if step else prompts
             flops += [self.indexed(Row(end - length, length)) for end, length in zip(ends, lengths, strict=True)]
-            flops.append(self._open(anew))
+            flops.append(self._open(searching))
             flops.append(self.full.read([Row(self._used(end - 1), 1) for end in others], logprobs=False))
             flops.append(self.full.predict([self._used(end) for end in ends]))
             ends = [end + 1 for end in ends]

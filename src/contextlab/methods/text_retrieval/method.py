@@ -127,7 +127,7 @@ class TextMethod(ContextMethod[C, T]):
         states.within("tokens_BS", state.tokens_BS, 0, self.backbone.vocab_size - 1)
         states.within("first_B", state.first_B, 1, self.view.stride)
 
-    def anew(self, position: int, first: int) -> bool:
+    def searches_at(self, position: int, first: int) -> bool:
         """Whether a search is made in front of the token at a position."""
         return self.view.searched(position, first) == position
 
@@ -180,16 +180,16 @@ class _Continuation:
         tokens_BT, lengths_B = pad(self.prompts, device) if chosen_B is None else (chosen_B[:, None].to(device), None)
         self.state, _ = method.read(self.state, tokens_BT, lengths_B, logprobs=False)
         lengths, firsts = self.state.length_B.tolist(), self.state.first_B.tolist()
-        anew = [row for row in rows if chosen_B is None or method.anew(lengths[row], firsts[row])]
-        others = [row for row in rows if row not in anew]
+        searching = [row for row in rows if chosen_B is None or method.searches_at(lengths[row], firsts[row])]
+        others = [row for row in rows if row not in searching]
         parts = []
         with calls.within(method.full):
-            if anew:
-                searched = self.state.index(anew)
+            if searching:
+                searched = self.state.index(searching)
                 parts.append(method.viewed(searched, searched.length_B))
             if others:
                 parts.append(method.full.read(self.viewed.index(others), tokens_BT[others], logprobs=False)[0])
-            order = sorted(rows, key=(anew + others).__getitem__)
+            order = sorted(rows, key=(searching + others).__getitem__)
             self.viewed = states.joined(parts).index(order)
             return method.full.next_logprobs(self.viewed)
 

@@ -147,7 +147,7 @@ def _is_of(result: Result, method: NamedMethod) -> bool:
     """Whether a stored result is of a method; settings that are newer than the result must have their defaults."""
     settings = plain(method.config.as_dict())
     before = {**settings, **result.method_config}
-    if method.weights is not None or (settings.get("weights") == "auto" and _has_found(result)):
+    if method.weights is not None or (settings.get("weights") == "auto" and _uses_listed(result)):
         before["weights"] = settings["weights"]
     if method.weights is not None and result.weights_name != method.weights.name:
         return False
@@ -155,6 +155,6 @@ def _is_of(result: Result, method: NamedMethod) -> bool:
     return result.method == method.name and not newer and all(before[name] == settings[name] for name in settings)
 
 
-def _has_found(result: Result) -> bool:
+def _uses_listed(result: Result) -> bool:
     """Whether the weights of a result are those that `auto` finds: listed ones, or none before they were looked for."""
     return result.weights_name is not None or result.method_config.get("weights") is None

@@ -188,9 +188,9 @@ def _tangled(box: Box, point: Point, others: Sequence[Box], lines: Sequence[Stro
     """The penalty where the line to the point crosses another label or line, or the label crosses such a line."""
     way = (point, box.nearest(*point))
     places = _along(way)
-    met = sum(any(_inside(place, other) for place in places) for other in others)
-    met += sum(_cross(way, line) or any(_inside(place, box) for place in _along(line)) for line in lines)
-    return CROSSED * met
+    overlaps = sum(any(_inside(place, other) for place in places) for other in others)
+    overlaps += sum(_cross(way, line) or any(_inside(place, box) for place in _along(line)) for line in lines)
+    return CROSSED * overlaps
 
 
 def _along(line: Stroke) -> list[Point]:

@@ -17,7 +17,7 @@ HIDDEN = re.compile(r"Where has (.+) hidden the (.+)\?")
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class DocumentQuestion:
     """A question about some of the documents.
 
     Attributes:
@@ -40,7 +40,7 @@ class DocumentCorpus:
     """Documents with questions about them."""
 
     documents: tuple[str, ...]
-    questions: tuple[Asked, ...]
+    questions: tuple[DocumentQuestion, ...]
 
 
 class DocumentSample:
@@ -53,7 +53,7 @@ class DocumentSample:
         identity: what all that is drawn follows from.
     """
 
-    def __init__(self, form: Variant, corpus: DocumentCorpus, question: Asked, identity: str) -> None:
+    def __init__(self, form: Variant, corpus: DocumentCorpus, question: DocumentQuestion, identity: str) -> None:
         self._form, self._documents, self._question, self._identity = form, corpus.documents, question, identity
         draw, taken = generator(identity, "documents"), {*question.own, *question.related, *question.barred}
         related = [number for number in question.related if number not in question.barred]
@@ -82,7 +82,9 @@ def of_articles(articles: Sequence[Sequence[Passage]]) -> DocumentCorpus:
         for passage in article:
             own = numbers[passage.text]
             related = tuple(number for number in members if number != own)
-            questions += [Asked(asked.text, asked.answers, (own,), related) for asked in passage.questions]
+            questions += [
+                DocumentQuestion(question.text, question.answers, (own,), related) for question in passage.questions
+            ]
     return DocumentCorpus(documents, tuple(questions))
 
 
@@ -95,7 +97,7 @@ def of_stories(tales: Sequence[Story]) -> DocumentCorpus:
     """Questions about what a generated story says."""
     said = _said(tales)
     questions = [
-        Asked(fact.question, (fact.answer,), (number,), barred=frozenset(said[fact.question]) - {number})
+        DocumentQuestion(fact.question, (fact.answer,), (number,), barred=frozenset(said[fact.question]) - {number})
         for number, tale in enumerate(tales)
         for fact in tale.facts
     ]
@@ -107,7 +109,7 @@ def of_two_stories(tales: Sequence[Story]) -> DocumentCorpus:
     return DocumentCorpus(_texts(tales), tuple(_joined(tales)))
 
 
-def _joined(tales: Sequence[Story]) -> Iterator[Asked]:
+def _joined(tales: Sequence[Story]) -> Iterator[DocumentQuestion]:
     said = _said(tales)
     hidden = [(number, *_hidden(fact.question), fact) for number, tale in enumerate(tales) for fact in tale.facts[::2]]
     promised = [fact for tale in tales for fact in tale.facts[1::2]]
@@ -120,7 +122,7 @@ def _joined(tales: Sequence[Story]) -> Iterator[Asked]:
             if other != number:
                 text = f"Where has the person to whom {person} has promised the {thing} hidden the {second}?"
                 barred = frozenset(itertools.chain(said[promise.question], said[fact.question])) - {number, other}
-                yield Asked(text, (fact.answer,), (number, other), barred=barred)
+                yield DocumentQuestion(text, (fact.answer,), (number, other), barred=barred)
 
 
 def _hidden(question: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from contextlab.benchmarks.data import proofs
-from contextlab.benchmarks.data.ruler.documents import Asked, DocumentCorpus
+from contextlab.benchmarks.data.ruler.documents import DocumentCorpus, DocumentQuestion
 from contextlab.benchmarks.data.sources import field, json_file, texts
 from contextlab.errors import UserError
 
@@ -35,7 +35,7 @@ def note(corpus: DocumentCorpus) -> str:
     return proofs.unverified("HotpotQA's development set", len(corpus.questions), "question")
 
 
-def _question(record: Any, where: str, documents: dict[str, int]) -> Asked:
+def _question(record: Any, where: str, documents: dict[str, int]) -> DocumentQuestion:
     """A question; its paragraphs are added to the documents."""
     numbers: dict[str, int] = {}
     for paragraph in field(record, "context", list, where):
@@ -44,7 +44,7 @@ def _question(record: Any, where: str, documents: dict[str, int]) -> Asked:
     support = {texts({"fact": fact[:1]}, "fact", where)[0] for fact in _lists(record, "supporting_facts", where)}
     if not support <= set(numbers):
         raise UserError(f"{where} has supporting facts without a paragraph: replace the file with an intact copy.")
-    return Asked(
+    return DocumentQuestion(
         field(record, "question", str, where),
         (field(record, "answer", str, where),),
         tuple(number for title, number in numbers.items() if title in support),

@@ -99,9 +99,9 @@ class Needles:
         }
         self._needles = [needle(self._kind, key, value) for key in values for value in values[key]]
         generator(seed).shuffle(self._needles)
-        asked = draw.sample(list(values), args["num_needle_q"])
-        self._answers = tuple(value for key in asked for value in values[key])
-        self._query = asked[0] if len(asked) == 1 else f"{', '.join(asked[:-1])}, and {asked[-1]}"
+        keys = draw.sample(list(values), args["num_needle_q"])
+        self._answers = tuple(value for key in keys for value in values[key])
+        self._query = keys[0] if len(keys) == 1 else f"{', '.join(keys[:-1])}, and {keys[-1]}"
         self._form, self._identity = form if len(self._answers) > 1 else _singular(form), identity
         self.haystack = self._haystack(haystack, essay, of_key, used)
         self.least = len(self._needles)

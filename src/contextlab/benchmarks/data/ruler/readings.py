@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from contextlab.benchmarks.data import generated
 from contextlab.benchmarks.data.ruler import extraction, variables
-from contextlab.benchmarks.data.ruler.documents import Asked, DocumentCorpus, DocumentSample
+from contextlab.benchmarks.data.ruler.documents import DocumentCorpus, DocumentQuestion, DocumentSample
 from contextlab.benchmarks.data.ruler.extraction import CommonWords, FrequentWords
 from contextlab.benchmarks.data.ruler.needles import Needles
 from contextlab.benchmarks.data.ruler.sizing import most_units
@@ -77,13 +77,13 @@ class Samples(generated.ReadingGenerator):
             for form in self._variants:
                 yield self._reading(form, index, questions.get(form.name, iter(())))
 
-    def _shuffled(self, name: str, corpus: DocumentCorpus) -> Iterator[Asked]:
+    def _shuffled(self, name: str, corpus: DocumentCorpus) -> Iterator[DocumentQuestion]:
         """The questions of a variant in an order that is drawn."""
         order = list(corpus.questions)
         generator(self._seed, name, "questions").shuffle(order)
         return iter(order)
 
-    def _reading(self, form: Variant, index: int, questions: Iterator[Asked]) -> Reading:
+    def _reading(self, form: Variant, index: int, questions: Iterator[DocumentQuestion]) -> Reading:
         """The first of the possible samples that is short enough."""
         for sample in self._possible(form, f"{self._seed}/{form.name}/{index}", questions):
             length = functools.partial(self._length, form, sample)
@@ -93,7 +93,7 @@ class Samples(generated.ReadingGenerator):
         advice = "raise tokens=, or lower samples=" if form.kind == "qa" else "raise tokens="
         raise UserError(f"{form.name} has no text of at most {self._tokens} tokens for its sample {index}: {advice}.")
 
-    def _possible(self, form: Variant, identity: str, questions: Iterator[Asked]) -> Iterator[Sample]:
+    def _possible(self, form: Variant, identity: str, questions: Iterator[DocumentQuestion]) -> Iterator[Sample]:
         """Samples of a variant, the best first: with a worked example and without, or of one question after another."""
         if form.kind == "niah":
             haystack = self._haystack or form.args["type_haystack"]
