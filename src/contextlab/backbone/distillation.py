@@ -1,6 +1,6 @@
 """Learning whole distributions of a teacher, of which the most probable tokens are kept.
 
-Legend: N places, C width of the model, V vocabulary, k tokens kept.
+Legend: N positions, C width of the model, V vocabulary, k tokens kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def best(backbone: Backbone, hidden_NC: Tensor, k: int) -> tuple[Tensor, Tensor]
 def cross_entropies(backbone: Backbone, hidden_NC: Tensor, ids_Nk: Tensor, logprobs_Nk: Tensor) -> Tensor:
     """`loss_N`: cross-entropy of the head's distribution at hidden states to a teacher's most probable tokens.
 
-    Whole distributions are in memory for a few places at one time, in the backward pass too.
+    Whole distributions are in memory for a few positions at one time, in the backward pass too.
     """
 
     def loss(hidden_NC: Tensor, ids_Nk: Tensor, logprobs_Nk: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class SweepPlan(StoredModel):
 
         Args:
             runs: those that are not stored.
-            most: the most; None leaves it to the machine.
+            most: of them; None leaves it to the machine.
 
         Raises:
             UserError: when not even one run fits.

@@ -165,8 +165,8 @@ def _sample_reading(task: SuiteTask, story: Reading) -> Reading:
     details = {"task": task.name, **dict.fromkeys(("difficulty", "length", "domain", "ability"), "")}
     context, questions = "", {}
     for question, letter in zip(story.questions, LETTERS, strict=False):
-        names = dict.fromkeys(("input", "question", "query"), question.text)
-        context, text = task.worded({**values, **names, "context": story.context})
+        placeholders = dict.fromkeys(("input", "question", "query"), question.text)
+        context, text = task.worded({**values, **placeholders, "context": story.context})
         questions[text] = dataclasses.replace(
             question,
             id=f"{task.name}/{question.id}",

@@ -1,7 +1,7 @@
 """Training of a cartridge: a cache of keys and values, by gradients through the frozen backbone.
 
-Legend: M tokens of the context, n texts, t tokens of a text, N places of several texts, k tokens of a teacher, p tokens
-of the cartridge, K key/value heads, D head width; 1 stands for a single row.
+Legend: M tokens of the context, n texts, t tokens of a text, N positions of several texts, k tokens of a teacher, p
+tokens of the cartridge, K key/value heads, D head width; 1 stands for a single row.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class CartridgeFit:
         return begin.replace(tuple(whole[:layers]), tuple(whole[layers:]), begin.used_B.expand(rows))
 
     def _loss(self, cartridge: KV, lessons: Sequence[Lesson]) -> Tensor:
-        """The mean over all places of texts that follow the cartridge."""
+        """The mean over all positions of texts that follow the cartridge."""
         tokens_nt, lengths_n = pad([lesson.tokens for lesson in lessons], self.backbone.device)
         step_t = torch.arange(tokens_nt.shape[1] - 1, device=tokens_nt.device)
         real_nt = step_t < lengths_n.to(step_t.device)[:, None] - 1
