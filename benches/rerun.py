@@ -35,6 +35,7 @@ from contextlab.harness.labels import of_result
 from contextlab.harness.runner import bench
 from contextlab.harness.store import lines, read_result
 from contextlab.harness.stored import Result
+from contextlab.trained import by_digest
 
 TOLERANCE = 1e-4
 Leaves = dict[str, Any]
@@ -75,11 +76,12 @@ def stored(folders: Sequence[Path], every: bool) -> list[Path]:
 
 
 def lost(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """By folder, the runs that name a file of trained weights in place of weights that come with the package."""
+    """By folder, the runs with trained weights that are not among the listed ones, now or in an earlier file."""
+    listed = by_digest()
     named: dict[str, list[str]] = {}
     for run in stored(folders, every=True):
-        weights = read_result(run).method_config.get("weights")
-        if isinstance(weights, str) and "/" in weights and not Path(weights).exists():
+        result = read_result(run)
+        if result.cost.train is not None and result.method_weights not in listed:
             named.setdefault(run.parent.name, []).append(run.name)
     return named
 

@@ -377,7 +377,31 @@ def test_stored_runs_rest_on_weights_that_are_kept_but_for_the_known_ones(bench)
     folders = sorted(str(folder) for folder in (BENCHES.parent / "results").iterdir() if folder.is_dir())
     missing = bench("rerun", *folders, "--lost")["lost"]
     counts = {folder: len(runs) for folder, runs in missing.items()}
-    assert counts == {"pg22-books": 13, "pg22-books-own-wrong": 4, "pg22-s2": 3, "squad-answers": 3}
+    assert counts == {
+        "chapterbreak-ctx-4k": 1,
+        "icl-many-shots": 5,
+        "pg22-books": 12,
+        "pg22-books-own-wrong": 2,
+        "pg22-own-wrong": 4,
+        "pg22-s2": 11,
+        "positions": 1,
+        "squad-answers": 3,
+    }
+
+
+def test_a_stored_run_whose_weights_were_found_by_themselves_is_named_when_they_are_gone(bench, tmp_path, monkeypatch):
+    corpus, weights, runs = tmp_path / "texts", tmp_path / "weights", str(tmp_path / "runs")
+    corpus.mkdir()
+    for n in range(6):
+        (corpus / f"{n}.txt").write_text(" ".join(f"word{i * i % (n + 11)}" for i in range(300)))
+    options = {"backbone": "tiny-llama", "device": "cpu", "tokens": 64, "segment": 32}
+    train("window(N=16,rank=2)", corpus, out=weights / "mine", **options)
+    monkeypatch.setenv("CONTEXTLAB_WEIGHTS", str(weights))
+    run_bench("window(N=16,rank=2),sliding(N=16)", "wikitext(tokens=64)", backbone="tiny-llama", limit=1, out=runs)
+    assert bench("rerun", runs, "--lost")["lost"] == {}
+    monkeypatch.delenv("CONTEXTLAB_WEIGHTS")
+    (named,) = bench("rerun", runs, "--lost")["lost"]["runs"]
+    assert named.startswith("window-")
 
 
 def test_weights_in_8_bits(bench, tmp_path, monkeypatch):
