@@ -155,7 +155,9 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "generative-adapter, polar": lambda b: GenerativeAdapter(
         b, GenerativeAdapterConfig(chunk=32, normalisation="polar", modules="*mlp*")
     ),
-    "least-squares": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=32, study=2, study_tokens=5)),
+    "least-squares": lambda b: LeastSquares(
+        b, LeastSquaresConfig(chunk=32, study=3, study_tokens=5, study_prompts="ab|c")
+    ),
     "least-squares, chunk alone": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=24, study=0, seen=0, rank=3)),
     "composed": lambda b: Composed(
         b, ComposedConfig(method="retrieval(N=20,K=8,M=60,sinks=2)", under="generative-adapter(chunk=32)")

@@ -92,6 +92,15 @@ def test_self_study_is_of_its_seed(backbone: Backbone) -> None:
     assert not torch.allclose(changes[0], changes[2])
 
 
+def test_texts_of_self_study_begin_with_the_prompts_in_turn(llama: Backbone) -> None:
+    made = method(llama, study=3, study_tokens=2, study_prompts="\\nQ:|an")
+    prompts = [llama.encode(prompt) for prompt in ("\nQ:", "an", "\nQ:")]
+    state, _ = made.fit.plain.read(made.fit.plain.start(), text(llama, CHUNK), logprobs=False)
+    texts = made.fit._studied(state, 0)
+    assert [written[: len(prompt)] for written, prompt in zip(texts, prompts, strict=True)] == prompts
+    assert [len(written) for written in texts] == made.fit.studied == [len(prompt) + 2 for prompt in prompts]
+
+
 def test_after_an_announced_context_only_weights_are_left(backbone: Backbone) -> None:
     made, context = method(backbone), text(backbone, CHUNK + 6)
     state, _ = made.read(made.start(ahead=Lengths(CHUNK + 6)), context)
@@ -122,6 +131,7 @@ def test_a_chunk_of_one_token_changes_nothing(backbone: Backbone) -> None:
     ("settings", "message"),
     [
         ({"chunk": 100}, "use chunk="),
+        ({"study": 1, "study_prompts": "a" * 300}, "of self-study, do not fit"),
         ({"rank": 10**6}, "rank=1000000 and seen="),
         ({"seen": 10**6}, "must be at most"),
         ({"first_layer": 99}, "first_layer=99 is not one of"),

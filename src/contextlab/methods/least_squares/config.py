@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pydantic
@@ -26,6 +27,8 @@ class LeastSquaresConfig(MethodConfig):
         study: texts that the backbone writes after a chunk, whose tokens are rows of the regression beside the chunk's
             own (self-study).
         study_tokens: tokens of each of them; as many as a chunk when not given.
+        study_prompts: what they begin with, in turn, in front of these tokens: prompts between `|`, in which `\\n` is a
+            line end, as `\\n\\nQuestion:`; nothing when empty.
         rank: of the change of a layer; a quarter of the model's width when not given.
         seen: directions of the inputs of earlier chunks, per layer, whose outputs later chunks leave alone (recursive
             least squares); 0 for none, as many as `rank` when not given.
@@ -40,25 +43,36 @@ class LeastSquaresConfig(MethodConfig):
     ridge: pydantic.PositiveFloat = 3.0
     study: pydantic.NonNegativeInt = 4
     study_tokens: pydantic.PositiveInt | None = None
+    study_prompts: str = ""
     rank: pydantic.PositiveInt | None = None
     seen: pydantic.NonNegativeInt | None = None
     generic: Path | None = None
     seed: pydantic.NonNegativeInt = 0
 
-    def lengths(self, positions: int) -> tuple[int, int]:
-        """The most tokens of a chunk, and those of a text of self-study, on a model with that many positions.
+    def lengths(self, positions: int, prompt: int) -> tuple[int, int]:
+        """The most tokens of a chunk, and those that are written in a text of self-study.
+
+        Args:
+            positions: of the model.
+            prompt: tokens of the longest prompt of self-study.
 
         Raises:
             UserError: when they do not fit beside each other.
         """
         chunk = self.chunk or min(128, positions // 2)
-        studied = (self.study_tokens or chunk) if self.study else 0
+        written = (self.study_tokens or chunk) if self.study else 0
+        studied = prompt + written
         if chunk + max(chunk, studied) > positions:
             raise UserError(
                 f"A chunk of {chunk} tokens and as many again, or {studied} of self-study, do not fit the model's "
                 f"{positions} positions: use chunk={max(positions - max(positions // 2, studied), 1)}."
             )
-        return chunk, studied
+        return chunk, written
+
+    def begins(self, encode: Callable[[str], list[int]]) -> list[list[int]]:
+        """Tokens that every text of self-study begins with."""
+        prompts = [encode(prompt.replace("\\n", "\n")) for prompt in self.study_prompts.split("|") if prompt]
+        return [prompts[n % len(prompts)] if prompts else [] for n in range(self.study)]
 
     def widths(self, width: int, inputs: int) -> tuple[int, int]:
         """The rank of a change, and the directions that are kept of earlier inputs.

@@ -38,8 +38,9 @@ class LeastSquaresFit:
         backbone: that reads.
         targets: the layers that are changed.
         inverses: of the covariance of their inputs over generic text.
-        config: ridge and self-study.
-        studied: tokens of a text of self-study.
+        config: ridge and seed.
+        begins: tokens that every text of self-study begins with.
+        written: tokens that the backbone writes after them.
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class LeastSquaresFit:
         targets: list[Target],
         inverses: Sequence[Tensor],
         config: LeastSquaresConfig,
-        studied: int,
+        begins: list[list[int]],
+        written: int,
     ) -> None:
         self.backbone, self.targets, self.inverses = backbone, targets, inverses
-        self.config, self.studied = config, studied
+        self.config, self.begins, self.written = config, begins, written
         self.plain = Full(backbone)
 
     def __call__(self, tokens_1T: Tensor, before: Sequence[Written], number: int) -> list[Written]:
@@ -78,16 +80,18 @@ class LeastSquaresFit:
         return self._regressions(tokens_nt, row_nt, wanted, before, tokens_1T.shape[1])
 
     def _studied(self, state: LocalState, number: int) -> list[list[int]]:
-        """What the backbone writes after the chunk."""
-        if not self.config.study:
+        """Texts of self-study: prompts, and what the backbone writes after the chunk and them."""
+        if not self.begins:
             return []
-        return self.plain.generate(
-            state,
-            [[]] * self.config.study,
-            max_new_tokens=self.studied,
-            temperature=1.0,
-            seed=self.config.seed + number,
+        texts = self.plain.generate(
+            state, self.begins, max_new_tokens=self.written, temperature=1.0, seed=self.config.seed + number
         )
+        return [[*begin, *text] for begin, text in zip(self.begins, texts, strict=True)]
+
+    @property
+    def studied(self) -> list[int]:
+        """Tokens of every text of self-study."""
+        return [len(begin) + self.written for begin in self.begins]
 
     def _after_chunk(self, state: LocalState, tokens_nt: Tensor) -> list[Tensor]:
         """`hidden_ntC` after the block of every layer, as the backbone computes it after the chunk."""

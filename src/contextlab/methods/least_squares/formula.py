@@ -42,17 +42,18 @@ class LeastSquaresFormula(WeightsFormula):
 
     def written(self, chunk: int) -> int:
         """FLOPs of writing a chunk of so many tokens into weights."""
-        study, studied = self.fit.config.study, self.fit.studied
-        texts, longest = 1 + study, max(chunk, studied)
+        fit, studied = self.fit, self.fit.studied
+        texts, longest = 1 + len(studied), max([chunk, *studied])
         flops = [self.plain.read([Row(0, chunk)], logprobs=False)]
-        if study:
-            flops.append(self.plain.generate(chunk, [0] * study, [studied] * study, studied))
-        rows = chunk - 1 + study * (studied - 1)
+        if studied:
+            begins = [len(begin) for begin in fit.begins]
+            flops.append(self.plain.generate(chunk, begins, [fit.written] * len(begins), fit.written))
+        rows = chunk - 1 + sum(studied) - len(studied)
         if rows:
             flops.append(texts * self.model.blocks(longest, self.model.pairs(chunk, longest)))
             flops.append(texts * self.network(0, longest))
-            flops.append(sum(self._regression(target.inputs, target.outputs, rows) for target in self.fit.targets))
-            widths = sum(target.inputs + target.outputs for target in self.fit.targets)
+            flops.append(sum(self._regression(target.inputs, target.outputs, rows) for target in fit.targets))
+            widths = sum(target.inputs + target.outputs for target in fit.targets)
             flops.append(2 * texts * longest * rows * widths)
         return total(flops) or 0
 
