@@ -389,11 +389,16 @@ def test_stored_runs_rest_on_weights_that_are_kept_but_for_the_known_ones(bench)
     }
 
 
-def test_a_stored_run_whose_weights_were_found_by_themselves_is_named_when_they_are_gone(bench, tmp_path, monkeypatch):
-    corpus, weights, runs = tmp_path / "texts", tmp_path / "weights", str(tmp_path / "runs")
-    corpus.mkdir()
+def six_texts(folder: Path) -> Path:
+    """A folder with a corpus of six documents of 300 words."""
+    folder.mkdir()
     for n in range(6):
-        (corpus / f"{n}.txt").write_text(" ".join(f"word{i * i % (n + 11)}" for i in range(300)))
+        (folder / f"{n}.txt").write_text(" ".join(f"word{i * i % (n + 11)}" for i in range(300)))
+    return folder
+
+
+def test_a_stored_run_whose_weights_were_found_by_themselves_is_named_when_they_are_gone(bench, tmp_path, monkeypatch):
+    corpus, weights, runs = six_texts(tmp_path / "texts"), tmp_path / "weights", str(tmp_path / "runs")
     options = {"backbone": "tiny-llama", "device": "cpu", "tokens": 64, "segment": 32}
     train("window(N=16,rank=2)", corpus, out=weights / "mine", **options)
     monkeypatch.setenv("CONTEXTLAB_WEIGHTS", str(weights))
@@ -406,10 +411,7 @@ def test_a_stored_run_whose_weights_were_found_by_themselves_is_named_when_they_
 
 def test_weights_in_8_bits(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
-    texts, out = tmp_path / "texts", tmp_path / "mine"
-    texts.mkdir()
-    for n in range(6):
-        (texts / f"{n}.txt").write_text(" ".join(f"word{i * i % (n + 11)}" for i in range(300)))
+    texts, out = six_texts(tmp_path / "texts"), tmp_path / "mine"
     options = {"backbone": "tiny-llama", "device": "cpu", "tokens": 300, "segment": 32}
     train("longmem(N=32,K=8)", texts, out=out, **options)
     before = cards.read(out / cards.CARD)

@@ -65,11 +65,12 @@ class LeastSquaresConfig(MethodConfig):
         if chunk + max(chunk, studied) > positions:
             raise UserError(
                 f"A chunk of {chunk} tokens and as many again, or {studied} of self-study, do not fit the model's "
-                f"{positions} positions: use chunk={max(positions - max(positions // 2, studied), 1)}."
+                f"{positions} positions: use chunk={max(positions - max(positions // 2, studied), 1)}, or shorter "
+                "texts of self-study."
             )
         return chunk, written
 
-    def begins(self, encode: Callable[[str], list[int]]) -> list[list[int]]:
+    def prompts(self, encode: Callable[[str], list[int]]) -> list[list[int]]:
         """Tokens that every text of self-study begins with."""
         prompts = [encode(prompt.replace("\\n", "\n")) for prompt in self.study_prompts.split("|") if prompt]
         return [prompts[n % len(prompts)] if prompts else [] for n in range(self.study)]

@@ -39,7 +39,7 @@ class LeastSquaresFit:
         targets: the layers that are changed.
         inverses: of the covariance of their inputs over generic text.
         config: ridge and seed.
-        begins: tokens that every text of self-study begins with.
+        prompts: tokens that every text of self-study begins with.
         written: tokens that the backbone writes after them.
     """
 
@@ -49,11 +49,11 @@ class LeastSquaresFit:
         targets: list[Target],
         inverses: Sequence[Tensor],
         config: LeastSquaresConfig,
-        begins: list[list[int]],
+        prompts: list[list[int]],
         written: int,
     ) -> None:
         self.backbone, self.targets, self.inverses = backbone, targets, inverses
-        self.config, self.begins, self.written = config, begins, written
+        self.config, self.prompts, self.written = config, prompts, written
         self.plain = Full(backbone)
 
     def __call__(self, tokens_1T: Tensor, before: Sequence[Written], number: int) -> list[Written]:
@@ -81,17 +81,17 @@ class LeastSquaresFit:
 
     def _studied(self, state: LocalState, number: int) -> list[list[int]]:
         """Texts of self-study: prompts, and what the backbone writes after the chunk and them."""
-        if not self.begins:
+        if not self.prompts:
             return []
         texts = self.plain.generate(
-            state, self.begins, max_new_tokens=self.written, temperature=1.0, seed=self.config.seed + number
+            state, self.prompts, max_new_tokens=self.written, temperature=1.0, seed=self.config.seed + number
         )
-        return [[*begin, *text] for begin, text in zip(self.begins, texts, strict=True)]
+        return [[*prompt, *text] for prompt, text in zip(self.prompts, texts, strict=True)]
 
     @property
     def studied(self) -> list[int]:
         """Tokens of every text of self-study."""
-        return [len(begin) + self.written for begin in self.begins]
+        return [len(prompt) + self.written for prompt in self.prompts]
 
     def _after_chunk(self, state: LocalState, tokens_nt: Tensor) -> list[Tensor]:
         """`hidden_ntC` after the block of every layer, as the backbone computes it after the chunk."""

@@ -46,8 +46,8 @@ class LeastSquaresFormula(WeightsFormula):
         texts, longest = 1 + len(studied), max([chunk, *studied])
         flops = [self.plain.read([Row(0, chunk)], logprobs=False)]
         if studied:
-            begins = [len(begin) for begin in fit.begins]
-            flops.append(self.plain.generate(chunk, begins, [fit.written] * len(begins), fit.written))
+            prompts = [len(prompt) for prompt in fit.prompts]
+            flops.append(self.plain.generate(chunk, prompts, [fit.written] * len(prompts), fit.written))
         rows = chunk - 1 + sum(studied) - len(studied)
         if rows:
             flops.append(texts * self.model.blocks(longest, self.model.pairs(chunk, longest)))

@@ -51,13 +51,13 @@ class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
 
     def __init__(self, backbone: Backbone, config: LeastSquaresConfig | None = None) -> None:
         super().__init__(backbone, config)
-        begins = self.config.begins(backbone.encode)
-        chunk, written = self.config.lengths(backbone.max_positions, max(map(len, begins), default=0))
+        prompts = self.config.prompts(backbone.encode)
+        chunk, written = self.config.lengths(backbone.max_positions, max(map(len, prompts), default=0))
         self.local = LocalCache(chunk)
         self.targets = _layers(backbone, self.config)
         self.rank, self.seen = self.config.widths(backbone.width, min(target.inputs for target in self.targets))
         inverses = generic.inverses(backbone, self.targets, self.config.generic)
-        self.fit = LeastSquaresFit(backbone, self.targets, inverses, self.config, begins, written)
+        self.fit = LeastSquaresFit(backbone, self.targets, inverses, self.config, prompts, written)
 
     @property
     def added_parameters(self) -> int:
