@@ -10,8 +10,8 @@ package's weights); with those in 8 bits one needle record differed by .006.
 The last line is JSON: per run the number of equal records, the largest relative difference, and larger differences; or
 what is missing to run it again.
 
-    python benches/rerun.py results/*/ --data DIR [--limit 1] [--every]
-    python benches/rerun.py results/*/ --lost
+    python benches/rerun.py results --data DIR [--limit 1] [--every]
+    python benches/rerun.py results --lost
 
 With `--lost` nothing runs: the JSON names the stored runs whose trained weights were not kept.
 """
@@ -62,7 +62,9 @@ def distance(one: Any, other: Any) -> float:
 
 def stored(folders: Sequence[Path], every: bool) -> list[Path]:
     """Run folders: all, or for every method and every task the one with the fewest tokens."""
-    runs = [path.parent for folder in folders for path in sorted(folder.glob("*/summary.json"))]
+    runs = [path.parent for folder in folders for path in sorted(folder.rglob("summary.json"))]
+    if not runs:
+        raise SystemExit("no stored run in " + ", ".join(map(str, folders)))
     if every:
         return runs
     chosen: dict[Path, None] = {}

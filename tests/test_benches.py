@@ -374,8 +374,7 @@ def test_a_stored_run_whose_weights_are_gone_is_named_and_the_others_run(bench, 
 
 
 def test_stored_runs_rest_on_weights_that_are_kept_but_for_the_known_ones(bench):
-    folders = sorted(str(folder) for folder in (BENCHES.parent / "results").iterdir() if folder.is_dir())
-    missing = bench("rerun", *folders, "--lost")["lost"]
+    missing = bench("rerun", str(BENCHES.parent / "results"), "--lost")["lost"]
     counts = {folder: len(runs) for folder, runs in missing.items()}
     assert counts == {
         "chapterbreak-ctx-4k": 1,
