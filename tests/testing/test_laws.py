@@ -51,7 +51,9 @@ SETTINGS = {
         b, CartridgeConfig(p=8, N=24, chunk=24, study=1, study_tokens=3, **TRAINED)
     ),
     "cartridge, next tokens": lambda b: Cartridge(b, CartridgeConfig(p=8, N=24, objective="lm", **TRAINED)),
-    "least-squares, short": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=24, study=1, study_tokens=3, seen=0)),
+    "least-squares, short": lambda b: LeastSquares(
+        b, LeastSquaresConfig(chunk=24, study=1, study_tokens=3, seen=0, error="relative")
+    ),
     # All chunks are retrieved: a step of a finite difference, through several blocks that choose, meets other chunks.
     "longmem, shared banks": lambda b: LongMem(
         b,

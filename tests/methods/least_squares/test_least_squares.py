@@ -57,9 +57,10 @@ def last_states(made: LeastSquares, pairs: tuple[Pair, ...] | None, tokens_1T: T
     return left[-1][0]
 
 
-def test_the_chunk_once_more_has_the_states_that_it_has_after_itself(llama: Backbone) -> None:
+@pytest.mark.parametrize("error", ["absolute", "relative"])
+def test_the_chunk_once_more_has_the_states_that_it_has_after_itself(error: str, llama: Backbone) -> None:
     # Where the ridge is small and nothing is shortened, every row of the regression is reached.
-    made, chunk = method(llama, ridge=1e-7, rank=llama.width, first_layer=0), text(llama, CHUNK)
+    made, chunk = method(llama, ridge=1e-7, rank=llama.width, first_layer=0, error=error), text(llama, CHUNK)
     state, _ = made.read(made.start(), chunk)
     wanted = last_states(made, None, chunk, chunk)
     reached = last_states(made, state.pairs, chunk, chunk)
@@ -67,6 +68,15 @@ def test_the_chunk_once_more_has_the_states_that_it_has_after_itself(llama: Back
     size = (untouched - wanted)[1:].norm()
     assert size > 0.05 * wanted[1:].norm()
     assert (reached - wanted)[1:].norm() < 0.02 * size
+
+
+def test_relative_errors_give_another_change(llama: Backbone) -> None:
+    changes = []
+    for error in ("absolute", "relative"):
+        made = method(llama, error=error)
+        (pair, *_) = made.read(made.start(), text(llama, CHUNK))[0].pairs
+        changes.append(pair.up @ pair.down)
+    assert not torch.allclose(*changes, rtol=0.01)
 
 
 def test_a_later_chunk_leaves_more_of_an_earlier_one_where_its_inputs_are_kept(llama: Backbone) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contextlab.methods.least_squares.regression import fitted, shortened, strongest
+from contextlab.methods.least_squares.regression import fitted, shortened, sizes, strongest
 
 ROWS, INPUTS, OUTPUTS = 7, 12, 5
 
@@ -56,6 +56,25 @@ def test_a_large_ridge_changes_little_and_a_small_one_reaches_every_row(draw: to
     assert sizes[2] < 1e-6
     up, down = fitted(x, y, C, x[:0], 1e-12)
     torch.testing.assert_close(x @ (up @ down).mT, y, atol=1e-6, rtol=1e-6)
+
+
+def test_in_units_of_its_state_a_row_of_large_states_does_not_decide(draw: torch.Generator) -> None:
+    x, wanted, computed, C = (*(normal(draw, ROWS, n) for n in (INPUTS, OUTPUTS, OUTPUTS)), inverse(draw))
+    computed[3] *= 1000
+    size, y, others = sizes(wanted, computed), wanted - computed, torch.arange(ROWS) != 3
+    torch.testing.assert_close(size[3, 0], computed[3].norm())
+    torch.testing.assert_close(
+        size.T[0], torch.stack([torch.maximum(a.norm(), b.norm()) for a, b in zip(wanted, computed, strict=True)])
+    )
+    without = torch.linalg.multi_dot(fitted(x[others] / size[others], y[others] / size[others], C, x[:0], 0.7))
+    for divisor, apart in ((size, 0.5), (torch.ones_like(size), 5.0)):
+        change = torch.linalg.multi_dot(fitted(x / divisor, y / divisor, C, x[:0], 0.7))
+        assert (float((change - without).norm() / without.norm()) < apart) is (divisor is size)
+
+
+def test_states_of_zero_have_a_size(draw: torch.Generator) -> None:
+    size = sizes(torch.zeros(2, OUTPUTS), torch.zeros(2, OUTPUTS))
+    assert bool((size > 0).all())
 
 
 def test_inputs_of_zero_change_nothing(draw: torch.Generator) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pydantic
 
@@ -24,6 +25,8 @@ class LeastSquaresConfig(MethodConfig):
             to the residual stream.
         ridge: how much inputs of other texts keep their outputs, in units of the chunk's own mean square; larger values
             change less.
+        error: of the regression's rows: `absolute`, where a few tokens with large states can decide, or `relative` to
+            the size of a row's state, as the norms of the layers above see it.
         study: texts that the backbone writes after a chunk, whose tokens are rows of the regression beside the chunk's
             own (self-study).
         study_tokens: tokens of each of them; as many as a chunk when not given.
@@ -41,6 +44,7 @@ class LeastSquaresConfig(MethodConfig):
     first_layer: pydantic.NonNegativeInt | None = None
     modules: str = DOWN_PROJECTIONS
     ridge: pydantic.PositiveFloat = 3.0
+    error: Literal["absolute", "relative"] = "absolute"
     study: pydantic.NonNegativeInt = 4
     study_tokens: pydantic.PositiveInt | None = None
     study_prompts: str = ""

@@ -116,6 +116,9 @@ class LeastSquaresFit:
             y_NO = wanted_NO - hidden_NO
             if not bool(x_NI.isfinite().all() & y_NO.isfinite().all()):
                 raise UserError("The context's hidden states are not finite: load the backbone with --dtype float32.")
+            if self.config.error == "relative":
+                size_N1 = regression.sizes(wanted_NO, hidden_NO)
+                x_NI, y_NO = x_NI / size_N1, y_NO / size_N1
             up_ON, down_NI = regression.fitted(x_NI, y_NO, self.inverses[i], seen_1pI[0], self.config.ridge)
             up_Om, down_mI = torch.cat((old.up[0], up_ON), dim=1), torch.cat((old.down[0], down_NI))
             up_Or, down_rI = regression.shortened(up_Om, down_mI, old.up.shape[2])

@@ -39,6 +39,21 @@ def fitted(x_nI: Tensor, y_nO: Tensor, inverse_II: Tensor, seen_pI: Tensor, ridg
     return up_nO.mT, down_nI
 
 
+def sizes(wanted_nO: Tensor, computed_nO: Tensor) -> Tensor:
+    """`size_n1`: of every row the larger norm of two states.
+
+    Attention rests on a few tokens of a text, and the two readings need not agree on them. In the layers where these
+    tokens' states grow to many times the size of others, their rows alone decide a regression of absolute errors. The
+    layers above read every state through a norm, so that an error counts relative to its state.
+
+    Args:
+        wanted_nO: the states after the block that the regression is to give.
+        computed_nO: those that the block gives so far.
+    """
+    size_n = torch.maximum(wanted_nO.norm(dim=1), computed_nO.norm(dim=1))
+    return size_n.clamp(min=torch.finfo(size_n.dtype).eps)[:, None]
+
+
 def shortened(up_Om: Tensor, down_mI: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """`up_Or` and `down_rI`: the best approximation of the product of that rank; `rank` is at most O."""
     change_OI = up_Om @ down_mI
