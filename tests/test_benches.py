@@ -388,6 +388,11 @@ def test_stored_runs_rest_on_weights_that_are_kept_but_for_the_known_ones(bench)
     }
 
 
+def test_a_folder_without_stored_runs_is_refused(bench, tmp_path):
+    with pytest.raises(SystemExit, match="no stored run in"):
+        bench("rerun", str(tmp_path), "--lost")
+
+
 def six_texts(folder: Path) -> Path:
     """A folder with a corpus of six documents of 300 words."""
     folder.mkdir()
