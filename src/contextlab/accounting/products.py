@@ -22,6 +22,7 @@ from torch._library.custom_ops import CustomOpDef
 from torch.nn import functional
 from torch.utils.flop_counter import flop_registry
 
+from contextlab.accounting.decompositions import cholesky_flops, eigh_flops, qr_flops, svd_flops, triangular_flops
 from contextlab.accounting.flops import CALL_ARGUMENTS, attention_flops, named, visible_pairs
 from contextlab.accounting.watch import tensors_in
 
@@ -158,12 +159,12 @@ def _custom(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], resul
     return (formula(*inputs, **kwargs, out_val=result) if formula else 0), 0
 
 
-def _decomposition(packet: Any) -> CountedAs:
-    """A matrix decomposition, by the formula registered for its operation."""
+def _decomposition(flops_of: Callable[..., int]) -> CountedAs:
+    """A matrix decomposition, by the formula of its operands' shapes."""
 
-    def count(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], result: Any) -> tuple[int, int]:
-        formula = flop_registry.get(packet)
-        return (formula(*args, **kwargs, out_val=result) if formula else 0), 0
+    def count(_: ProductCounter, args: Arguments, kwargs: Mapping[str, Any], _result: Any) -> tuple[int, int]:
+        operands = *tensors_in(args), *tensors_in(tuple(kwargs.values()))
+        return flops_of(*(operand.shape for operand in operands)), 0
 
     return count
 
@@ -175,11 +176,11 @@ _COUNTS: dict[tuple[Any, str], CountedAs] = {
     (functional, "linear"): _product,
     (functional, "scaled_dot_product_attention"): _attention,
     (CustomOpDef, "__call__"): _custom,
-    (torch.linalg, "svd"): _decomposition(torch.ops.aten._linalg_svd),
-    (torch.linalg, "qr"): _decomposition(torch.ops.aten.linalg_qr),
-    (torch.linalg, "eigh"): _decomposition(torch.ops.aten._linalg_eigh),
-    (torch.linalg, "cholesky"): _decomposition(torch.ops.aten.linalg_cholesky_ex),
-    (torch.linalg, "solve_triangular"): _decomposition(torch.ops.aten.linalg_solve_triangular),
+    (torch.linalg, "svd"): _decomposition(svd_flops),
+    (torch.linalg, "qr"): _decomposition(qr_flops),
+    (torch.linalg, "eigh"): _decomposition(eigh_flops),
+    (torch.linalg, "cholesky"): _decomposition(cholesky_flops),
+    (torch.linalg, "solve_triangular"): _decomposition(triangular_flops),
     (torch.Tensor, "__matmul__"): _product,
     **{(owner, name): _product for owner in (torch, torch.Tensor) for name in _PRODUCT_NAMES},
     **{(owner, name): _added_product for owner in (torch, torch.Tensor) for name in _SUM_NAMES},

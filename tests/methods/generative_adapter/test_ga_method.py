@@ -8,6 +8,7 @@ from law_forms import PARTS, broken
 from safetensors.torch import save_file
 
 from contextlab import backbone as backbones
+from contextlab.accounting.decompositions import svd_flops
 from contextlab.accounting.flops import count, head_flops, llama_block_flops
 from contextlab.errors import UserError
 from contextlab.method import Lengths
@@ -15,7 +16,6 @@ from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.chunks import read_chunks
-from contextlab.methods.generative_adapter.normalise import svd_flops
 from contextlab.methods.window import Window, WindowConfig
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]

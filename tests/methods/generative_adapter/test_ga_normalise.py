@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from contextlab.accounting.decompositions import qr_flops, svd_flops
 from contextlab.accounting.flops import count
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.normalise import (
@@ -11,8 +12,6 @@ from contextlab.methods.generative_adapter.normalise import (
     lowrank_factors,
     newton_schulz,
     polar_factors,
-    qr_flops,
-    svd_flops,
 )
 
 KINDS = ("svd", "svd-lowrank", "polar", "frobenius")

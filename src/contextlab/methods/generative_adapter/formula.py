@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from contextlab.accounting.decompositions import qr_flops, svd_flops
 from contextlab.accounting.formulas import Model
 from contextlab.method import Lengths
 from contextlab.methods.formulas import WeightsFormula
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
-from contextlab.methods.generative_adapter.normalise import qr_flops, svd_flops
 from contextlab.methods.targets import Target
 
 

@@ -5,12 +5,10 @@ Legend: R = d_r, r rank kept, q directions looked at, `...` any rows.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 
@@ -109,18 +107,3 @@ def _ratio(above: Tensor, below: Tensor, floor: Tensor) -> Tensor:
     """above / below, and zero where `below` is nothing but rounding."""
     enough = below.abs() > floor
     return torch.where(enough, above / torch.where(enough, below, 1.0), 0.0)
-
-
-@register_flop_formula(torch.ops.aten._linalg_svd)
-def svd_flops(shape: tuple[int, ...], *_args: Any, **_kwargs: Any) -> int:
-    """Golub and Van Loan's count for all three factors of m x n: 4 m^2 n + 8 m n^2 + 9 n^3, n the smaller."""
-    *rows, a, b = shape
-    m, n = max(a, b), min(a, b)
-    return math.prod(rows) * (4 * m * m * n + 8 * m * n * n + 9 * n**3)
-
-
-@register_flop_formula(torch.ops.aten.linalg_qr)
-def qr_flops(shape: tuple[int, ...], *_args: Any, **_kwargs: Any) -> int:
-    """Householder QR of m x n, n <= m, with Q written out: 4 (m n^2 - n^3 / 3)."""
-    *rows, m, n = shape
-    return math.prod(rows) * 4 * (3 * m * n * n - n**3) // 3

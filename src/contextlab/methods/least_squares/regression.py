@@ -5,12 +5,10 @@ Legend: n rows of the regression, I inputs and O outputs of a layer, m terms of 
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
+
+from contextlab.accounting.decompositions import cholesky_flops, eigh_flops, triangular_flops
 
 
 def fitted(x_nI: Tensor, y_nO: Tensor, inverse_II: Tensor, seen_pI: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
@@ -81,23 +79,3 @@ def shorten_flops(terms: int, inputs: int, outputs: int, rank: int) -> int:
 def strongest_flops(terms: int, inputs: int, count: int) -> int:
     """FLOPs of `strongest`."""
     return 2 * terms * inputs * (terms + count) + eigh_flops((terms, terms))
-
-
-@register_flop_formula(torch.ops.aten.linalg_cholesky_ex)
-def cholesky_flops(shape: tuple[int, ...], *_args: Any, **_kwargs: Any) -> int:
-    """n^3 / 3."""
-    *rows, n, _ = shape
-    return math.prod(rows) * n**3 // 3
-
-
-@register_flop_formula(torch.ops.aten.linalg_solve_triangular)
-def triangular_flops(shape: tuple[int, ...], right: tuple[int, ...], *_args: Any, **_kwargs: Any) -> int:
-    """n^2 m for m right sides."""
-    return math.prod(shape) * right[-1]
-
-
-@register_flop_formula(torch.ops.aten._linalg_eigh)
-def eigh_flops(shape: tuple[int, ...], *_args: Any, **_kwargs: Any) -> int:
-    """Golub and Van Loan's count with all vectors: 9 n^3."""
-    *rows, n, _ = shape
-    return math.prod(rows) * 9 * n**3
