@@ -159,6 +159,9 @@ FORMS: dict[str, Callable[[Any], Any]] = {
         b, LeastSquaresConfig(chunk=32, study=3, study_tokens=5, study_prompts="ab|c")
     ),
     "least-squares, chunk alone": lambda b: LeastSquares(b, LeastSquaresConfig(chunk=24, study=0, seen=0, rank=3)),
+    "least-squares, more rows than inputs": lambda b: LeastSquares(
+        b, LeastSquaresConfig(chunk=24, study=24, study_tokens=12, seen=9)
+    ),
     "composed": lambda b: Composed(
         b, ComposedConfig(method="retrieval(N=20,K=8,M=60,sinks=2)", under="generative-adapter(chunk=32)")
     ),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from contextlab.methods.least_squares.regression import fitted, shortened, sizes, strongest
+from contextlab.methods.least_squares.regression import fit_flops, fitted, shortened, sizes, strongest
 
 ROWS, INPUTS, OUTPUTS = 7, 12, 5
 
@@ -34,6 +35,23 @@ def test_the_change_is_the_ridge_regressions(draw: torch.Generator) -> None:
     up, down = fitted(x, y, C, x[:0], 0.7)
     expected = torch.linalg.solve(x.mT @ x + spread(x, C, 0.7) * torch.linalg.inv(C), x.mT @ y)
     torch.testing.assert_close(up @ down, expected.mT)
+
+
+def test_more_rows_than_inputs_cost_in_proportion_and_give_the_same(draw: torch.Generator) -> None:
+    counts, C = (20 * INPUTS, 40 * INPUTS), inverse(draw)
+    flops = []
+    for rows in counts:
+        x, y = normal(draw, rows, INPUTS), normal(draw, rows, OUTPUTS)
+        with FlopCounterMode(display=False) as counter:
+            up, down = fitted(x, y, C, x[:0], 0.7)
+        flops.append(counter.get_total_flops())
+        assert flops[-1] == fit_flops(rows, INPUTS, OUTPUTS, 0)
+        assert down.shape == (INPUTS, INPUTS)
+        scale = spread(x, C, 0.7)
+        expected = torch.linalg.solve(x.mT @ x + scale * torch.linalg.inv(C), x.mT @ y)
+        torch.testing.assert_close(up @ down, expected.mT)
+        torch.testing.assert_close(C - down.mT @ down, torch.linalg.inv(torch.linalg.inv(C) + x.mT @ x / scale))
+    assert flops[1] < 2 * flops[0]
 
 
 def test_a_sum_of_changes_is_that_of_all_rows_at_one_time(draw: torch.Generator) -> None:

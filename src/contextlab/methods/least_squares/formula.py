@@ -53,11 +53,11 @@ class LeastSquaresFormula(WeightsFormula):
             flops.append(texts * self.model.blocks(longest, self.model.pairs(chunk, longest)))
             flops.append(texts * self.network(0, longest))
             flops.append(sum(self._regression(target.inputs, target.outputs, rows) for target in fit.targets))
-            widths = sum(target.inputs + target.outputs for target in fit.targets)
-            flops.append(2 * texts * longest * rows * widths)
+            thin = sum(min(rows, target.inputs) * (target.inputs + target.outputs) for target in fit.targets)
+            flops.append(2 * texts * longest * thin)
         return total(flops) or 0
 
     def _regression(self, inputs: int, outputs: int, rows: int) -> int:
-        flops = fit_flops(rows, inputs, outputs, self.seen)
-        flops += shorten_flops(self.rank + rows, inputs, outputs, self.rank)
-        return flops + (strongest_flops(self.seen + rows, inputs, self.seen) if self.seen else 0)
+        flops, terms = fit_flops(rows, inputs, outputs, self.seen), min(rows, inputs)
+        flops += shorten_flops(self.rank + terms, inputs, outputs, self.rank)
+        return flops + (strongest_flops(self.seen + terms, inputs, self.seen) if self.seen else 0)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contextlab.accounting.decompositions import cholesky_flops, eigh_flops, triangular_flops
+from contextlab.accounting.decompositions import cholesky_flops, eigh_flops, qr_flops, triangular_flops
 
 
 def fitted(x_nI: Tensor, y_nO: Tensor, inverse_II: Tensor, seen_pI: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """`up_On` and `down_nI` whose product D brings D x as near to y as the ridge lets it.
+    """`up_Om` and `down_mI`, m the lesser of n and I, whose product D brings D x as near to y as the ridge lets it.
 
     D = Y' (Z X' + s 1)^-1 Z with Z = X P and s = ridge times the mean of diag(X C X'): the minimum of
     |Y - X D'|^2 + s tr(D P^-1 D'). P = C - seen' seen, where C is the inverse covariance of generic inputs, and `seen`
@@ -25,8 +25,13 @@ def fitted(x_nI: Tensor, y_nO: Tensor, inverse_II: Tensor, seen_pI: Tensor, ridg
         seen_pI: see above; without rows after no regression.
         ridge: in units of the mean of diag(X C X').
     """
+    count, inputs = x_nI.shape
+    if count > inputs:
+        # The minimum depends on X'X and X'Y alone, which I rows have, too.
+        Q_nI, x_nI = torch.linalg.qr(x_nI)
+        y_nO = Q_nI.mT @ y_nO
     generic_nI = x_nI @ inverse_II
-    spread = ridge * (generic_nI * x_nI).sum(1).mean()
+    spread = ridge * (generic_nI * x_nI).sum(1).sum() / count
     z_nI = generic_nI - (x_nI @ seen_pI.mT) @ seen_pI
     gram_nn = z_nI @ x_nI.mT
     # Inputs of zero have no scale.
@@ -67,8 +72,12 @@ def strongest(seen_mI: Tensor, count: int) -> Tensor:
 
 def fit_flops(rows: int, inputs: int, outputs: int, seen: int) -> int:
     """FLOPs of `fitted`."""
+    triangle = 0
+    if rows > inputs:
+        triangle = qr_flops((rows, inputs)) + 2 * rows * inputs * outputs
+        rows = inputs
     products = 2 * rows * inputs * (inputs + 2 * seen + rows)
-    return products + cholesky_flops((rows, rows)) + triangular_flops((rows, rows), (rows, inputs + outputs))
+    return triangle + products + cholesky_flops((rows, rows)) + triangular_flops((rows, rows), (rows, inputs + outputs))
 
 
 def shorten_flops(terms: int, inputs: int, outputs: int, rank: int) -> int:
