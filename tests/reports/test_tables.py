@@ -149,6 +149,35 @@ def trained(method: str, nats: float) -> Result:
     return result(method, nats, cost={"train": training})
 
 
+def with_controls(method: str, shift: float = 0.0) -> list[Result]:
+    """A method with its own context, with none, and with that of another example."""
+    own, more = {"a": 1.0 + shift, "b": 5.0 + shift, "c": 9.0 + shift}, {"none": 0.3, "wrong": 0.2}
+    runs = [result(method, parts=nats_of(own))]
+    for number, (context, gain) in enumerate(more.items()):
+        nats = {name: value + gain + 0.01 * number * place for place, (name, value) in enumerate(own.items())}
+        runs.append(changed(result(method, parts=nats_of(nats)), context=context))
+    return runs
+
+
+def test_controls_are_subtracted_from_the_own_context_in_its_row() -> None:
+    runs = [*with_controls("full"), *with_controls("window", 0.5), result("hso", parts=nats_of({"a": 3.0, "b": 2.0}))]
+    frame = comparison(runs, controls=True, baseline="window", metrics=["nats_per_token"])
+    assert [label for (label,) in frame.index] == ["full", "window", "hso"]
+    assert cell(frame, "full", "nats_per_token - none") == "-0.300 [-0.300, -0.300]"
+    assert cell(frame, "full", "nats_per_token - wrong").startswith("-0.210 [")
+    assert cell(frame, "full", "nats_per_token - window").startswith("-0.500 [")
+    assert cell(frame, "hso", "nats_per_token - wrong") == ""
+    names = [name for name in map(str, frame) if name.startswith("nats_per_token")]
+    assert names == ["nats_per_token", *(f"nats_per_token - {name}" for name in ("window", "none", "wrong"))]
+    assert "Differences to window and to the controls are paired" in frame.attrs["caption"]
+    assert "- wrong: beyond another example's context" in frame.attrs["caption"]
+
+
+def test_controls_that_nothing_was_run_with_are_refused() -> None:
+    with pytest.raises(UserError, match="No method was run with a control"):
+        comparison(three(), controls=True)
+
+
 @pytest.mark.parametrize("baseline", ["memory", "memory (trained 200k)"])
 def test_a_trained_baseline_is_named_with_its_mark_or_without(baseline: str) -> None:
     frame = comparison([result("window", nats=3.2), trained("memory", 3.0)], baseline=baseline)

@@ -45,6 +45,9 @@ def table(
         tuple[str, str] | None,
         typer.Option(metavar="WINDOW FULL", help="Adapted twins, whose shares are 0 and 1."),
     ] = None,
+    controls: Annotated[
+        bool, typer.Option("--controls", help="Subtract the contexts none and wrong, in place of their rows.")
+    ] = False,
     seeds: Annotated[str, typer.Option(help="each: a row for every seed; mean: mean and standard deviation.")] = "each",
     mean: Annotated[str, typer.Option(help="tasks: add the mean over tasks.")] = "",
     marks: Annotated[
@@ -71,6 +74,7 @@ def table(
         costs=_words(cost),
         baseline=baseline,
         twins=twins or ENDS,
+        controls=controls,
         sort=sort,
         names=names_of(names),
         mean_seeds=seeds == "mean",

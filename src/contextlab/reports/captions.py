@@ -14,6 +14,8 @@ from contextlab.reports.names import Names
 NAMED = ("context", "backbone", "dtype")
 """Dimensions that the first sentence names where they are equal for all rows; the notes name the others."""
 MACHINE = ("device", "seed")
+CONTROLS = {"none": "no context", "wrong": "another example's context"}
+"""What the own context is compared with."""
 KINDS = ("real", "re-laid", "generated")
 """Kinds of data, by the first word of their note."""
 MOST_DATA = 2
@@ -77,15 +79,16 @@ def data(shown: NamedRuns, names: Names) -> list[str]:
     return [f"{', '.join(dict.fromkeys(of))}: {note}" for note, of in tasks.items()]
 
 
-def numbers(baseline: str, seeds: str, *, intervals: bool) -> str:
+def numbers(subtracted: Sequence[str], seeds: str, *, intervals: bool) -> str:
     """The second sentence: what the numbers are; empty where nothing has to be said.
 
     Args:
-        baseline: display name of the method to which differences are shown; empty without one.
+        subtracted: what differences are shown to, as the display name of a baseline.
         seeds: over which seeds means are; empty for single ones.
         intervals: whether any number has an interval.
     """
-    parts = [seeds, f"differences to {baseline} are paired over the same examples" if baseline else ""]
+    others = " and to ".join(subtracted)
+    parts = [seeds, f"differences to {others} are paired over the same examples" if others else ""]
     parts.append(f"in brackets {BY_WORK}" if intervals else "")
     sentence = ", ".join(filter(None, parts))
     return sentence[:1].upper() + sentence[1:]
@@ -103,6 +106,8 @@ def legend(columns: Sequence[Column], ends: tuple[str, str], names: Names, *, no
     if any(column.kind == "share" for column in columns):
         low, high = (names.of("method", name) for name in ends)
         yield f"share = ({low} - method) / ({low} - {high})"
+    controls = {column.name.rpartition(" - ")[2] for column in columns if column.kind == "difference"}
+    yield from (f"- {control}: beyond {meaning}" for control, meaning in CONTROLS.items() if control in controls)
     if noisy:
         yield DISTURBED
     if "legacy" in _costs(columns):

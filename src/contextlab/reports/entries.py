@@ -12,6 +12,7 @@ from contextlab.errors import UserError
 from contextlab.grammar import MARK
 from contextlab.harness import labels
 from contextlab.harness.stored import Result
+from contextlab.reports.captions import CONTROLS
 from contextlab.reports.dimensions import kind_of_device, latest
 from contextlab.reports.names import Names
 
@@ -68,6 +69,30 @@ def entries(results: Sequence[Result], *, mean_seeds: bool) -> list[TableRow]:
                 "them with the same --limit, or choose --seeds each."
             )
     return made
+
+
+class Controls:
+    """The rows of the own context, and for each of them those of the same method with its controls.
+
+    Args:
+        of: the rows of all contexts.
+
+    Raises:
+        UserError: where no method was run with a control.
+    """
+
+    def __init__(self, of: Sequence[TableRow]) -> None:
+        self._by_words = {frozenset(entry.words.items()): entry for entry in of}
+        self.own = [entry for entry in of if entry.words["context"] == "own"]
+        if not any(map(self.of, self.own)):
+            raise UserError(
+                "No method was run with a control: run `contextlab bench` with --context own,none,wrong first."
+            )
+
+    def of(self, entry: TableRow) -> dict[str, TableRow]:
+        """The rows of a method's controls by their names."""
+        keys = {control: frozenset({**entry.words, "context": control}.items()) for control in CONTROLS}
+        return {control: self._by_words[key] for control, key in keys.items() if key in self._by_words}
 
 
 def peers(of: Iterable[TableRow]) -> dict[tuple[Any, ...], dict[str, TableRow]]:

@@ -29,6 +29,8 @@ class TableLayout:
             only one result of it.
         twins: the methods whose shares are 0 and 1, named as the baseline: cold windows and full attention, with the
             same training as the methods between them.
+        controls: whether rows are of the own context alone, each with its difference to the same method without a
+            context and with another example's, where these were run.
         sort: a dimension or column to order the rows by, with `-` for descending; the order of the runs when empty.
         names: names for display.
         mean_seeds: whether runs that differ only in their seed become one row, with mean and standard deviation.
@@ -44,6 +46,7 @@ class TableLayout:
     costs: tuple[str, ...] = costs.FEW
     baseline: str | None = None
     twins: tuple[str, str] = ENDS
+    controls: bool = False
     sort: str = ""
     names: Names = dataclasses.field(default_factory=Names)
     mean_seeds: bool = False

@@ -17,6 +17,7 @@ from contextlab.reports.alike import mixtures, of_weights, with_mixtures
 from contextlab.reports.cells import Cell, Column, Table, sorted_by, with_mean_over_tasks
 from contextlab.reports.dimensions import DIMENSIONS, learned
 from contextlab.reports.entries import (
+    Controls,
     TableRow,
     entries,
     missing_seeds,
@@ -59,7 +60,9 @@ class _Builder:
     def __init__(self, results: Sequence[Result], layout: TableLayout) -> None:
         layout.check({name for result in results for name in result.metrics})
         self.layout, self.names = layout, layout.names
-        self.entries = entries(results, mean_seeds=layout.mean_seeds)
+        self.sources = entries(results, mean_seeds=layout.mean_seeds)
+        self.controls = Controls(self.sources) if layout.controls else None
+        self.entries = self.controls.own if self.controls is not None else self.sources
         marked = {entry.words["method"] for entry in self.entries}
         known = marked | set(map(unmarked, marked)) | {name for entry in self.entries for name in other_names(entry)}
         check_known("method in these results", [layout.baseline] if layout.baseline else [], known)
@@ -108,7 +111,7 @@ class _Builder:
             tuple(self._legend(order, noisy=noisy)),
             notes=tuple(captions.notes(self._shown, order, self.differing, self.names, noisy=noisy)),
         )
-        runs = [run for run, _ in self._shown]
+        runs = [run for entry in self.sources for run in entry.runs]
         table = with_mixtures(table, mixtures(runs, DIMENSIONS, self.names))
         table = dataclasses.replace(table, notes=(*table.notes, *of_weights(runs, self.names)))
         if self.layout.mean_tasks:
@@ -148,19 +151,27 @@ class _Builder:
             measure = tested_as(entry.first, name)
             compared = measure is not None and measure.higher_is_better is not None
             column = Column(group, name, "metric", self.names.metric(name), "", compared)
-            difference = None if baseline is None else self._difference(entry, baseline, name)
-            if difference is None:
-                yield column, _metric(entry, name)
-                continue
-            label = self.names.of("method", self.layout.baseline or "")
-            title = f"{self.names.metric(name)} - {label}"
+            differences = dict(self._differences(entry, name))
             # The interval that matters is that of the paired difference; that of the value is much wider.
             value = _metric(entry, name)
-            paired = difference.low is not None or entry is baseline
+            paired = any(difference.low is not None for difference in differences.values()) or entry is baseline
             yield column, dataclasses.replace(value, low=None, high=None) if paired else value
-            yield Column(group, f"{name} - {label}", "difference", title), difference
+            for label, difference in differences.items():
+                title = f"{self.names.metric(name)} - {label}"
+                yield Column(group, f"{name} - {label}", "difference", title), difference
         if self.layout.shows_share and entry.examples in self._shared and (cell := self._shares[id(entry)]) is not None:
             yield Column(group, SHARE, "share", SHARE), cell
+
+    def _differences(self, entry: TableRow, name: str) -> Iterator[tuple[str, Cell]]:
+        """What a metric is beyond that of the baseline and of the controls, by what is subtracted."""
+        baseline = self.peers[entry.examples].get(self.layout.baseline or "")
+        others = {} if baseline is None else {self.names.of("method", self.layout.baseline or ""): baseline}
+        if self.controls is not None:
+            others |= self.controls.of(entry)
+        for label, other in others.items():
+            difference = self._difference(entry, other, name)
+            if difference is not None:
+                yield label, difference
 
     def _difference(self, entry: TableRow, baseline: TableRow, name: str) -> Cell | None:
         """The difference over the seeds that both have; None without any, or where the baseline lacks the metric."""
@@ -253,13 +264,14 @@ class _Builder:
         baseline = self.names.of("method", self.layout.baseline or "")
         seeds = usual_seeds(self.entries) if self.layout.mean_seeds else ""
         bounded = any(cell.low is not None for cell in cells)
-        numbers = captions.numbers(baseline, seeds, intervals=bounded)
+        subtracted = [*filter(None, [baseline]), *(["the controls"] if self.layout.controls else [])]
+        numbers = captions.numbers(subtracted, seeds, intervals=bounded)
         first = captions.about(self._shown, counts, self.differing, self.names)
         return (first, numbers) if numbers else (first,)
 
     def _legend(self, columns: Sequence[Column], *, noisy: bool) -> Iterator[str]:
         """The meaning of headings and signs."""
-        if self.layout.baseline:
+        if self.layout.baseline or self.layout.controls:
             yield from captions.directions([entry.first for entry in self.entries], self.names)
         yield from captions.own_windows(self._shown, self.names)
         if self.layout.mean_seeds:
