@@ -473,3 +473,21 @@ def test_plan(bench):
     planned = bench(*options, "--gpu", "a100")
     assert "512 tokens, tiny-llama" in planned["what"]
     assert [record["fits"] for record in planned["results"]] == ["yes", "yes"]
+
+
+def test_linear_memory(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "cache"))
+    texts = [f"Book {number} says that it is number {number}. " * 20 for number in range(6)]
+    (tmp_path / "texts.txt").write_text("\f\n".join(texts))
+    sizes = ["--chunks=24", "--held-back=6", "--length=16"]
+    report = bench(
+        "linear_memory", "--backbone=tiny-llama", f"--corpus={tmp_path / 'texts.txt'}", *sizes, "--layers", "1", "2",
+        "--widths", "8", "20",
+    )  # fmt: skip
+    share = {(row["values"], row["keys"], row["form"]): row for row in report["explained"]}
+    assert len(share) == 2 + 2 * 3 * 3
+    for of_layer in ("layer_1", "layer_2"):
+        # With more keys than tokens the solved sum gives back what it was made of.
+        assert share["lacking", 20, "ridge"][of_layer] > 0.9
+        assert share["lacking", 20, "ridge"][of_layer] > share["lacking", 20, "sum"][of_layer]
+        assert share["lacking", 20, "ridge"][of_layer] > share["constant", None, None][of_layer]
