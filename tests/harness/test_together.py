@@ -17,7 +17,7 @@ from contextlab.harness import together
 from contextlab.method import AnyMethod, Lengths
 from contextlab.testing.parts import TOLERANCE
 
-TOLERANCES = {"float32": TOLERANCE, "bfloat16": 0.1}
+TOLERANCES = {"float32": TOLERANCE, "bfloat16": 0.05}
 ALONE = ("hso", "dynamic-eval", "finetune", "cartridge", "press, all inputs")
 """Those that have gradients of their own, or no formula for their cost."""
 BATCHED = [name for name in MADE if not name.startswith(ALONE)]
@@ -85,7 +85,9 @@ def test_a_batch_gives_what_each_example_gives_alone(
             expected = alone(method, number, write=exact)
             for logprobs, others in zip(result["logprobs"], expected["logprobs"], strict=True):
                 assert logprobs.shape == others.shape
-                assert torch.allclose(logprobs, others, rtol=0, atol=TOLERANCES[dtype]), (logprobs - others).abs().max()
+                apart = (logprobs - others).abs()
+                # In a narrow type another token may be kept where two count nearly alike, which moves single numbers.
+                assert (apart.max() if exact else apart.mean()) <= TOLERANCES[dtype], apart
             assert [result["written"], result["drawn"]] == [expected["written"], expected["drawn"]]
             assert costs(result) == costs(expected)
             assert result["state"] == expected["state"]
