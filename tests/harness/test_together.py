@@ -17,7 +17,10 @@ from contextlab.harness import together
 from contextlab.method import AnyMethod, Lengths
 from contextlab.testing.parts import TOLERANCE
 
-TOLERANCES = {"float32": TOLERANCE, "bfloat16": 0.05}
+TOLERANCES = {"float32": TOLERANCE, "bfloat16": 0.1}
+SELECTING = ("snapkv",)
+"""Those that keep tokens by their scores: in a narrow type another one where two score nearly alike, which moves single
+log-probabilities by more than rounding does, so that their mean is compared."""
 ALONE = ("hso", "dynamic-eval", "finetune", "cartridge", "press, all inputs")
 """Those that have gradients of their own, or no formula for their cost."""
 BATCHED = [name for name in MADE if not name.startswith(ALONE)]
@@ -86,8 +89,8 @@ def test_a_batch_gives_what_each_example_gives_alone(
             for logprobs, others in zip(result["logprobs"], expected["logprobs"], strict=True):
                 assert logprobs.shape == others.shape
                 apart = (logprobs - others).abs()
-                # In a narrow type another token may be kept where two count nearly alike, which moves single numbers.
-                assert (apart.max() if exact else apart.mean()) <= TOLERANCES[dtype], apart
+                compared = apart.mean() if name.startswith(SELECTING) and not exact else apart.max()
+                assert compared <= TOLERANCES[dtype], apart
             assert [result["written"], result["drawn"]] == [expected["written"], expected["drawn"]]
             assert costs(result) == costs(expected)
             assert result["state"] == expected["state"]
