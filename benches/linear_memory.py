@@ -1,11 +1,11 @@
 """How much of what a layer lacks without a chunk a linear memory of the chunk can give back.
 
 What a layer lacks (y) is what the states after its block are when a chunk comes again after itself, less what they are
-when it comes first, in units of the state's size. A memory is a sum over the chunk's tokens, value by key; it is asked
-with the layer's inputs (x). Keys are the directions in which x varies most, whitened. Values are what enters the block
-with the token (`own`, GenerativeAdapter's) or with the next one (`next`), or y itself (`lacking`, what least squares
-solves for). The sum is taken as it is (`sum`), with its singular values set to one (`svd`, GenerativeAdapter's), or
-solved for, so that keys do not disturb each other (`ridge`).
+when it comes first, in units of the state's size. A memory is a sum over the chunk's tokens, value times key; its
+queries are the layer's inputs (x). Keys are the directions in which x varies most, whitened. Values are what enters the
+block with the token (`own`, GenerativeAdapter's) or with the next one (`next`), or y itself (`lacking`, what least
+squares solves for). The sum is taken as it is (`sum`), with its singular values set to one (`svd`,
+GenerativeAdapter's), or solved for, so that keys do not interfere (`ridge`).
 
 A linear map from what the memory answers to y is fitted over chunks of the corpus, and every number is the share of
 |y|^2 that it explains in chunks of held-back documents; its penalty is chosen on chunks of neither. `constant` and
@@ -26,7 +26,9 @@ from torch import Tensor
 
 from contextlab.attention import Layout
 from contextlab.backbone import Backbone, load
+from contextlab.harness.identity import hardware
 from contextlab.methods.full import Full
+from contextlab.methods.generative_adapter.normalise import polar_factors
 from contextlab.methods.least_squares.config import DOWN_PROJECTIONS
 from contextlab.methods.least_squares.regression import sizes
 from contextlab.methods.targets import Pair, Target, adapted, find, observed
@@ -69,7 +71,7 @@ def states_of(backbone: Backbone, targets: list[Target], tokens_BT: Tensor) -> l
     made = list[tuple[Tensor, ...]]()
     for h_BTC, (x_BTI, cold_BTC), wanted_BTC in zip(entered, first, again, strict=True):
         size_BT1 = sizes(wanted_BTC.flatten(0, 1), cold_BTC.flatten(0, 1)).view(*h_BTC.shape[:2], 1)
-        h_BTC = h_BTC / h_BTC.norm(dim=-1, keepdim=True) * h_BTC.shape[-1] ** 0.5
+        h_BTC = torch.nn.functional.rms_norm(h_BTC, h_BTC.shape[-1:])
         made.append((h_BTC[:, 1:], (x_BTI / size_BT1)[:, 1:], ((wanted_BTC - cold_BTC) / size_BT1)[:, 1:]))
     return made
 
@@ -87,8 +89,8 @@ def answers(form: str, keys_BTk: Tensor, values_BTF: Tensor) -> Tensor:
     sum_BFk = values_BTF.mT @ keys_BTk
     match form:
         case "svd":
-            left, singular, right = torch.linalg.svd(sum_BFk, full_matrices=False)
-            sum_BFk = (left * (singular > 1e-5 * singular[:, :1])[:, None]) @ right
+            left_Bkk, right_BkF = polar_factors(sum_BFk.mT, keys_BTk.shape[-1])
+            sum_BFk = (left_Bkk @ right_BkF).mT
         case "ridge":
             square_Bkk = keys_BTk.mT @ keys_BTk
             scale_B = RIDGE * square_Bkk.diagonal(dim1=-2, dim2=-1).mean(-1)
@@ -156,8 +158,17 @@ def main() -> None:
         for memory, share in layer(states, options.widths, options.held_back).items():
             row = memories.setdefault(memory, dict(zip(("values", "keys", "form"), memory, strict=True)))
             row[f"layer_{target.depth}"] = round(share, 3)
-    named = {"backbone": backbone.name, "chunks": options.chunks, "held_back": options.held_back}
-    print(json.dumps({**named, "length": options.length, "ridge": RIDGE, "explained": list(memories.values())}))
+    about = {
+        "backbone": backbone.name,
+        "corpus": options.corpus.name,
+        "chunks": options.chunks,
+        "held_back": options.held_back,
+        "length": options.length,
+        "ridge": RIDGE,
+        "device": hardware(torch.device("cpu")),
+        "threads": torch.get_num_threads(),
+    }
+    print(json.dumps({**about, "explained": list(memories.values())}))
 
 
 if __name__ == "__main__":
