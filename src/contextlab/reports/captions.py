@@ -16,6 +16,7 @@ NAMED = ("context", "backbone", "dtype")
 MACHINE = ("device", "seed")
 CONTROLS = {"none": "no context", "wrong": "another example's context"}
 """What the own context is compared with."""
+NO_CONTROL = "No method was run with a control: run `contextlab bench` with --context own,none,wrong first."
 KINDS = ("real", "re-laid", "generated")
 """Kinds of data, by the first word of their note."""
 MOST_DATA = 2

@@ -12,7 +12,7 @@ from contextlab.errors import UserError
 from contextlab.grammar import MARK
 from contextlab.harness import labels
 from contextlab.harness.stored import Result
-from contextlab.reports.captions import CONTROLS
+from contextlab.reports.captions import CONTROLS, NO_CONTROL
 from contextlab.reports.dimensions import kind_of_device, latest
 from contextlab.reports.names import Names
 
@@ -85,9 +85,7 @@ class Controls:
         self._by_words = {frozenset(entry.words.items()): entry for entry in of}
         self.own = [entry for entry in of if entry.words["context"] == "own"]
         if not any(map(self.of, self.own)):
-            raise UserError(
-                "No method was run with a control: run `contextlab bench` with --context own,none,wrong first."
-            )
+            raise UserError(NO_CONTROL)
 
     def of(self, entry: TableRow) -> dict[str, TableRow]:
         """The rows of a method's controls by their names."""

@@ -145,16 +145,16 @@ class _Builder:
                 yield cost.column(group), costs.legacy_numbers(entry.first)[cost.name]
 
     def _qualities(self, entry: TableRow, group: str) -> Iterator[tuple[Column, Cell]]:
-        baseline = self.peers[entry.examples].get(self.layout.baseline or "")
+        others = self._others(entry)
         available = [name for name in entry.first.metrics if all(name in run.metrics for run in entry.runs)]
         for name in self.layout.chosen([entry.first.measure.name], available):
             measure = tested_as(entry.first, name)
             compared = measure is not None and measure.higher_is_better is not None
             column = Column(group, name, "metric", self.names.metric(name), "", compared)
-            differences = dict(self._differences(entry, name))
+            differences = dict(self._differences(entry, others, name))
             # The interval that matters is that of the paired difference; that of the value is much wider.
             value = _metric(entry, name)
-            paired = any(difference.low is not None for difference in differences.values()) or entry is baseline
+            paired = entry in others.values() or any(cell.low is not None for cell in differences.values())
             yield column, dataclasses.replace(value, low=None, high=None) if paired else value
             for label, difference in differences.items():
                 title = f"{self.names.metric(name)} - {label}"
@@ -162,12 +162,14 @@ class _Builder:
         if self.layout.shows_share and entry.examples in self._shared and (cell := self._shares[id(entry)]) is not None:
             yield Column(group, SHARE, "share", SHARE), cell
 
-    def _differences(self, entry: TableRow, name: str) -> Iterator[tuple[str, Cell]]:
-        """What a metric is beyond that of the baseline and of the controls, by what is subtracted."""
+    def _others(self, entry: TableRow) -> dict[str, TableRow]:
+        """What is subtracted from a row, the baseline and its controls, by their names."""
         baseline = self.peers[entry.examples].get(self.layout.baseline or "")
         others = {} if baseline is None else {self.names.of("method", self.layout.baseline or ""): baseline}
-        if self.controls is not None:
-            others |= self.controls.of(entry)
+        return others if self.controls is None else others | self.controls.of(entry)
+
+    def _differences(self, entry: TableRow, others: Mapping[str, TableRow], name: str) -> Iterator[tuple[str, Cell]]:
+        """What a metric is beyond those of others, by their names."""
         for label, other in others.items():
             difference = self._difference(entry, other, name)
             if difference is not None:

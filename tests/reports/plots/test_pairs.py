@@ -91,7 +91,7 @@ def test_one_control_is_enough_and_none_is_refused(tmp_path: Path) -> None:
     )
     drawn = draw(controls, [own, wrong])
     assert [one.label for one in drawn.panels[0].series] == [f"own {MINUS} wrong"]
-    assert drawn.caption.startswith("Gain in nats per token of the own context beyond a wrong one, n = ")
+    assert drawn.caption.startswith("Gain in nats per token of the own context beyond another example's context, n = ")
     assert "Right of zero: the own context helps" in drawn.caption
     with pytest.raises(UserError, match="--context own,none,wrong"):
         draw(controls, [own])

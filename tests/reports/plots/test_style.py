@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextlab.reports.plots.pairs import OTHERS as CONTEXTS
+from contextlab.reports.captions import CONTROLS as CONTEXTS
 from contextlab.reports.plots.style import CONTROLS, LOOKS, OTHERS, broken, lines_of, looks, width_for
 
 names = st.sampled_from([*LOOKS, "mine", "file.py:Mine", "theirs"])

@@ -10,6 +10,7 @@ import pandas
 
 from contextlab.benchmarks.task import Metric
 from contextlab.errors import UserError, unknown
+from contextlab.reports.captions import CONTROLS, NO_CONTROL
 from contextlab.reports.filters import LeftOut, matching
 from contextlab.reports.plots import picture
 from contextlab.reports.plots.chosen import (
@@ -32,7 +33,6 @@ from contextlab.reports.plots.observed import (
 from contextlab.reports.plots.picture import Axis, Guide, Panel, Picture, Series
 
 ALIKE = ("backbone", "dtype", "seed")
-OTHERS = {"none": "no context", "wrong": "a wrong one"}
 
 
 def scatter(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
@@ -109,16 +109,16 @@ def controls(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut
     by = {(row.method, row.context): row for row in runs_of(rows)}
     name = str(rows["metric"].iloc[0])
     sign = -1.0 if higher_is_better(frame, name) is False else 1.0
-    gains = {context: _gains(by, context) for context in OTHERS}
+    gains = {context: _gains(by, context) for context in CONTROLS}
     known = {context: of_methods for context, of_methods in gains.items() if of_methods}
     if not known:
-        raise UserError("No method was run with a control: run `contextlab bench` with --context own,none,wrong first.")
+        raise UserError(NO_CONTROL)
     order = {method: sign * gain.value for of_methods in known.values() for method, gain in of_methods.items()}
     methods = sorted(order, key=lambda method: -order[method])
     series = tuple(_gain_series(context, of_methods, methods, sign) for context, of_methods in known.items())
     labels = unique_titles(methods, options.names)
     ticks = tuple((float(-n), labels[method]) for n, method in enumerate(methods))
-    beyond = " and ".join(OTHERS[context] for context in known)
+    beyond = " and ".join(CONTROLS[context] for context in known)
     text = metric_label(name, None, names=options.names)
     axes = (Axis(f"gain in {text} beyond {beyond}"), Axis("", ticks=ticks))
     drawn = rows[rows["method"].isin(methods)]
