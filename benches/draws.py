@@ -1,10 +1,9 @@
 """What memory adds to in-context learning: differences between stored runs, paired by draw of demonstrations.
 
 A run with `memory` is compared with the cold window on the same task without it (`gain`), whose texts and
-demonstrations in context are the same, and on its own task with the sliding window (`over_sliding`) and with its twin
-(`over_twin`), which was trained on the same tokens. These are means over the draws that both runs have, with their
-number and Student's 95 % interval; fewer than three draws have no interval. A draw is compared with that of the
-same seed.
+demonstrations in context are the same, and on its own task with the sliding window (`over_sliding`). These are means
+over the draws that both runs have, with their number and Student's 95 % interval; fewer than three draws have no
+interval. A draw is compared with that of the same seed.
 
     python benches/draws.py results/icl-many-shots > results/benches/icl_draws.json
 """
@@ -66,13 +65,11 @@ def main() -> None:
     devices, dtypes = ({getattr(run.provenance, key) for run in results} for key in ("device", "dtype"))
     provenance = {"device": sorted(devices), "dtype": sorted(dtypes)}
     runs: dict[tuple[str, str], Draws] = {}
-    twins: dict[tuple[str, str], str | None] = {}
     for run in results:
         key = labels.of_result(run), label(run)
         stored = [] if run.folder is None else lines(run.folder, run.data.examples)
         of_run = {(run.provenance.seed, line.id): line.quality for line in stored if line.quality is not None}
         runs[key] = runs.get(key, {}) | of_run
-        twins[key] = run.twin
     rows = []
     for (task, method), draws in sorted(runs.items()):
         if alone(task) == task:
@@ -80,7 +77,6 @@ def main() -> None:
         others = {
             "gain": runs.get((alone(task), PLAIN)),
             f"over_{NEAR}": runs.get((task, NEAR)) if method != NEAR else None,
-            "over_twin": runs.get((task, twins[task, method] or "")),
         }
         row = {"task": task, "method": method, "draws": len(draws), "value": statistics.mean(draws.values())}
         for name, other in others.items():

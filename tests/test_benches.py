@@ -324,7 +324,6 @@ def test_draws(bench, tmp_path):
     learned = rows["retrieval(rank=8)"]
     assert learned["gain"] == {"value": 0.25, "draws": 2}
     assert learned["over_sliding"] == {"value": 0.125, "draws": 2}
-    assert "over_twin" not in learned
     assert "over_sliding" not in rows["sliding"]
     assert rows["window"]["draws"] == 3
     assert rows["window"]["over_sliding"] == {"value": -0.625, "draws": 2}  # of the seed that both have
@@ -373,19 +372,8 @@ def test_a_stored_run_whose_weights_are_gone_is_named_and_the_others_run(bench, 
     assert sum(run.get("equal", 0) for run in runs) == 2
 
 
-def test_stored_runs_rest_on_weights_that_are_kept_but_for_the_known_ones(bench):
-    missing = bench("rerun", str(BENCHES.parent / "results"), "--lost")["lost"]
-    counts = {folder: len(runs) for folder, runs in missing.items()}
-    assert counts == {
-        "chapterbreak-ctx-4k": 1,
-        "icl-many-shots": 5,
-        "pg22-books": 12,
-        "pg22-books-own-wrong": 2,
-        "pg22-own-wrong": 4,
-        "pg22-s2": 11,
-        "positions": 1,
-        "squad-answers": 3,
-    }
+def test_stored_runs_rest_on_weights_that_are_kept(bench):
+    assert bench("rerun", str(BENCHES.parent / "results"), "--lost")["lost"] == {}
 
 
 def test_a_folder_without_stored_runs_is_refused(bench, tmp_path):
