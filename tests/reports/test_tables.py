@@ -215,12 +215,23 @@ def test_a_share_is_taken_between_twins_that_learned_as_much(mark: str) -> None:
     frame = comparison(runs, twins=(twins[0] + mark, twins[1] + mark))
     rows = [f"{name} (trained 200k)" for name in (twins[0], "memory", twins[1])]
     assert [cell(frame, row, "share").split(" ")[0] for row in rows] == ["0.00", "0.50", "1.00"]
-    assert cell(frame, "window", "share") == ""
-    assert f"share = ({twins[0]}{mark} - method) / ({twins[0]}{mark} - {twins[1]}{mark})." in frame.attrs["caption"]
+    assert [cell(frame, row, "share").split(" ")[0] for row in NATS] == ["0.00", "0.75", "1.00"]
+    between = f"({twins[0]}{mark} - method) / ({twins[0]}{mark} - {twins[1]}{mark})"
+    others = "(window - method) / (window - full)"
+    assert f"share = {between} for methods that have learned, {others} for others." in frame.attrs["caption"]
+    assert f"share = {between}." in comparison(learned, twins=(twins[0] + mark, twins[1] + mark)).attrs["caption"]
     beside_untrained = comparison(runs)
     assert [cell(beside_untrained, row, "share") for row in rows] == ["", "", ""]
     assert cell(beside_untrained, "sliding", "share").startswith("0.75 [")
     assert "what was learned of the domain would count as memory" in beside_untrained.attrs["notes"]
+
+
+def test_between_named_methods_without_training_no_other_share_is_shown() -> None:
+    elsewhere = [result(name, nats, split="S1") for name, nats in {"window": 3.2, "hso": 3.1, "full": 3.0}.items()]
+    frame = comparison([*three(), *elsewhere], twins=("sliding", "full"))
+    assert cell(frame, "window", "pg22/S2 share").startswith("-3.00 [")
+    assert "pg22/S1 share" not in frame
+    assert "share = (sliding - method) / (sliding - full)." in frame.attrs["caption"]
 
 
 def test_weights_without_a_card_have_learned_too() -> None:
@@ -234,6 +245,7 @@ def test_weights_without_a_card_have_learned_too() -> None:
 
 def test_ends_that_nobody_named_are_never_trained_ones() -> None:
     assert "share" not in comparison([result("window"), trained("full", 3.0), result("sliding", 3.1)])
+    assert "share" not in comparison([trained("window", 3.2), trained("full", 3.0), trained("memory", 3.1)])
 
 
 def test_a_share_of_the_ends_alone_says_nothing_and_is_left_out() -> None:

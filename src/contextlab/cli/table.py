@@ -43,7 +43,9 @@ def table(
     baseline: Annotated[str | None, typer.Option(help="Method whose metrics are subtracted.")] = None,
     twins: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="WINDOW FULL", help="Adapted twins, whose shares are 0 and 1."),
+        typer.Option(
+            metavar="WINDOW FULL", help="Methods whose shares are 0 and 1; adapted twins for those that have learned."
+        ),
     ] = None,
     controls: Annotated[
         bool, typer.Option("--controls", help="Subtract the contexts none and wrong, in place of their rows.")

@@ -95,18 +95,19 @@ def numbers(subtracted: Sequence[str], seeds: str, *, intervals: bool) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def legend(columns: Sequence[Column], ends: tuple[str, str], names: Names, *, noisy: bool) -> Iterable[str]:
+def legend(columns: Sequence[Column], ends: Sequence[tuple[str, str]], names: Names, *, noisy: bool) -> Iterable[str]:
     """The meaning of headings and signs.
 
     Args:
         columns: of the table.
-        ends: methods whose shares are 0 and 1.
+        ends: methods whose shares are 0 and 1; of two pairs the first is that of methods that have learned.
         names: names for display.
         noisy: whether any of its seconds were disturbed.
     """
     if any(column.kind == "share" for column in columns):
-        low, high = (names.of("method", name) for name in ends)
-        yield f"share = ({low} - method) / ({low} - {high})"
+        pairs = [[names.of("method", name) for name in pair] for pair in ends]
+        shares = [f"({low} - method) / ({low} - {high})" for low, high in pairs]
+        yield f"share = {' for methods that have learned, '.join(shares)}{' for others' if len(shares) > 1 else ''}"
     controls = {column.name.rpartition(" - ")[2] for column in columns if column.kind == "difference"}
     yield from (f"- {control}: beyond {meaning}" for control, meaning in CONTROLS.items() if control in controls)
     if noisy:

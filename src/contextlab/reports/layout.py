@@ -28,7 +28,8 @@ class TableLayout:
         baseline: method whose metrics are subtracted; named as in the table's rows, or without settings where there is
             only one result of it.
         twins: the methods whose shares are 0 and 1, named as the baseline: cold windows and full attention, with the
-            same training as the methods between them.
+            same training as the methods between them. Where these have learned, the shares of methods that have not
+            stay between plain `window` and `full`.
         controls: whether rows are of the own context alone, each with its difference to the same method without a
             context and with another example's, where these were run.
         sort: a dimension or column to order the rows by, with `-` for descending; the order of the runs when empty.

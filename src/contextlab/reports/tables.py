@@ -40,9 +40,9 @@ def comparison(results: Sequence[Result], layout: TableLayout | None = None) -> 
     examples and with an interval, for the task's measure and for nats per token, whose values then have none; of other
     metrics they are the difference of the values. Of several seeds, differences and shares are over those that both
     methods have. The caption names what the results do not have in common (`alike.mixtures`).
-    `share` is (window - method) / (window - full) in nats per token, where both, or the layout's twins in their place,
-    were run on the same examples, the interval of window - full is above 0, and all three have learned from text or
-    none has. It is left out where only the two ends have it.
+    `share` is (window - method) / (window - full) in nats per token, where both were run on the same examples, the
+    interval of window - full is above 0, and none of the three has learned from text. Where all three have, it is
+    between the layout's twins. It is left out where only the two ends have it.
 
     Args:
         results: from `reports.stored.summaries` or `Results.runs`; the parts of their examples are read where needed.
@@ -190,20 +190,31 @@ class _Builder:
 
     def _share(self, entry: TableRow) -> Cell | None:
         """The share over the seeds that all three have; None where one of them has none."""
-        of_examples = self.peers[entry.examples]
-        window, full = (self._end(of_examples, name) for name in self.layout.twins)
-        if window is None or full is None or learned(entry.first) != learned(window.first):
+        names = self._ends(entry)
+        if names is None:
             return None
+        window, full = (self.peers[entry.examples][name] for name in names)
         shares = [share(low, own, high, self.parts_of) for low, own, high in of_common_seeds(window, entry, full)]
         known = [cell for cell in shares if cell is not None]
         if not known or len(known) < len(shares):
             return None
         return _mean([Cell(cell.value, cell.low, cell.high) for cell in known])
 
-    def _end(self, of_examples: Mapping[str, TableRow], name: str) -> TableRow | None:
-        """The method whose share is 0 or 1; the ends that nobody named have learned nothing."""
-        end = of_examples.get(name)
-        return None if end is not None and self.layout.twins == ENDS and learned(end.first) else end
+    def _ends(self, entry: TableRow) -> tuple[str, str] | None:
+        """The methods whose shares are 0 and 1, which have learned if the entry has; unnamed ones never have."""
+        of_examples = self.peers[entry.examples]
+        for names in self._pairs:
+            rows = [of_examples[name] for name in names if name in of_examples]
+            alike = all(learned(row.first) == learned(entry.first) for row in rows)
+            if len(rows) == len(names) and alike and not (names == ENDS and learned(entry.first)):
+                return names
+        return None
+
+    @functools.cached_property
+    def _pairs(self) -> tuple[tuple[str, str], ...]:
+        """The layout's twins; beside them, where they have learned, the ends of what has not."""
+        twins = [group[name] for group in self.peers.values() for name in self.layout.twins if name in group]
+        return (self.layout.twins, ENDS) if any(learned(twin.first) for twin in twins) else (self.layout.twins,)
 
     def _marked(self, column: Column, of_column: Mapping[int, tuple[Cell, TableRow]]) -> dict[int, Cell]:
         """The best and second best cells of a column with their marks, where all are of the same examples and seeds."""
@@ -226,9 +237,11 @@ class _Builder:
     @functools.cached_property
     def _shared(self) -> set[tuple[Any, ...]]:
         """The examples on which another method than the two ends has a share."""
-        ends = {id(self.peers[entry.examples].get(name)) for entry in self.entries for name in self.layout.twins}
         return {
-            entry.examples for entry in self.entries if id(entry) not in ends and self._shares[id(entry)] is not None
+            entry.examples
+            for entry in self.entries
+            if self._shares[id(entry)] is not None
+            and all(self.peers[entry.examples][name] is not entry for name in self._ends(entry) or ())
         }
 
     @functools.cached_property
@@ -279,7 +292,9 @@ class _Builder:
         if self.layout.mean_seeds:
             paired = any(column.kind in ("difference", "share") for column in columns)
             yield from missing_seeds(self.entries, self.names, paired=paired)
-        yield from captions.legend(columns, self.layout.twins, self.names, noisy=noisy)
+        of_shares = {self._ends(entry) for entry in self.entries if self._shares[id(entry)] is not None}
+        ends = [names for names in dict.fromkeys(self._pairs) if names in of_shares]
+        yield from captions.legend(columns, ends, self.names, noisy=noisy)
         methods = ((self.names.of("method", entry.words["method"]), entry.first) for entry in self.entries)
         yield from dict.fromkeys(line for label, result in methods if (line := labels.legend(label, result)))
 
