@@ -49,16 +49,16 @@ def attribute(kind: str, name: str, what: str = "Class") -> Any:
     Raises:
         UserError: when there is no such file or name, or the file cannot be imported.
     """
-    path, separator, wanted = name.rpartition(":")
+    path, separator, member = name.rpartition(":")
     if not separator or not path.endswith(".py"):
         raise UserError(f"'{name}' names no {what.lower()}: write path.py:{what} for a {kind} in a file of your own.")
     if not Path(path).is_file():
-        raise UserError(f"There is no file {path}: give the path of the file that holds the {kind} {wanted}.")
+        raise UserError(f"There is no file {path}: give the path of the file that holds the {kind} {member}.")
     module = _module(Path(path).resolve())
-    if not hasattr(module, wanted):
+    if not hasattr(module, member):
         alike = [n for n, v in vars(module).items() if callable(v) and isinstance(v, type) == (what == "Class")]
-        raise unknown(f"{kind} in {path}", wanted, alike)
-    return getattr(module, wanted)
+        raise unknown(f"{kind} in {path}", member, alike)
+    return getattr(module, member)
 
 
 def _module(path: Path) -> ModuleType:

@@ -178,17 +178,17 @@ class State:
         """
         tensors.write(path, self.tensors(), None if self.owner is None else origin(self.owner))
 
-    def load(self, path: Path | str, wanted: Mapping[str, str] | None = None) -> Self:
+    def load(self, path: Path | str, belongs_to: Mapping[str, str] | None = None) -> Self:
         """A state of this one's structure with the tensors of a file that `save` wrote, on this one's device.
 
         Args:
             path: of the file.
-            wanted: what the state must belong to (`origin`); None leaves it unchecked.
+            belongs_to: origin that the state must have; None leaves it unchecked.
 
         Raises:
             UserError: when the file is broken, or holds the state of another method, backbone or settings.
         """
-        stored = load(path, self.tensors(), wanted)
+        stored = load(path, self.tensors(), belongs_to)
         loaded: Self = _walk(self, "", lambda name, _: stored[name])
         return loaded.own(self.owner)
 
@@ -262,19 +262,19 @@ def origin(method: Owner) -> dict[str, str]:
     }
 
 
-def load(path: Path | str, like: Mapping[str, Tensor], wanted: Mapping[str, str] | None) -> dict[str, Tensor]:
+def load(path: Path | str, like: Mapping[str, Tensor], belongs_to: Mapping[str, str] | None) -> dict[str, Tensor]:
     """The tensors of a file, on the device of those they must be like.
 
     Args:
         path: what `State.save` wrote.
         like: the tensors of an empty state; where one has no slots yet, any number of them fits.
-        wanted: the state's `origin`; None leaves it unchecked.
+        belongs_to: origin that the state must have; None leaves it unchecked.
 
     Raises:
         UserError: when the file is broken, or holds the state of another method, backbone or settings.
     """
     stored, about = tensors.read(path)
-    for part, value in (wanted or {}).items():
+    for part, value in (belongs_to or {}).items():
         if about.get(part) != value:
             what = "no state" if part == "kind" else f"the state of another method or backbone (its {part} differ)"
             raise UserError(f"{path} holds {what}: load what State.save wrote with the method that it belongs to.")
@@ -330,9 +330,9 @@ def same_slots(name: str, parts: Iterable[Tensor], used_B: Tensor, most: int = M
 def _fits(name: str, tensor: Tensor, like: Tensor, rows: int) -> None:
     if tensor.dtype != like.dtype:
         raise Misfit(f"{name} holds {str(tensor.dtype).removeprefix('torch.')}")
-    wanted = [rows, *like.shape[1:]]
+    shape = [rows, *like.shape[1:]]
     fits = tensor.dim() == like.dim() and all(
-        size == want or (dim and not want) for dim, (size, want) in enumerate(zip(tensor.shape, wanted, strict=True))
+        size == want or (dim and not want) for dim, (size, want) in enumerate(zip(tensor.shape, shape, strict=True))
     )
     if not fits or not rows:
         raise Misfit(f"{name} has the shape {tuple(tensor.shape)}")

@@ -245,15 +245,15 @@ class KV:
             allocate: gives the memory.
         """
         new = max(min(new, most - self.slots), 0)
-        wanted = self.slots + new
+        needed = self.slots + new
         # A graph must neither be lost by moving what it leads to, nor be written over.
         graph = torch.is_grad_enabled() or any(x.requires_grad for x in (*self.k, *self.v))
         if not new or graph or (self.buffers and self.buffers.free(self.slots, new)):
             return self
-        few = new * SPARE < wanted
+        few = new * SPARE < needed
         apart = not self.slots or (cut and new > self.slots)
         kv = self.replace(self.k, self.v, self.used_B) if apart else self
-        Buffers.under(kv, min(wanted + wanted // SPARE, most) if few else wanted, allocate)
+        Buffers.under(kv, min(needed + needed // SPARE, most) if few else needed, allocate)
         return kv
 
     def joined(self, new: KV) -> KV:

@@ -42,11 +42,11 @@ class _Kept:
 
 
 @contextmanager
-def _needed(wanted: Sequence[tuple[nn.Parameter, bool]]) -> Iterator[None]:
+def _needed(weights: Sequence[tuple[nn.Parameter, bool]]) -> Iterator[None]:
     """Weights that need gradients or not, as they did when a block was computed first."""
-    before = [(weight, weight.requires_grad) for weight, _ in wanted]
+    before = [(weight, weight.requires_grad) for weight, _ in weights]
     try:
-        for weight, needed in wanted:
+        for weight, needed in weights:
             weight.requires_grad_(needed)
         yield
     finally:

@@ -38,7 +38,7 @@ def bench(
         raise UserError(f"{', '.join(wrong)} gives a wrong output here: do not use it, and report this machine.")
 
 
-def measured(wanted: list[str], device: str | None, sizes: str | None, repeats: int) -> dict[str, Any]:
+def measured(names: list[str], device: str | None, sizes: str | None, repeats: int) -> dict[str, Any]:
     """The report: limits of the hardware, and one record per operation, size and form.
 
     Raises:
@@ -58,13 +58,13 @@ def measured(wanted: list[str], device: str | None, sizes: str | None, repeats: 
     scale = sizes or where.type
     if scale not in bench_cases.SIZES:
         raise unknown("size", scale, bench_cases.SIZES)
-    for name in wanted:
+    for name in names:
         if name not in bench_cases.CASES:
             raise unknown("operation", name, bench_cases.CASES)
     torch.manual_seed(0)
     ceiling = kernels_bench.ceilings(where, {"toy": 128, "cpu": 1024, "cuda": 8192}[scale])
     results: list[dict[str, Any]] = []
-    for name in wanted or bench_cases.CASES:
+    for name in names or bench_cases.CASES:
         for size in bench_cases.SIZES[scale][name]:
             for case in bench_cases.CASES[name](size, where):
                 results += kernels_bench.measure(case, where, ceiling, _peak_of(where), repeats)

@@ -107,10 +107,10 @@ def cases(
 def controls_of(names: str | Sequence[str]) -> list[Control]:
     """The controls in a text with commas, or in a list of names, without repetition."""
     listed = names.split(",") if isinstance(names, str) else names
-    wanted = dict.fromkeys(name.strip() for name in listed if name.strip())
-    if not wanted:
+    distinct = dict.fromkeys(name.strip() for name in listed if name.strip())
+    if not distinct:
         raise UserError("No context is named: give at least one with --context.")
-    return [_control(name) for name in wanted]
+    return [_control(name) for name in distinct]
 
 
 def _control(name: str) -> Control:

@@ -185,11 +185,11 @@ class ContextLM(TemplateLM):
         temperature = float(options.get("temperature", 0.0)) if options.get("do_sample", True) else 0.0
         written: list[int] = []
         while True:
-            wanted = min(PIECE, limit - len(written))
+            tokens = min(PIECE, limit - len(written))
             (piece,) = self.method.generate(
                 state,
                 [written],
-                max_new_tokens=wanted,
+                max_new_tokens=tokens,
                 stop=(self.eot_token_id,),
                 temperature=temperature,
                 seed=len(written),
@@ -197,7 +197,7 @@ class ContextLM(TemplateLM):
             written += piece
             text = str(self.tokenizer.decode(written, skip_special_tokens=True))
             ends = [text.index(stop) for stop in stops if stop in text]
-            if ends or len(piece) < wanted or len(written) == limit:
+            if ends or len(piece) < tokens or len(written) == limit:
                 return text[: min(ends, default=len(text))]
 
     def _read(self, context: list[int], question: int | None) -> Any:

@@ -269,15 +269,15 @@ def sorted_by(table: Table, name: str) -> Table:
     """
     if not name:
         return table
-    wanted, descending = name.removeprefix("-"), name.startswith("-")
+    heading, descending = name.removeprefix("-"), name.startswith("-")
     positions = range(len(table.rows))
-    if wanted in table.keys:
-        key = table.keys.index(wanted)
+    if heading in table.keys:
+        key = table.keys.index(heading)
         order = sorted(positions, key=lambda row: table.rows[row][key], reverse=descending)
         return table.part(order, range(len(table.columns)))
-    columns = [n for n, column in enumerate(table.columns) if wanted in (column.name, column.label)]
+    columns = [n for n, column in enumerate(table.columns) if heading in (column.name, column.label)]
     if not columns:
-        raise unknown("column", wanted, {*table.keys, *(column.name for column in table.columns)})
+        raise unknown("column", heading, {*table.keys, *(column.name for column in table.columns)})
     sign = -1 if descending else 1
 
     def value(row: int) -> float:

@@ -85,5 +85,5 @@ class TableLayout:
         known = dict.fromkeys(available)
         if ALL in self.metrics:
             return list(known)
-        wanted = self.metrics or tuple(measures)
-        return [name for name in dict.fromkeys(wanted) if name in known]
+        names = self.metrics or tuple(measures)
+        return [name for name in dict.fromkeys(names) if name in known]

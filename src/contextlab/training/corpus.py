@@ -119,8 +119,8 @@ class Corpus:
             return ends
         rank = {entry.sha256: _rank(entry.sha256) for entry in self.documents}
         ordered = sorted(rank, key=lambda sha256: rank[sha256])
-        wanted = min(WANTED_HELD_BACK, int(MOST_HELD_BACK * len(rank)))
-        few = max(LEAST_HELD_BACK, wanted, sum(share < HELD_BACK for share in rank.values()))
+        usual = min(WANTED_HELD_BACK, int(MOST_HELD_BACK * len(rank)))
+        few = max(LEAST_HELD_BACK, usual, sum(share < HELD_BACK for share in rank.values()))
         few = len(rank) if self.held == "all" else few
         first = {entry.sha256: n for n, entry in reversed([*enumerate(self.documents)])}
         return [first[sha256] for sha256 in ordered[:few]]

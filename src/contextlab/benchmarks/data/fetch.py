@@ -80,22 +80,22 @@ def _fetch_one(remote: Remote, url: str, folder: Path, report: Callable[[str], N
     return sha256
 
 
-def download(url: str, digest: str | None = None, wanted: Path | None = None) -> tuple[Path, str | None]:
+def download(url: str, digest: str | None = None, by_hand: Path | None = None) -> tuple[Path, str | None]:
     """Download one file into `objects/`; returns its path, and its commit where the host names one.
 
     Args:
         url: http, https or file.
         digest: `sha256:...` or `md5:...` that the file must have.
-        wanted: path where a user may put the file by hand, for the error message.
+        by_hand: path where a user may put the file by hand, for the error message.
 
     Raises:
         UserError: when it cannot be downloaded, is larger than 4 GiB, or has another digest.
     """
     with locks.held(f"url {url}"):
-        return _download(url, digest, wanted)
+        return _download(url, digest, by_hand)
 
 
-def _download(url: str, digest: str | None, wanted: Path | None) -> tuple[Path, str | None]:
+def _download(url: str, digest: str | None, by_hand: Path | None) -> tuple[Path, str | None]:
     objects = cache_dir() / "objects"
     kind, _, published = (digest or "").partition(":")
     kept = objects / published
@@ -106,11 +106,11 @@ def _download(url: str, digest: str | None, wanted: Path | None) -> tuple[Path, 
     try:
         headers = _receive(url, part)
     except urllib.error.HTTPError as error:
-        raise UserError(f"{url} was refused ({error.code} {error.reason}): {_by_hand(wanted)}") from None
+        raise UserError(f"{url} was refused ({error.code} {error.reason}): {_by_hand(by_hand)}") from None
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise UserError(f"The disk is full: make room below {objects} or set CONTEXTLAB_CACHE.") from None
-        raise UserError(f"{url} cannot be reached ({_reason(error)}): {_by_hand(wanted)}") from None
+        raise UserError(f"{url} cannot be reached ({_reason(error)}): {_by_hand(by_hand)}") from None
     if kind and _digest(part, kind) != published:
         part.unlink()
         raise UserError(f"{url} does not have the published {kind} {published}: it was changed or cut, do not use it.")
@@ -259,8 +259,8 @@ def _reason(error: Exception) -> str:
     return str(reason) or type(error).__name__
 
 
-def _by_hand(wanted: Path | None) -> str:
-    where = f", or put the file from elsewhere at {wanted}" if wanted else ""
+def _by_hand(path: Path | None) -> str:
+    where = f", or put the file from elsewhere at {path}" if path else ""
     return f"run the same command again when it can be had{where}."
 
 

@@ -70,9 +70,9 @@ def examine(dataset: DataSet, root: Path) -> Report:
         as_noted = f"sha256:{noted[path]}" in digests if path in noted else None
         if as_noted is False:
             problems.append(f"{path} is not the file that {SUMS} lists: replace it with an intact copy.")
-        wanted = published.get(packed.plain_name(path.relative_to(folder).as_posix()))
-        original += [wanted in digests] if wanted else []
-        verified += as_noted or wanted in digests
+        digest = published.get(packed.plain_name(path.relative_to(folder).as_posix()))
+        original += [digest in digests] if digest else []
+        verified += as_noted or digest in digests
     if (folder / pg22_build.MANIFEST).is_file():
         differences = pg22_build.differences(folder)
         problems += differences

@@ -105,9 +105,9 @@ def _is_at(path: Path, name: str) -> bool:
 
 
 def _has_digest(path: Path, remote: Remote, unpacked: bool = True) -> bool:
-    kind, _, wanted = (remote.digest or "").partition(":")
+    kind, _, digest = (remote.digest or "").partition(":")
     contents = [path.read_bytes(), *([_unpacked(path)] if unpacked and path.suffix in UNPACK else [])]
-    return any(hashlib.new(kind, content, usedforsecurity=False).hexdigest() == wanted for content in contents)
+    return any(hashlib.new(kind, content, usedforsecurity=False).hexdigest() == digest for content in contents)
 
 
 def _unpacked(path: Path) -> bytes:

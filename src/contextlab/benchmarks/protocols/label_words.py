@@ -113,11 +113,11 @@ class LabelProtocol(Protocol):
         for label in classes:
             others = (labelled for labelled in pool if labelled.label == label and labelled.text != example.text)
             short = (labelled for labelled in others if len(backbone.encode(labelled.text)) <= DEMONSTRATION_TOKENS)
-            wanted = each + (label in more)
-            drawn = list(islice(short, wanted))
-            if len(drawn) < wanted:
+            needed = each + (label in more)
+            drawn = list(islice(short, needed))
+            if len(drawn) < needed:
                 raise UserError(
-                    f"{len(drawn)} of {wanted} training texts '{self.form.words[label][0]}' have at most "
+                    f"{len(drawn)} of {needed} training texts '{self.form.words[label][0]}' have at most "
                     f"{DEMONSTRATION_TOKENS} tokens on {backbone.name}: choose a split with fewer demonstrations or "
                     f"another backbone."
                 )

@@ -88,9 +88,9 @@ class ICL(Task):
         """
         name, settings = self.check_split(split), self.config
         texts = load(name, settings.part, data)
-        for setting, wanted in (("k", settings.k), ("memory", settings.memory)):
-            if len(texts.train) < wanted:
-                raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower {setting}={wanted}.")
+        for setting, needed in (("k", settings.k), ("memory", settings.memory)):
+            if len(texts.train) < needed:
+                raise UserError(f"icl {name} has {len(texts.train)} training texts here: lower {setting}={needed}.")
         clean = template(name, settings).clean
         train = tuple(map(clean, texts.train))
         draw = random.Random(0).random

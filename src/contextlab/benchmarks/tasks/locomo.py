@@ -157,8 +157,8 @@ def f1(text: str, question: Question) -> float:
         return _refuses(text)
     if category == "multi-hop":
         parts = [part.strip() for part in text.split(",")]
-        wanted = [part.strip() for part in answer.split(",")]
-        return sum(max(stemmed_f1(part, answer) for part in parts) for answer in wanted) / len(wanted)
+        references = [part.strip() for part in answer.split(",")]
+        return sum(max(stemmed_f1(part, answer) for part in parts) for answer in references) / len(references)
     return stemmed_f1(text, answer.partition(";")[0].strip() if category == "open-domain" else answer)
 
 

@@ -115,8 +115,8 @@ def _documents(questions: Sequence[tuple[str, Question]], folder: Path) -> list[
     articles: dict[str, str] = {}
     for year in sorted({key[:4] for key in by_article}):
         listed = folder / f"news-docs.{year}.en.filtered.gz"
-        wanted = {key[20:].strip("\0\1"): key for key in by_article if key[:4] == year}
-        articles |= _articles(plain_or_packed(listed) or listed, wanted)
+        key_of_digest = {key[20:].strip("\0\1"): key for key in by_article if key[:4] == year}
+        articles |= _articles(plain_or_packed(listed) or listed, key_of_digest)
     return [Passage(articles[key], tuple(by_article[key])) for key in sorted(by_article)]
 
 
@@ -132,18 +132,18 @@ def _shuffled(documents: Sequence[Passage], questions: Sequence[tuple[str, Quest
     return [document for _, document in sorted(by_key, key=lambda pair: first[pair[0]])]
 
 
-def _articles(path: Path, wanted: dict[str, str]) -> dict[str, str]:
-    """The wanted articles of an archive, by their sorting keys; `wanted` maps digests to keys."""
+def _articles(path: Path, key_of_digest: dict[str, str]) -> dict[str, str]:
+    """The articles of an archive whose digests have a key, by their keys."""
     articles: dict[str, str] = {}
     for where, line in lines(path):
         _, _, encoded = line.rpartition(b"\t")
-        key = wanted.get(hashlib.sha256(encoded).hexdigest())
+        key = key_of_digest.get(hashlib.sha256(encoded).hexdigest())
         if key is not None:
             try:
                 articles[key] = base64.b64decode(encoded, validate=True).decode().strip()
             except ValueError:
                 raise UserError(f"{where} holds no article: replace the file with an intact copy.") from None
-    missing = [key for key in wanted.values() if not articles.get(key)]
+    missing = [key for key in key_of_digest.values() if not articles.get(key)]
     if missing:
         raise UserError(f"{path} lacks {len(missing)} articles of questions: replace it with a whole copy.")
     return articles

@@ -104,12 +104,12 @@ def backward(
                 lse_BHt = lse_BHt - chunk_bias_H[:, None]
             k, v = (x[piece.remote][:, :, piece.keys] for x in (keys, values))
             seen = (q_BHtD, k, v, piece.bias, scale, piece.causal)
-            wanted = into_bias and not piece.remote
-            dq, dk, dv, dlogits = part.backward(dout_BHtD, out_BHtD, lse_BHt, *seen, into_bias=wanted)
+            local_bias = into_bias and not piece.remote
+            dq, dk, dv, dlogits = part.backward(dout_BHtD, out_BHtD, lse_BHt, *seen, into_bias=local_bias)
             dq_BHtD += dq
             dkeys[piece.remote][:, :, piece.keys] += dk
             dvalues[piece.remote][:, :, piece.keys] += dv
-            if wanted:
+            if local_bias:
                 dbias[_rows(dbias, span)] += dlogits
             if into_chunk_bias and piece.remote:
                 dchunk_bias_H += _chunk_bias_gradient(dout_BHtD, out_BHtD, lse_BHt, *seen)

@@ -81,7 +81,7 @@ def eva_attention_backward(
 def _(_dout: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     q, bias, chunk_bias, (into_bias, into_chunk_bias) = inputs[0], inputs[5], inputs[7], inputs[-2:]
     biases = ((bias, into_bias), (chunk_bias, into_chunk_bias))
-    of_biases = (x.new_empty(x.shape) if wanted else _nothing(q, x) for x, wanted in biases)
+    of_biases = (x.new_empty(x.shape) if needed else _nothing(q, x) for x, needed in biases)
     return (*(x.new_empty(x.shape) for x in inputs[:5]), *of_biases)
 
 
@@ -98,10 +98,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _gradients(ctx: Any, dout_BHTD: Tensor | None, _dlse: None) -> tuple[Tensor | None, ...]:
     if dout_BHTD is None:
         return (None,) * 11
-    wanted = ctx.needs_input_grad[5], ctx.needs_input_grad[7]
+    needed = ctx.needs_input_grad[5], ctx.needs_input_grad[7]
     shape = (ctx.scale, ctx.window, ctx.overlap)
-    *five, dbias, dchunk_bias_H = eva_attention_backward(dout_BHTD, *ctx.saved_tensors, *shape, *wanted)
-    biases = (dbias if wanted[0] else None, None, dchunk_bias_H if wanted[1] else None)
+    *five, dbias, dchunk_bias_H = eva_attention_backward(dout_BHTD, *ctx.saved_tensors, *shape, *needed)
+    biases = (dbias if needed[0] else None, None, dchunk_bias_H if needed[1] else None)
     return (*five, *biases, None, None, None)
 
 

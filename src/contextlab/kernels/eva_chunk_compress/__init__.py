@@ -98,9 +98,9 @@ def _check(means: dict[str, Tensor], k_BKTD: Tensor, v_BKTD: Tensor, chunk: int)
     sizes = checks.shapes(k_BKTD=k_BKTD, v_BKTD=v_BKTD, **means)
     checks.one_float_type(k_BKTD=k_BKTD, v_BKTD=v_BKTD, **means)
     _check_chunk(chunk)
-    wanted = -(-sizes["T"] // chunk)
-    if sizes["n"] != wanted:
-        raise ValueError(f"{sizes['T']} tokens make {wanted} chunks of {chunk}, not {sizes['n']}: give one mean each.")
+    chunks = -(-sizes["T"] // chunk)
+    if sizes["n"] != chunks:
+        raise ValueError(f"{sizes['T']} tokens make {chunks} chunks of {chunk}, not {sizes['n']}: give one mean each.")
 
 
 def _check_chunk(chunk: int) -> None:

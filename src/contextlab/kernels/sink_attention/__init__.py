@@ -43,8 +43,8 @@ def sink_attention(
     if sinks < 0:
         raise ValueError(f"There cannot be {sinks} sinks: give 0 or more.")
     inputs = (q_BHTD, q_sink_BHTD, k_BKSD, v_BKSE, seen_BTS, sinks, scale)
-    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in floating.values())
-    if wanted and not blocked.fits(q_BHTD, v_BKSE):
+    learning = torch.is_grad_enabled() and any(x.requires_grad for x in floating.values())
+    if learning and not blocked.fits(q_BHTD, v_BKSE):
         return reference.with_graph(*inputs)
     out_BHTE: Tensor = ops.sink_attention(*inputs)[0]
     return out_BHTE

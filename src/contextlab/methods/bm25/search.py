@@ -39,10 +39,10 @@ class Search:
         """The numbers of the k chunks with the highest scores, in the order of the text; of equal ones the newest."""
         if len(chunks) <= k:
             return list(range(len(chunks)))
-        wanted, texts = list(self._words(tuple(query))), tuple(self._words(tuple(chunk)) for chunk in chunks)
+        words, texts = list(self._words(tuple(query))), tuple(self._words(tuple(chunk)) for chunk in chunks)
         scores = [0.0] * len(texts)
-        if wanted and any(texts):
-            scores = self._index(texts).get_scores(wanted).tolist()
+        if words and any(texts):
+            scores = self._index(texts).get_scores(words).tolist()
         return sorted(sorted(range(len(texts)), key=lambda number: (-scores[number], -number))[:k])
 
 

@@ -90,8 +90,8 @@ class DynamicEvalFormula(Formula):
                 flops += self._learned(begin, at, end)
                 waits = False
             else:
-                wanted = min(taken, rest - 1) if logprobs else 0
-                flops += self.model.blocks(taken, self.model.pairs(at - begin, taken)) + self.model.head(wanted)
+                predicted = min(taken, rest - 1) if logprobs else 0
+                flops += self.model.blocks(taken, self.model.pairs(at - begin, taken)) + self.model.head(predicted)
                 waits = True
             at, rest = at + taken, rest - taken
         return flops

@@ -166,10 +166,10 @@ class DynamicEval(ContextMethod[DynamicEvalConfig, DynamicEvalState]):
         if not path.is_file():
             raise UserError(f"There is no statistics file {path}: make it with gradient_statistics.")
         stored, _ = tensors.read(path, self.backbone.device)
-        wanted = dict(zip(self.model.names, self.model.trained, strict=True))
-        if not all(name in stored and _is_mean_square(stored[name], w) for name, w in wanted.items()):
+        weights = dict(zip(self.model.names, self.model.trained, strict=True))
+        if not all(name in stored and _is_mean_square(stored[name], w) for name, w in weights.items()):
             raise UserError(f"{path} does not fit {self.backbone.name}: make it with gradient_statistics of this one.")
-        return [stored[name].to(w.dtype) for name, w in wanted.items()]
+        return [stored[name].to(w.dtype) for name, w in weights.items()]
 
     def _run(self, state: DynamicEvalState, fn: Callable[[], R]) -> R:
         return self.model.run(_first(state.learned.weights), fn)

@@ -111,8 +111,8 @@ class HsoReading:
             with torch.set_grad_enabled(learns):
                 attend = self._attend(inputs)
                 hidden_BtC = attend.hidden(inputs.tokens_Bt, inputs.position_Bt)
-                wanted = learns or self.logprobs_BT is not None
-                logprobs_Bt = self.backbone.logprobs(hidden_BtC, inputs.target_Bt) if wanted else None
+                predicts = learns or self.logprobs_BT is not None
+                logprobs_Bt = self.backbone.logprobs(hidden_BtC, inputs.target_Bt) if predicts else None
             self._report(inputs, hidden_BtC.detach(), logprobs_Bt, take_B)
             if logprobs_Bt is not None and learns:
                 self._learn(inputs, attend, logprobs_Bt, learning_B)

@@ -76,8 +76,8 @@ class LeastSquaresFit:
         row_nt = (steps_t > 0) & (steps_t < lengths_n.to(steps_t.device)[:, None])
         if not bool((lengths_n > 1).any()):
             return list(before)
-        wanted = self._after_chunk(state.fork(len(texts)), tokens_nt)
-        return self._regressions(tokens_nt, row_nt, wanted, before, tokens_1T.shape[1])
+        with_chunk = self._after_chunk(state.fork(len(texts)), tokens_nt)
+        return self._regressions(tokens_nt, row_nt, with_chunk, before, tokens_1T.shape[1])
 
     def _studied(self, state: LocalState, number: int) -> list[list[int]]:
         """Texts of self-study: prompts, and what the backbone writes after the chunk and them."""
@@ -95,29 +95,29 @@ class LeastSquaresFit:
 
     def _after_chunk(self, state: LocalState, tokens_nt: Tensor) -> list[Tensor]:
         """`hidden_ntC` after the block of every layer, as the backbone computes it after the chunk."""
-        wanted: list[Tensor] = []
+        with_chunk: list[Tensor] = []
 
         def leave(_i: int, _x_ntI: Tensor, hidden_ntC: Tensor) -> None:
-            wanted.append(hidden_ntC)
+            with_chunk.append(hidden_ntC)
 
         with observed(self.targets, leave):
             self.plain.forward(state, tokens_nt, self.plain.local.layout(state, tokens_nt.shape[1]))
-        return wanted
+        return with_chunk
 
     def _regressions(
-        self, tokens_nt: Tensor, row_nt: Tensor, wanted: Sequence[Tensor], before: Sequence[Written], position: int
+        self, tokens_nt: Tensor, row_nt: Tensor, with_chunk: Sequence[Tensor], before: Sequence[Written], position: int
     ) -> list[Written]:
         count, length = tokens_nt.shape
         after: list[Written] = []
 
         def leave(i: int, x_ntI: Tensor, hidden_ntC: Tensor) -> Tensor:
             old, seen_1pI = before[i]
-            x_NI, wanted_NO, hidden_NO = (x[row_nt].to(wide(x)) for x in (x_ntI, wanted[i], hidden_ntC))
-            y_NO = wanted_NO - hidden_NO
+            x_NI, with_chunk_NO, hidden_NO = (x[row_nt].to(wide(x)) for x in (x_ntI, with_chunk[i], hidden_ntC))
+            y_NO = with_chunk_NO - hidden_NO
             if not bool(x_NI.isfinite().all() & y_NO.isfinite().all()):
                 raise UserError("The context's hidden states are not finite: load the backbone with --dtype float32.")
             if self.config.error == "relative":
-                size_N1 = regression.sizes(wanted_NO, hidden_NO)
+                size_N1 = regression.sizes(with_chunk_NO, hidden_NO)
                 x_NI, y_NO = x_NI / size_N1, y_NO / size_N1
             up_ON, down_NI = regression.fitted(x_NI, y_NO, self.inverses[i], seen_1pI[0], self.config.ridge)
             up_Om, down_mI = torch.cat((old.up[0], up_ON), dim=1), torch.cat((old.down[0], down_NI))

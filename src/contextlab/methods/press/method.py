@@ -163,15 +163,15 @@ class Press(SegmentMethod[PressConfig, PressState]):
         return torch.where(due_B > 0, first_B, states.MOST)
 
     @contextmanager
-    def _inputs(self, wanted: bool) -> Iterator[list[Tensor]]:
-        """What enters the attention of the layers inside of the block, in their order; empty where it is not wanted."""
+    def _inputs(self, needed: bool) -> Iterator[list[Tensor]]:
+        """What enters the attention of the layers inside of the block, in their order; empty where it is not needed."""
         inputs: list[Tensor] = []
 
         def enter(_layer: int, x_BtC: Tensor) -> Tensor:
             inputs.append(x_BtC)
             return x_BtC
 
-        if not wanted:
+        if not needed:
             yield inputs
             return
         with self.press.projections.watching(enter):

@@ -47,23 +47,23 @@ Point = tuple[float, float]
 Stroke = tuple[Point, Point]
 
 
-def spread(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Middles of labels in one column, in the order that is wanted, as near to it as they can be without overlapping.
+def spread(centres: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Middles of labels in one column, in the order of their centres, as near to them as is possible without overlap.
 
     Args:
-        wanted: middle of every label.
+        centres: where the middle of every label should be.
         heights: of the labels.
     """
-    order = sorted(range(len(wanted)), key=lambda n: (wanted[n], n))
+    order = sorted(range(len(centres)), key=lambda n: (centres[n], n))
     # Labels that would overlap form a block, whose members keep their distances and which stands in their middle.
     blocks: list[tuple[list[int], float]] = []
     for number in order:
-        members, low = [number], wanted[number] - heights[number] / 2
+        members, low = [number], centres[number] - heights[number] / 2
         while blocks and blocks[-1][1] + sum(heights[n] for n in blocks[-1][0]) > low:
             members = [*blocks.pop()[0], *members]
-            low = _lowest(members, wanted, heights)
+            low = _lowest(members, centres, heights)
         blocks.append((members, low))
-    middles = [0.0] * len(wanted)
+    middles = [0.0] * len(centres)
     for members, low in blocks:
         for number in members:
             middles[number] = low + heights[number] / 2
@@ -138,10 +138,10 @@ def _placed(
     return sum(badness.values()), [placed[number] for number in range(len(points))]
 
 
-def _lowest(members: Sequence[int], wanted: Sequence[float], heights: Sequence[float]) -> float:
-    """The lower end of a block of labels whose middles are on average as wanted."""
+def _lowest(members: Sequence[int], centres: Sequence[float], heights: Sequence[float]) -> float:
+    """The lower end of a block of labels whose middles are on average at their centres."""
     before = list(itertools.accumulate((heights[n] for n in members), initial=0.0))
-    return sum(wanted[n] - heights[n] / 2 - start for n, start in zip(members, before, strict=False)) / len(members)
+    return sum(centres[n] - heights[n] / 2 - start for n, start in zip(members, before, strict=False)) / len(members)
 
 
 def _around(point: Point, size: Point) -> Iterator[Box]:
