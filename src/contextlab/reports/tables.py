@@ -40,9 +40,10 @@ def comparison(results: Sequence[Result], layout: TableLayout | None = None) -> 
     examples and with an interval, for the task's measure and for nats per token, whose values then have none; of other
     metrics they are the difference of the values. Of several seeds, differences and shares are over those that both
     methods have. The caption names what the results do not have in common (`alike.mixtures`).
-    `share` is (window - method) / (window - full) in nats per token, where both were run on the same examples, the
-    interval of window - full is above 0, and none of the three has learned from text. Where all three have, it is
-    between the layout's twins. It is left out where only the two ends have it.
+    `share` is (window - method) / (window - full) in nats per token, where both, or the layout's twins in their place,
+    were run on the same examples, the interval of window - full is above 0, and all three have learned from text or
+    none has. Beside twins that have learned, methods that have not keep `window` and `full`. It is left out where only
+    the two ends have it.
 
     Args:
         results: from `reports.stored.summaries` or `Results.runs`; the parts of their examples are read where needed.
