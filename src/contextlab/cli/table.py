@@ -40,7 +40,13 @@ def table(
     under: Under = None,
     sort: Annotated[str, typer.Option(help="Column or dimension that orders the rows; - before it: descending.")] = "",
     names: NamesFile = None,
-    baseline: Annotated[str | None, typer.Option(help="Method whose metrics are subtracted.")] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="Method whose metrics are subtracted; or, as 'sliding*', for every row the best of these methods that "
+            "keeps no more bytes."
+        ),
+    ] = None,
     twins: Annotated[
         tuple[str, str] | None,
         typer.Option(

@@ -14,7 +14,7 @@ import pandas
 
 from contextlab.errors import UserError, unknown
 
-ColumnKind = Literal["count", "metric", "difference", "share", "cost", "length"]
+ColumnKind = Literal["count", "metric", "difference", "share", "cost", "text"]
 Mark = Literal["", "best", "second"]
 ROUNDING = 1e-5
 """Metrics and differences up to this are written as 0: they are sums of float32 numbers."""

@@ -179,7 +179,7 @@ def _cells(table: Table, row: int, column: int) -> list[str]:
     cell, kind = table.cells.get((row, column)), table.columns[column].kind
     if cell is None:
         return [""] * _fields(table, column)
-    if kind == "length":
+    if kind == "text":
         return [escaped(cell.text)]
     text = _number(cell, table.columns[column])
     if cell.mark:
@@ -226,8 +226,8 @@ def _format(table: Table, column: int) -> tuple[int, int]:
 
 
 def _spec(table: Table, column: int) -> str:
-    """The type of a column: numbers aligned at the decimal point, and intervals after them; lengths are texts."""
-    if table.columns[column].kind == "length":
+    """The type of a column: numbers aligned at the decimal point, and intervals after them; texts are ranged right."""
+    if table.columns[column].kind == "text":
         return "r"
     whole, decimals = _format(table, column)
     texts = [_number(cell, table.columns[column]) for cell in table.column(column)]
@@ -250,7 +250,7 @@ def _width(table: Table, column: int) -> float:
     """An upper estimate of a column's width in points."""
     kind = table.columns[column].kind
     lines = _heading_lines(table.columns[column])
-    if kind == "length":
+    if kind == "text":
         return max(4.4 * len(text) for text in (*lines, *(cell.text for cell in table.column(column)))) + GAP
     texts = [_number(cell, table.columns[column]) for cell in table.column(column)]
     whole, decimals = _format(table, column)

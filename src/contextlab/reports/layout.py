@@ -26,7 +26,7 @@ class TableLayout:
         metrics: names of metrics, with `share`; `all` for all, the measure of every task and the share when empty.
         costs: words of `costs.CATALOGUE`: groups or single costs; `none` for none.
         baseline: method whose metrics are subtracted; named as in the table's rows, or without settings where there is
-            only one result of it.
+            only one result of it. A pattern with `*`, `?` or `|` stands for the best of several (`EqualBytes`).
         twins: the methods whose shares are 0 and 1, named as the baseline: cold windows and full attention, with the
             same training as the methods between them. Where these have learned, the shares of methods that have not
             stay between plain `window` and `full`.

@@ -85,7 +85,7 @@ def _table(rows: Sequence[LengthRow], threshold: float | None, names: Names, lef
     columns = [
         *(Column(f"{measure} at", name_of(length), "metric", name_of(length)) for length in lengths),
         *([Column("", SHARE_WORDS, "metric", SHARE_WORDS)] if threshold is None else []),
-        Column("", "effective length", "length", "effective length"),
+        Column("", "effective length", "text", "effective length"),
         Column("", f"state MiB {longest}", "cost", f"state {longest}", "MiB"),
         Column("", f"TFLOPs per question {longest}", "cost", f"question {longest}", "TFLOP"),
     ]

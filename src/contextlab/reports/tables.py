@@ -27,6 +27,7 @@ from contextlab.reports.entries import (
     unmarked,
     usual_seeds,
 )
+from contextlab.reports.equal_bytes import EqualBytes, is_pattern
 from contextlab.reports.layout import ENDS, SHARE, TableLayout
 from contextlab.reports.significance import PartsOf, marks, share, tested, tested_as
 from contextlab.reports.stored import gc_paused
@@ -66,11 +67,13 @@ class _Builder:
         self.entries = self.controls.own if self.controls is not None else self.sources
         marked = {entry.words["method"] for entry in self.entries}
         known = marked | set(map(unmarked, marked)) | {name for entry in self.entries for name in other_names(entry)}
-        check_known("method in these results", [layout.baseline] if layout.baseline else [], known)
+        several = layout.baseline if is_pattern(layout.baseline or "") and layout.baseline not in known else None
+        check_known("method in these results", [layout.baseline] if layout.baseline and not several else [], known)
         check_known("method in these results", layout.twins if layout.twins != ENDS else [], known)
         self.peers = peers(self.entries)
         self._check_twins()
         self.parts_of = PartsOf()
+        self.equal_bytes = EqualBytes(self.entries, several, self.parts_of, self.names) if several else None
         self.costs = costs.selected(layout.costs)
         self.differing = [name for name in DIMENSIONS if len({entry.words[name] for entry in self.entries}) > 1]
         self.keys = [
@@ -160,13 +163,17 @@ class _Builder:
             for label, difference in differences.items():
                 title = f"{self.names.metric(name)} - {label}"
                 yield Column(group, f"{name} - {label}", "difference", title), difference
+            if self.equal_bytes is not None:
+                yield from self.equal_bytes.columns(entry, name, group)
         if self.layout.shows_share and entry.examples in self._shared and (cell := self._shares[id(entry)]) is not None:
             yield Column(group, SHARE, "share", SHARE), cell
 
     def _others(self, entry: TableRow) -> dict[str, TableRow]:
         """What is subtracted from a row, the baseline and its controls, by their names."""
-        baseline = self.peers[entry.examples].get(self.layout.baseline or "")
-        others = {} if baseline is None else {self.names.of("method", self.layout.baseline or ""): baseline}
+        of_examples = self.peers[entry.examples]
+        name = self.layout.baseline or ""
+        baseline = of_examples.get(name) if self.equal_bytes is None else self.equal_bytes.baseline(entry)
+        others = {} if baseline is None else {self.names.of("method", name): baseline}
         return others if self.controls is None else others | self.controls.of(entry)
 
     def _differences(self, entry: TableRow, others: Mapping[str, TableRow], name: str) -> Iterator[tuple[str, Cell]]:
@@ -267,7 +274,7 @@ class _Builder:
         kinds = ("count", "metric", "share", "cost")
 
         def key(column: Column) -> tuple[int, int]:
-            kind = "metric" if column.kind == "difference" else column.kind
+            kind = "metric" if column.kind in ("difference", "text") else column.kind
             if kind == "cost":
                 return kinds.index(kind), next(n for name, n in catalogue.items() if column.name.startswith(name))
             return kinds.index(kind), position.get(column.name.split(" - ")[0], len(position))
@@ -289,6 +296,8 @@ class _Builder:
         """The meaning of headings and signs."""
         if self.layout.baseline or self.layout.controls:
             yield from captions.directions([entry.first for entry in self.entries], self.names)
+        if self.equal_bytes is not None:
+            yield self.equal_bytes.legend
         yield from captions.own_windows(self._shown, self.names)
         if self.layout.mean_seeds:
             paired = any(column.kind in ("difference", "share") for column in columns)
