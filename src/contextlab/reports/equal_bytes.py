@@ -17,12 +17,14 @@ from contextlab.reports.names import Names
 from contextlab.reports.significance import PartsOf, tested, tested_as
 
 WILDCARDS = frozenset("*?|")
+MOST_MORE = 0.01
+"""A baseline may have so many more bytes, as a share: counters in a state are no reason to leave a window out."""
 LEAST = 1e-3
 """Smaller p-values are written as smaller than this."""
 
 
 class EqualBytes:
-    """For every row the best of the methods that a pattern names, among those whose state has no more bytes.
+    """For every row the best of the methods that a pattern names, among those of as many bytes or fewer.
 
     A row that has learned nothing from text is compared with methods that have learned nothing; one that has, with all.
     Rows that the pattern names are their own baselines.
@@ -49,11 +51,11 @@ class EqualBytes:
         """What is subtracted from a row; None where no baseline keeps as little, or no metric says which is better."""
         if row in self.baselines:
             return row
-        sign = {True: -1, False: 1}.get(row.first.measure.higher_is_better)  # type: ignore[arg-type]
         as_small = [other for other in self.baselines if self._may_stand_beside(row, other)]
-        if sign is None or not as_small:
+        higher = row.first.measure.higher_is_better
+        if higher is None or not as_small:
             return None
-        return min(as_small, key=lambda other: sign * _quality(other))
+        return max(as_small, key=_quality) if higher else min(as_small, key=_quality)
 
     def columns(self, row: TableRow, metric: str, group: str) -> Iterator[tuple[Column, Cell]]:
         """The p-value of a row's difference, corrected for the number of rows, and the name of its baseline."""
@@ -73,13 +75,13 @@ class EqualBytes:
     def legend(self) -> str:
         """What the columns show."""
         return (
-            f"- {self.pattern}: beyond the best of these methods whose state has no more bytes, named under which; p: "
-            "of this difference, corrected by Holm's procedure over the methods of the column"
+            f"- {self.pattern}: beyond the best of these methods whose state has at most {MOST_MORE * 100:.0f} % more "
+            "bytes, named under which; p: of this difference, corrected by Holm's procedure over the column"
         )
 
     def _may_stand_beside(self, row: TableRow, other: TableRow) -> bool:
         mine, of_other = row.first.state, other.first.state
-        as_small = mine is not None and of_other is not None and of_other.bytes <= mine.bytes
+        as_small = mine is not None and of_other is not None and of_other.bytes <= mine.bytes * (1 + MOST_MORE)
         return as_small and row.examples == other.examples and learned(other.first) <= learned(row.first)
 
     def _corrected(self, metric: str) -> dict[int, float]:
