@@ -84,8 +84,8 @@ def check_tokens(tokens: Tensor, vocabulary: int | None) -> None:
     if not tokens.numel():
         return
     if not tokens.is_cpu:  # naming it would have to wait for the device
-        known = (tokens >= 0) & (tokens < (MOST_SEED if vocabulary is None else vocabulary))
-        require(known.all(), "There is a token that is not in the vocabulary.")
+        inside = (tokens >= 0) & (tokens < (MOST_SEED if vocabulary is None else vocabulary))
+        require(inside.all(), "There is a token that is not in the vocabulary.")
         return
     least, most = torch.stack(torch.aminmax(tokens)).tolist()
     if least < 0 or (vocabulary is not None and most >= vocabulary):

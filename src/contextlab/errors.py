@@ -24,9 +24,9 @@ def listed(items: Sequence[str], most: int = 3) -> str:
     return ", ".join([*items[:most], *more])
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     """The error for an unknown name, with the most similar known name."""
-    choices = sorted(known)
+    choices = sorted(valid)
     near = [choice for choice in choices if choice.lower() == name.lower()]
     near = near or difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     name = short(name)
@@ -34,12 +34,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"There is no {kind} '{name}': {hint}")
 
 
-def check_known(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+def check_known(kind: str, names: Iterable[str], valid: Collection[str]) -> None:
     """Refuse a name that is not known.
 
     Raises:
         UserError: which suggests the nearest known name.
     """
     for name in names:
-        if name not in known:
-            raise unknown(kind, name, known)
+        if name not in valid:
+            raise unknown(kind, name, valid)

@@ -108,5 +108,5 @@ def steps(written: Sequence[int], most: int) -> int:
 
 def total(parts: Sequence[int | None]) -> int | None:
     """The sum; None where a part is unknown."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
+    counted = [part for part in parts if part is not None]
+    return sum(counted) if len(counted) == len(parts) else None

@@ -97,7 +97,7 @@ def lines(text: str, *, salt: str = "", required: bool = False) -> list[dict[str
     Raises:
         Damaged: naming the line that is not what was written, or is there twice.
     """
-    known: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     opened_lines = []
     required = required or '"seal": "' in text
     for number, line in enumerate(text.split("\n")[: text.count("\n")], start=1):
@@ -105,9 +105,9 @@ def lines(text: str, *, salt: str = "", required: bool = False) -> list[dict[str
             opened_lines.append(opened(line, salt=salt, required=required))
         except Damaged as damaged:
             raise Damaged(f"line {number}: {damaged}") from None
-        if required and line in known:
-            raise Damaged(f"line {number} repeats line {known[line]}")
-        known[line] = number
+        if required and line in numbers:
+            raise Damaged(f"line {number} repeats line {numbers[line]}")
+        numbers[line] = number
     return opened_lines
 
 

@@ -129,9 +129,9 @@ class CacheReader:
 
         def part(queries: slice, keys: slice) -> Tensor:
             q_BHtD, k_BKsD, v_BKsD = q_BHTD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys]
-            known = q_BHtD.shape[2] in (1, k_BKsD.shape[2])
-            known = known or (type(q_BHTD) is Tensor and q_BHTD.device.type in UNMASKED)
-            mask = None if known and self.causal(window) else self.mask(window, q_BHTD.dtype)[..., queries, keys]
+            maskless = q_BHtD.shape[2] in (1, k_BKsD.shape[2])
+            maskless = maskless or (type(q_BHTD) is Tensor and q_BHTD.device.type in UNMASKED)
+            mask = None if maskless and self.causal(window) else self.mask(window, q_BHTD.dtype)[..., queries, keys]
             return sdpa(q_BHtD, k_BKsD, v_BKsD, mask, scale)
 
         return self.in_parts(k_BKSD, v_BKSD, part)

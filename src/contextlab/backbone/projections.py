@@ -40,8 +40,8 @@ class KeyValueProjections:
         self.backbone = backbone
         paths = {layer.block: layer.path.rpartition(".")[0] for layer in linear_layers(backbone) if layer.of_attention}
         self.attention: list[Any] = [backbone.model.get_submodule(path) for path in paths.values()]
-        known = all(hasattr(module, "k_proj") or self._fused(module) for module in self.attention)
-        if not self.attention or not known or not self._agree():
+        supported = all(hasattr(module, "k_proj") or self._fused(module) for module in self.attention)
+        if not self.attention or not supported or not self._agree():
             raise UserError(
                 f"{backbone.name} makes its keys and values in a way that is not known: use a Llama-, GPT-2-, "
                 "GPT-NeoX- or OPT-style model, or a method that caches keys and values."

@@ -204,8 +204,8 @@ class Task(ABC):
 
     def options(self, context: Control) -> Options:
         """The options of a protocol, from the settings and the control."""
-        known = {field.name for field in dataclasses.fields(Options)}
-        return Options(context, **{name: value for name, value in self.config.as_dict().items() if name in known})
+        fields = {field.name for field in dataclasses.fields(Options)}
+        return Options(context, **{name: value for name, value in self.config.as_dict().items() if name in fields})
 
     def worded(self) -> Iterable[tuple[str, Task]]:
         """Every split, with the task in each of the settings that change its prompts."""

@@ -212,9 +212,9 @@ def _loaded(entry: DataSet, root: Path) -> tuple[str, str]:
     from contextlab import registry
 
     problem = ""
-    known: dict[str, Any] = registry.tasks()
+    tasks: dict[str, Any] = registry.tasks()
     for name in entry.tasks:
-        if name not in known:
+        if name not in tasks:
             continue
         task = registry.task(name)
         for split in dict.fromkeys((task.default_split, *task.splits)):

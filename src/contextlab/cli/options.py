@@ -78,7 +78,7 @@ def check_reads(out: Path | None) -> None:
         raise UserError(f"--out is where a command writes, and this one reads: write --from {out}.")
 
 
-def format_of(style: str | None, known: Sequence[str]) -> str:
+def format_of(style: str | None, formats: Sequence[str]) -> str:
     """A format that is known; by default text on a terminal, and otherwise Markdown.
 
     Raises:
@@ -87,7 +87,7 @@ def format_of(style: str | None, known: Sequence[str]) -> str:
     style = style or ("text" if sys.stdout.isatty() else "markdown")
     if style == "terminal":
         raise UserError("The format of a terminal is called text: write --format text.")
-    check_known("format", [style], known)
+    check_known("format", [style], formats)
     return style
 
 

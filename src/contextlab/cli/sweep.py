@@ -111,12 +111,12 @@ def _print_plan(plan: SweepPlan, rows: Sequence[RunStatus], as_json: bool) -> No
     screen = console()
     screen.print(_table(rows, ("TFLOPs", "hours", "GiB"), [_needs(plan, row) for row in rows]))
     left = [row for row in rows if row.state != "stored"]
-    known = [row for row in left if row.run.estimate is not None]
-    share = {row.run.run_id: 1 - row.finished / row.run.examples for row in known}
+    costed = [row for row in left if row.run.estimate is not None]
+    share = {row.run.run_id: 1 - row.finished / row.run.examples for row in costed}
     flops, seconds = (
-        sum(share[row.run.run_id] * getattr(row.run.estimate, name) for row in known) for name in ("flops", "seconds")
+        sum(share[row.run.run_id] * getattr(row.run.estimate, name) for row in costed) for name in ("flops", "seconds")
     )
-    unknown = f", and {len(left) - len(known)} runs without a formula" if len(known) < len(left) else ""
+    unknown = f", and {len(left) - len(costed)} runs without a formula" if len(costed) < len(left) else ""
     machine = plan.machine
     screen.print(
         f"{_sentence(rows)}. Left are {flops / 1e12:.3g} TFLOPs by formula{unknown}: {seconds / 3600:.3g} hours of one "

@@ -233,8 +233,8 @@ def _spread(values: Sequence[float]) -> float:
 
 def _mean(counts: Sequence[int | None]) -> int | None:
     """The mean, rounded; None where a count is missing."""
-    known = [count for count in counts if count is not None]
-    return _whole_mean(known) if len(known) == len(counts) else None
+    present = [count for count in counts if count is not None]
+    return _whole_mean(present) if len(present) == len(counts) else None
 
 
 def _whole_mean(counts: Sequence[int]) -> int:

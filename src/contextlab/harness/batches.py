@@ -161,18 +161,18 @@ def _name(method: AnyMethod) -> str:
 
 def lengths_of(examples: Sequence[Any]) -> list[int]:
     """Characters of all texts of every example."""
-    known: dict[int, int] = {}
-    return [_length(example, known) for example in examples]
+    lengths: dict[int, int] = {}
+    return [_length(example, lengths) for example in examples]
 
 
-def _length(value: Any, known: dict[int, int]) -> int:
+def _length(value: Any, lengths: dict[int, int]) -> int:
     """Characters of the texts in a nest of dataclasses and tuples; examples may share large ones."""
     if isinstance(value, str):
         return len(value)
     if dataclasses.is_dataclass(value):
-        return sum(_length(getattr(value, field.name), known) for field in dataclasses.fields(value))
+        return sum(_length(getattr(value, field.name), lengths) for field in dataclasses.fields(value))
     if not isinstance(value, tuple | list):
         return 0
-    if id(value) not in known:
-        known[id(value)] = sum(_length(item, known) for item in value)
-    return known[id(value)]
+    if id(value) not in lengths:
+        lengths[id(value)] = sum(_length(item, lengths) for item in value)
+    return lengths[id(value)]

@@ -123,19 +123,19 @@ def _dealt(
     names = ", ".join(dict.fromkeys(item.name for item, _ in owners))
     fields = [[field.name for field in dataclasses.fields(kind)] for _, kind in owners]
     for key, value in {**settings, **lengths}.items():
-        having = [owner for owner, known in zip(owners, fields, strict=True) if key in known]
+        having = [owner for owner, keys in zip(owners, fields, strict=True) if key in keys]
         option = f"--{key}" if key in lengths else "--set"
         if not having and key in lengths:
             raise UserError(f"No setting of {names} is called {key}: leave --{key} out.")
         if not having:
-            raise unknown(f"setting of {names}", key, {name for known in fields for name in known})
+            raise unknown(f"setting of {names}", key, {name for keys in fields for name in keys})
         _check_alike(having, key, value, option)
         for item, _ in having:
             _refuse_twice(item, [key], option)
     shared = {**settings, **lengths}
     return [
-        {**item.settings, **{key: value for key, value in shared.items() if key in known}}
-        for (item, _), known in zip(owners, fields, strict=True)
+        {**item.settings, **{key: value for key, value in shared.items() if key in keys}}
+        for (item, _), keys in zip(owners, fields, strict=True)
     ]
 
 

@@ -29,8 +29,8 @@ class Arithmetic:
         """Bytes of the state before the end of every 1,024 tokens; None where that is unknown."""
         ends = [*range(BLOCK_TOKENS, self.length, BLOCK_TOKENS), self.length]
         sizes = [self.formula.state_bytes(max(end - AHEAD, 0)) for end in ends]
-        known = [self.rows * size for size in sizes if size is not None]
-        return known if len(known) == len(sizes) else None
+        totals = [self.rows * size for size in sizes if size is not None]
+        return totals if len(totals) == len(sizes) else None
 
     @property
     def state(self) -> int | None:

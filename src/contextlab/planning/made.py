@@ -63,9 +63,9 @@ def built(named: NamedMethod, backbone: Backbone) -> AnyMethod:
         NotImplementedError: where it computes with weights when it is made.
     """
     fixed = {"weights": "none", "stored_in": "memory"}
-    known = named.config.as_dict()
+    fields = named.config.as_dict()
     fixed = {
-        name: value for name, value in fixed.items() if name in known and (name, known[name]) != ("stored_in", "disk")
+        name: value for name, value in fixed.items() if name in fields and (name, fields[name]) != ("stored_in", "disk")
     }
     try:
         return changed(named, fixed).build(backbone)

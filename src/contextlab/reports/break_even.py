@@ -72,8 +72,8 @@ def line(result: Result, resource: Resource, contexts: int = 1) -> CostLine | No
         resource: FLOPs or seconds.
         contexts: over which the training is spread.
     """
-    known = costs.numbers(result)
-    context, query, training = (known.get(f"{FIELDS[resource]} {phase}") for phase in PHASES)
+    numbers = costs.numbers(result)
+    context, query, training = (numbers.get(f"{FIELDS[resource]} {phase}") for phase in PHASES)
     if context is None or query is None:
         return None
     once = training.value / contexts if training is not None else 0.0
@@ -157,10 +157,10 @@ def _costs(
     many = [Column(f"{field} per question of", f"{count:,}", "cost", f"{count:,}", unit) for count in questions]
     cells: dict[tuple[int, int], Cell] = {}
     for row, (result, per_question) in enumerate(members.values()):
-        known = costs.numbers(result)
-        context = 0.0 if _reads_again(result) else known[f"{field} contextualize"].value
+        numbers = costs.numbers(result)
+        context = 0.0 if _reads_again(result) else numbers[f"{field} contextualize"].value
         values = {0: context, 1: per_question.question}
-        values |= {n: known[fixed[n].name].value for n in (2, 3) if fixed[n].name in known}
+        values |= {n: numbers[fixed[n].name].value for n in (2, 3) if fixed[n].name in numbers}
         values |= {n: per_question.each(count) for n, count in enumerate(questions, start=len(fixed))}
         noisy = resource == "seconds" and costs.disturbed(result)
         cells |= {

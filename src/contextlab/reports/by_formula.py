@@ -63,9 +63,9 @@ def _table(members: dict[str, Result], about: str) -> Table:
             Column(heading, "difference", "difference", "difference", "%"),
         ]
         for row, result in enumerate(members.values()):
-            known = costs.numbers(result)
+            numbers = costs.numbers(result)
             share = questions_of(result) if name == QUERY else 1.0
-            both = (known.get(cost) for cost in (name, f"{name} by formula"))
+            both = (numbers.get(cost) for cost in (name, f"{name} by formula"))
             measured, formula = (cost and Cell(cost.value / share) for cost in both)
             cells |= {(row, first + n): cost for n, cost in enumerate((measured, formula)) if cost is not None}
             if measured is not None and formula is not None and (measured.value == formula.value or formula.value):

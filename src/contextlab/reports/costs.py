@@ -80,10 +80,10 @@ def selected(words: Sequence[str]) -> list[CostColumn]:
     Raises:
         UserError: for an unknown word.
     """
-    known = {"none", *(group for cost in CATALOGUE for group in cost.groups)}
+    groups = {"none", *(group for cost in CATALOGUE for group in cost.groups)}
     for word in words:
-        if word not in known:
-            raise unknown("cost", word, known)
+        if word not in groups:
+            raise unknown("cost", word, groups)
     return [cost for cost in CATALOGUE if set(cost.groups) & set(words)]
 
 

@@ -205,8 +205,8 @@ def _of(*names: str, scale: float) -> Callable[[Result], float | None]:
     """The sum of costs of a result; None where it has none of them."""
 
     def total(result: Result) -> float | None:
-        known = numbers(result)
-        values = [known[name].value for name in names if name in known]
+        costs = numbers(result)
+        values = [costs[name].value for name in names if name in costs]
         return sum(values) * scale if values else None
 
     return total

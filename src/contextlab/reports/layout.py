@@ -82,8 +82,8 @@ class TableLayout:
             measures: of the tasks in the group.
             available: all metrics of their results.
         """
-        known = dict.fromkeys(available)
+        metrics = dict.fromkeys(available)
         if ALL in self.metrics:
-            return list(known)
+            return list(metrics)
         names = self.metrics or tuple(measures)
-        return [name for name in dict.fromkeys(names) if name in known]
+        return [name for name in dict.fromkeys(names) if name in metrics]

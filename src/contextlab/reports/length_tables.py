@@ -135,8 +135,8 @@ def _score(run: Result, *, halved: bool) -> Cell:
 
 def _flops(run: Result) -> float | None:
     """FLOPs of one question."""
-    known = costs.numbers(run).get("TFLOPs query")
-    return None if known is None else known.value * costs.TERA / questions_of(run)
+    cost = costs.numbers(run).get("TFLOPs query")
+    return None if cost is None else cost.value * costs.TERA / questions_of(run)
 
 
 def _of_row(row: LengthRow, threshold: float | None) -> Iterator[dict[str, object]]:

@@ -73,10 +73,10 @@ def marks(values: Sequence[float], *, higher: bool, pvalue: Callable[[int, int],
     """
     pairs = list(itertools.combinations(range(len(values)), 2))
     pvalues = [pvalue(*pair) for pair in pairs]
-    known = [p for p in pvalues if p is not None]
-    if not pairs or len(known) < len(pvalues):
+    computed = [p for p in pvalues if p is not None]
+    if not pairs or len(computed) < len(pvalues):
         return {}
-    corrected = dict(zip(map(frozenset, pairs), holm(known), strict=True))
+    corrected = dict(zip(map(frozenset, pairs), holm(computed), strict=True))
     ranked = sorted(range(len(values)), key=lambda number: -values[number] if higher else values[number])
     first, second, rest = ranked[0], ranked[1], ranked[2:]
 

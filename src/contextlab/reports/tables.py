@@ -66,10 +66,10 @@ class _Builder:
         self.controls = Controls(self.sources) if layout.controls else None
         self.entries = self.controls.own if self.controls is not None else self.sources
         marked = {entry.words["method"] for entry in self.entries}
-        known = marked | set(map(unmarked, marked)) | {name for entry in self.entries for name in other_names(entry)}
-        several = layout.baseline if is_pattern(layout.baseline or "") and layout.baseline not in known else None
-        check_known("method in these results", [layout.baseline] if layout.baseline and not several else [], known)
-        check_known("method in these results", layout.twins if layout.twins != ENDS else [], known)
+        methods = marked | set(map(unmarked, marked)) | {name for entry in self.entries for name in other_names(entry)}
+        several = layout.baseline if is_pattern(layout.baseline or "") and layout.baseline not in methods else None
+        check_known("method in these results", [layout.baseline] if layout.baseline and not several else [], methods)
+        check_known("method in these results", layout.twins if layout.twins != ENDS else [], methods)
         self.peers = peers(self.entries)
         self._check_twins()
         self.parts_of = PartsOf()
@@ -203,10 +203,10 @@ class _Builder:
             return None
         window, full = (self.peers[entry.examples][name] for name in names)
         shares = [share(low, own, high, self.parts_of) for low, own, high in of_common_seeds(window, entry, full)]
-        known = [cell for cell in shares if cell is not None]
-        if not known or len(known) < len(shares):
+        cells = [cell for cell in shares if cell is not None]
+        if not cells or len(cells) < len(shares):
             return None
-        return _mean([Cell(cell.value, cell.low, cell.high) for cell in known])
+        return _mean([Cell(cell.value, cell.low, cell.high) for cell in cells])
 
     def _ends(self, entry: TableRow) -> tuple[str, str] | None:
         """The methods whose shares are 0 and 1, which have learned if the entry has; unnamed ones never have."""

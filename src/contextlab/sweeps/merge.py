@@ -41,11 +41,11 @@ def merge(place: Place, run: SweepRun, shards: Sequence[Shard]) -> bool:
         owed = unmeasured([line for line in every if line.id not in measured], 0)
         mixed = len({line.recounted for line in every}) > 1
         if not owed and not mixed:
-            known = [result for result in (stored.summary, *results) if result is not None]
+            summaries = [result for result in (stored.summary, *results) if result is not None]
             about = results[0].provenance.model_copy(update={"started": stored.manifest.provenance.started})
             first = sorted((line for line in every if line.index < run.examples), key=lambda line: line.index)
             base = results[0].model_copy(update={"provenance": about})
-            stored.finish(summarised(base, _protocol(run), first, _highest(known, len(measured))))
+            stored.finish(summarised(base, _protocol(run), first, _highest(summaries, len(measured))))
     place.give(run.run_id)
     return not owed and not mixed
 

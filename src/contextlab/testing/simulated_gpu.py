@@ -204,8 +204,8 @@ class SimulatedGPU:
         follow = bool(inputs) and self._counting and kwargs.get("device") is None
         if any(map(self.holds, inputs)) if follow else self._on_device:
             with torch._C.DisableTorchFunction():
-                known = {id(x.untyped_storage()) for x in inputs}
-                self._placed([x for x in tensors_in(result) if id(x.untyped_storage()) not in known])
+                storages = {id(x.untyped_storage()) for x in inputs}
+                self._placed([x for x in tensors_in(result) if id(x.untyped_storage()) not in storages])
 
     def _count(self, op: Any, name: str, args: tuple[Any, ...], inputs: list[Tensor]) -> None:
         held = [x for x in inputs if self.holds(x)]

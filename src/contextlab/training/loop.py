@@ -230,8 +230,8 @@ class Trainer:
         held = [parameter for parameter in self.parameters if parameter.grad is not None or self.processes.count > 1]
         for parameter in held:
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        known = [weight.grad for weight in held if weight.grad is not None]
-        sums, *gradients = self.processes.add([sums, *known])
+        own_grads = [weight.grad for weight in held if weight.grad is not None]
+        sums, *gradients = self.processes.add([sums, *own_grads])
         loss, nats, tokens = sums.tolist()
         for parameter, gradient in zip(held, gradients, strict=True):
             parameter.grad = gradient.mul_(self._scale / tokens)

@@ -53,8 +53,8 @@ def factors(rates: str, names: Sequence[str]) -> list[float]:
     for pattern, factor in reversed(_pairs(rates)):
         fitting = fnmatch.filter(names, pattern)
         if not fitting:
-            known = short(", ".join(names))
-            raise UserError(f"No learned parameter fits '{short(pattern)}' of rates={short(rates)}: there are {known}.")
+            valid = short(", ".join(names))
+            raise UserError(f"No learned parameter fits '{short(pattern)}' of rates={short(rates)}: there are {valid}.")
         of_names.update(dict.fromkeys(fitting, factor))
     return list(of_names.values())
 

@@ -226,13 +226,13 @@ class _Run:
         written = records.read(self.out / cards.CARD)
         if written is None:
             return None
-        known, weights = cards.read(self.out / cards.CARD), self.out / cards.FILE
+        own_card, weights = cards.read(self.out / cards.CARD), self.out / cards.FILE
         training = written.get("training")
         enough = isinstance(training, dict) and (
             training.get("tokens", 0) >= self.settings.tokens
             or (written.get("stopped") is not None and training.get("patience") == self.settings.patience)
         )
-        whole = weights.is_file() and files.sha256(weights) == known.weights.sha256
+        whole = weights.is_file() and files.sha256(weights) == own_card.weights.sha256
         return written if enough and whole and records.ended(self.out / CURVE, written) else None
 
     def _train(self, stop: threading.Event) -> None:
@@ -277,15 +277,15 @@ class _Run:
         """Whether any of the processes wishes it: all of them do the same."""
         return [bool(sum_) for sum_ in self.processes.add([torch.tensor(wishes, dtype=torch.float64)])[0].tolist()]
 
-    def _validate(self, known: CurveLine | None = None) -> None:
+    def _validate(self, start: CurveLine | None = None) -> None:
         if not self.processes.first:
             return
-        if known is None:
+        if start is None:
             device = self.method.backbone.device
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 validation = self.validator()
         else:
-            validation = Validation(**{name: value for name, value in known.items() if name != "tokens"})
+            validation = Validation(**{name: value for name, value in start.items() if name != "tokens"})
             self.validator.references = validation.window, validation.full
         line = {"tokens": self.trainer.progress.tokens, "validation": validation.line()}
         self.validations.append(line)

@@ -106,24 +106,24 @@ def load(name: str, part: str, data: Path | None) -> Texts:
     Raises:
         UserError: when the set has no such part or no generated sample, or a file is missing or broken.
     """
-    known = SETS[name]
-    tested = known.test if part == "test" else known.dev
+    text_set = SETS[name]
+    tested = text_set.test if part == "test" else text_set.dev
     if part == "dev" and tested is None:
         raise UserError(f"icl {name} has no dev texts: leave part=dev out.")
-    files = [known.train] if tested is None else [known.train, tested]
+    files = [text_set.train] if tested is None else [text_set.train, tested]
     locations = [locate("icl", file, data) for file in files]
     paths = [location.path for location in locations if location.path is not None]
     if len(paths) < len(files):
         return _sample(name)
     # Some of the sets, MR and Subj among them, are in Latin-1.
-    parsed = [rows(path, known.parse, known.classes, "latin-1") for path in paths]
+    parsed = [rows(path, text_set.parse, text_set.classes, "latin-1") for path in paths]
     sha256 = hashlib.sha256("\n".join(digest for _, digest in parsed).encode()).hexdigest()
     parts = [part for part, _ in parsed]
-    train, test = parts if len(parts) == 2 else _first_of_each_class(parts[0], known.classes)
+    train, test = parts if len(parts) == 2 else _first_of_each_class(parts[0], text_set.classes)
     if not test:
         raise UserError(f"{paths[0]} holds no two examples of a class: replace the file with an intact copy.")
     part_of = "training and test lines both cut from upstream's test set" if name == "agnews" else "every second line"
-    note = source_note((known.title, f"{known.title}, {part_of}"), files, paths, len(train))
+    note = source_note((text_set.title, f"{text_set.title}, {part_of}"), files, paths, len(train))
     return Texts(_numbered("train", train), _numbered(part, test), locations[0].source, sha256, note)
 
 

@@ -35,7 +35,7 @@ class LabelSet:
         dataset: its entry in the catalogue.
         folder: of its files, in the data folder.
         files: that are read.
-        known: the note on its verified part.
+        verified_note: the note on its verified part.
         parts: reads the files.
     """
 
@@ -44,7 +44,7 @@ class LabelSet:
     dataset: str
     folder: str
     files: tuple[str, ...]
-    known: str
+    verified_note: str
     parts: Callable[[Sequence[Path]], Parts]
 
 
@@ -65,35 +65,35 @@ def load(name: str, data: Path | None) -> LabelTexts:
     Raises:
         UserError: when a file is missing or broken, or a label has no demonstration.
     """
-    known = SETS[name]
-    locations = [locate(known.folder, file, data) for file in known.files]
+    label_set = SETS[name]
+    locations = [locate(label_set.folder, file, data) for file in label_set.files]
     paths = [location.path for location in locations if location.path is not None]
     if len(paths) < len(locations):
-        return _sample(known)
-    train, tested = known.parts(paths)
+        return _sample(label_set)
+    train, tested = label_set.parts(paths)
     unknown = {label for _, label in tested} - {label for _, label in train}
     if unknown or not tested:
         what = f"no demonstration of '{min(unknown)}'" if unknown else "no text to classify"
         raise UserError(f"{paths[0]} holds {what}: replace the file with an intact copy.")
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
     sha256 = digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    return LabelTexts(train, tested, locations[0].source, sha256, _note(known, paths, len(train)))
+    return LabelTexts(train, tested, locations[0].source, sha256, _note(label_set, paths, len(train)))
 
 
-def _note(known: LabelSet, paths: Sequence[Path], texts: int) -> str:
-    if all(proofs.published(known.dataset, path) for path in paths):
-        return f"real: {known.title}"
-    items = [proofs.file_item(file, path) for file, path in zip(known.files, paths, strict=True)]
+def _note(label_set: LabelSet, paths: Sequence[Path], texts: int) -> str:
+    if all(proofs.published(label_set.dataset, path) for path in paths):
+        return f"real: {label_set.title}"
+    items = [proofs.file_item(file, path) for file, path in zip(label_set.files, paths, strict=True)]
     # The files of TREC are also those of `icl`.
-    if proofs.verified(known.folder, items):
-        return known.known
-    return proofs.unverified(known.title, texts, "training text")
+    if proofs.verified(label_set.folder, items):
+        return label_set.verified_note
+    return proofs.unverified(label_set.title, texts, "training text")
 
 
-def _sample(known: LabelSet) -> LabelTexts:
+def _sample(label_set: LabelSet) -> LabelTexts:
     train, tested = many_labelled()
     digest = hashlib.sha256(repr((train, tested)).encode()).hexdigest()
-    return LabelTexts(train, tested, "sample", digest, f"generated sample, not {known.title}")
+    return LabelTexts(train, tested, "sample", digest, f"generated sample, not {label_set.title}")
 
 
 def _trec(paths: Sequence[Path]) -> Parts:

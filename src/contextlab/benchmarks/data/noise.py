@@ -177,9 +177,9 @@ def _story(index: int) -> str:
 
 def _folder(name: str, data: Path | None) -> Path | None:
     """The folder of the books of a name; None where `auto` finds none."""
-    known = "pg19" if name == "auto" else name
+    dataset = "pg19" if name == "auto" else name
     try:
-        path = sources.locate_folder(known, FOLDERS[known], data).path
+        path = sources.locate_folder(dataset, FOLDERS[dataset], data).path
     except UserError:
         if name == "auto":
             return None

@@ -106,8 +106,8 @@ class SuiteTable:
 def suite(name: str) -> SuiteTable:
     """The suite that a table of the package describes."""
     content = tomllib.loads((resources.files(__package__) / "suite_tables" / f"{name}.toml").read_text("utf-8"))
-    known = {field.name for field in dataclasses.fields(SuiteTask)}
-    common = {key: value for key, value in content.items() if key in known}
+    fields = {field.name for field in dataclasses.fields(SuiteTask)}
+    common = {key: value for key, value in content.items() if key in fields}
     tasks = {key: _task(key, common | row) for key, row in content["tasks"].items()}
     groups = {"all": tuple(tasks)} if len(tasks) > 1 and content.get("together") else {}
     for suffix, names in content.get("variants", {}).items():

@@ -262,13 +262,13 @@ def change_pvalue(estimate: Estimate, square: float, differing: float) -> float 
 
 def _with_two_pairs(estimate: Estimate, square: float, differing: float) -> tuple[float, float]:
     """The difference with two more pairs that differ in opposite directions, and its standard error."""
-    known = 1.0 if differing > 0.5 else 4 * differing * (1 - differing)
-    pairs = _trials(estimate, max(square - estimate.value**2, 0.0), known) + 2
+    share = 1.0 if differing > 0.5 else 4 * differing * (1 - differing)
+    pairs = _trials(estimate, max(square - estimate.value**2, 0.0), share) + 2
     centre = estimate.value * (pairs - 2) / pairs
     return centre, math.sqrt(((square * (pairs - 2) + 2) / pairs - centre**2) / pairs)
 
 
-def _trials(estimate: Estimate, spread: float, known: float) -> float:
+def _trials(estimate: Estimate, spread: float, share: float) -> float:
     """The effective number of independent trials.
 
     It follows from the intra-class correlation. To estimate this, one cluster of equal observations is added to the
@@ -278,14 +278,14 @@ def _trials(estimate: Estimate, spread: float, known: float) -> float:
     Args:
         estimate: the estimated mean.
         spread: variance of one trial.
-        known: share of the clusters with information on the correlation.
+        share: of the clusters with information on the correlation.
     """
     count, clusters, size = len(estimate.changes_G), estimate.clusters, max(estimate.size, estimate.clusters)
     variance = estimate.variance * (count - 1) / count
     correlation = 0.0
     if size > clusters and spread > 0:
         correlation = min(max((size * variance / spread - 1) / (size / clusters - 1), 0.0), 1.0)
-    informed = known * clusters
+    informed = share * clusters
     correlation = (informed * correlation + 1) / (informed + 1)
     trials = size / (1 + correlation * (size / clusters - 1))
     return min(trials, spread / variance) if variance > 0 < spread else trials

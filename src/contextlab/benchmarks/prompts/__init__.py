@@ -35,8 +35,8 @@ def prompt(name: str) -> str:
     try:
         return (folder / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
     except OSError:
-        known = sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
-        raise unknown("prompt", name, known) from None
+        names = sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
+        raise unknown("prompt", name, names) from None
 
 
 @functools.cache

@@ -58,7 +58,7 @@ class ICL(Task):
     """What is the class of a text, after 0 to 2,000 demonstrations?"""
 
     name: ClassVar[str] = "icl"
-    splits: ClassVar[dict[str, str]] = {name: f"{known.title}: {known.about}" for name, known in SETS.items()}
+    splits: ClassVar[dict[str, str]] = {name: f"{text_set.title}: {text_set.about}" for name, text_set in SETS.items()}
     default_split: ClassVar[str] = "sst2"
     Config = ICLConfig
     config: ICLConfig

@@ -70,7 +70,7 @@ class ManyLabel(SizedTask):
     """What is the number of the label of a text, after demonstrations of 6 to 151 labels?"""
 
     name: ClassVar[str] = "many-label"
-    splits: ClassVar[dict[str, str]] = {name: f"{known.title}: {known.labels} labels" for name, known in SETS.items()}
+    splits: ClassVar[dict[str, str]] = {name: f"{texts.title}: {texts.labels} labels" for name, texts in SETS.items()}
     default_split: ClassVar[str] = "banking77"
     Config = ManyLabelConfig
     config: ManyLabelConfig

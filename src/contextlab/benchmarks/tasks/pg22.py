@@ -84,8 +84,8 @@ def _books(path: Path) -> list[dict[str, Any]]:
 
 def _note(chosen: list[dict[str, Any]], books: list[dict[str, Any]], folder: Path) -> str:
     """The note: compares the list of books with the manifest, or the books with verified ones."""
-    known = proofs.verified("pg22", [proofs.item(book["id"], book["sha256_txt"]) for book in chosen])
-    if known or pg22_build.lists(folder, books):
+    verified = proofs.verified("pg22", [proofs.item(book["id"], book["sha256_txt"]) for book in chosen])
+    if verified or pg22_build.lists(folder, books):
         return "real: Project Gutenberg books released 2020-2022, drawn by the LongMem paper's rule, not its list"
     return proofs.unverified("PG-22", len(chosen), "book")
 

@@ -42,9 +42,9 @@ class SQuAD(Task):
         if location.path is None:
             return sample_dataset(grouped(sample_documents(SAMPLE_SEED), split), "SQuAD")
         content, sha256 = json_file(location.path)
-        known = articles(content, str(location.path))
-        readings = grouped([document for article in known for document in article], split)
-        return Dataset(readings, location.source, sha256, note(known, location.path))
+        by_article = articles(content, str(location.path))
+        readings = grouped([document for article in by_article for document in article], split)
+        return Dataset(readings, location.source, sha256, note(by_article, location.path))
 
     def protocol(self, split: str, context: Control = "own") -> QuestionProtocol:
         """Greedy answers of at most 20 tokens, or reference answers; `tokens` keeps the end of a text."""
@@ -54,13 +54,13 @@ class SQuAD(Task):
         return answers_of_documents(self.options(context), self.config.answer, wording=self.config.prompt)
 
 
-def note(known: Sequence[Sequence[Passage]], path: Path) -> str:
+def note(by_article: Sequence[Sequence[Passage]], path: Path) -> str:
     """The description of the articles of a file, for tables."""
     if proofs.published("squad", path):
         return "real: the SQuAD v1.1 development set"
     items = [
         proofs.item(document.text, question.id, question.text, *question.answers)
-        for article in known
+        for article in by_article
         for document in article
         for question in document.questions
     ]

@@ -89,10 +89,10 @@ def questions(task: str, split: str | None = None, ending: str = "", data: str |
         ending: text that is added to the split's name.
         data: folder of data sets.
     """
-    known, name = registry.task_and_split(task, split)
-    name = known.check_split(name + ending)
+    benchmark, name = registry.task_and_split(task, split)
+    name = benchmark.check_split(name + ending)
     # With the folders of files, which labels leave out.
-    protocol = _protocol(task, split := grammar.spelled_split(name, known.config.changed()))
+    protocol = _protocol(task, split := grammar.spelled_split(name, benchmark.config.changed()))
     docs = [
         {
             "id": question.id,
@@ -103,7 +103,7 @@ def questions(task: str, split: str | None = None, ending: str = "", data: str |
             "task": task,
             "split": split,
         }
-        for reading in known.load(name, Path(data) if data else None).examples
+        for reading in benchmark.load(name, Path(data) if data else None).examples
         for question in reading.questions
     ]
     return {"test": Dataset.from_list(docs)}
@@ -119,8 +119,8 @@ def compare(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
 
 @functools.cache
 def _protocol(task: str, split: str) -> QuestionProtocol:
-    known, name = registry.task_and_split(task, split)
-    protocol = known.protocol(name)
+    benchmark, name = registry.task_and_split(task, split)
+    protocol = benchmark.protocol(name)
     assert isinstance(protocol, QuestionProtocol)
     return protocol
 
@@ -134,8 +134,8 @@ def choices(task: str, split: str, data: str | None = None, **_: Any) -> Docs:
 
 def documents(task: str, split: str | None = None, data: str | None = None, **_: Any) -> Docs:
     """The texts of a perplexity task."""
-    known, name = registry.task_and_split(task, split)
-    examples = known.load(name, Path(data) if data else None).examples
+    benchmark, name = registry.task_and_split(task, split)
+    examples = benchmark.load(name, Path(data) if data else None).examples
     return {"test": Dataset.from_list([{"id": example.id, "text": example.text} for example in examples])}
 
 

@@ -161,11 +161,11 @@ def made(config: PressConfig, outer: str | None, inner: str) -> Any:
         raise UserError(f"This version of kvpress has no {config.name}: install kvpress 0.5.5.")
     defaults = [_defaults(kind) for kind in kinds]
     for option in config.options:
-        if not any(option in known for known in defaults):
-            raise unknown(f"option of {config.name}", option, {name for known in defaults for name in known})
+        if not any(option in parameters for parameters in defaults):
+            raise unknown(f"option of {config.name}", option, {name for parameters in defaults for name in parameters})
     options = [
-        {name: _checked(name, config.options[name], known[name]) for name in known if name in config.options}
-        for known in defaults
+        {name: _checked(name, config.options[name], parameters[name]) for name in parameters if name in config.options}
+        for parameters in defaults
     ]
     if inner == "Random":
         options[0].setdefault("seed", 0)

@@ -117,8 +117,8 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 def _is_fact(name: str, value: Any, *, alone: bool) -> bool:
     # Perplexity tasks store their nats as one number, which is a fact, and choices as a list, which is an item.
-    known = name in KNOWN and not (alone and name == "nats")
-    return not known and isinstance(value, str | int | float)
+    elsewhere = name in KNOWN and not (alone and name == "nats")
+    return not elsewhere and isinstance(value, str | int | float)
 
 
 def _rounded(value: Any) -> Any:

@@ -111,8 +111,8 @@ def _total(number: Callable[[PhaseCost], float | None], *phases: Phase) -> Calla
     def read(result: Result) -> float | None:
         costs = result.cost.phases()
         values = [number(cost) for phase, cost in costs.items() if not phases or phase in phases]
-        known = [value for value in values if value is not None]
-        return float(sum(known)) if known and len(known) == len(values) else None
+        counted = [value for value in values if value is not None]
+        return float(sum(counted)) if counted and len(counted) == len(values) else None
 
     return read
 
@@ -141,8 +141,8 @@ def _speed(result: Result) -> float | None:
 
 def _peak(result: Result) -> float | None:
     peaks = [cost.peak_bytes for cost in result.cost.phases().values()]
-    known = [peak for peak in peaks if peak is not None]
-    return max(known) / MEBI if known and len(known) == len(peaks) else None
+    measured = [peak for peak in peaks if peak is not None]
+    return max(measured) / MEBI if measured and len(measured) == len(peaks) else None
 
 
 COSTS: dict[str, Callable[[Result], float | None]] = {

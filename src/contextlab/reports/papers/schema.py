@@ -199,7 +199,7 @@ class PaperEntry(_Part):
 
     def unit(self, column: str) -> str:
         """The unit of a column; empty for one that the paper does not have, whose name has its unit."""
-        return next((known.unit for known in self.columns if known.name == column), "")
+        return next((printed.unit for printed in self.columns if printed.name == column), "")
 
     def baseline(self, row: str) -> str | None:
         """The row that a row is compared with: the last baseline above it."""
@@ -346,13 +346,13 @@ def find(name: str) -> list[tuple[Paper, PaperEntry]]:
     Raises:
         UserError: for an unknown name, with the most similar one.
     """
-    known = {f"{paper.name}/{entry.name}": (paper, entry) for paper in papers().values() for entry in paper.entry}
+    entries = {f"{paper.name}/{entry.name}": (paper, entry) for paper in papers().values() for entry in paper.entry}
     if name in papers():
-        return [pair for key, pair in known.items() if key.startswith(f"{name}/")]
-    if name in known:
-        return [known[name]]
+        return [pair for key, pair in entries.items() if key.startswith(f"{name}/")]
+    if name in entries:
+        return [entries[name]]
     paper, slash, entry = name.partition("/")
     if slash and paper in papers():
         # All entries of a paper are few enough to be listed.
         raise unknown(f"entry of {paper}", entry, [listed.name for listed in papers()[paper].entry])
-    raise unknown("paper or entry", name, known if slash else papers())
+    raise unknown("paper or entry", name, entries if slash else papers())

@@ -59,7 +59,7 @@ def _training(name: str, field: str, _: Path | None) -> str:
 def _of_backbone(name: str, field: str, _: Path | None) -> str:
     backbone = _backbone(name)
     settings = backbone.model.config
-    known: Mapping[str, Any] = {
+    fields: Mapping[str, Any] = {
         "parameters": f"{sum(weight.numel() for weight in backbone.model.parameters()) / 1e6:.0f}M",
         "layers": backbone.layers,
         "heads": settings.num_attention_heads,
@@ -69,7 +69,7 @@ def _of_backbone(name: str, field: str, _: Path | None) -> str:
         "positions": backbone.max_positions,
         "type": str(backbone.model.dtype).removeprefix("torch."),
     }
-    return _shown(known[field])
+    return _shown(fields[field])
 
 
 def _of_data(name: str, field: str, data: Path | None) -> str:

@@ -61,14 +61,14 @@ def training(folders: Iterable[Path], options: PictureOptions) -> Picture:
     Raises:
         UserError: as `trainings`.
     """
-    known = trainings(folders)
-    labels = _labels(known, options.names)
-    last = [curve.validations[-1][1]["loss"] if curve.validations else math.inf for curve in known]
-    order = sorted(range(len(known)), key=last.__getitem__)
-    best = [(labels[n], known[n].method or labels[n]) for n in order]
+    curves = trainings(folders)
+    labels = _labels(curves, options.names)
+    last = [curve.validations[-1][1]["loss"] if curve.validations else math.inf for curve in curves]
+    order = sorted(range(len(curves)), key=last.__getitem__)
+    best = [(labels[n], curves[n].method or labels[n]) for n in order]
     chosen = set(named(best, options))
     losses, held_back, gains = [], [], []
-    for label, course in zip(labels, known, strict=True):
+    for label, course in zip(labels, curves, strict=True):
         about: dict[str, Any] = {"form": course.label, "line": True, "quiet": label not in chosen}
         if course.losses:
             x, y = zip(*_averaged(course.losses), strict=True)
@@ -95,19 +95,19 @@ def training(folders: Iterable[Path], options: PictureOptions) -> Picture:
     ]
     grey = [label for label in labels if label not in chosen]
     sentences = [
-        f"Losses of {len(known)} training{'s' * (len(known) > 1)} in nats per token, on the corpus and on held-back "
+        f"Losses of {len(curves)} training{'s' * (len(curves) > 1)} in nats per token, on the corpus and on held-back "
         "documents after their own history",
         "The content gain is how much worse another document's history is",
     ]
     meaning = "bars: one standard error, as the runs have stored it" if any(gain.intervals for gain in gains) else ""
-    caption = picture.caption(sentences, [meaning, picture.grey_of(grey)], LeftOut(len(known)))
+    caption = picture.caption(sentences, [meaning, picture.grey_of(grey)], LeftOut(len(curves)))
     return Picture(tuple(panels), caption, f"Grey: {'; '.join(grey)}." if grey else "")
 
 
-def _labels(known: Sequence[Training], names: Names) -> list[str]:
+def _labels(curves: Sequence[Training], names: Names) -> list[str]:
     """Short labels, numbered where several trainings have the same."""
-    short = unique_titles((curve.label for curve in known), names)
-    labels = [short[curve.label] for curve in known]
+    short = unique_titles((curve.label for curve in curves), names)
+    labels = [short[curve.label] for curve in curves]
     return [
         f"{text} #{labels[: n + 1].count(text)}" if labels.count(text) > 1 else text for n, text in enumerate(labels)
     ]

@@ -35,16 +35,16 @@ def effective_length(results: Sequence[Result], options: PictureOptions, left_ou
             "'benchmark=...'."
         )
     ((task, rows),) = tasks.items()
-    known = {row.words["method"]: row for row in rows if row.base > 0}
-    if not known:
+    lines = {row.words["method"]: row for row in rows if row.base > 0}
+    if not lines:
         raise UserError(f"Every score on {task} is 0 at the shortest length, and has no share: choose another task.")
-    frame = frame_of([run for row in known.values() for run in row.runs.values()])
+    frame = frame_of([run for row in lines.values() for run in row.runs.values()])
     check_one(frame, SAME, "Effective lengths are drawn for")
-    labels = unique_titles(known, options.names)
-    last = {method: (row.first.method, row.scores[row.lengths[-1]] / row.base) for method, row in known.items()}
+    labels = unique_titles(lines, options.names)
+    last = {method: (row.first.method, row.scores[row.lengths[-1]] / row.base) for method, row in lines.items()}
     chosen = named(ranked(last, higher=True), options)
-    lengths = sorted({length for row in known.values() for length in row.lengths})
-    series = tuple(_series(row, labels[method], lengths, quiet=method not in chosen) for method, row in known.items())
+    lengths = sorted({length for row in lines.values() for length in row.lengths})
+    series = tuple(_series(row, labels[method], lengths, quiet=method not in chosen) for method, row in lines.items())
     share = f"share of the {metric_label(rows[0].first.measure.name, None, None, options.names)} at the shortest length"
     ticks = tuple((float(place), name_of(length)) for place, length in enumerate(lengths))
     level = Guide("", "level", (), (SHARE,))

@@ -58,13 +58,13 @@ def _texts(panel: Panel) -> dict[str, str]:
 
 def _at_ends(made: Figure, axis: Axes, texts: Mapping[str, str], looks: Mapping[str, style.Look]) -> None:
     """One column on the right, with a line from the end of each series to its marker and name."""
-    known = {label: line for label, line in _lines(axis).items() if label in texts}
-    ends = [_inches(made, axis, *_way(line)[-1]) for line in known.values()]
-    heights = [_size(made, texts[label])[1] + BETWEEN for label in known]
+    lines = {label: line for label, line in _lines(axis).items() if label in texts}
+    ends = [_inches(made, axis, *_way(line)[-1]) for line in lines.values()]
+    heights = [_size(made, texts[label])[1] + BETWEEN for label in lines]
     box = _box(made, axis)
     middles = within(spread([y for _, y in ends], heights), heights, box.low - 0.35, made.get_size_inches()[1])
     left = box.right + GAP
-    for (label, line), (x, y), middle in zip(known.items(), ends, middles, strict=True):
+    for (label, line), (x, y), middle in zip(lines.items(), ends, middles, strict=True):
         _draw_line(made, (x, left + MARK / 2), (y, middle))
         mark: dict[str, Any] = marker_of(looks[label]) | {"linestyle": "", "transform": made.dpi_scale_trans}
         _add(made, [left + MARK / 2], [middle], **mark, markersize=line.get_markersize())
@@ -72,15 +72,15 @@ def _at_ends(made: Figure, axis: Axes, texts: Mapping[str, str], looks: Mapping[
 
 
 def _beside_points(made: Figure, axis: Axes, texts: Mapping[str, str]) -> None:
-    known = {label: line for label, line in _lines(axis).items() if label in texts}
-    points = [_inches(made, axis, *_way(line)[0]) for line in known.values()]
+    lines = {label: line for label, line in _lines(axis).items() if label in texts}
+    points = [_inches(made, axis, *_way(line)[0]) for line in lines.values()]
     half = 0.5 * style.POINTS / 72 * 0.75
     marks = [Box(x - half, y - half, x + half, y + half) for x, y in points]
-    sizes = [(w, h + BETWEEN) for w, h in (_size(made, texts[label]) for label in known)]
+    sizes = [(w, h + BETWEEN) for w, h in (_size(made, texts[label]) for label in lines)]
     edges = _box(made, axis)
     room = Box(edges.left + BETWEEN, edges.low + BETWEEN, edges.right, edges.high)
     boxes = beside(points, sizes, marks, _bars(made, axis), room)
-    for label, (x, y), box in zip(known, points, boxes, strict=True):
+    for label, (x, y), box in zip(lines, points, boxes, strict=True):
         end_x, end_y = box.nearest(x, y)
         if math.hypot(end_x - x, end_y - y) > FAR:
             _draw_line(made, (x, end_x), (y, end_y))

@@ -110,15 +110,15 @@ def controls(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut
     name = str(rows["metric"].iloc[0])
     sign = -1.0 if higher_is_better(frame, name) is False else 1.0
     gains = {context: _gains(by, context) for context in CONTROLS}
-    known = {context: of_methods for context, of_methods in gains.items() if of_methods}
-    if not known:
+    by_control = {context: of_methods for context, of_methods in gains.items() if of_methods}
+    if not by_control:
         raise UserError(NO_CONTROL)
-    order = {method: sign * gain.value for of_methods in known.values() for method, gain in of_methods.items()}
+    order = {method: sign * gain.value for of_methods in by_control.values() for method, gain in of_methods.items()}
     methods = sorted(order, key=lambda method: -order[method])
-    series = tuple(_gain_series(context, of_methods, methods, sign) for context, of_methods in known.items())
+    series = tuple(_gain_series(context, of_methods, methods, sign) for context, of_methods in by_control.items())
     labels = unique_titles(methods, options.names)
     ticks = tuple((float(-n), labels[method]) for n, method in enumerate(methods))
-    beyond = " and ".join(CONTROLS[context] for context in known)
+    beyond = " and ".join(CONTROLS[context] for context in by_control)
     text = metric_label(name, None, names=options.names)
     axes = (Axis(f"gain in {text} beyond {beyond}"), Axis("", ticks=ticks))
     drawn = rows[rows["method"].isin(methods)]

@@ -179,9 +179,9 @@ def bars_of(rows: pandas.DataFrame, intervals: bool, paired: bool) -> str:
     """The meaning of the bars; empty without bars."""
     if not intervals:
         return ""
-    known = [clusters_of(row) for row in runs_of(rows.drop_duplicates(["task", "examples"]))]
-    counts = sorted({count for count, _ in known if count})
-    over = f" over {_range(counts)} {known[0][1]}" if counts else ""
+    clusters = [clusters_of(row) for row in runs_of(rows.drop_duplicates(["task", "examples"]))]
+    counts = sorted({count for count, _ in clusters if count})
+    over = f" over {_range(counts)} {clusters[0][1]}" if counts else ""
     return f"bars: {INTERVALS}{' of paired differences' if paired else ''}{over}"
 
 

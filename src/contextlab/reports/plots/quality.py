@@ -50,9 +50,9 @@ def pareto(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) 
     check_costs_alike(frame, x, "Quality against cost is drawn for")
     rows, left_out = measured(frame, options.metric, left_out)
     name = _one_metric(rows)
-    known = shown(rows, options, left_out)
+    plot = shown(rows, options, left_out)
     # The baseline is a point as well, since it has a cost: its difference to itself is 0.
-    runs = [*known.observations, *(Observation(row, 0.0, None) for row in known.baselines.values())]
+    runs = [*plot.observations, *(Observation(row, 0.0, None) for row in plot.baselines.values())]
     counted = {run.run.method: (cost, run) for run in runs if (cost := cost_of(run.run, x))}
     if not counted:
         raise UserError(f"These results have no {COSTS[x]}: choose another cost with --x, or run `contextlab bench`.")
@@ -62,16 +62,16 @@ def pareto(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) 
     order = ranked(
         {label: (observation.run.name, observation.value) for label, (_, observation) in counted.items()}, higher
     )
-    first = [*([known.baseline] if known.baseline else []), *reversed(best)]
+    first = [*([plot.baseline] if plot.baseline else []), *reversed(best)]
     chosen = named(order, options, first)
-    series = [_series(known, [observation], [cost], False, chosen) for cost, observation in counted.values()]
-    guides = _stair([points[list(counted).index(label)] for label in best]) + _zero(known)
+    series = [_series(plot, [observation], [cost], False, chosen) for cost, observation in counted.values()]
+    guides = _stair([points[list(counted).index(label)] for label in best]) + _zero(plot)
     axis = Axis(COSTS[x], _scale([cost for cost, _ in points]))
-    panel = Panel(axis, _axis(name, higher, known, options), tuple(series), guides, labels="points")
+    panel = Panel(axis, _axis(name, higher, plot, options), tuple(series), guides, labels="points")
     uncounted = len(runs) - len(counted)
-    missing = known.left_out.also(uncounted, f"without {COSTS[x]}")
-    about = f"{_metric(name, known, options)} against {COSTS[x]}"
-    return _picture(panel, about, rows, known, missing, picture.STAIR if len(best) > 1 else "")
+    missing = plot.left_out.also(uncounted, f"without {COSTS[x]}")
+    about = f"{_metric(name, plot, options)} against {COSTS[x]}"
+    return _picture(panel, about, rows, plot, missing, picture.STAIR if len(best) > 1 else "")
 
 
 def length(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
@@ -88,19 +88,19 @@ def length(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) 
     check_one(frame, ("benchmark", *SAME), "Quality against length is drawn for")
     rows, left_out = measured(frame, options.metric, left_out)
     name = _one_metric(rows)
-    known = shown(rows, options, left_out)
+    plot = shown(rows, options, left_out)
     higher = higher_is_better(frame, name)
-    lines = {label: sorted(own, key=lambda item: tokens_of(item.run)) for label, own in _by_method(known).items()}
+    lines = {label: sorted(own, key=lambda item: tokens_of(item.run)) for label, own in _by_method(plot).items()}
     chosen = named(_ranked_lines(lines, higher), options)
     series = [
-        _series(known, own, [tokens_of(observation.run) for observation in own], True, chosen) for own in lines.values()
+        _series(plot, own, [tokens_of(observation.run) for observation in own], True, chosen) for own in lines.values()
     ]
     tokens = [x for curve in series for x in curve.x]
     scale: AxisScale = "log2" if max(tokens) > 2 * min(tokens) else "linear"
     axis = Axis("tokens of the context", scale)
-    drawn = Panel(axis, _axis(name, higher, known, options), tuple(series), _zero(known), dodge=True, labels="ends")
-    about = f"{_metric(name, known, options)} against the mean number of tokens that are read"
-    return _picture(drawn, about, rows, known, known.left_out)
+    drawn = Panel(axis, _axis(name, higher, plot, options), tuple(series), _zero(plot), dodge=True, labels="ends")
+    about = f"{_metric(name, plot, options)} against the mean number of tokens that are read"
+    return _picture(drawn, about, rows, plot, plot.left_out)
 
 
 def position(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
@@ -174,27 +174,27 @@ def _by_bins(
     """Lines over bins, which are metrics with the texts of their ticks."""
     places = {name: number for number, (name, _) in enumerate(bins)}
     rows = frame[frame["metric"].isin(list(places))]
-    known = shown(rows, options, left_out)
+    plot = shown(rows, options, left_out)
     match = pattern.fullmatch(bins[0][0])
     assert match is not None
     base = match["base"]
     higher = higher_is_better(frame, base)
-    lines = {label: sorted(own, key=lambda item: places[item.run.metric]) for label, own in _by_method(known).items()}
+    lines = {label: sorted(own, key=lambda item: places[item.run.metric]) for label, own in _by_method(plot).items()}
     chosen = named(_ranked_lines(lines, higher), options)
     series = [
-        _series(known, own, [float(places[observation.run.metric]) for observation in own], True, chosen)
+        _series(plot, own, [float(places[observation.run.metric]) for observation in own], True, chosen)
         for own in lines.values()
     ]
     axis = Axis(along, ticks=tuple((float(number), text) for number, (_, text) in enumerate(bins)))
-    drawn = Panel(axis, _axis(base, higher, known, options), tuple(series), _zero(known), dodge=True, labels="ends")
+    drawn = Panel(axis, _axis(base, higher, plot, options), tuple(series), _zero(plot), dodge=True, labels="ends")
     without = frame["run"].nunique() - rows["run"].nunique()
-    missing = known.left_out.also(without, f"without a metric by {along}")
-    return _picture(drawn, f"{_metric(base, known, options)} by {along}", rows, known, missing)
+    missing = plot.left_out.also(without, f"without a metric by {along}")
+    return _picture(drawn, f"{_metric(base, plot, options)} by {along}", rows, plot, missing)
 
 
-def _by_method(known: Shown) -> dict[str, list[Observation]]:
+def _by_method(plot: Shown) -> dict[str, list[Observation]]:
     lines: dict[str, list[Observation]] = {}
-    for observation in known.observations:
+    for observation in plot.observations:
         lines.setdefault(observation.run.method, []).append(observation)
     return lines
 
@@ -222,12 +222,12 @@ def _one_metric(rows: pandas.DataFrame) -> str:
     return str(rows["metric"].iloc[0])
 
 
-def _series(known: Shown, own: Sequence[Observation], x: Sequence[float], line: bool, chosen: Sequence[str]) -> Series:
+def _series(plot: Shown, own: Sequence[Observation], x: Sequence[float], line: bool, chosen: Sequence[str]) -> Series:
     run = own[0].run
     quiet = run.method not in chosen
     intervals = () if quiet else tuple(observation.interval for observation in own)
     return Series(
-        known.labels[run.method],
+        plot.labels[run.method],
         run.name,
         tuple(map(float, x)),
         tuple(float(observation.value) for observation in own),
@@ -246,16 +246,16 @@ def _stair(best: Sequence[tuple[float, float]]) -> tuple[Guide, ...]:
     return (Guide(FRONT, "steps", tuple(x for x, _ in corners), tuple(y for _, y in corners)),)
 
 
-def _zero(known: Shown) -> tuple[Guide, ...]:
-    return (Guide("", "level", (), (0.0,)),) if known.baseline else ()
+def _zero(plot: Shown) -> tuple[Guide, ...]:
+    return (Guide("", "level", (), (0.0,)),) if plot.baseline else ()
 
 
-def _metric(metric: str, known: Shown, options: PictureOptions) -> str:
-    return metric_label(metric, None, known.against, options.names)
+def _metric(metric: str, plot: Shown, options: PictureOptions) -> str:
+    return metric_label(metric, None, plot.against, options.names)
 
 
-def _axis(metric: str, higher: bool | None, known: Shown, options: PictureOptions) -> Axis:
-    return Axis(metric_label(metric, higher, known.against, options.names))
+def _axis(metric: str, higher: bool | None, plot: Shown, options: PictureOptions) -> Axis:
+    return Axis(metric_label(metric, higher, plot.against, options.names))
 
 
 def _scale(values: Sequence[float]) -> AxisScale:
@@ -263,13 +263,13 @@ def _scale(values: Sequence[float]) -> AxisScale:
 
 
 def _picture(
-    panel: Panel, about: str, rows: pandas.DataFrame, known: Shown, left_out: LeftOut, legend: str = ""
+    panel: Panel, about: str, rows: pandas.DataFrame, plot: Shown, left_out: LeftOut, legend: str = ""
 ) -> Picture:
     """A panel with its caption: what is drawn, of which data and model, what the bars are, and what is left out."""
-    drawn = {observation.run.run for observation in known.observations}
+    drawn = {observation.run.run for observation in plot.observations}
     of_drawn = rows[rows["run"].isin(drawn)]
     grey = [curve.label for curve in panel.series if curve.quiet]
-    bars = picture.bars_of(of_drawn, any(curve.intervals for curve in panel.series), known.baseline is not None)
+    bars = picture.bars_of(of_drawn, any(curve.intervals for curve in panel.series), plot.baseline is not None)
     caption = picture.caption(
         [f"{about}, {picture.data_of(of_drawn)}"], [bars, legend, picture.grey_of(grey)], left_out
     )

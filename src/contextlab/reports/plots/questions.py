@@ -41,28 +41,28 @@ def break_even(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftO
     check_costs_alike(frame, x, "Cost per question is drawn for")
     rows, left_out = equal_examples(measure_rows(frame, None), left_out)
     lines = {row.method: (row, amortised(row, x, options.contexts)) for row in runs_of(rows)}
-    known = {method: (row, cost) for method, (row, cost) in lines.items() if cost is not None}
-    if not known:
+    by_method = {method: (row, cost) for method, (row, cost) in lines.items() if cost is not None}
+    if not by_method:
         raise UserError("These results have no cost of a context apart from questions: choose a task with questions.")
-    labels = unique_titles(known, options.names)
-    points = crossings({labels[method]: cost for method, (_, cost) in known.items()})
+    labels = unique_titles(by_method, options.names)
+    points = crossings({labels[method]: cost for method, (_, cost) in by_method.items()})
     last = max([LEAST, *(math.ceil(math.log2(number)) + 1 for number, _, _ in points)])
     numbers = tuple(float(2**power) for power in range(min(last, MOST) + 1))
-    order = sorted(known, key=lambda method: known[method][1].each(numbers[-1]))
-    chosen = named([(method, known[method][0].name) for method in order], options)
+    order = sorted(by_method, key=lambda method: by_method[method][1].each(numbers[-1]))
+    chosen = named([(method, by_method[method][0].name) for method in order], options)
     series = tuple(
         Series(
             labels[method], row.name, numbers, tuple(map(cost.each, numbers)), form=method, line=True,
             quiet=method not in chosen,
         )
-        for method, (row, cost) in known.items()
+        for method, (row, cost) in by_method.items()
     )  # fmt: skip
     guides = tuple(Guide("", "upright", (number,)) for number, _, _ in points if number <= numbers[-1])
     unit = COSTS[x].replace("example", "question")
     panel = Panel(Axis("questions about one context", "log2"), Axis(unit, "log"), series, guides, labels="ends")
-    drawn = rows[rows["method"].isin(known)]
+    drawn = rows[rows["method"].isin(by_method)]
     grey = [curve.label for curve in series if curve.quiet]
-    without = rows["run"].nunique() - len(known)
+    without = rows["run"].nunique() - len(by_method)
     missing = left_out.also(without, "without a context before its questions")
     about = f"{unit} with the context's share and that of training, {picture.data_of(drawn)}"
     legend = [_of_training(drawn, options.contexts), picture.grey_of(grey)]

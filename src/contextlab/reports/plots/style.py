@@ -157,9 +157,9 @@ def broken(text: str, width: int) -> str:
 
 def width_for(texts: Iterable[str], widths: Iterable[int]) -> int:
     """The first of some widths at which no text needs more than `MOST_LINES` lines, or else the last one."""
-    known = list(texts)
+    texts = list(texts)
     *narrow, widest = widths
-    return next((width for width in narrow if all(len(lines_of(text, width)) <= MOST_LINES for text in known)), widest)
+    return next((width for width in narrow if all(len(lines_of(text, width)) <= MOST_LINES for text in texts)), widest)
 
 
 def _pieces(text: str, width: int) -> Iterator[str]:

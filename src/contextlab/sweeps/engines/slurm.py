@@ -83,8 +83,8 @@ class SlurmEngine(Engine):
             "mem_gb": max(job.needed_bytes for job in jobs) / GIB or None,
             "slurm_array_parallelism": self._workers or len(jobs),
         }
-        known = {name: value for name, value in needs.items() if value is not None}
-        self._executor.update_parameters(**{**known, **self._settings})
+        parameters = {name: value for name, value in needs.items() if value is not None}
+        self._executor.update_parameters(**{**parameters, **self._settings})
         with _interruptible(), self._executor.batch():
             submitted = [self._executor.submit(answered, job) for job in jobs]
         self._jobs += submitted
