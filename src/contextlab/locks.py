@@ -25,7 +25,7 @@ WITHOUT = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
-def alone(folder: Path, held: str) -> Iterator[None]:
+def alone(folder: Path, refusal: str) -> Iterator[None]:
     """Hold a folder against other processes and threads, without waiting.
 
     It is created where it is missing. When the block ends its lock vanishes, and the folder too if it is empty, so that
@@ -33,7 +33,7 @@ def alone(folder: Path, held: str) -> Iterator[None]:
 
     Args:
         folder: to hold.
-        held: the sentence for a folder that another one holds.
+        refusal: the sentence for a folder that another one holds.
 
     Raises:
         UserError: when another one holds it, or its file system has no locks.
@@ -47,7 +47,7 @@ def alone(folder: Path, held: str) -> Iterator[None]:
             with contextlib.suppress(FileNotFoundError):
                 mine = _acquired(lock, f"{folder} is on a file system without locks: choose another folder with --out.")
         if not mine:
-            raise UserError(held)
+            raise UserError(refusal)
         try:
             yield
         finally:

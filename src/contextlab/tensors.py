@@ -79,7 +79,7 @@ def read(path: Path | str, device: torch.device | str = "cpu", *, sealed: Collec
     """
     try:
         with safe_open(path, "pt") as file:
-            held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about: dict[str, str] = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0].removesuffix(f": {path}")
@@ -88,11 +88,11 @@ def read(path: Path | str, device: torch.device | str = "cpu", *, sealed: Collec
     has_seal = any(value.startswith(SCHEME) for value in about.values()) or SEAL in about
     if about.get("kind") in sealed and not has_seal:
         raise UserError(f"{path} has no seal, so nothing says whether it is whole: write it again.")
-    if has_seal and about.pop(SEAL, None) != _seal(held, about):
+    if has_seal and about.pop(SEAL, None) != _seal(stored, about):
         raise UserError(f"{path} is damaged (its seal is broken: it changed since it was written): write it again.")
-    if wrong := _expand(held):
+    if wrong := _expand(stored):
         raise UserError(f"{path} is damaged ({wrong}): write it again.")
-    return {name: _fresh(tensor, device) for name, tensor in held.items()}, about
+    return {name: _fresh(tensor, device) for name, tensor in stored.items()}, about
 
 
 def write(path: Path | str, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
@@ -183,16 +183,16 @@ def narrowed(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return narrow if torch.equal(narrow.isfinite(), tensor.isfinite()) else tensor
 
 
-def compact(held: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+def compact(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
     """Tensors as they are stored in a type, for `write`.
 
     Args:
-        held: by name.
+        tensors: by name.
         dtype: floating-point, as for `narrowed`; or int8, for finite matrices of at least `FEWEST` numbers in 8 bits
             and all other tensors in float16. An error of 8 bits is at most half of the scale of its row.
     """
     stored: dict[str, Tensor] = {}
-    for name, tensor in held.items():
+    for name, tensor in tensors.items():
         if dtype == torch.int8 and _has_8_bits(tensor):
             stored[name], stored[name + SCALE] = _in_8_bits(tensor)
         else:
@@ -217,15 +217,15 @@ def _in_8_bits(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return (wide / steps[..., None]).round().to(torch.int8), scale
 
 
-def _expand(held: dict[str, Tensor]) -> str | None:
+def _expand(stored: dict[str, Tensor]) -> str | None:
     """Replace integers and scales by the matrices that they stand for; what is wrong with them where that fails."""
-    for name in [name for name in held if name.endswith(SCALE)]:
-        scale, whole = held.pop(name), held.get(name.removesuffix(SCALE))
+    for name in [name for name in stored if name.endswith(SCALE)]:
+        scale, whole = stored.pop(name), stored.get(name.removesuffix(SCALE))
         if whole is None or whole.dtype != torch.int8 or whole.shape[:-1] != scale.shape or not whole.ndim:
             return f"{name} is beside no integers that it fits"
         if not scale.is_floating_point() or not bool((scale.isfinite() & (scale >= 0)).all()):
             return f"{name} is not finite and positive"
-        held[name.removesuffix(SCALE)] = whole.float() * scale.float()[..., None]
+        stored[name.removesuffix(SCALE)] = whole.float() * scale.float()[..., None]
     return None
 
 

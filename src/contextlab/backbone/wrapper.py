@@ -124,8 +124,8 @@ class Backbone:
         """
         quantised = getattr(self.model, "hf_quantizer", None) is not None
         # Quantised models keep integers, some as buffers; others may have integer buffers that are no weights.
-        held = [*self.model.parameters(), *(self.model.buffers() if quantised else ())]
-        if not all(x.is_floating_point() and x.itemsize > 1 and not x.is_inference() for x in held):
+        weights = [*self.model.parameters(), *(self.model.buffers() if quantised else ())]
+        if not all(x.is_floating_point() and x.itemsize > 1 and not x.is_inference() for x in weights):
             raise UserError(
                 f"{self.name} is quantised or made for inference only and has no gradients: load it in float32 or "
                 "bfloat16, outside of inference mode."

@@ -80,10 +80,10 @@ def _print(method: str, results: list[LawResult], refused: dict[str, UserError])
     from contextlab.testing.parts import LENGTH
 
     families = list(dict.fromkeys(result.family for result in results))
-    held = {(result.law, result.family): "holds" if result.passed else "FAILS" for result in results}
+    verdicts = {(result.law, result.family): "holds" if result.passed else "FAILS" for result in results}
     table = Table("law", *families, title=method)
     for law in dict.fromkeys(result.law for result in results):
-        table.add_row(law, *(held.get((law, family), "") for family in families))
+        table.add_row(law, *(verdicts.get((law, family), "") for family in families))
     screen = console()
     screen.print(table)
     failed = [result for result in results if not result.passed]

@@ -208,13 +208,13 @@ class Conversation:
 def parts(decode: Callable[[list[int]], str], tokens: Iterable[int]) -> Iterator[str]:
     """The text of tokens in parts, each as soon as its characters are whole."""
     read: list[int] = []
-    shown, held = 0, 0
+    shown, unfinished = 0, 0
     for token in tokens:
         read.append(token)
         text = decode(read)
-        held = held + 1 if text.endswith(UNFINISHED) else 0
+        unfinished = unfinished + 1 if text.endswith(UNFINISHED) else 0
         # What is no character after its last possible byte never becomes one.
-        if held % BYTES_OF_CHARACTER == 0 and len(text) > shown:
+        if unfinished % BYTES_OF_CHARACTER == 0 and len(text) > shown:
             yield text[shown:]
             shown = len(text)
     if read and len(text := decode(read)) > shown:

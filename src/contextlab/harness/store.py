@@ -102,12 +102,12 @@ def open_run(out: Path, identity: Mapping[str, Any], provenance: Provenance) -> 
     name = run_id(identity)
     folder = out / name
     manifest = Manifest(run_id=name, identity=plain(identity), provenance=provenance)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with _writing(folder):
             refusal = f"Another process is running {folder}: wait for it, or end it."
-            held.enter_context(locks.alone(folder, refusal))
+            stack.enter_context(locks.alone(folder, refusal))
             run = OpenRun(folder, manifest)
-            held.enter_context(run.journal)
+            stack.enter_context(run.journal)
         try:
             yield run
         finally:

@@ -171,12 +171,12 @@ def opened(suite: Suite, engine: Callable[[Path], Engine], most: int | None = No
     """
     place = Place.of(suite.out)
     hidden = place.folder / HIDDEN
-    with contextlib.ExitStack() as held:
-        held.callback(_remove_empty, place.folder)
+    with contextlib.ExitStack() as stack:
+        stack.callback(_remove_empty, place.folder)
         with files.writing(hidden, REMEDY):
-            held.enter_context(locks.alone(hidden, f"Another sweep runs into {suite.out}: wait for it, or end it."))
+            stack.enter_context(locks.alone(hidden, f"Another sweep runs into {suite.out}: wait for it, or end it."))
         using = engine(hidden / "jobs")
-        held.callback(using.close)
+        stack.callback(using.close)
         yield Sweep(suite, place, using, most)
 
 

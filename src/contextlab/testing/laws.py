@@ -285,10 +285,10 @@ def saving(method: AnyMethod) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         state.save(path)
-        held = sum(tensor.numel() * tensor.element_size() for tensor in load_file(path).values())
+        file_bytes = sum(tensor.numel() * tensor.element_size() for tensor in load_file(path).values())
         loaded = method.load_state(path)
-    if held != state.nbytes or loaded.nbytes != state.nbytes:
-        raise Broken(f"the state has {state.nbytes} bytes by nbytes and {held} in its file")
+    if file_bytes != state.nbytes or loaded.nbytes != state.nbytes:
+        raise Broken(f"the state has {state.nbytes} bytes by nbytes and {file_bytes} in its file")
     future = texts_for(method, 2, seed=4)[:, :40]
     if not torch.equal(read(method, future, state)[1], read(method, future, loaded)[1]):
         raise Broken("a loaded state predicts otherwise")

@@ -111,22 +111,22 @@ class SimulatedGPU:
         if type(func) is GETTER and func not in PROPERTIES:
             return func(*args)  # a shape, or a type of numbers, which is asked for most often
         inputs = list(tensors_in((*args, *kwargs.values())))
-        held = any(map(self.holds, inputs))
+        on_device = any(map(self.holds, inputs))
         if func in MOVES:
             return self._moved(func, args, kwargs)
-        if held and func in PROPERTIES:
+        if on_device and func in PROPERTIES:
             return PROPERTIES[func]
-        if held and func in AS_ARRAY:
+        if on_device and func in AS_ARRAY:
             raise TypeError(f"can't convert {GPU} device type tensor to numpy. Use Tensor.cpu() first.")
         if func is torch.Tensor.tolist:
-            self.counts.waits += held
-        if held and func is ATTENTION:
+            self.counts.waits += on_device
+        if on_device and func is ATTENTION:
             return self._attention(inputs, args, kwargs)
-        if func is torch.Tensor.__deepcopy__ and held:
+        if func is torch.Tensor.__deepcopy__ and on_device:
             return self._placed(func(*args, **kwargs))  # type: ignore[no-untyped-call]
         device = kwargs.get("device")
         if device is None or torch.device(device).type == "meta":
-            with self._within(held):
+            with self._within(on_device):
                 return func(*args, **kwargs)
         return self._made(func, args, {**kwargs, "device": HOST}, torch.device(device).type == GPU.type)
 
@@ -149,13 +149,13 @@ class SimulatedGPU:
                 dtype = value
             elif isinstance(value, Tensor):
                 target, dtype = GPU if self.holds(value) else HOST, value.dtype
-        held = self.holds(x)
+        on_device = self.holds(x)
         if target is not None and target.type == "meta":
             return func(*args, **kwargs)  # type: ignore[no-any-return]
-        if target is None or (target.type == GPU.type) == held:
-            with self._within(held):
+        if target is None or (target.type == GPU.type) == on_device:
+            with self._within(on_device):
                 return x.to(dtype, copy=bool(kwargs.get("copy", False)))
-        return self._across(x, dtype, not held)
+        return self._across(x, dtype, not on_device)
 
     def _across(self, x: Tensor, dtype: torch.dtype, to_device: bool) -> Tensor:
         """A copy of a tensor on the other side, whose gradient comes back."""
@@ -208,8 +208,8 @@ class SimulatedGPU:
                 self._placed([x for x in tensors_in(result) if id(x.untyped_storage()) not in storages])
 
     def _count(self, op: Any, name: str, args: tuple[Any, ...], inputs: list[Tensor]) -> None:
-        held = [x for x in inputs if self.holds(x)]
-        if not held:
+        device_inputs = [x for x in inputs if self.holds(x)]
+        if not device_inputs:
             self.counts.launches += launches_of(op) if self._on_device and not inputs else 0
             return
         if name == "copy_" and self.holds(args[0]) != self.holds(args[1]):

@@ -191,9 +191,9 @@ def _load_optimiser(path: Path, trainer: Trainer) -> None:
             state.setdefault(int(number), {})[key] = tensor
         groups = trainer.optimiser.state_dict()["param_groups"]
         trainer.optimiser.load_state_dict({"state": state, "param_groups": groups})
-        held = [parameter for group in trainer.optimiser.param_groups for parameter in group["params"]]
+        parameters = [parameter for group in trainer.optimiser.param_groups for parameter in group["params"]]
         fits = all(
-            moment.shape == held[number].shape and bool(moment.isfinite().all())
+            moment.shape == parameters[number].shape and bool(moment.isfinite().all())
             for number, values in state.items()
             for moment in (values["exp_avg"], values["exp_avg_sq"])
         )
@@ -207,10 +207,10 @@ def _whole(folder: Path) -> _Run:
     """The run of a checkpoint that has exactly the files that were written, with their content."""
     try:
         run = seals.read(folder / RUN, _Run)
-        held = {file.name: files.sha256(file) for file in folder.iterdir() if file.name != RUN}
+        digests = {file.name: files.sha256(file) for file in folder.iterdir() if file.name != RUN}
     except (OSError, seals.Damaged) as error:
         raise _broken(folder, f"{RUN}: {files.reason(error) if isinstance(error, OSError) else error}") from None
-    if changed := sorted({name for name, _ in held.items() ^ run.files.items()}):
+    if changed := sorted({name for name, _ in digests.items() ^ run.files.items()}):
         raise _broken(folder, f"{changed[0]} is not what was written")
     return run
 

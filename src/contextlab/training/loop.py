@@ -227,15 +227,15 @@ class Trainer:
         Args:
             sums: of the objective, of - log P (NaN where there is none) and of the tokens, of this process.
         """
-        held = [parameter for parameter in self.parameters if parameter.grad is not None or self.processes.count > 1]
-        for parameter in held:
+        active = [parameter for parameter in self.parameters if parameter.grad is not None or self.processes.count > 1]
+        for parameter in active:
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        own_grads = [weight.grad for weight in held if weight.grad is not None]
+        own_grads = [weight.grad for weight in active if weight.grad is not None]
         sums, *gradients = self.processes.add([sums, *own_grads])
         loss, nats, tokens = sums.tolist()
-        for parameter, gradient in zip(held, gradients, strict=True):
+        for parameter, gradient in zip(active, gradients, strict=True):
             parameter.grad = gradient.mul_(self._scale / tokens)
-        norm = float(nn.utils.clip_grad_norm_(held, self.settings.clip or math.inf))
+        norm = float(nn.utils.clip_grad_norm_(active, self.settings.clip or math.inf))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._zero_grad()
             raise UserError(

@@ -64,11 +64,11 @@ class Processes:
 
     def owners(self, tensors: Sequence[Tensor]) -> list[int]:
         """The process that keeps the moments of each: the largest first, each to the process that has least."""
-        held = [0] * self.count
+        elements = [0] * self.count
         owners = [0] * len(tensors)
         for number in sorted(range(len(tensors)), key=lambda index: -tensors[index].numel()):
-            owners[number] = held.index(min(held))
-            held[owners[number]] += tensors[number].numel()
+            owners[number] = elements.index(min(elements))
+            elements[owners[number]] += tensors[number].numel()
         return owners
 
     @torch.no_grad()
@@ -82,12 +82,12 @@ class Processes:
 def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Consecutive tensors, together no more numbers than are exchanged at one time where one tensor is not more."""
     bucket: list[Tensor] = []
-    held = 0
+    elements = 0
     for tensor in tensors:
-        if bucket and held + tensor.numel() > BUCKET:
+        if bucket and elements + tensor.numel() > BUCKET:
             yield bucket
-            bucket, held = [], 0
+            bucket, elements = [], 0
         bucket.append(tensor)
-        held += tensor.numel()
+        elements += tensor.numel()
     if bucket:
         yield bucket

@@ -186,14 +186,14 @@ def write_sums(path: Path, sums: dict[str, str]) -> None:
 def _receive(url: str, part: Path) -> Message:
     """Download the missing end of `part`, or all of it when the server has no validator for a resumed download."""
     note = part.with_suffix(".validator")
-    held = part.stat().st_size if part.exists() and note.exists() else 0
-    range_header = {"Range": f"bytes={held}-", "If-Range": note.read_text()} if held else {}
+    size = part.stat().st_size if part.exists() and note.exists() else 0
+    range_header = {"Range": f"bytes={size}-", "If-Range": note.read_text()} if size else {}
     try:
         response = _open(url, range_header)
     except urllib.error.HTTPError as error:
         if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
-        held, response = 0, _open(url)
+        size, response = 0, _open(url)
     with response:
         headers: Message = response.headers
         resumed = response.status == http.client.PARTIAL_CONTENT
@@ -203,7 +203,7 @@ def _receive(url: str, part: Path) -> Message:
         else:
             note.unlink(missing_ok=True)
         announced = headers.get("Content-Length")
-        whole = (held if resumed else 0) + int(announced) if announced else None
+        whole = (size if resumed else 0) + int(announced) if announced else None
         if whole is not None and whole > MOST_BYTES:
             raise UserError(f"{url} is larger than {MOST_BYTES} bytes: refused.")
         with Journal(part, None if resumed else 0) as received:

@@ -80,8 +80,8 @@ def in_archive(dataset: str, path: Path, member: str) -> bool:
         if remote.unpack is None or not archive.is_file() or not _has_digest(archive, remote, unpacked=False):
             continue
         try:
-            with tarfile.open(archive) as held:
-                held_file = held.extractfile(f"{remote.unpack}/{member}")
+            with tarfile.open(archive) as tar:
+                held_file = tar.extractfile(f"{remote.unpack}/{member}")
                 return held_file is not None and held_file.read() == _unpacked(path)
         except (KeyError, OSError, tarfile.TarError, EOFError, zlib.error):
             return False

@@ -47,16 +47,16 @@ class UpstreamProtocol(RankProtocol):
         wrong = last(demonstrations(meter.backbone, other.shown), len(own))
         chosen = {"own": own, "none": [], "wrong": wrong}[self.options.context]
         entries, lengths = [], []
-        held: tuple[list[int], State] | None = None
+        last_read: tuple[list[int], State] | None = None
         for question in example.questions:
             sequences = self.tokenise(meter.backbone, "", question.text, question)
             limit = INPUT_TOKENS - 1 - self.length(question, sequences)
             context = last(chosen, limit)
-            if held is None or held[0] != context:
+            if last_read is None or last_read[0] != context:
                 ahead = Lengths(len(context), self.length(question, sequences))
                 check_fits(meter, ahead.context + ahead.question, "choose a smaller k")
-                held = context, contextualize(meter, context, ahead)
-            (answer,) = self.answer(meter, held[1], [question], [sequences])
+                last_read = context, contextualize(meter, context, ahead)
+            (answer,) = self.answer(meter, last_read[1], [question], [sequences])
             entries.append({"id": question.id, **question.details, **answer})
             lengths.append((len(context), len(last(own, limit))))
         return {

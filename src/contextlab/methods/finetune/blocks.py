@@ -52,10 +52,10 @@ def blocks_of(tokens_1M: Tensor, scored_M: Tensor, length: int) -> list[ColdBloc
 
 def divided(blocks: Sequence[ColdBlock], share: float, draw: random.Random) -> tuple[list[ColdBlock], list[ColdBlock]]:
     """Blocks to learn from, and those held back: the nearest whole number to the share, but never all."""
-    held = draw.sample(range(len(blocks)), min(round(share * len(blocks)), max(len(blocks) - 1, 0)))
+    held_back = draw.sample(range(len(blocks)), min(round(share * len(blocks)), max(len(blocks) - 1, 0)))
     return (
-        [block for number, block in enumerate(blocks) if number not in held],
-        [block for number, block in enumerate(blocks) if number in held],
+        [block for number, block in enumerate(blocks) if number not in held_back],
+        [block for number, block in enumerate(blocks) if number in held_back],
     )
 
 

@@ -46,21 +46,21 @@ class Fit:
             UserError: when the loss is not finite.
         """
         draw = random.Random(self.config.seed)
-        learned, held = divided(blocks, self.config.held_back, draw)
+        learned, held_back = divided(blocks, self.config.held_back, draw)
         weights = [w.clone() for w in self.model.trained]
         m, v = ([torch.zeros_like(w) for w in weights] if self.rule.moments else [] for _ in range(2))
         best, least, worse, count = weights, math.inf, 0, 0
-        if held:
-            best, least = [w.clone() for w in weights], self.loss(weights, held)
+        if held_back:
+            best, least = [w.clone() for w in weights], self.loss(weights, held_back)
         for _ in range(self.config.epochs):
             order = draw.sample(learned, len(learned))
             for begin in range(0, len(order), self.config.batch):
                 gradients = self._gradients(weights, order[begin : begin + self.config.batch])
                 count += 1
                 self.rule.update(weights, gradients, m, v, count)
-            if held and (loss := self.loss(weights, held)) < least:
+            if held_back and (loss := self.loss(weights, held_back)) < least:
                 best, least, worse = [w.clone() for w in weights], loss, 0
-            elif held:
+            elif held_back:
                 worse += 1
                 if worse == self.config.patience:
                     break

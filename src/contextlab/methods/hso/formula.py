@@ -82,11 +82,11 @@ class HSOFormula(Formula):
         if not max((row.tokens for row in rows), default=0):
             return 0
         flops = len(rows) * self.model.head(1) if logprobs else 0
-        held = [self._held(row) for row in rows]
-        for row in [] if logprobs else held:
+        open_rows = [self._held(row) for row in rows]
+        for row in [] if logprobs else open_rows:
             self._skip(row)
-        while any(row.rest for row in held):
-            flops += self._window(held, logprobs)
+        while any(row.rest for row in open_rows):
+            flops += self._window(open_rows, logprobs)
         return flops
 
     def predict(self, befores: Sequence[int]) -> int | None:
