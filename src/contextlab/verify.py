@@ -142,10 +142,10 @@ def _training(folder: Path) -> None:
     records.course(about)
     if (folder / run.CURVE).exists():
         records.curve(folder / run.CURVE)
-    for kept in checkpoint.stored(folder):
-        extra = checkpoint.read(kept)
+    for path in checkpoint.stored(folder):
+        extra = checkpoint.read(path)
         if extra.course != records.course(about):
-            raise UserError(f"{kept} belongs to another run than {run.RUN}: move it away.")
+            raise UserError(f"{path} belongs to another run than {run.RUN}: move it away.")
         records.check_curve(folder / run.CURVE, extra.curve, extra.curve_sha256)
     card = records.read(folder / cards.CARD)
     if card is not None:
@@ -158,8 +158,8 @@ def _training(folder: Path) -> None:
 
 def _at_end(folder: Path, card: Mapping[str, Any]) -> bool:
     """Whether the last checkpoint is that of the card: a run that goes on has cut its curve there."""
-    kept = checkpoint.stored(folder)
-    return bool(kept) and int(kept[0].name.rpartition("-")[2]) == records.last_tokens(card)
+    checkpoints = checkpoint.stored(folder)
+    return bool(checkpoints) and int(checkpoints[0].name.rpartition("-")[2]) == records.last_tokens(card)
 
 
 def _trained(about: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

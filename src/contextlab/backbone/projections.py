@@ -89,11 +89,11 @@ class KeyValueProjections:
         layer, D = getattr(module, name), self.backbone.head_width
         weight_OC = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
         if FUSED[name]:
-            kept = (_of_each_head(x, D) for x in (weight_OC, layer.bias))
+            parameters = (_of_each_head(x, D) for x in (weight_OC, layer.bias))
         else:
             queries = self.backbone.heads * D
-            kept = (None if x is None else x[queries:] for x in (weight_OC, layer.bias))
-        weight, bias = kept
+            parameters = (None if x is None else x[queries:] for x in (weight_OC, layer.bias))
+        weight, bias = parameters
         assert weight is not None
         k_BSE, v_BSE = functional.linear(x_BSC, weight, bias).chunk(2, dim=-1)
         return k_BSE, v_BSE

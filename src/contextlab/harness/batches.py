@@ -150,8 +150,8 @@ class Batches:
         cuda = device.type == "cuda"
         free = torch.cuda.mem_get_info(device)[0] if cuda else psutil.virtual_memory().available
         calls = [cost.largest_bytes for cost in first.cost.values()]
-        kept = 2 * first.state.bytes if first.state is not None else 0
-        count = int(SHARE * free) // max(*calls, kept, 1)
+        state_bytes = 2 * first.state.bytes if first.state is not None else 0
+        count = int(SHARE * free) // max(*calls, state_bytes, 1)
         return min(MOST, 1 << max(count, 1).bit_length() - 1)
 
 

@@ -182,11 +182,11 @@ def _walk(tree: ast.AST) -> Iterator[Any]:
 def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
     """The fields of a node that say something: later versions of Python add fields that are mostly empty."""
     for name, value in ast.iter_fields(node):
-        kept = list(_running(value)) if isinstance(value, list) else value
+        content = list(_running(value)) if isinstance(value, list) else value
         if isinstance(node, ast.JoinedStr):
-            kept = list(_whole_texts(node.values))
-        if name not in WITHOUT_EFFECT and kept is not None and kept != []:
-            yield name, kept
+            content = list(_whole_texts(node.values))
+        if name not in WITHOUT_EFFECT and content is not None and content != []:
+            yield name, content
 
 
 def _running(items: list[Any]) -> Iterator[Any]:

@@ -107,9 +107,9 @@ class Conversation:
             UserError: when the method cannot read it, and a question after it, as one text.
         """
         backbone = self.method.backbone
-        kept = last(backbone.encode(text.rstrip()), tokens)
+        text_tokens = last(backbone.encode(text.rstrip()), tokens)
         introduction = backbone.encode(self._turns.introduction) if self._turns.introduction else []
-        whole = backbone.with_bos(kept + introduction)
+        whole = backbone.with_bos(text_tokens + introduction)
         self._check_room(len(whole), "keep its end only with --tokens, or use a backbone with more positions")
         step = PIECE if self.method.capabilities.exact_streaming else max(len(whole), 1)
         state: State = self.method.start(ahead=Lengths(len(whole), self.max_new_tokens))
@@ -117,7 +117,7 @@ class Conversation:
         for start in track(pieces, "reading", console=Console(stderr=True), transient=True, disable=not progress):
             state = self._after(state, whole[start : start + step])
         self._begin(state)
-        return len(kept)
+        return len(text_tokens)
 
     def ask(self, question: str) -> Generator[str, None, None]:
         """The answer in parts, each as soon as it is written; when it is left early, what was written stays said.

@@ -207,8 +207,8 @@ class DropFormula(LocalFormula):
     def step(self, spans: Sequence[Span], tokens: int) -> int:
         """The forward pass, the probabilities of its tokens, and at a segment's end the pass over what stays."""
         flops = super().step(spans, tokens) + len(spans) * self.model.head(tokens)
-        kept = max((self.shortening.kept(span.end - span.begin) for span in spans if span.ended), default=0)
-        return flops + sum(self.model.blocks(kept, self.model.pairs(self._slots(span), kept)) for span in spans)
+        slots = max((self.shortening.kept(span.end - span.begin) for span in spans if span.ended), default=0)
+        return flops + sum(self.model.blocks(slots, self.model.pairs(self._slots(span), slots)) for span in spans)
 
     def beside(self, before: int, tokens: int) -> int | None:
         """A forward pass alone: no segment ends inside of it."""

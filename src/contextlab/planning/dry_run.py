@@ -85,14 +85,14 @@ def dry_run(method: AnyMethod, length: int, rows: int) -> DryRun:
         state = method.start(rows, ahead=Lengths(length))
         with Observed(method, state) as reading:
             state, _ = method.read(state, tokens_BT, logprobs=False)
-        kept, bank = (
+        state_bytes, bank = (
             state.nbytes,
             [x.nbytes for name, x in state.tensors().items() if name.startswith(BANK) and x.is_meta],
         )
         with Observed(method, state) as decoding:
             state, _ = method.read(state, tokens_BT[:, :1], logprobs=False)
             method.next_logprobs(state)
-    return DryRun(reading.call, decoding.call, length - AHEAD, kept, sum(bank), len(bank) // 2)
+    return DryRun(reading.call, decoding.call, length - AHEAD, state_bytes, sum(bank), len(bank) // 2)
 
 
 class Observed:

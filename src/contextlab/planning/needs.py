@@ -74,11 +74,11 @@ class Needs:
         """The most bytes up to the end of every 1,024 tokens."""
         apart = self._kept_apart
         peaks = list[int]()
-        for state, kept, full in zip(self.states, apart, self._full, strict=True):
+        for state, away, full in zip(self.states, apart, self._full, strict=True):
             profile = (self._filled or self.profile) if full else self.profile
             # Of a bank that is kept apart, the chunks of one layer come back for a time, all of them at most.
-            back = min(self.profile.in_use(state), kept)
-            peaks.append(self.weights + profile.peak(state) - kept + back)
+            back = min(self.profile.in_use(state), away)
+            peaks.append(self.weights + profile.peak(state) - away + back)
         return list(accumulate(peaks, max))
 
     @property

@@ -43,10 +43,10 @@ def tables(results: Sequence[Result], names: Names | None = None, left_out: Left
         key = tuple(f"{name} {names.of(name, words[name])}" for name in others)
         groups.setdefault(key, {})[names.of("method", words["method"])] = result
     made = [_table(members, ", ".join(key)) for key, members in groups.items()]
-    kept = [table for table in made if any(table.column(number) for number in (1, 4, 7))]
-    rest = len(shown) - sum(len(table.rows) for table in kept)
+    with_formula = [table for table in made if any(table.column(number) for number in (1, 4, 7))]
+    rest = len(shown) - sum(len(table.rows) for table in with_formula)
     without = (left_out or LeftOut(len(shown))).also(rest, "of tasks without a formula")
-    for table in kept:
+    for table in with_formula:
         # Columns of a phase that no method has are left out.
         columns = [number for number in range(len(table.columns)) if table.column(number)]
         yield dataclasses.replace(table.part(range(len(table.rows)), columns), left_out=without.sentence)

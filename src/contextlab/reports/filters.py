@@ -47,10 +47,10 @@ def select(frame: pandas.DataFrame, conditions: Iterable[str]) -> pandas.DataFra
             left.
     """
     for condition in conditions:
-        kept = frame[_fits(frame, condition)]
-        if kept.empty and not frame.empty:
+        fitting = frame[_fits(frame, condition)]
+        if fitting.empty and not frame.empty:
             raise UserError(f"No result fits {short(condition)}: {_choices(frame, condition)}.")
-        frame = kept
+        frame = fitting
     return frame
 
 

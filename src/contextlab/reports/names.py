@@ -117,8 +117,8 @@ def _spelled(label: str, parts: dict[str, tuple[str, dict[str, Any], str] | None
     alike = [
         other[1] for other in parts.values() if other is not None and (other[0], _word(other[2])) == (name, _word(mark))
     ]
-    kept = {k: v for k, v in settings.items() if any(others.get(k, ABSENT) != v for others in alike)}
-    return ", ".join(word for word in (grammar.spelled(name, None, kept), _word(mark)) if word)
+    differing = {k: v for k, v in settings.items() if any(others.get(k, ABSENT) != v for others in alike)}
+    return ", ".join(word for word in (grammar.spelled(name, None, differing), _word(mark)) if word)
 
 
 def _word(mark: str) -> str:

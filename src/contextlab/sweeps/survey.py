@@ -205,8 +205,8 @@ def _call_bytes(unread: Unread, state_bytes: int) -> int:
     weights of one layer; and logits.
     """
     backbone, tokens = unread.backbone, unread.most_tokens
-    kept = backbone.layers if unread.capabilities.needs_gradients else 1
-    values = tokens * kept * VALUES * backbone.width * backbone.dtype.itemsize
+    layers = backbone.layers if unread.capabilities.needs_gradients else 1
+    values = tokens * layers * VALUES * backbone.width * backbone.dtype.itemsize
     keys = min(unread.longest, state_bytes // _cache_bytes(backbone, 1, layers=1))
     weights = tokens * keys * backbone.heads * WEIGHT_BYTES
     return values + weights + min(tokens, backbone.head_tokens) * backbone.vocab_size * LOGIT_BYTES

@@ -203,8 +203,8 @@ class _Run:
             return finished
         extra = Extra()
         torch.manual_seed(self.settings.seed + self.processes.rank)
-        if kept := checkpoint.stored(self.out):
-            extra = checkpoint.load(kept[0], self.trainer, records.course(self._about()))
+        if checkpoints := checkpoint.stored(self.out):
+            extra = checkpoint.load(checkpoints[0], self.trainer, records.course(self._about()))
         elif stored is None and self.processes.first:
             records.write(self.out / RUN, self._about())
         self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve, extra.curve_sha256)

@@ -121,8 +121,8 @@ class Teacher(Objective):
         ids_Nk, logprobs_Nk = best(self.method.backbone, _hidden(predicted, self.full)[0], self.k)
         with files.writing(path.parent, "set CONTEXTLAB_CACHE"):
             path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {"ids": ids_Nk.int().cpu(), "logprobs": logprobs_Nk.half().cpu(), "pending": state.pending_BC[0].cpu()}
-        tensors.write(path, kept, _about(path))
+        stored = {"ids": ids_Nk.int().cpu(), "logprobs": logprobs_Nk.half().cpu(), "pending": state.pending_BC[0].cpu()}
+        tensors.write(path, stored, _about(path))
 
 
 def _about(path: Path) -> dict[str, str]:

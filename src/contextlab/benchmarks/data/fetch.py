@@ -98,9 +98,9 @@ def download(url: str, digest: str | None = None, by_hand: Path | None = None) -
 def _download(url: str, digest: str | None, by_hand: Path | None) -> tuple[Path, str | None]:
     objects = cache_dir() / "objects"
     kind, _, published = (digest or "").partition(":")
-    kept = objects / published
-    if kind == "sha256" and kept.is_file() and files.sha256(kept) == published:
-        return kept, None
+    cached = objects / published
+    if kind == "sha256" and cached.is_file() and files.sha256(cached) == published:
+        return cached, None
     objects.mkdir(parents=True, exist_ok=True)
     part = objects / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.part"
     try:
@@ -114,12 +114,12 @@ def _download(url: str, digest: str | None, by_hand: Path | None) -> tuple[Path,
     if kind and _digest(part, kind) != published:
         part.unlink()
         raise UserError(f"{url} does not have the published {kind} {published}: it was changed or cut, do not use it.")
-    kept = objects / files.sha256(part)
+    cached = objects / files.sha256(part)
     # Read-only, because links share this file.
     part.chmod(0o444)
-    os.replace(part, kept)
+    os.replace(part, cached)
     part.with_suffix(".validator").unlink(missing_ok=True)
-    return kept, headers.get("X-Repo-Commit")
+    return cached, headers.get("X-Repo-Commit")
 
 
 def get(url: str, most: int = 2**28) -> bytes | None:
@@ -158,15 +158,15 @@ def as_url(where: str) -> str:
     return Path(where).resolve().as_uri()
 
 
-def install(kept: Path, target: Path) -> None:
+def install(cached: Path, target: Path) -> None:
     """Link a file of `objects/` to `target`; copy it where the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            os.link(kept, Path(scratch, "file"))
+            os.link(cached, Path(scratch, "file"))
             files.rename(Path(scratch, "file"), target)
     except OSError:
-        with kept.open("rb") as content:
+        with cached.open("rb") as content:
             files.copy(content, target)
 
 

@@ -91,13 +91,13 @@ def _build(
     from contextlab.benchmarks.data.gutenberg import select
 
     excluded, excluded_sha256 = _numbers(metadata)
-    kept = folder / CATALOGUE
-    listed = kept.read_bytes() if kept.exists() and catalogue is None else mirror.catalogue(catalogue)
+    list_file = folder / CATALOGUE
+    listed = list_file.read_bytes() if list_file.exists() and catalogue is None else mirror.catalogue(catalogue)
     plan = Plan(_sha256(listed), excluded_sha256, _sha256(tokenizer.to_str().encode()))
     rows = select(listed, FIRST, LAST, excluded)
     (folder / "texts").mkdir(parents=True, exist_ok=True)
     journal = _journal(folder / JOURNAL, plan)
-    files.write(kept, listed)
+    files.write(list_file, listed)
     books: list[dict[str, Any]] = []
     skipped: Counter[str] = Counter()
     with Journal(folder / JOURNAL) as finished:
@@ -248,10 +248,10 @@ def _journal(path: Path, plan: Plan) -> dict[int, dict[str, Any]]:
     raw = path.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1]
     entries = _entries(path, whole, plan)
-    kept = [entry for entry in entries if "skipped" in entry or (path.parent / entry["file"]).is_file()]
-    if whole != raw or kept != entries:
-        files.write(path, b"".join(_line(entry) for entry in (dataclasses.asdict(plan), *kept)))
-    return {entry["gutenberg_id"]: entry for entry in kept}
+    kept_entries = [entry for entry in entries if "skipped" in entry or (path.parent / entry["file"]).is_file()]
+    if whole != raw or kept_entries != entries:
+        files.write(path, b"".join(_line(entry) for entry in (dataclasses.asdict(plan), *kept_entries)))
+    return {entry["gutenberg_id"]: entry for entry in kept_entries}
 
 
 def _entries(path: Path, whole: bytes, plan: Plan) -> list[dict[str, Any]]:

@@ -102,6 +102,6 @@ def join(backbone: Backbone, context: str, continuation: str) -> tuple[list[int]
     are then encoded as one text. The continuation's tokens are those after the number of tokens that the context has
     alone, also where the tokenizer merges characters of both.
     """
-    kept = context.rstrip()
-    context_tokens = backbone.encode(kept)
+    stripped = context.rstrip()
+    context_tokens = backbone.encode(stripped)
     return context_tokens, backbone.encode(context + continuation)[len(context_tokens) :]

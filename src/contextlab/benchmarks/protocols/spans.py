@@ -202,22 +202,22 @@ class PerplexityProtocol(Protocol):
         Raises:
             UserError: when every document was skipped.
         """
-        kept = [record for record in records if "skipped" not in record]
-        if not kept:
+        scored = [record for record in records if "skipped" not in record]
+        if not scored:
             reason = records[0]["skipped"] if records else "there are none"
             raise UserError(f"No document could be scored ({reason}): lower --history or choose a longer split.")
-        per_token = ratio([part for record in kept for part in self.parts(record)["nats_per_token"]])
+        per_token = ratio([part for record in scored for part in self.parts(record)["nats_per_token"]])
         metrics = {"nats_per_token": per_token, "token_perplexity": exponential(per_token)}
-        with_words = [Part(record["nats"], record["words"], _cluster(record)) for record in kept if record["words"]]
+        with_words = [Part(record["nats"], record["words"], _cluster(record)) for record in scored if record["words"]]
         if with_words:
             metrics["word_perplexity"] = exponential(ratio(with_words))
         for span in SPANS[1:]:
-            sums = [(_cluster(record), record[span]) for record in kept if record[span]["tokens"]]
+            sums = [(_cluster(record), record[span]) for record in scored if record[span]["tokens"]]
             if sums:
                 metrics[f"nats_per_token_{span}"] = _per_token(sums)
-        buckets = {bucket for record in kept for bucket in record.get("positions", {})}
+        buckets = {bucket for record in scored for bucket in record.get("positions", {})}
         for bucket in sorted(buckets, key=lambda name: int(name[:-1])) if len(buckets) > 1 else ():
-            sums = [(_cluster(r), r["positions"][bucket]) for r in kept if bucket in r.get("positions", {})]
+            sums = [(_cluster(r), r["positions"][bucket]) for r in scored if bucket in r.get("positions", {})]
             metrics[f"nats_per_token_at_{bucket}"] = _per_token(sums)
         return metrics
 

@@ -37,8 +37,8 @@ class NamesFiles(Task):
         """The settings, in which files are left out, and functions have the digest of their file."""
         item = grammar.split(spelled)
         settings = {name: self._identified(name) for name in item.settings}
-        kept = {name: value for name, value in settings.items() if value is not None}
-        return grammar.spelled_split(item.name, kept)
+        kept_settings = {name: value for name, value in settings.items() if value is not None}
+        return grammar.spelled_split(item.name, kept_settings)
 
     def _identified(self, name: str) -> Any:
         value = self.config.as_dict()[name]

@@ -63,8 +63,8 @@ def _search(
     q = tl.load(q_BHTD + bh * queries * WIDTH + row[:, None] * WIDTH + d[None, :], mask=inside, other=0.0)
     # Empty slots hold different values, so that one is filled at a time; slots beyond TAKE are never the worst.
     empty = tl.where(slot < TAKE, slot.to(tl.int64) + LOWEST, HIGHEST)
-    kept = tl.zeros([BLOCK_T, SLOTS], tl.int64) + empty[None, :]
-    worst = tl.min(kept, 1)
+    top = tl.zeros([BLOCK_T, SLOTS], tl.int64) + empty[None, :]
+    worst = tl.min(top, 1)
     for n0 in range(begin, end, BLOCK_N):
         n = n0 + tl.arange(0, BLOCK_N)
         pointers = mean_nD + n[:, None].to(tl.int64) * chunk_step + d[None, :]
@@ -80,12 +80,12 @@ def _search(
             key = tl.where(bits == NO_SCORE, LOWEST, key)
             best = tl.max(key, 1)
             while tl.max((best > worst).to(tl.int32), 0) > 0:
-                kept = tl.where((kept == worst[:, None]) & (best > worst)[:, None], best[:, None], kept)
+                top = tl.where((top == worst[:, None]) & (best > worst)[:, None], best[:, None], top)
                 key = tl.where(key == best[:, None], LOWEST, key)
-                best, worst = tl.max(key, 1), tl.min(kept, 1)
+                best, worst = tl.max(key, 1), tl.min(top, 1)
     width = tl.num_programs(2) * TAKE
     pointers = key_BHTx + (bh * queries + row[:, None]) * width + part * TAKE + slot[None, :]
-    tl.store(pointers, kept, mask=(row < queries)[:, None] & (slot < TAKE)[None, :])
+    tl.store(pointers, top, mask=(row < queries)[:, None] & (slot < TAKE)[None, :])
 
 
 def search(q_BHTD: Tensor, mean_BKnD: Tensor, count_B: Tensor, take: int) -> tuple[Tensor, Tensor]:

@@ -56,11 +56,11 @@ class PressFormula(LocalFormula):
 
     def kept(self, end: int) -> int:
         """Slots that stay of a text that ends with a segment."""
-        kept = 0
+        slots = 0
         if self.context is None:
             for tokens in self.segments.before(end):
-                kept = self.press.kept(kept + tokens)
-        return kept
+                slots = self.press.kept(slots + tokens)
+        return slots
 
     def used(self, before: int) -> int:
         """Slots in use of the local cache."""

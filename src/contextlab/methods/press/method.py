@@ -237,9 +237,9 @@ class GapReader(CacheReader):
         self._q_rotary = per_head(backbone, after(dropped_B, layout.position_BT), kv.k[0].dtype)
 
 
-def _with_inputs(kept: KV, inputs: list[Tensor], first_B: Tensor, count_B: Tensor) -> KV:
+def _with_inputs(past: KV, inputs: list[Tensor], first_B: Tensor, count_B: Tensor) -> KV:
     """Inputs, and after them those of each row's `count_B` new tokens from `first_B` on."""
     new = KV(tuple(x_BtC[:, None] for x_BtC in inputs), (), count_B)
     if bool(first_B.any()):
         new = new.take(first_B[:, None] + torch.arange(int(count_B.max())), count_B)
-    return kept.joined(new)
+    return past.joined(new)

@@ -117,7 +117,7 @@ class LayerPress:
         try:
             with _Gathering(k_1KSD) as gathering:
                 module = _with_rotary(self.projections.attention[layer], self._rotary)
-                kept = self.press.compress(module, inputs_1TC, k_1KSD, v_1KSD, None, extra)
+                compressed = self.press.compress(module, inputs_1TC, k_1KSD, v_1KSD, None, extra)
         except Exception as error:  # whatever code of others raises
             if process.out_of_memory(error):
                 raise
@@ -127,7 +127,7 @@ class LayerPress:
             ) from error
         if gathering.index is None:
             raise UserError(f"{self.name} leaves nothing out of {tokens} tokens in a known way: choose another press.")
-        return gathering.index[..., 0], kept
+        return gathering.index[..., 0], compressed
 
     def _try(self, backbone: Backbone) -> None:
         """Refuse a press that cannot be run, or does more than leave out keys and values, before anything is read."""
@@ -137,9 +137,9 @@ class LayerPress:
         count = tokens if self.needs.inputs is None else self.needs.inputs
         inputs_1TC = torch.randn((1, count, backbone.width), generator=random).to(backbone.device, backbone.dtype)
         with torch.no_grad():
-            slots_1KS, kept = self._compressed(0, inputs_1TC if count else None, k_1KSD, v_1KSD)
+            slots_1KS, compressed = self._compressed(0, inputs_1TC if count else None, k_1KSD, v_1KSD)
         index = slots_1KS[..., None].expand(-1, -1, -1, backbone.head_width)
-        pairs = zip((k_1KSD, v_1KSD), kept, strict=True)
+        pairs = zip((k_1KSD, v_1KSD), compressed, strict=True)
         if not all(torch.equal(x.gather(2, index), y) for x, y in pairs):
             raise UserError(f"{self.name} changes keys or values instead of leaving some out: choose another press.")
 

@@ -103,8 +103,8 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
         slots_S = self.local.keep_first + torch.arange(gone.slots)
         gone_scores = scored.take(slots_S.expand(len(gone.used_B), -1), gone.used_B).k
         bank = state.bank.add(gone, self.config.M, scores=gone_scores)
-        kept = self.local.cut(scored, ended_B, self.backbone)
-        return dataclasses.replace(super().close(state, ended_B), bank=bank, scores=kept.k)
+        kept_scores = self.local.cut(scored, ended_B, self.backbone)
+        return dataclasses.replace(super().close(state, ended_B), bank=bank, scores=kept_scores.k)
 
     def reader(self, state: RetrievalState, layout: Layout) -> RetrievalReader:
         """The attention of one forward pass."""

@@ -30,8 +30,8 @@ class UltraGistFormula(BlockFormula):
         """Slots in front of a window: sinks, and gists of the windows before."""
         front = 0
         for length in self.segments.before(begin):
-            kept = front or min(length, self.extent.sinks)
-            front = min(kept + self._gists(length), self.extent.front)
+            past = front or min(length, self.extent.sinks)
+            front = min(past + self._gists(length), self.extent.front)
         return front
 
     def step(self, spans: Sequence[Span], tokens: int) -> int:

@@ -58,7 +58,7 @@ class Effort:
         flops: multiple of a forward pass.
         speed: FLOPs per second, as a part of those of a forward pass.
         view: tokens seen on average; None for half of the text.
-        kept: multiple of the cached keys and values.
+        cache: multiple of the cached keys and values.
         window: tokens of a window that is computed by itself; None where the length of the text alone counts.
         again: time of a call that runs once more, as a multiple; many small operations are slow to watch.
         made: tokens whose keys and values are made anew, and differentiated, for every token.
@@ -67,7 +67,7 @@ class Effort:
     flops: float = 1.0
     speed: float = 1.0
     view: float | None = PIECE / 2
-    kept: float = 1.0
+    cache: float = 1.0
     window: int | None = None
     again: float = AGAIN
     made: float = 0.0
@@ -92,8 +92,8 @@ EFFORTS = {
     "longmem": Effort(1.9, 0.6, view=1.5 * PIECE),
     "memtrm": Effort(1.05, 0.5),
     "trime": Effort(1.2, 0.8),
-    "hso": Effort(2.3, kept=3.0, window=25, again=1.9),
-    "dynamic-eval": Effort(3.0, 0.3, kept=2.0),
+    "hso": Effort(2.3, cache=3.0, window=25, again=1.9),
+    "dynamic-eval": Effort(3.0, 0.3, cache=2.0),
     "evalm": Effort(1.05, 0.9),
     "generative-adapter": Effort(1.05, 0.9),
 }
@@ -175,7 +175,7 @@ def _step(run: PaperRun, size: Shape, speed: float, total: int | None, options: 
         (examples + effort.again * again) * text.at_speed / speed for text, effort in zip(texts, efforts, strict=True)
     ]
     flops = [text.flops for text in texts]
-    memory = max(size.memory(effort.kept * run.tokens) for effort in efforts)
+    memory = max(size.memory(effort.cache * run.tokens) for effort in efforts)
     return PlannedRun(command(run, **options), examples, examples * sum(flops), sum(seconds), memory)
 
 
