@@ -167,7 +167,7 @@ def _conversations(dialogues: Sequence[Reading], topics: int) -> tuple[Reading, 
         raise UserError(f"longeval has {len(dialogues)} dialogues here: lower topics={topics}.")
     around = [*dialogues, *dialogues]
     return tuple(
-        Reading(first.id, first.work, "\n".join(one.context for one in around[n : n + topics]), first.questions)
+        Reading(first.id, first.work, "\n".join(talk.context for talk in around[n : n + topics]), first.questions)
         for n, first in enumerate(dialogues)
     )
 

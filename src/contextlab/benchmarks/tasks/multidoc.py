@@ -74,7 +74,7 @@ class MultiDoc(Documents):
         alone: Sequence[Reading] = dataset.examples
         order = random.Random(self.config.seed).sample(alone, len(alone))
         count = int(self.check_split(split))
-        readings = (one for gold in order[: self.config.samples] for one in self._at_positions(gold, alone, count))
+        readings = (case for gold in order[: self.config.samples] for case in self._at_positions(gold, alone, count))
         return Dataset(tuple(readings), dataset.source, dataset.sha256, dataset.note)
 
     def protocol(self, split: str, context: Control = "own") -> AnswerProtocol:
@@ -101,15 +101,15 @@ class MultiDoc(Documents):
     def sample(self, split: str) -> Sequence[Reading]:
         """Short generated stories with one question each."""
         return [
-            dataclasses.replace(one, context=f"(Title: Story {n}) {one.context}", questions=one.questions[:1])
-            for n, one in enumerate(sample_readings(*SAMPLE), start=1)
-            if one.questions
+            dataclasses.replace(story, context=f"(Title: Story {n}) {story.context}", questions=story.questions[:1])
+            for n, story in enumerate(sample_readings(*SAMPLE), start=1)
+            if story.questions
         ]
 
     def _at_positions(self, gold: Reading, passages: Sequence[Reading], count: int) -> Iterator[Reading]:
         (question,) = gold.questions
         shuffled = random.Random(f"{self.config.seed} {question.id}").sample(passages, len(passages))
-        others = (text for text in dict.fromkeys(one.context for one in shuffled) if not answers(text, question))
+        others = (text for text in dict.fromkeys(other.context for other in shuffled) if not answers(text, question))
         drawn = list(itertools.islice((text for text in others if text != gold.context), count - 1))
         if len(drawn) < count - 1:
             raise UserError(f"multidoc has {len(drawn)} other passages here for a question: choose a smaller split.")

@@ -197,7 +197,7 @@ class Questions(OwnQuestionsTask):
             return self.ranked(context)
         settings = self.config
         prompts, form = self.prompts(("document-question", "question"))
-        one = settings.lines == "one" or (settings.lines == "auto" and self.layout == "ours")
+        one_line = settings.lines == "one" or (settings.lines == "auto" and self.layout == "ours")
         return AnswerProtocol(
             prompts,
             self.options(context),
@@ -205,7 +205,7 @@ class Questions(OwnQuestionsTask):
             max_new_tokens=settings.max_new_tokens or SHORT_ANSWER,
             wording=self.wording,
             form=form,
-            ends=ENDS if one else (),
+            ends=ENDS if one_line else (),
         )
 
 
