@@ -93,13 +93,13 @@ def find(name: str) -> Trained | None:
         UserError: when the card is broken, or the name is that of several weights.
     """
     files = [file for file in listed() if file.parent.name == name] or _in_folder(name)
-    found = [Trained(name, file, cards.read(file.parent / CARD)) for file in files]
+    matches = [Trained(name, file, cards.read(file.parent / CARD)) for file in files]
     # Of one set of weights in more and in fewer bits the first one is meant.
-    earlier = {file.digest for weights in found for file in weights.card.earlier}
-    if len({weights.digest for weights in found} - earlier) > 1:
-        where = " and ".join(str(weights.file.parent) for weights in found)
+    earlier = {file.digest for weights in matches for file in weights.card.earlier}
+    if len({weights.digest for weights in matches} - earlier) > 1:
+        where = " and ".join(str(weights.file.parent) for weights in matches)
         raise UserError(f"'{name}' names the weights in {where}: give the path of one of them.")
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def of_file(file: Path, card: Card) -> Trained:
