@@ -20,8 +20,8 @@ def test_all_names_are_offered() -> None:
 @pytest.mark.parametrize(
     ("incomplete", "completed"),
     [
-        ("longm", ["longmem", "longmem-difference"]),
-        ("window,longm", ["window,longmem", "window,longmem-difference"]),
+        ("longm", ["longmem", "longmem-difference", "longmem-domain"]),
+        ("window,longm", ["window,longmem", "window,longmem-difference", "window,longmem-domain"]),
         ("window(N=32),hs", ["window(N=32),hso"]),
         ("window(N", []),
         ("evalm(c=8,ful", []),
