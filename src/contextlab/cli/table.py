@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from contextlab.reports.filters import Selection
     from contextlab.reports.layout import TableLayout
 
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        help="Method whose metrics are subtracted; or, as 'sliding*', for every row the best of these methods that "
+        "keeps no more bytes."
+    ),
+]
 FORMATS = ("markdown", "latex", "html", "csv", "json", "text")
 
 
@@ -40,13 +47,7 @@ def table(
     under: Under = None,
     sort: Annotated[str, typer.Option(help="Column or dimension that orders the rows; - before it: descending.")] = "",
     names: NamesFile = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            help="Method whose metrics are subtracted; or, as 'sliding*', for every row the best of these methods that "
-            "keeps no more bytes."
-        ),
-    ] = None,
+    baseline: Baseline = None,
     twins: Annotated[
         tuple[str, str] | None,
         typer.Option(

@@ -41,21 +41,17 @@ class EqualBytes:
 
     def __init__(self, of: Sequence[TableRow], pattern: str, parts_of: PartsOf, names: Names) -> None:
         fits = matching(pattern, [row.words["method"] for row in of], [row.first.method for row in of])
-        self.baselines = [row for row, fitting in zip(of, fits, strict=True) if fitting]
-        if not self.baselines:
+        baselines = [row for row, fitting in zip(of, fits, strict=True) if fitting]
+        if not baselines:
             raise UserError(f"No method in these results fits {short(pattern)}: name one of the table's rows.")
         self.rows, self.pattern, self._parts_of, self._names = of, pattern, parts_of, names
+        best = {id(row): _best_of_its_bytes(row, baselines) for row in of}
+        self._baselines = best | {id(row): row for row in baselines}
         self._of_metric: dict[str, dict[int, float]] = {}
 
     def baseline(self, row: TableRow) -> TableRow | None:
         """What is subtracted from a row; None where no baseline keeps as little, or no metric says which is better."""
-        if row in self.baselines:
-            return row
-        as_small = [other for other in self.baselines if self._may_stand_beside(row, other)]
-        higher = row.first.measure.higher_is_better
-        if higher is None or not as_small:
-            return None
-        return max(as_small, key=_quality) if higher else min(as_small, key=_quality)
+        return self._baselines[id(row)]
 
     def columns(self, row: TableRow, metric: str, group: str) -> Iterator[tuple[Column, Cell]]:
         """The p-value of a row's difference, corrected for the number of rows, and the name of its baseline."""
@@ -78,11 +74,6 @@ class EqualBytes:
             f"- {self.pattern}: beyond the best of these methods whose state has at most {MOST_MORE * 100:.0f} % more "
             "bytes, named under which; p: of this difference, corrected by Holm's procedure over the column"
         )
-
-    def _may_stand_beside(self, row: TableRow, other: TableRow) -> bool:
-        mine, of_other = row.first.state, other.first.state
-        as_small = mine is not None and of_other is not None and of_other.bytes <= mine.bytes * (1 + MOST_MORE)
-        return as_small and row.examples == other.examples and learned(other.first) <= learned(row.first)
 
     def _corrected(self, metric: str) -> dict[int, float]:
         """The corrected p-values of all rows with a baseline of their own, by the identity of the row."""
@@ -108,6 +99,20 @@ class EqualBytes:
 def is_pattern(name: str) -> bool:
     """Whether a name of a baseline stands for several methods."""
     return bool(WILDCARDS & set(name))
+
+
+def _best_of_its_bytes(row: TableRow, baselines: Sequence[TableRow]) -> TableRow | None:
+    as_small = [other for other in baselines if _may_stand_beside(row, other)]
+    higher = row.first.measure.higher_is_better
+    if higher is None or not as_small:
+        return None
+    return max(as_small, key=_quality) if higher else min(as_small, key=_quality)
+
+
+def _may_stand_beside(row: TableRow, other: TableRow) -> bool:
+    mine, of_other = row.first.state, other.first.state
+    as_small = mine is not None and of_other is not None and of_other.bytes <= mine.bytes * (1 + MOST_MORE)
+    return as_small and row.examples == other.examples and learned(other.first) <= learned(row.first)
 
 
 def _quality(row: TableRow) -> float:
