@@ -13,7 +13,7 @@ from contextlab import backbone as backbones
 from contextlab import cards, registry, trained
 from contextlab.errors import UserError
 
-SHIPPED_BYTES, ALL_BYTES = 5 * 2**20, 48 * 2**20
+SHIPPED_BYTES, ALL_BYTES = 6 * 2**20, 48 * 2**20
 
 
 @pytest.fixture
