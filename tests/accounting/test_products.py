@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +17,7 @@ from torch.nn import functional
 from contextlab import backbone as backbones
 from contextlab import registry
 from contextlab.accounting import products
-from contextlab.accounting.flops import count
+from contextlab.accounting.flops import count, visible_pairs
 from contextlab.accounting.products import ProductCounter
 from contextlab.kernels.chunk_topk import chunk_topk
 
@@ -93,6 +94,34 @@ def test_attention_counts_visible_pairs(mask: Tensor | None) -> None:
         agree(lambda: [functional.scaled_dot_product_attention(q, k, v, attn_mask=mask) for _ in range(3)])
         == 3 * 2 * visible * 2 * 16
     )
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_layers_that_share_a_mask_count_it_once_in_whatever_parts_they_take_it(
+    mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = list[int]()
+    monkeypatch.setattr(products, "visible_pairs", lambda mask: counts.append(visible_pairs(mask)) or counts[-1])
+    q, k = torch.randn(1, 2, 2, 8), torch.randn(1, 2, 6, 8)
+    with mode(), ProductCounter() as counter:
+        for mask in (torch.zeros(4, 6), torch.ones(4, 6).tril(2) > 0):
+            for _ in range(3):
+                for begin in (0, 2):
+                    part = mask[begin : begin + 2]
+                    functional.scaled_dot_product_attention(q, k, k, attn_mask=part)
+    assert counts == [12, 12, 7, 11]
+    assert counter.flops == 3 * 2 * sum(counts) * 2 * 16
+
+
+def test_a_mask_that_was_counted_is_not_kept() -> None:
+    q, k = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8)
+    with torch.no_grad(), ProductCounter():
+        mask = torch.zeros(4, 6)
+        functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+        functional.scaled_dot_product_attention(q[:, :, :2], k, k, attn_mask=mask[:2])
+        kept = weakref.ref(mask)
+        del mask
+        assert kept() is None
 
 
 def test_an_operation_counts_by_its_formula_and_its_parts_do_not() -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch.nn import functional
 from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
 
 from contextlab.accounting.decompositions import cholesky_flops, eigh_flops, qr_flops, svd_flops, triangular_flops
 from contextlab.accounting.flops import CALL_ARGUMENTS, attention_flops, named, visible_pairs
@@ -49,7 +50,7 @@ class ProductCounter:
         self.largest_bytes = self.copied_bytes = 0
         self.inside = False
         self._outer: ProductCounter | None = None
-        self._visible: dict[int, tuple[Tensor, int]] = {}
+        self._visible = WeakIdKeyDictionary()
 
     def __enter__(self) -> Self:
         with _CHANGING:
@@ -65,14 +66,15 @@ class ProductCounter:
             _ENTERED.remove(self)
             if not _ENTERED:
                 _unwrap()
-        self._visible.clear()
 
     def visible(self, mask: Tensor) -> int:
-        """Number of visible pairs of a mask, computed once for all layers that share it."""
-        if id(mask) not in self._visible:
-            # The mask is kept alive, so that no other tensor can have its id.
-            self._visible[id(mask)] = mask, visible_pairs(mask)
-        return self._visible[id(mask)][1]
+        """Number of visible pairs of a mask, or a part of one, computed once for all layers that share it."""
+        # Every layer slices the mask anew, and the slices are views of one tensor, which is not kept alive for this.
+        counts = self._visible.setdefault(mask if mask._base is None else mask._base, {})
+        part = mask.storage_offset(), mask.shape, mask.stride()
+        if part not in counts:
+            counts[part] = visible_pairs(mask)
+        return int(counts[part])
 
     def add(self, flops: int, *_gradients: Any) -> None:
         """Add FLOPs; also a hook of a backward pass."""
