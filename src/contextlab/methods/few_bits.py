@@ -63,7 +63,7 @@ class Range:
         """`codes_d` of `x_D` as uint8; with 4 bits the second half of every vector lies in the upper bits."""
         x = x.detach().to(wide(x))
         step = self.step.to(x.dtype)
-        codes = ((x - self.lowest) / step.where(step > 0, 1.0)).round().clamp(0, 2**bits - 1).to(torch.uint8)
+        codes = (x - self.lowest).div_(step.where(step > 0, 1.0)).round_().clamp_(0, 2**bits - 1).to(torch.uint8)
         if bits == 8:
             return codes
         lower, upper = codes.chunk(2, dim=-1)
@@ -74,7 +74,7 @@ class Range:
         if bits == 4:
             codes = torch.cat((codes & 15, codes >> 4), dim=-1)
         kind = torch.promote_types(dtype, torch.float32)
-        return (codes.to(kind) * self.step.to(kind) + self.lowest.to(kind)).to(dtype)
+        return codes.to(kind).mul_(self.step.to(kind)).add_(self.lowest.to(kind)).to(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
