@@ -113,6 +113,16 @@ def test_layers_that_share_a_mask_count_it_once_in_whatever_parts_they_take_it(
     assert counter.flops == 3 * 2 * sum(counts) * 2 * 16
 
 
+def test_a_mask_that_was_changed_in_place_is_counted_again() -> None:
+    q, k, mask = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8), torch.zeros(8, 6)
+    with ProductCounter() as counter:
+        for visible in (24, 20):
+            before = counter.flops
+            functional.scaled_dot_product_attention(q, k, k, attn_mask=mask[:4])
+            assert counter.flops - before == 2 * visible * 2 * 16
+            mask[0, :4] = float("-inf")
+
+
 def test_a_mask_that_was_counted_is_not_kept() -> None:
     q, k = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8)
     with torch.no_grad(), ProductCounter():

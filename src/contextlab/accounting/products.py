@@ -69,9 +69,10 @@ class ProductCounter:
 
     def visible(self, mask: Tensor) -> int:
         """Number of visible pairs of a mask, or a part of one, computed once for all layers that share it."""
-        # Every layer slices the mask anew, and the slices are views of one tensor, which is not kept alive for this.
+        # Every layer takes new slices, which are views of one tensor; it is not kept alive for this.
         counts = self._visible.setdefault(mask if mask._base is None else mask._base, {})
-        part = mask.storage_offset(), mask.shape, mask.stride()
+        version = None if mask.is_inference() else mask._version
+        part = version, mask.storage_offset(), mask.shape, mask.stride()
         if part not in counts:
             counts[part] = visible_pairs(mask)
         return int(counts[part])
