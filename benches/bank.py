@@ -62,7 +62,7 @@ def measure(name: str, backbone: str, memory: int, repeats: int) -> dict[str, An
         for key, run in runs.items():
             seconds[key].append(timed(run))
     added = [(whole - local) / plain_ for whole, local, plain_ in zip(*seconds.values(), strict=True)]
-    modules = [one for one in (method.backbone.model, method.learned) if one is not None]
+    modules = [module for module in (method.backbone.model, method.learned) if module is not None]
     with FlopCounter() as counter, PeakMemory("cpu", resident_bytes(*modules)) as peak:
         method.read(filled, tokens_BT)
     return {
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--one", action="store_true", help="measure one method at one length in this process")
     options = parser.parse_args()
     names = [grammar.spelled(item.name, None, item.settings) for item in grammar.items(options.methods, "method")]
-    lengths = [int(one) for one in options.tokens.split(",")]
+    lengths = [int(text) for text in options.tokens.split(",")]
     if options.one:
         print(json.dumps(measure(names[0], options.backbone, lengths[0], options.repeats)))
         return

@@ -52,7 +52,9 @@ class Sample:
         common = dict(zip(dict.fromkeys(names), draw(self.clusters), strict=True))
         lot = self.generator.random(len(names)) < math.sqrt(self.correlation or 0.0)
         own = draw(len(names))
-        return np.array([common[name] if shared else one for name, shared, one in zip(names, lot, own, strict=True)])
+        return np.array(
+            [common[name] if shared else value for name, shared, value in zip(names, lot, own, strict=True)]
+        )
 
     def chances(self, names: list[str], chance: float) -> Array:
         """The probability of success of every observation: beta-distributed over clusters."""
@@ -127,7 +129,9 @@ def task_mean(sample: Sample) -> tuple[Metric | None, float]:
     """Accuracy averaged over tasks that differ in difficulty."""
     names = sample.names()
     right = sample.generator.random(len(names)) < sample.chances(names, 0.5)
-    return metrics.proportion([Part(float(one), 1.0, name, name) for one, name in zip(right, names, strict=True)]), 0.5
+    return metrics.proportion(
+        [Part(float(value), 1.0, name, name) for value, name in zip(right, names, strict=True)]
+    ), 0.5
 
 
 def paired_nats(skewed: bool) -> Case:
@@ -139,9 +143,9 @@ def paired_nats(skewed: bool) -> Case:
         nats = 3 + sample.normal(names)
         shift, noise = 0.1, sample.normal(names)
         gain = shift * np.exp(0.5 * noise) if skewed else shift * (1 + noise)
-        one, two = (_examples(values, lengths, names) for values in (nats - gain, nats))
+        lower, upper = (_examples(values, lengths, names) for values in (nats - gain, nats))
         truth = -shift * (math.exp(0.125) if skewed else 1)
-        return metrics.paired(Measure("nats_per_token", False), one, two), truth
+        return metrics.paired(Measure("nats_per_token", False), lower, upper), truth
 
     return case
 
@@ -153,8 +157,8 @@ def paired_accuracy(first: float, second: float, alike: float) -> Case:
         names = sample.names()
         lots = sample.copied(names, lambda n: sample.generator.random((n, 2)))
         copies = sample.copied(names, sample.generator.random) < alike
-        one, two = lots[:, 0] < first, np.where(copies, lots[:, 0], lots[:, 1]) < second
-        runs = (_examples(values, np.ones(len(names)), names) for values in (one, two))
+        first_wins, second_wins = lots[:, 0] < first, np.where(copies, lots[:, 0], lots[:, 1]) < second
+        runs = (_examples(values, np.ones(len(names)), names) for values in (first_wins, second_wins))
         return metrics.paired(Measure("accuracy", True, True), *runs), first - second
 
     return case

@@ -64,7 +64,7 @@ def step(name: str, length: int) -> dict[str, Any]:
         with torch.autograd.graph.saved_tensors_hooks(saved, lambda tensor: tensor):
             loss = model(tokens_BT, labels=tokens_BT).loss
         torch.autograd.grad(loss, learned, allow_unused=True)
-    weights = sum(one.numel() for one in learned)
+    weights = sum(parameter.numel() for parameter in learned)
     flops = counter.flops - unseen_flops(method, length)
     return {
         "shape": name,

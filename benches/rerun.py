@@ -53,11 +53,11 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name.lstrip("."), value
 
 
-def distance(one: Any, other: Any) -> float:
+def distance(first: Any, other: Any) -> float:
     """Relative difference of two floats; for other values 0 if they are equal, else infinity."""
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) / max(abs(one), abs(other), 1.0)
-    return 0.0 if one == other else math.inf
+    if isinstance(first, float) and isinstance(other, float):
+        return abs(first - other) / max(abs(first), abs(other), 1.0)
+    return 0.0 if first == other else math.inf
 
 
 def stored(folders: Sequence[Path], every: bool) -> list[Path]:

@@ -37,7 +37,7 @@ def _with_parts(line: ExampleLine, protocol: Protocol) -> ExampleLine:
 
 
 def _protocol(result: Result) -> Protocol:
-    lengths = {name: one for name in LENGTHS if (one := getattr(result, name)) is not None}
+    lengths = {name: length for name in LENGTHS if (length := getattr(result, name)) is not None}
     task, split = registry.task_and_split(result.task, result.split, lengths)
     return task.protocol(split, result.context)
 

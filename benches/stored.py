@@ -40,8 +40,8 @@ def store(folder: Path, runs: int) -> None:
         run = folder / f"{method}-{number}"
         run.mkdir(parents=True)
         nats = [3.0 + draw.gauss(0, 0.1) for _ in range(EXAMPLES)]
-        lines = [seals.sealed(line(index, one).as_json(), line=True) for index, one in enumerate(nats)]
-        (run / "examples.jsonl").write_text("".join(one + "\n" for one in lines))
+        lines = [seals.sealed(line(index, loss).as_json(), line=True) for index, loss in enumerate(nats)]
+        (run / "examples.jsonl").write_text("".join(stored_line + "\n" for stored_line in lines))
         seals.write(run / "summary.json", summary(run.name, method, rest, nats).as_json())
 
 
@@ -97,7 +97,7 @@ def main() -> None:
             "table_with_share": lambda: comparison(summaries(folder)),
             "table_with_tests": lambda: comparison(summaries(folder), TableLayout(marks=True, mean_seeds=True)),
         }
-        times = {name: seconds(one, options.repeats) for name, one in work.items()}
+        times = {name: seconds(call, options.repeats) for name, call in work.items()}
     report = {"bench": "stored", "device": hardware(torch.device("cpu")), "runs": options.runs, "examples": EXAMPLES}
     print(json.dumps({**report, "repeats": options.repeats, "seconds": times}))
 

@@ -69,13 +69,13 @@ MARK = re.compile(r"<!-- ((?:not run|tested)[^\n]*) -->\s*\Z")
 def blocks(page: str) -> list[Block]:
     """All code of a page that readers can run."""
     content = text(page)
-    found = [(match.start(), match[2], textwrap.dedent(match[3])) for match in FENCE.finditer(content)]
+    fences = [(match.start(), match[2], textwrap.dedent(match[3])) for match in FENCE.finditer(content)]
     # What a fence holds is no indented block.
     rest = FENCE.sub(lambda match: re.sub(r"[^\n]", "x", match[0]), content)
-    found += [(match.start(), "", textwrap.dedent(match[1])) for match in INDENTED.finditer(rest)]
+    fences += [(match.start(), "", textwrap.dedent(match[1])) for match in INDENTED.finditer(rest)]
     made = [
         Block(page, content.count("\n", 0, start) + 1, mark_before(content[:start]), language, code)
-        for start, language, code in sorted(found)
+        for start, language, code in sorted(fences)
     ]
     return [block for block in made if block.runs]
 

@@ -147,8 +147,8 @@ def test_what_hso_gains(bench):
 def test_evalm_in_a_process_of_its_own_for_every_length(bench):
     (short,) = bench("evalm", "--backbone", "tiny-llama", "--lengths", "256")["runs"]
     # Every process runs the command for one length; here the second length runs in the process of the test.
-    one = ("evalm", "--backbone", "tiny-llama", "--lengths", "1024", "--one")
-    long = {**bench(*one, "seconds"), **bench(*one, "bytes")}
+    arguments = ("evalm", "--backbone", "tiny-llama", "--lengths", "1024", "--one")
+    long = {**bench(*arguments, "seconds"), **bench(*arguments, "bytes")}
     assert long.keys() == short.keys()
     assert (short["tokens"], long["tokens"]) == (256, 1024)
     assert 0 < long["state_bytes"] - short["state_bytes"] < 4 * short["state_bytes"]
@@ -260,12 +260,12 @@ def test_many_shots(bench, tmp_path):
     sizes = ("--backbone=tiny-llama", "--set-name=sst2", "--n=4", "--blocks=1", f"--out={tmp_path}")
     report = bench("many_shots", "--methods", "evalm(W=32,c=8,remote_bias=-1)", "window(N=64)", "--k", "3", "0", *sizes)
     for row in report["methods"]:
-        values = {one["k"]: one["value"] for one in row["validation"]}
+        values = {measure["k"]: measure["value"] for measure in row["validation"]}
         assert list(values) == [0, 3]
         assert values[row["best_k"]] == max(values.values())
         assert row["best_k"] == 0 or values[3] > values[0]
         assert row["test"]["k"] == row["best_k"]
-        flops = [one["cost"]["flops"] for one in row["validation"]]
+        flops = [measure["cost"]["flops"] for measure in row["validation"]]
         assert flops[1]["with_reuse"] < flops[1]["without"] < 4 * flops[1]["with_reuse"]
 
 
@@ -310,7 +310,10 @@ def test_draws(bench, tmp_path):
     for number, (method, split, twin, seed, measures) in enumerate(runs):
         settings = {"rank": 8} if twin else {}
         about = {"method_config": settings, "changed": list(settings), "task": "icl", "split": split, "twin": twin}
-        lines = [stored_runs.line_of(str(index), one, index=index) for index, one in enumerate(measures)]
+        lines = [
+            stored_runs.line_of(str(index), measured_values, index=index)
+            for index, measured_values in enumerate(measures)
+        ]
         of_seed = {"provenance": {"seed": seed}, "data": {"examples": len(measures)}}
         result = stored_runs.result(method, **about, **of_seed)
         stored_runs.store(tmp_path / str(number), result, stored_runs.json_lines(*lines))
@@ -417,8 +420,10 @@ def test_weights_in_8_bits(bench, tmp_path, monkeypatch):
     for in_8_bits in (False, True):
         measured["in_8_bits"] = in_8_bits
         (tmp_path / "report.json").write_text(json.dumps(report))
-        said = bench("eight_bits", "--store", str(tmp_path / "report.json"), "--backbone", "tiny-llama", str(out))
-        assert said == {"stored": ["mine"] * in_8_bits}
+        report_of_bench = bench(
+            "eight_bits", "--store", str(tmp_path / "report.json"), "--backbone", "tiny-llama", str(out)
+        )
+        assert report_of_bench == {"stored": ["mine"] * in_8_bits}
         assert (cards.read(out / cards.CARD) == before) is not in_8_bits
     card = cards.beside(out / cards.FILE)
     assert (card.weights.bytes, card.weights.dtype) == (measured["bytes"]["after"], "int8")
@@ -433,8 +438,10 @@ def test_weights_in_8_bits(bench, tmp_path, monkeypatch):
 
 def test_the_package_has_in_8_bits_what_the_limit_allows():
     report = json.loads((BENCHES.parent / "results/benches/eight_bits.json").read_text())
-    measured = {one["weights"]: one for one in report["sets"]}
-    shipped = {one.name: one.card for one in trained.every() if one.file.is_relative_to(trained.SHIPPED)}
+    measured = {row["weights"]: row for row in report["sets"]}
+    shipped = {
+        weights.name: weights.card for weights in trained.every() if weights.file.is_relative_to(trained.SHIPPED)
+    }
     for name, card in shipped.items():
         if card.weights.dtype != "int8":
             assert not measured[name]["in_8_bits"]

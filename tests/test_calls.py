@@ -122,8 +122,8 @@ def test_right_calls_of_any_form_are_answered_alike(name: str) -> None:
     assert method.generate(state, [], max_new_tokens=3) == []
     assert method.generate(state, [[]], max_new_tokens=0) == [[]]
     for prompts in ([[], []], [[], [5]]):
-        one = method.generate(state, prompts, max_new_tokens=1)
-        assert one == method.generate(state.fork(2), prompts, max_new_tokens=1)
+        written = method.generate(state, prompts, max_new_tokens=1)
+        assert written == method.generate(state.fork(2), prompts, max_new_tokens=1)
         assert method.generate(state, prompts, max_new_tokens=0) == [[], []]
 
 

@@ -49,9 +49,9 @@ def test_no_flipped_bit_of_weights_is_believed(with_card: bool, folder: Path) ->
 
 def test_weights_that_change_afterwards_have_no_card(folder: Path) -> None:
     write(folder / "one", moved(method(N=32, weights="none"), 0.01))
-    found = method(N=32)
-    assert found.card is not None
-    assert moved(found, 0.1).card is None
+    loaded = method(N=32)
+    assert loaded.card is not None
+    assert moved(loaded, 0.1).card is None
 
 
 def test_a_folder_stands_for_its_weights(folder: Path) -> None:
@@ -61,14 +61,14 @@ def test_a_folder_stands_for_its_weights(folder: Path) -> None:
 
 
 def test_narrow_weights_are_those_of_a_narrower_type(tmp_path: Path) -> None:
-    one = moved(method("evalm", W=32, c=8, weights="none"), 0.001)
-    one.save_weights(tmp_path / "narrow.safetensors", torch.float16)
+    trained_method = moved(method("evalm", W=32, c=8, weights="none"), 0.001)
+    trained_method.save_weights(tmp_path / "narrow.safetensors", torch.float16)
     again = method("evalm", W=32, c=8, weights=tmp_path / "narrow.safetensors")
-    for name, tensor in one.learned.state_dict().items():
+    for name, tensor in trained_method.learned.state_dict().items():
         assert torch.equal(again.learned.state_dict()[name], tensor.half().float())
     with torch.no_grad():
-        next(one.learned.parameters()).fill_(1e6)
-    one.save_weights(tmp_path / "wide.safetensors", torch.float16)
+        next(trained_method.learned.parameters()).fill_(1e6)
+    trained_method.save_weights(tmp_path / "wide.safetensors", torch.float16)
     wide = method("evalm", W=32, c=8, weights=tmp_path / "wide.safetensors")
     assert float(next(wide.learned.parameters()).detach().max()) == 1e6
 
@@ -92,7 +92,7 @@ def test_damaged_cards_are_read_or_refused(tmp_path: Path) -> None:
         except UserError as error:
             sentences.append(str(error))
     assert sentences
-    assert all("is no card of trained weights" in one and "\n" not in one for one in sentences)
+    assert all("is no card of trained weights" in sentence and "\n" not in sentence for sentence in sentences)
 
 
 def test_no_change_of_a_sealed_card_is_believed(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_every_setting_that_is_built_in_is_described(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_described_defaults_are_parsed_to_the_defaults(name: str) -> None:
     kind = CONFIGS[name]
-    defaults = {one.name: grammar.value(one.default, name) for one in described(kind)}
+    defaults = {setting.name: grammar.value(setting.default, name) for setting in described(kind)}
     filled = {key: value for key, value in defaults.items() if value is not None}
     assert kind.parse(filled) == kind()
 
@@ -120,9 +120,9 @@ def test_what_the_built_in_settings_of_one_name_share_is_known() -> None:
     different = {
         name
         for name, owners in by_name.items()
-        for one in owners
+        for setting in owners
         for other in owners
-        if not alike(CONFIGS[one], CONFIGS[other], name)
+        if not alike(CONFIGS[setting], CONFIGS[other], name)
     }
     assert {"N", "sinks", "tokens", "history"} & different == set()
     of_papers = {"lr", "beta1", "beta2", "eps", "steps", "eviction", "recent", "k", "upstream", "M", "W", "ratio"}

@@ -110,13 +110,13 @@ def test_every_method_and_task_that_a_page_names_is_one(tmp_path):
     shown = [text(page).replace("\\\n", "") for page in PAGES]
     commands = [line for page in shown for line in re.findall(r"contextlab bench ([^\n`|]*)", page)]
     named = [dict(re.findall(r"--(method|task) ('[^']*'|\S+)", command)) for command in commands]
-    named = [{kind: text.strip("'") for kind, text in one.items()} for one in named]
+    named = [{kind: text.strip("'") for kind, text in entry.items()} for entry in named]
     assert len(named) > 6
-    for one in named:
+    for entry in named:
         # A folder below runs/ is one that the reader has trained.
-        methods = re.sub(r",runs/[\w-]+", "", one.get("method", "window"))
+        methods = re.sub(r",runs/[\w-]+", "", entry.get("method", "window"))
         methods = methods.replace("every_fourth.py", str(tmp_path / "every_fourth.py"))
-        select(methods, one.get("task", "needle").replace("stories.py", str(tmp_path / "stories.py")))
+        select(methods, entry.get("task", "needle").replace("stories.py", str(tmp_path / "stories.py")))
 
 
 def test_two_forms_of_a_method_on_two_of_a_task_are_one_table(tmp_path, monkeypatch, capsys):

@@ -34,7 +34,7 @@ def test_a_file_takes_the_place_of_what_was_there(
     for content in (first, second):
         files.write(path, content)
         assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("broken", ["fsync", "replace"])
@@ -50,7 +50,7 @@ def test_what_cannot_be_written_leaves_the_earlier_file_alone(
     monkeypatch.setattr(os, broken, full)
     with pytest.raises(OSError, match="no space left"):
         files.write(path, "new")
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert path.read_text() == "good"
 
 

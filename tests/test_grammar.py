@@ -27,7 +27,7 @@ TASKS = st.builds(NamedItem, NAMES, st.none() | TEXTS, SETTINGS)
 
 @given(st.lists(TASKS, min_size=1, max_size=3))
 def test_tasks_that_are_spelled_are_read_back(listed: list[NamedItem]) -> None:
-    texts = [grammar.spelled(one.name, one.split, one.settings) for one in listed]
+    texts = [grammar.spelled(item.name, item.split, item.settings) for item in listed]
     assert grammar.items(",".join(texts), "task") == listed
     assert grammar.items(" , ".join(texts), "task") == listed
     assert grammar.items(texts, "task") == listed
@@ -35,7 +35,7 @@ def test_tasks_that_are_spelled_are_read_back(listed: list[NamedItem]) -> None:
 
 @given(st.lists(METHODS, min_size=1, max_size=3))
 def test_methods_that_are_spelled_are_read_back(listed: list[NamedItem]) -> None:
-    text = ", ".join(grammar.spelled(one.name, None, one.settings) for one in listed)
+    text = ", ".join(grammar.spelled(item.name, None, item.settings) for item in listed)
     assert grammar.items(text, "method") == listed
     marked = f"{grammar.spelled(listed[0].name, None, listed[0].settings)} {grammar.UNTRAINED}"
     assert grammar.single(marked, "method") == listed[0]

@@ -23,10 +23,10 @@ def test_nothing_that_a_terminal_acts_on_is_left(text: str) -> None:
     assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     shown.encode()
     assert harmless.text(shown) == shown
-    one = harmless.line(text)
-    assert "\n" not in one
-    assert "\t" not in one
-    assert harmless.line(one) == one
+    line = harmless.line(text)
+    assert "\n" not in line
+    assert "\t" not in line
+    assert harmless.line(line) == line
 
 
 @pytest.mark.parametrize("character", "\xad\u200b\u200c\u200d\u2060\ufeff\u180e\u3164\u2800\ufe0f\U000e0041")

@@ -145,12 +145,12 @@ def test_a_run(method: str, tmp_path: Path) -> None:
             assert checked.wrong is None, checked
         folder = work().folder
         made.append(
-            without_time([store.read_result(folder).as_json(), *(one.as_json() for one in store.lines(folder))])
+            without_time([store.read_result(folder).as_json(), *(line.as_json() for line in store.lines(folder))])
         )
         assert made[-1] == made[0]
-        assert len({one["id"] for one in made[0][1:]}) == len(made[0][1:]) == 3
+        assert len({line["id"] for line in made[0][1:]}) == len(made[0][1:]) == 3
         assert made[0][0]["cost"]["query"]["peak_bytes"] > 0
-        assert all(one["recounted"] == ("Hidden" in method) for one in made[0][1:])
+        assert all(line["recounted"] == ("Hidden" in method) for line in made[0][1:])
         assert [path.name for path in place.iterdir()] == [folder.name]
 
     count = killed(work, place, check, 100.0, None)

@@ -29,15 +29,15 @@ with locks.alone(Path(sys.argv[1]), "held"):
 
 
 def test_a_folder_is_held_by_one_thread_and_its_lock_vanishes(tmp_path: Path) -> None:
-    said: list[str] = []
+    sentences: list[str] = []
     folder = tmp_path / "folder"
 
     def other() -> None:
         try:
             with locks.alone(folder, "held"):
-                said.append("mine")
+                sentences.append("mine")
         except UserError as error:
-            said.append(str(error))
+            sentences.append(str(error))
 
     def tried() -> None:
         thread = threading.Thread(target=other)
@@ -48,7 +48,7 @@ def test_a_folder_is_held_by_one_thread_and_its_lock_vanishes(tmp_path: Path) ->
         tried()
         assert (folder / locks.NAME).exists()
     tried()
-    assert said == ["held", "mine"]
+    assert sentences == ["held", "mine"]
     assert list(tmp_path.iterdir()) == []
     with locks.alone(folder, "held"):
         (folder / "file").write_text("kept")

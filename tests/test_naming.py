@@ -108,8 +108,8 @@ def test_loading_in_python_means_the_same(folder: Path) -> None:
         ("longmem", {"N": 32}, None),
     ):
         loaded = contextlab.load(text, BACKBONE.model, tokenizer=BACKBONE.tokenizer, **settings)
-        found = loaded.trained_weights
-        assert (None if found is None else found.name) == name
+        loaded_weights = loaded.trained_weights
+        assert (None if loaded_weights is None else loaded_weights.name) == name
     tokens = torch.arange(40)[None]
     assert loaded.read(loaded.start(), tokens)[1] is not None
 

@@ -110,11 +110,11 @@ def test_what_readings_leave_behind_is_loaded(name: str, family: str, models: An
     for lengths, ahead in (([0], None), ([1], None), ([60, 20], None), ([24, 0, 63], None), ([120, 137], None),
                            ([97], Lengths(97, 8)), ([50], Lengths(120, 13))):  # fmt: skip
         state = read(method, lengths, ahead)
-        for one in (state, state.index([len(lengths) - 1]), state.fork(2)):
-            one.save(tmp_path / "state")
+        for each in (state, state.index([len(lengths) - 1]), state.fork(2)):
+            each.save(tmp_path / "state")
             loaded = method.load_state(tmp_path / "state")
-            assert type(loaded) is type(one)
-            assert equal(one, loaded)
+            assert type(loaded) is type(each)
+            assert equal(each, loaded)
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -25,10 +25,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_weights_that_fit_are_found_and_told_of(folder: Path) -> None:
     trained = moved(method(N=32, weights="none"), 0.01)
     write(folder / "one", trained)
-    found = method(N=32)
-    assert (found.untrained, found.weights_digest) == (False, trained.weights_digest)
-    assert found.card is not None
-    assert (found.card.cost.tokens, found.card.cost.flops) == (5, 7)
+    loaded = method(N=32)
+    assert (loaded.untrained, loaded.weights_digest) == (False, trained.weights_digest)
+    assert loaded.card is not None
+    assert (loaded.card.cost.tokens, loaded.card.cost.flops) == (5, 7)
     assert method(N=32, weights="none").untrained
     assert method(N=32, weights="none").card is None
 
@@ -58,7 +58,9 @@ def test_of_several_that_are_recommended_or_equal_the_first_is_taken(folder: Pat
         write(folder / name, moved(method(N=32, weights="none"), by), recommended=True)
     assert trained.names()[:3] == ["a", "b", "c"]
     assert trained.recommendations()["longmem", BACKBONE.digest].name == "a"
-    ours = {one.name: digest for digest, one in trained.by_digest().items() if one.file.is_relative_to(folder)}
+    ours = {
+        shipped.name: digest for digest, shipped in trained.by_digest().items() if shipped.file.is_relative_to(folder)
+    }
     assert ours.keys() == {"a", "b"}
 
 
@@ -113,9 +115,9 @@ def test_evalm_with_overlap_takes_no_weights_trained_without() -> None:
 def test_weights_are_found_by_their_name_and_by_their_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(folder / "one", moved(method(N=32, weights="none"), 0.01))
     for name in ("one", str(folder / "one")):
-        found = trained.find(name)
-        assert found is not None
-        assert (found.name, found.file) == (name, path)
+        weights = trained.find(name)
+        assert weights is not None
+        assert (weights.name, weights.file) == (name, path)
     assert trained.find("two") is None
     assert trained.find(str(folder)) is None
     monkeypatch.delenv(trained.FOLDERS)
@@ -124,12 +126,12 @@ def test_weights_are_found_by_their_name_and_by_their_folder(folder: Path, monke
 
 
 def test_one_name_for_two_weights_is_refused_and_for_two_copies_is_not(folder: Path, monkeypatch: Any) -> None:
-    one = moved(method(N=32, weights="none"), 0.01)
-    write(folder / "a" / "one", one)
-    write(folder / "b" / "one", one)
+    trained_method = moved(method(N=32, weights="none"), 0.01)
+    write(folder / "a" / "one", trained_method)
+    write(folder / "b" / "one", trained_method)
     monkeypatch.setenv(trained.FOLDERS, f"{folder / 'a'}:{folder / 'b'}")
     assert trained.find("one") is not None
-    write(folder / "c" / "one", moved(one, 0.01))
+    write(folder / "c" / "one", moved(trained_method, 0.01))
     monkeypatch.setenv(trained.FOLDERS, f"{folder / 'a'}:{folder / 'c'}")
     with pytest.raises(UserError, match=r"names the weights in .* and .*: give the path of one of them"):
         trained.find("one")
@@ -139,7 +141,7 @@ def test_weights_are_known_by_the_digests_of_the_files_that_theirs_was_made_from
     before = write(folder / "wide" / "one", moved(method(N=32, weights="none"), 0.01))
     digest = method(N=32, weights=before).weights_digest
     smaller(folder / "one", before)
-    (weights,) = (one for one in trained.every() if one.name == "one")
+    (weights,) = (shipped for shipped in trained.every() if shipped.name == "one")
     assert digest != weights.digest == method(N=32).weights_digest
     assert trained.by_digest()[digest] == trained.by_digest()[weights.digest] == weights
     file = weights.earlier(digest)
@@ -156,10 +158,10 @@ def test_of_one_set_of_weights_in_more_and_in_fewer_bits_the_first_listed_is_mea
     small = smaller(folder / "a" / "one", before)
     for first, second in ((before, small), (small, before)):
         monkeypatch.setenv(trained.FOLDERS, f"{first.parents[1]}:{second.parents[1]}")
-        meant = trained.find("one")
-        assert meant is not None
-        assert meant.file == first
-        assert method(N=32).trained_weights == meant
+        weights = trained.find("one")
+        assert weights is not None
+        assert weights.file == first
+        assert method(N=32).trained_weights == weights
 
 
 def test_a_folder_with_the_name_of_a_method_is_named_by_its_path(folder: Path) -> None:
@@ -169,15 +171,15 @@ def test_a_folder_with_the_name_of_a_method_is_named_by_its_path(folder: Path) -
 
 
 def test_a_method_says_which_weights_it_has(folder: Path, tmp_path: Path) -> None:
-    one = moved(method(N=32, weights="none"), 0.01)
-    path = write(folder / "one", one)
+    trained_method = moved(method(N=32, weights="none"), 0.01)
+    path = write(folder / "one", trained_method)
     for weights in ("auto", "one", path, folder / "one"):
-        found = method(N=32, K=8, weights=weights).trained_weights
-        assert found is not None
-        assert found.name == "one"
+        weights_of_name = method(N=32, K=8, weights=weights).trained_weights
+        assert weights_of_name is not None
+        assert weights_of_name.name == "one"
     settings = method(N=32, K=8).config.as_dict()
-    assert found.differing(settings, {}) == {"K": 64}
-    assert found.changed(settings, {}) == ["K"]
+    assert weights_of_name.differing(settings, {}) == {"K": 64}
+    assert weights_of_name.changed(settings, {}) == ["K"]
     assert method(N=32, weights="none").trained_weights is None
     digest = method(N=32).weights_digest
     assert trained.by_digest()[digest].name == "one"
@@ -185,17 +187,17 @@ def test_a_method_says_which_weights_it_has(folder: Path, tmp_path: Path) -> Non
 
 def test_the_name_of_weights_may_stand_for_other_settings_than_the_training(folder: Path) -> None:
     write(folder / "one", moved(method(N=32, M=512, weights="none"), 0.01), use={"M": 65536})
-    found = method(N=32).trained_weights
-    assert found is not None
-    assert found.differing(method(N=32).config.as_dict(), {}) == {"M": 512}
-    assert found.changed(method(N=32).config.as_dict(), {}) == []
+    weights = method(N=32).trained_weights
+    assert weights is not None
+    assert weights.differing(method(N=32).config.as_dict(), {}) == {"M": 512}
+    assert weights.changed(method(N=32).config.as_dict(), {}) == []
 
 
 def test_a_broken_card_takes_no_other_from_the_names(folder: Path) -> None:
     write(folder / "one", moved(method(N=32, weights="none"), 0.01))
     path = write(folder / "two", moved(method(N=32, weights="none"), 0.02))
     (path.parent / cards.CARD).write_text("{")
-    names = [one.name for one in trained.every()]
+    names = [shipped.name for shipped in trained.every()]
     assert "one" in names
     assert "two" not in names
     with pytest.raises(UserError, match="is no card"):

@@ -96,12 +96,12 @@ def table(root: Path) -> str:
 
 
 def loaded(root: Path) -> str:
-    one = workshop.method()
+    method = workshop.method()
     try:
-        held = one.load_state(root / "state.safetensors")
+        held = method.load_state(root / "state.safetensors")
     except UserError as error:
         return f"contextlab: {error}\n"
-    return str(one.score(held, [[1, 2, 3]]).tolist())
+    return str(method.score(held, [[1, 2, 3]]).tolist())
 
 
 def checked_data(root: Path) -> str:

@@ -94,8 +94,8 @@ def method() -> AnyMethod:
 
 
 def state(path: Path) -> None:
-    one = method()
-    one.read(one.start(), torch.arange(50)[None])[0].save(path)
+    sliding = method()
+    sliding.read(sliding.start(), torch.arange(50)[None])[0].save(path)
 
 
 def _converted(root: Path) -> None:

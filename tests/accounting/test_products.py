@@ -42,19 +42,19 @@ def agree(fn: Callable[[], Any]) -> int:
 @settings(deadline=None, max_examples=20)
 @given(size, size, size, size)
 def test_products_of_every_shape_count_as_under_the_watch(rows: int, m: int, k: int, n: int) -> None:
-    a, b, one = torch.randn(rows, m, k), torch.randn(rows, k, n), torch.randn(k, n)
+    a, b, weight_KN = torch.randn(rows, m, k), torch.randn(rows, k, n), torch.randn(k, n)
     for product in (
         lambda: a @ b,
-        lambda: a @ one,
+        lambda: a @ weight_KN,
         lambda: torch.bmm(a, b),
-        lambda: a.matmul(one[:, 0]),
-        lambda: a[0].mm(one),
-        lambda: torch.mv(a[0], one[:, 0]),
-        lambda: torch.dot(one[:, 0], one[:, 0]),
-        lambda: torch.addmm(one.new_zeros(n), a[0], one),
+        lambda: a.matmul(weight_KN[:, 0]),
+        lambda: a[0].mm(weight_KN),
+        lambda: torch.mv(a[0], weight_KN[:, 0]),
+        lambda: torch.dot(weight_KN[:, 0], weight_KN[:, 0]),
+        lambda: torch.addmm(weight_KN.new_zeros(n), a[0], weight_KN),
         lambda: torch.baddbmm(a.new_zeros(rows, m, n), a, b),
-        lambda: functional.linear(a, one.T),
-        lambda: functional.linear(a, one.T, one.new_zeros(n)),
+        lambda: functional.linear(a, weight_KN.T),
+        lambda: functional.linear(a, weight_KN.T, weight_KN.new_zeros(n)),
     ):
         agree(product)
 
@@ -198,8 +198,8 @@ def test_every_method_makes_its_products_where_they_are_seen(name: str, family: 
     method = registry.method_class(name)(backbones.load(family, device="cpu"))
     tokens_BT = torch.randint(0, 256, (2, 150))
     state, _ = method.read(method.start(2), tokens_BT)
-    one = state.index([0])
+    first_row = state.index([0])
     agree(lambda: method.read(method.start(2), tokens_BT, torch.tensor([150, 77])))
     agree(lambda: method.read(state, tokens_BT[:, :40], logprobs=False))
     agree(lambda: method.score(state, [[1, 2, 3], [4], [5] * 20]))
-    agree(lambda: method.generate(one, [[1, 2], [3]], max_new_tokens=3))
+    agree(lambda: method.generate(first_row, [[1, 2], [3]], max_new_tokens=3))

@@ -67,10 +67,10 @@ def whole_bytes(kv: KV) -> int:
 
 def test_a_second_continuation_of_a_cache_never_sees_the_first():
     begun = grow(fresh(), 5, 0)
-    one, other = grow(begun, 2, 100), grow(begun, 3, 200)
-    again = grow(one, 1, 300)
+    first, other = grow(begun, 2, 100), grow(begun, 3, 200)
+    again = grow(first, 1, 300)
     assert held(begun) == [*range(5)]
-    assert held(one) == [*range(5), 100, 101]
+    assert held(first) == [*range(5), 100, 101]
     assert held(other) == [*range(5), 200, 201, 202]
     assert held(again) == [*range(5), 100, 101, 300]
 
@@ -295,5 +295,5 @@ def test_sliding_keeps_rotated_keys_through_many_windows():
     parted = method.start()
     for piece in text.split(7, dim=1):
         parted, _ = method.read(parted, piece)
-    for one, other in zip(whole.kv.k, parted.kv.k, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    for keys, other in zip(whole.kv.k, parted.kv.k, strict=True):
+        torch.testing.assert_close(keys, other, atol=1e-4, rtol=1e-4)

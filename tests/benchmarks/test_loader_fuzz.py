@@ -101,8 +101,8 @@ def _write(root: Path, files: dict[str, bytes]) -> None:
 def _texts(part: Any) -> Iterator[str]:
     if isinstance(part, str):
         yield part
-    for one in part if isinstance(part, tuple) else vars(part).values() if hasattr(part, "__dict__") else ():
-        yield from _texts(one)
+    for member in part if isinstance(part, tuple) else vars(part).values() if hasattr(part, "__dict__") else ():
+        yield from _texts(member)
 
 
 @pytest.mark.parametrize("task", FILES, ids=lambda task: task.name)
@@ -158,7 +158,7 @@ def test_a_file_that_is_none_is_named(task: Task, change: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("task", "name", "line"),
     [(ChapterBreak(), "chapterbreak_ctx_4096.json.gz", 3), (PG22(), "books.jsonl", 2), (WikiText(), "test.txt.gz", 4)],
-    ids=lambda one: getattr(one, "name", one),
+    ids=lambda loader: getattr(loader, "name", loader),
 )
 def test_the_broken_line_is_named(task: Task, name: str, line: int, tmp_path: Path) -> None:
     files = next(files for other, files in FILES.items() if other.name == task.name)

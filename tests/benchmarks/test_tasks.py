@@ -173,9 +173,9 @@ def test_pg22_advises_only_splits_that_exist(tmp_path: Path) -> None:
 def test_pg22_digest_covers_the_texts_of_the_split(tmp_path: Path) -> None:
     write_pg22(tmp_path / "one", {"a": ("S1", 6_000), "b": ("S2", 20_000)})
     write_pg22(tmp_path / "two", {"a": ("S1", 6_000), "c": ("S2", 20_000)})
-    one, two = ([PG22().load(split, tmp_path / name).sha256 for split in ("S1", "S2")] for name in ("one", "two"))
-    assert one[0] == two[0]
-    assert one[1] != two[1]
+    first, second = ([PG22().load(split, tmp_path / name).sha256 for split in ("S1", "S2")] for name in ("one", "two"))
+    assert first[0] == second[0]
+    assert first[1] != second[1]
 
 
 def test_pg22_notices_changed_missing_and_unpacked_texts(tmp_path: Path) -> None:

@@ -13,7 +13,11 @@ RESULTS = Path(__file__).parents[2] / "results/pg22-s2"
 def run(method: str) -> str:
     """The run of a method with its default settings."""
     folders = RESULTS.glob(f"{method}-*")
-    (folder,) = (one for one in folders if json.loads((one / "summary.json").read_text()).get("changed", []) == [])
+    (folder,) = (
+        candidate
+        for candidate in folders
+        if json.loads((candidate / "summary.json").read_text()).get("changed", []) == []
+    )
     return str(folder)
 
 

@@ -25,9 +25,9 @@ def test_every_setting_is_shown_with_type_default_and_meaning(kind: str, capsys:
     for name in getattr(registry, kind)():
         config = registry.method_class(name).Config if kind == "methods" else registry.task_class(name).Config
         text = shown(capsys, kind, name)
-        for one in described(config):
-            assert f"  {one.name:<14} {one.type}, default {one.default}\n" in text
-            assert one.about.split(",")[0][:60] in text
+        for setting in described(config):
+            assert f"  {setting.name:<14} {setting.type}, default {setting.default}\n" in text
+            assert setting.about.split(",")[0][:60] in text
 
 
 def test_a_task_shows_its_splits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +40,7 @@ def test_a_task_shows_its_splits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_as_json_it_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     task: dict[str, Any] = json.loads(shown(capsys, "tasks", "squad", "--json"))
     assert task["splits"]["1k"] == "paragraphs joined to 1,024 tokens on average"
-    assert [one["name"] for one in task["settings"]] == ["tokens", "turns", "prompt", "answer"]
+    assert [setting["name"] for setting in task["settings"]] == ["tokens", "turns", "prompt", "answer"]
     method = json.loads(shown(capsys, "methods", "hso", "--verbose", "--json"))
     assert method["needs"] == ["gradients while reading"]
     assert method["settings"][0]["default"] == "25"

@@ -127,7 +127,9 @@ def test_any_list_of_methods_or_tasks_is_accepted_or_refused(kind: str) -> None:
         tried += 1
         try:
             methods, tasks = select(**named, **options)
-            methods_again, tasks_again = select([one.label for one in methods], [labelled(one) for one in tasks])
+            methods_again, tasks_again = select(
+                [selected.label for selected in methods], [labelled(selected) for selected in tasks]
+            )
             assert (methods_again, list(map(labelled, tasks_again))) == (methods, list(map(labelled, tasks)))
         except UserError as error:
             refused += 1
@@ -140,9 +142,11 @@ def test_any_list_of_methods_or_tasks_is_accepted_or_refused(kind: str) -> None:
 TASK_FORMS = ["pg22/S1(tokens=8192)", "squad(prompt=chat)", "icl/sst2(k=4,template=evalm)", "needle"]
 
 
-def labelled(one: SelectedTask) -> str:
-    options = one.task.options("own")
-    return labels.of_task(one.name, one.task.spelled(one.split), {"history": options.history, "tokens": options.tokens})
+def labelled(selected: SelectedTask) -> str:
+    options = selected.task.options("own")
+    return labels.of_task(
+        selected.name, selected.task.spelled(selected.split), {"history": options.history, "tokens": options.tokens}
+    )
 
 
 @pytest.mark.parametrize("name", registry.tasks())

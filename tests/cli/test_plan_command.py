@@ -83,9 +83,9 @@ def test_no_weights_are_loaded(config: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_mistake_is_one_line(
     options: list[str], message: str, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = {"--gpu": "h100", "--backbone": config, "--method": "full", "--length": "8k"}
-    given |= dict([options])
-    assert main(["plan", *(word for pair in given.items() for word in pair)]) == 2
+    options_by_name = {"--gpu": "h100", "--backbone": config, "--method": "full", "--length": "8k"}
+    options_by_name |= dict([options])
+    assert main(["plan", *(word for pair in options_by_name.items() for word in pair)]) == 2
     out, err = capsys.readouterr()
     assert message in err
     assert (out, err.count("\n")) == ("", 1)

@@ -26,10 +26,10 @@ def test_csv_and_json_are_the_tidy_frame(capsys: pytest.CaptureFixture[str]) -> 
     stored = json.loads((Path(row["folder"]) / "summary.json").read_text())
     assert row["settings"] == json.loads(of_csv["settings"]) == stored["method_config"]
     metric = stored["metrics"]["nats_per_token"]
-    for one in (row, of_csv):
-        assert [one[key] for key in ("value", "low", "high", "n")] == pytest.approx(list(metric.values()), rel=1e-12)
-        assert one["state_bytes"] == stored["state"]["bytes"]
-        assert one["task"] == "pg22/S2(tokens=8192)"
+    for cells in (row, of_csv):
+        assert [cells[key] for key in ("value", "low", "high", "n")] == pytest.approx(list(metric.values()), rel=1e-12)
+        assert cells["state_bytes"] == stored["state"]["bytes"]
+        assert cells["task"] == "pg22/S2(tokens=8192)"
 
 
 def test_rows_costs_order_and_names_are_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_limits_are_named_in_the_caption(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("style", ["markdown", "latex", "html", "text", "csv", "json"])
 def test_every_format_says_which_runs_are_left_out(capsys: pytest.CaptureFixture[str], style: str) -> None:
-    said = "Left out: 1 of 8 runs by method!=hso."
+    note = "Left out: 1 of 8 runs by method!=hso."
     assert main(["table", str(FOUR), "--where", "method!=hso", "--format", style]) == 0
     out, err = capsys.readouterr()
-    assert said in " ".join((err if style in ("csv", "json") else out).split())
+    assert note in " ".join((err if style in ("csv", "json") else out).split())
     assert main(["table", str(FOUR), "--format", style]) == 0
     assert "Left out" not in "".join(capsys.readouterr())

@@ -33,14 +33,17 @@ def query(lines: list[ExampleLine], peaks: Peaks = NONE) -> PhaseCost:
 
 @given(st.lists(calls, min_size=1, max_size=5))
 def test_costs_are_means_and_memory_is_the_highest_peak(every: list[CallCost]) -> None:
-    phases = costs([line({"query": one}) for one in every], NONE)
+    phases = costs([line({"query": phase_cost}) for phase_cost in every], NONE)
     assert (phases.train, phases.contextualize) == (None, None)
-    cost = query([line({"query": one}) for one in every])
-    assert cost.peak_bytes == max(one.peak_bytes or 0 for one in every)
-    for mean, counted in ((cost.flops, [one.flops for one in every]), (cost.tokens, [one.tokens for one in every])):
+    cost = query([line({"query": phase_cost}) for phase_cost in every])
+    assert cost.peak_bytes == max(phase_cost.peak_bytes or 0 for phase_cost in every)
+    for mean, counted in (
+        (cost.flops, [phase_cost.flops for phase_cost in every]),
+        (cost.tokens, [phase_cost.tokens for phase_cost in every]),
+    ):
         assert isinstance(mean, int)
-        assert min(one or 0 for one in counted) <= mean <= max(one or 0 for one in counted)
-    assert cost.seconds == statistics.median(one.seconds for one in every)
+        assert min(count or 0 for count in counted) <= mean <= max(count or 0 for count in counted)
+    assert cost.seconds == statistics.median(phase_cost.seconds for phase_cost in every)
 
 
 def of(flops: int | None, seconds: float, tokens: int = 10, joules: float | None = None) -> ExampleLine:

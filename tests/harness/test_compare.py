@@ -26,8 +26,8 @@ TINY = {"backbone": "tiny-llama", "device": "cpu", "max_new_tokens": 5}
 @pytest.mark.parametrize(("wording", "text"), [("plain", "Who?\nAnswer:"), ("chat", "Who? [/]\n")])
 def test_a_right_answer_follows_all_of_the_question(wording: Wording, text: str) -> None:
     backbone = load("tiny-llama", device="cpu")
-    asked, answer = AskProtocol(wording, Options(), 5).tokenise(backbone, "", text, Question("1", "Who?", ("Ann",)))
-    assert backbone.decode(asked + answer) == text + (" Ann" if wording == "plain" else "Ann")
+    prompt, answer = AskProtocol(wording, Options(), 5).tokenise(backbone, "", text, Question("1", "Who?", ("Ann",)))
+    assert backbone.decode(prompt + answer) == text + (" Ann" if wording == "plain" else "Ann")
 
 
 def test_answers_and_costs_are_those_of_a_benchmark() -> None:
@@ -91,14 +91,14 @@ def test_what_is_shown_is_escaped_and_not_cut_off() -> None:
     assert "closed-book" in text
 
 
-@pytest.mark.parametrize("asked", ["Where?", ["Where?", "When?"], QUESTIONS])
-def test_only_what_was_asked_for_is_shown(asked: Any) -> None:
-    seen = compare("closed-book", TEXT, asked, **TINY)
+@pytest.mark.parametrize("options", ["Where?", ["Where?", "When?"], QUESTIONS])
+def test_only_what_was_asked_for_is_shown(options: Any) -> None:
+    seen = compare("closed-book", TEXT, options, **TINY)
     for shown in (seen._repr_html_(), repr(seen)):
-        assert (LOGPROB in shown) == (asked is QUESTIONS)
+        assert (LOGPROB in shown) == (options is QUESTIONS)
         assert "Where" in shown
         assert "state MiB" in shown
-    assert ("the key" in repr(seen)) == (asked is QUESTIONS)
+    assert ("the key" in repr(seen)) == (options is QUESTIONS)
 
 
 def test_an_empty_context_costs_no_reading() -> None:

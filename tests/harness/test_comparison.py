@@ -30,11 +30,11 @@ def test_differences_pair_the_same_examples(own: dict[str, float], none: dict[st
     all_differences = list(differences(runs))
     shared = own.keys() & none.keys()
     assert len(all_differences) == bool(shared)
-    for one in all_differences:
-        assert (one.label, one.measure) == ("m, own - none", "accuracy")
-        assert one.higher_is_better is True
-        assert one.metric.n == len(shared)
-        assert abs(one.metric.value - sum(own[i] - none[i] for i in shared) / len(shared)) < 1e-9
+    for paired_difference in all_differences:
+        assert (paired_difference.label, paired_difference.measure) == ("m, own - none", "accuracy")
+        assert paired_difference.higher_is_better is True
+        assert paired_difference.metric.n == len(shared)
+        assert abs(paired_difference.metric.value - sum(own[i] - none[i] for i in shared) / len(shared)) < 1e-9
 
 
 def test_methods_are_compared_with_the_first_under_their_own_context_only() -> None:
@@ -61,7 +61,9 @@ def test_the_weights_of_the_measure_are_those_of_the_difference() -> None:
 
     def run(nats: dict[str, float]) -> dict[str, Parts]:
         tokens = {"long": 90, "short": 10}
-        return {name: {"nats_per_token": [Part(one * tokens[name], tokens[name], name)]} for name, one in nats.items()}
+        return {
+            name: {"nats_per_token": [Part(loss * tokens[name], tokens[name], name)]} for name, loss in nats.items()
+        }
 
     metric = difference(Measure("nats_per_token"), run({"long": 3.0, "short": 5.0}), run({"long": 2.0, "short": 5.0}))
     assert metric is not None
@@ -71,7 +73,7 @@ def test_the_weights_of_the_measure_are_those_of_the_difference() -> None:
 def test_runs_that_were_stored_without_parts_are_compared_in_their_qualities() -> None:
     new = {name: {"accuracy": [Part(9.0, 9.0, name)], QUALITY: [Part(1.0, 1.0, name)]} for name in "ab"}
     old = lines({"a": 0.0, "b": 0.5})
-    for one, two, expected in ((new, old, 0.75), (old, new, -0.75), (new, new, 0.0)):
-        metric = difference(Measure("accuracy"), one, two)
+    for minuend, subtrahend, expected in ((new, old, 0.75), (old, new, -0.75), (new, new, 0.0)):
+        metric = difference(Measure("accuracy"), minuend, subtrahend)
         assert metric is not None
         assert metric.value == expected

@@ -69,16 +69,16 @@ def test_answers_are_those_of_the_whole_text_so_far(template: str | None, name: 
     conversation = told(template, name)
     backbone, words = conversation.method.backbone, turns(conversation.method.backbone)
     options = {"max_new_tokens": 6, "stop": conversation._stop}
-    said = backbone.encode(TEXT.rstrip()) + (backbone.encode(words.introduction) if words.introduction else [])
-    ahead = Lengths(len(said), 6)
+    context = backbone.encode(TEXT.rstrip()) + (backbone.encode(words.introduction) if words.introduction else [])
+    ahead = Lengths(len(context), 6)
     for question in ("What?", "Why?", "Who?"):
-        asked = backbone.encode(f"{words.before}{question}{words.after}")
+        prompt = backbone.encode(f"{words.before}{question}{words.after}")
         state = conversation.method.start(ahead=ahead)
         with torch.set_grad_enabled(conversation.method.capabilities.needs_gradients):
-            state, _ = conversation.method.read(state, torch.tensor([said]), logprobs=False)
-            (written,) = conversation.method.generate(state, [asked], **options)
+            state, _ = conversation.method.read(state, torch.tensor([context]), logprobs=False)
+            (written,) = conversation.method.generate(state, [prompt], **options)
         assert answer(conversation, question) == backbone.decode(written)
-        said += asked + written + (backbone.encode(words.end) if words.end else [])
+        context += prompt + written + (backbone.encode(words.end) if words.end else [])
 
 
 def test_forgetting_goes_back_to_the_text_alone() -> None:

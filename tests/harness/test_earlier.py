@@ -94,6 +94,6 @@ def test_the_learned_weights_stand_in_the_manifest(tmp_path: Path) -> None:
 
 
 def test_examples_without_an_index_are_in_the_order_of_the_file(tmp_path: Path) -> None:
-    lines = [{name: one for name, one in line_of(id_, 1.0).items() if name != "index"} for id_ in ("b", "a", "b")]
+    lines = [{name: value for name, value in line_of(id_, 1.0).items() if name != "index"} for id_ in ("b", "a", "b")]
     (tmp_path / "examples.jsonl").write_text(json_lines(*lines, line_of("c", 1.0, index=7)))
     assert [(line.id, line.index) for line in store.lines(tmp_path)] == [("b", 0), ("a", 1), ("c", 7)]

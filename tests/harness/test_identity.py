@@ -78,15 +78,15 @@ def test_the_hardware_is_described_in_words() -> None:
 
 
 def test_the_content_of_every_path_in_a_configuration_counts(tmp_path):
-    one, folder = tmp_path / "one", tmp_path / "folder"
-    one.write_text("a")
+    method_file, folder = tmp_path / "one", tmp_path / "folder"
+    method_file.write_text("a")
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "two").write_text("b")
-    config = {"weights": one, "deep": {"list": [1, (folder,)]}, "word": "one", "none": None}
+    config = {"weights": method_file, "deep": {"list": [1, (folder,)]}, "word": "one", "none": None}
     before = files_of(config)
-    assert set(before) == {str(one), str(folder / "deep" / "two")}
+    assert set(before) == {str(method_file), str(folder / "deep" / "two")}
     assert files_of(config) == before
-    for path in (one, folder / "deep" / "two"):
+    for path in (method_file, folder / "deep" / "two"):
         path.write_text(path.read_text() + "!")
         assert files_of(config) != before
         before = files_of(config)

@@ -58,6 +58,6 @@ def test_splits_of_earlier_versions_are_shown_as_they_are() -> None:
 
 @pytest.mark.parametrize("text", ["longmem(K=32)", "window", "hso(k=10,lr=0.01)", "dynamic-eval(rule=sgd)"])
 def test_a_selected_methods_label_selects_it_again(text: str) -> None:
-    (one,), _ = select(text, "needle")
-    (again,), _ = select(f"{one.label} {grammar.UNTRAINED}", "needle")
-    assert again == one
+    (selected,), _ = select(text, "needle")
+    (again,), _ = select(f"{selected.label} {grammar.UNTRAINED}", "needle")
+    assert again == selected

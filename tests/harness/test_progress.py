@@ -50,8 +50,8 @@ def test_a_pipe_gets_one_line_a_minute(monkeypatch: pytest.MonkeyPatch, capsys: 
     with Progress(show=False, lines=True) as bar:
         bar.begin(1, 6)
         list(bar.examples(range(6), 0, "window on pg22\x1b (own)"))
-    said = capsys.readouterr().err.splitlines()
-    assert said == [rf"contextlab: run 1 of 1: window on pg22\x1b (own), {number} of 6 examples" for number in (3, 6)]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [rf"contextlab: run 1 of 1: window on pg22\x1b (own), {number} of 6 examples" for number in (3, 6)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=5))

@@ -109,7 +109,7 @@ def test_results_are_short_in_words_and_long_as_frames(tmp_path: Path) -> None:
     examples = results.examples
     assert list(examples["id"]) == [*IDS[:2], *IDS[:2]]
     assert list(examples["quality"]) == [1.0] * 4
-    assert list(examples["run"].unique()) == [one.run_id for one in results.runs]
+    assert list(examples["run"].unique()) == [result.run_id for result in results.runs]
 
 
 def test_without_context_that_phase_has_no_cost(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_terminal_and_the_table_compare_alike(tmp_path: Path) -> None:
     table = comparison(stored, TableLayout(baseline=COUNTER)).to_frame()
     assert table.loc[(OTHER,), f"accuracy - {COUNTER}"] == cell
     by_run = {result.run_id: result.parts for result in stored}
-    assert [by_run[one.run_id] for one in results.runs] == [one.parts for one in results.runs]
+    assert [by_run[result.run_id] for result in results.runs] == [result.parts for result in results.runs]
 
 
 def test_the_wrong_context_is_the_next_of_another_work() -> None:
@@ -247,7 +247,9 @@ def test_without_counting_the_results_are_the_same_and_costs_are_blank(tmp_path:
     assert (without.flops, without.peak_bytes) == (None, None)
     assert (query.flops or 0) > 0
     assert (query.peak_bytes or 0) > 0
-    assert [one["record"] for one in stored(tmp_path / "True")] == [one["record"] for one in stored(tmp_path / "False")]
+    assert [line["record"] for line in stored(tmp_path / "True")] == [
+        line["record"] for line in stored(tmp_path / "False")
+    ]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -262,7 +264,9 @@ def test_products_that_python_does_not_call_are_counted_too(tmp_path: Path) -> N
     (plain,) = run(tmp_path / "plain", "window", "sst2", split="n2", limit=2).runs
     (hidden,) = run(tmp_path / "hidden", HIDDEN, "sst2", split="n2", limit=2).runs
     (late,) = run(tmp_path / "late", HIDDEN_LATE, "sst2", split="n2", limit=2).runs
-    flops = [{phase: cost.flops or 0 for phase, cost in one.cost.phases().items()} for one in (plain, hidden, late)]
+    flops = [
+        {phase: cost.flops or 0 for phase, cost in result.cost.phases().items()} for result in (plain, hidden, late)
+    ]
     for phase in ("contextualize", "query"):
         assert flops[0][phase] < min(flops[1][phase], flops[2][phase])
     assert flops[1]["query"] == flops[2]["query"]

@@ -17,11 +17,14 @@ COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Let
 
 
 def methods(text: Any, **options: Any) -> list[str]:
-    return [one.label for one in select(text, "needle,pg22", **options)[0]]
+    return [selected.label for selected in select(text, "needle,pg22", **options)[0]]
 
 
 def tasks(text: Any, **options: Any) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(one.name, one.split, one.task.config.changed()) for one in select("window", text, **options)[1]]
+    return [
+        (selected.name, selected.split, selected.task.config.changed())
+        for selected in select("window", text, **options)[1]
+    ]
 
 
 def test_one_method_in_two_forms_is_two_and_the_same_twice_is_one() -> None:
@@ -96,19 +99,19 @@ def test_a_name_alone_and_its_defaults_are_one_where_nothing_is_recommended(tmp_
 def test_two_forms_of_a_method_on_two_forms_of_a_task_are_one_table(tmp_path: Path) -> None:
     forms = f"{COUNTER}(prior=0.5),{COUNTER}"
     results = run(tmp_path, forms, [f"{LETTERS}/short,{LETTERS}/long(tokens=3)", LETTERS])
-    assert [(one.method_config, one.split, one.tokens) for one in results.runs] == [
+    assert [(result.method_config, result.split, result.tokens) for result in results.runs] == [
         ({"prior": prior}, split, tokens) for split, tokens in (("short", None), ("long", 3)) for prior in (0.5, 1.0)
     ]
-    assert {one.method for one in results.runs} == {COUNTER}
+    assert {result.method for result in results.runs} == {COUNTER}
     frame = comparison(load_results(tmp_path)).to_frame()
     assert [key[0] for key in frame.index] == [f"{COUNTER}(prior=0.5)", COUNTER]
     groups = (f"{LETTERS}/short ", f"{LETTERS}/long(tokens=3) ")
     assert all(any(column.startswith(group) for group in groups) for column in frame.columns)
-    assert {(one.label, one.task) for one in results.differences} == {
+    assert {(difference.label, difference.task) for difference in results.differences} == {
         (f"{COUNTER} - {COUNTER}(prior=0.5)", group.strip()) for group in groups
     }
     again = run(tmp_path, [key[0] for key in frame.index], [group.strip() for group in groups])
-    assert [one.run_id for one in again.runs] == [one.run_id for one in results.runs]
+    assert [result.run_id for result in again.runs] == [result.run_id for result in results.runs]
 
 
 def test_a_method_is_loaded_with_its_settings() -> None:

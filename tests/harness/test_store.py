@@ -84,12 +84,12 @@ def test_lines_come_back_in_order(tmp_path: Path) -> None:
 
 
 def test_lines_in_memory_are_those_on_disk(tmp_path: Path) -> None:
-    one = line("a", 1 / 3, more=[1, 2], parts={"nats": [[1, 3, "a"]]}, cost={"query": COST}, state=STATE)
+    stored_line = line("a", 1 / 3, more=[1, 2], parts={"nats": [[1, 3, "a"]]}, cost={"query": COST}, state=STATE)
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
-        run.append(one)
+        run.append(stored_line)
         kept = dict(run.lines)
     with store.open_run(tmp_path, IDENTITY, STARTED) as run:
-        assert run.lines == kept == {"a": one}
+        assert run.lines == kept == {"a": stored_line}
 
 
 def test_a_run_cut_at_any_byte_resumes_to_the_same_file(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ def test_the_same_bench_twice_in_threads_is_one_run_or_one_sentence(tmp_path: Pa
 
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(together, range(2)))
-    assert all("is running" in one if isinstance(one, str) else plain(one) == alone for one in results)
-    assert not all(isinstance(one, str) for one in results)
+    assert all("is running" in outcome if isinstance(outcome, str) else plain(outcome) == alone for outcome in results)
+    assert not all(isinstance(outcome, str) for outcome in results)
 
 
 def test_different_methods_share_a_model_in_threads() -> None:
@@ -188,7 +188,9 @@ def test_methods_are_made_and_learn_in_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(gradients, range(4)))
     assert all(
-        torch.equal(a, b) for one, two in zip(alone, together, strict=True) for a, b in zip(one, two, strict=True)
+        torch.equal(a, b)
+        for expected, outcome in zip(alone, together, strict=True)
+        for a, b in zip(expected, outcome, strict=True)
     )
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
 

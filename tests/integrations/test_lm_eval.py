@@ -39,7 +39,7 @@ PAIRS = [
 
 
 def requests(*arguments: Any) -> Any:
-    return [SimpleNamespace(args=one if isinstance(one, tuple) else (one,)) for one in arguments]
+    return [SimpleNamespace(args=argument if isinstance(argument, tuple) else (argument,)) for argument in arguments]
 
 
 @pytest.fixture(scope="module", params=["tiny-llama", "tiny-gpt2"])
@@ -109,7 +109,9 @@ def test_full_writes_like_the_harness_own_model(full: ContextLM, hf: Any) -> Non
             {"until": "q", "max_gen_toks": 20, "do_sample": False, "temperature": 1.0},
             {"max_gen_toks": 5},
         ]
-        return requests(*[(context, dict(one)) for context in ("The capital of", "One two", LONG) for one in options])
+        return requests(
+            *[(context, dict(option)) for context in ("The capital of", "One two", LONG) for option in options]
+        )
 
     ours, theirs = (model.generate_until(instances(), disable_tqdm=True) for model in (full, hf))
     assert ours == theirs
@@ -139,7 +141,9 @@ def test_greedy_continuations_are_recognised_at_every_length(full: ContextLM) ->
     (written,) = full.method.generate(full._read(tokens, 6), [[]], max_new_tokens=6)
     changed = [*written[:-1], (written[-1] + 1) % 256]
     candidates = [written[:1], written[:3], written, changed, changed[-1:]]
-    greedy = [flag for _, flag in full._loglikelihood_tokens([(("", ""), tokens, one) for one in candidates])]
+    greedy = [
+        flag for _, flag in full._loglikelihood_tokens([(("", ""), tokens, candidate) for candidate in candidates])
+    ]
     assert greedy[:4] == [True, True, True, False]
 
 
@@ -147,7 +151,7 @@ def test_every_context_is_read_once(window: ContextLM, monkeypatch: pytest.Monke
     calls = Calls(window.method, monkeypatch)
     pairs = [(context, f" option {n}") for n in range(4) for context in ("one context", "another", "one context ")]
     result = window.loglikelihood(requests(*pairs), disable_tqdm=True)
-    contexts = [window.tokenizer.decode(one) for one in calls.contexts]
+    contexts = [window.tokenizer.decode(context) for context in calls.contexts]
     assert sorted(contexts) == ["another", "one context"]
     assert (calls.count["start"], calls.count["score"]) == (2, 2)
     # Results are in the order of the requests.
@@ -162,7 +166,7 @@ def test_texts_are_written_after_a_context_that_is_read_once(
     calls = Calls(window.method, monkeypatch)
     pairs = [("one", {"max_gen_toks": 3}), ("two", {"max_gen_toks": 3}), ("one", {"max_gen_toks": 40})]
     short, _, long = window.generate_until(requests(*pairs), disable_tqdm=True)
-    assert sorted(len(one) for one in calls.contexts) == [3, 3]
+    assert sorted(len(context) for context in calls.contexts) == [3, 3]
     assert long.startswith(short.rstrip("\ufffd"))
 
 

@@ -131,19 +131,19 @@ def test_chains_are_written_as_there() -> None:
 @given(WRITTEN, st.lists(st.sampled_from(["Ann", "Bo", "7"]), min_size=1, max_size=4))
 def test_a_record_has_the_score_of_the_harness(written: str, answers: list[str]) -> None:
     record = {"max_length": 4096, "outputs": answers}
-    asked = Question("1", "?", tuple(answers), details={"task": "vt"})
-    assert string_match(written, asked) == pytest.approx(common_utils.process_results(record, [written])["4096"])
+    question = Question("1", "?", tuple(answers), details={"task": "vt"})
+    assert string_match(written, question) == pytest.approx(common_utils.process_results(record, [written])["4096"])
 
 
 @given(WRITTEN, st.sampled_from(["Ann", "Bo", "7"]))
 def test_a_question_with_one_answer_has_the_score_of_the_harness(written: str, answer: str) -> None:
     record = {"max_length": 4096, "outputs": [answer]}
-    asked = Question("1", "?", (answer,), details={"task": "qa_1"})
-    assert string_match(written, asked) == common_utils.process_results_part(record, [written])["4096"]
+    question = Question("1", "?", (answer,), details={"task": "qa_1"})
+    assert string_match(written, question) == common_utils.process_results_part(record, [written])["4096"]
 
 
 def test_of_several_answers_the_harness_takes_the_share_and_upstream_any() -> None:
     record = {"max_length": 4096, "outputs": ["Ann", "Bo"]}
-    asked = Question("1", "?", ("Ann", "Bo"), details={"task": "qa_1"})
+    question = Question("1", "?", ("Ann", "Bo"), details={"task": "qa_1"})
     assert common_utils.process_results_part(record, ["Ann"])["4096"] == 0.5
-    assert string_match("Ann", asked) == 1.0
+    assert string_match("Ann", question) == 1.0

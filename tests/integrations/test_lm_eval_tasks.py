@@ -161,11 +161,11 @@ def test_a_written_answer_has_the_scores_of_the_task() -> None:
 
 
 def test_splits_are_those_of_the_task() -> None:
-    one, two = (questions("metaicl", split)["test"][0]["context"] for split in ("k1", "k2"))
-    assert (one.count("Input:"), two.count("Input:")) == (2, 3)
+    first, second = (questions("metaicl", split)["test"][0]["context"] for split in ("k1", "k2"))
+    assert (first.count("Input:"), second.count("Input:")) == (2, 3)
     written = questions("metaicl", "k1", "-written", method="full", version=1)["test"][0]
-    assert written["context"].startswith(one.rpartition("Input:")[0])
-    assert written["context"] != one
+    assert written["context"].startswith(first.rpartition("Input:")[0])
+    assert written["context"] != first
     assert questions("needle")["test"][0]["split"] == "2k"
     with pytest.raises(UserError, match="no split of squad 'k1'"):
         questions("squad", "k1")
@@ -185,8 +185,8 @@ def test_every_word_of_a_class_is_right() -> None:
 
 
 def test_seeds_and_settings_are_those_of_the_task() -> None:
-    one, same, other = (icl("sst2", settings="k=3", seed=seed)["test"]["context"] for seed in (0, 0, 1))
-    assert list(one) == list(same) != list(other)
+    first, same, other = (icl("sst2", settings="k=3", seed=seed)["test"]["context"] for seed in (0, 0, 1))
+    assert list(first) == list(same) != list(other)
     with pytest.raises(UserError, match="no setting of icl 'shots'"):
         icl("sst2", settings="shots=3")
 

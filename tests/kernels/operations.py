@@ -101,14 +101,14 @@ class Layout:
         """The tensor with this layout, among numbers that must not be read; constant along `repeated`."""
         if x.numel() == 0:
             return x
-        one = x if self.repeated is None else x.narrow(self.repeated % x.dim(), 0, 1)
+        single = x if self.repeated is None else x.narrow(self.repeated % x.dim(), 0, 1)
         orders = list(itertools.permutations(range(x.dim())))
         order = orders[self.order % len(orders)]
         steps = [self.step if self.along is None or self.along % x.dim() == i else 1 for i in range(x.dim())]
-        room = [one.shape[i] * step + self.offset for i, step in zip(order, steps, strict=True)]
+        room = [single.shape[i] * step + self.offset for i, step in zip(order, steps, strict=True)]
         memory = torch.full(room, _foreign(x.dtype), dtype=x.dtype, device=x.device)
         stored = memory[tuple(slice(self.offset, None, step) for step in steps)]
-        stored.copy_(one.permute(order))
+        stored.copy_(single.permute(order))
         return stored.permute([order.index(i) for i in range(x.dim())]).expand(x.shape)
 
 

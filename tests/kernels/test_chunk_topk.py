@@ -184,8 +184,8 @@ def test_counts_are_read_with_any_step(form, stored, device):
     count = torch.tensor(stored, device=device)
     count = count[::2] if len(stored) == 4 else count[:1].expand(2)
     q, mean = torch.randn(2, 2, 3, 4, device=device), torch.randn(2, 2, 9, 4, device=device)
-    for one, other in zip(chunk_topk(q, mean, count, 6), chunk_topk(q, mean, count.clone(), 6), strict=True):
-        assert torch.equal(one, other)
+    for result, other in zip(chunk_topk(q, mean, count, 6), chunk_topk(q, mean, count.clone(), 6), strict=True):
+        assert torch.equal(result, other)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8), (2, 4, 3, 0)])

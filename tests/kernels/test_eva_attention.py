@@ -108,13 +108,13 @@ def test_a_part_written_out_equals_the_fused_one():
     bias = torch.randn(2, 1, 300, 300, generator=generator)
     for mask, causal in ((None, True), (bias, False), (bias[:, :, :1], False)):
         out, lse = part.forward(q, k, v, mask, 0.3, causal=causal)
-        for one, other in zip((out, lse), part.tiled_forward(q, k, v, mask, 0.3, causal=causal), strict=True):
-            torch.testing.assert_close(one, other)
+        for result, other in zip((out, lse), part.tiled_forward(q, k, v, mask, 0.3, causal=causal), strict=True):
+            torch.testing.assert_close(result, other)
         inputs = (torch.cos(out), out, lse, q, k, v, mask, 0.3)
         fused = part.backward(*inputs, causal, into_bias=False)
         written = part.tiled_backward(*inputs, causal=causal, into_bias=False)
-        for one, other in zip(fused, written, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+        for result, other in zip(fused, written, strict=True):
+            torch.testing.assert_close(result, other, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("stored", ["transposed", "every other", "repeated"])
@@ -133,13 +133,13 @@ def test_the_fused_kernel_gets_rows_in_one_piece(name, stored):
         tensors[name] = store(tensors[name])
     q, dout, k, v, mask = tensors.values()
     out, lse = part.tiled_forward(q, k, v, mask, 0.3, causal=False)
-    for one, other in zip(part.forward(q, k, v, mask, 0.3, causal=False), (out, lse), strict=True):
-        torch.testing.assert_close(one, other)
+    for result, other in zip(part.forward(q, k, v, mask, 0.3, causal=False), (out, lse), strict=True):
+        torch.testing.assert_close(result, other)
     out = store(out) if name == "out" else out
     inputs = (dout, out, lse, q, k, v, mask, 0.3)
     written = part.tiled_backward(*inputs, causal=False, into_bias=False)
-    for one, other in zip(part.backward(*inputs, False, into_bias=False), written, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    for result, other in zip(part.backward(*inputs, False, into_bias=False), written, strict=True):
+        torch.testing.assert_close(result, other, atol=1e-5, rtol=1e-4)
 
 
 def test_what_the_fused_kernel_can_read_is_not_copied():
@@ -157,8 +157,8 @@ def test_queries_that_repeat_do_not_order_the_output_wrongly():
     for steps in ((1, 1, 0, 1), (0, 1, 0, 1), (8, 8, 1, 1), (3, 1, 8, 1)):
         q = torch.randn(99).as_strided((1, 1, 5, 8), steps)
         out, lse = part.forward(q, k, v, None, 0.3, causal=False)
-        for one, other in zip((out, lse), part.tiled_forward(q, k, v, None, 0.3, causal=False), strict=True):
-            torch.testing.assert_close(one, other)
+        for result, other in zip((out, lse), part.tiled_forward(q, k, v, None, 0.3, causal=False), strict=True):
+            torch.testing.assert_close(result, other)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 6, 9), (2, 4, 6, 9), (1, 4, 1, 9), (6, 9), (2, 1, 6, 1)])
@@ -167,8 +167,8 @@ def test_a_bias_spreads_over_blocks_and_its_gradient_gathers(shape, monkeypatch)
     example = attention(6, 9, rows=2, heads=4, bias=True).truth()
     example.tensors["bias"] = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     expected = gradients(example.expected(), example.leaves)
-    for one, want in zip(gradients(example.run(), example.leaves), expected, strict=True):
-        torch.testing.assert_close(one, want)
+    for gradient, want in zip(gradients(example.run(), example.leaves), expected, strict=True):
+        torch.testing.assert_close(gradient, want)
 
 
 @pytest.mark.parametrize("name", ["e1_w8c4_f64", "e2_ragged_w16c4_f64", "e3_w_eq_c_norpe_f32"])
@@ -228,8 +228,8 @@ def test_with_a_bias_each_part_of_a_block_has_the_form_that_is_forced():
     with forced("torch"):
         again = example.run()
     assert_close(out, again, torch.float32, "out")
-    for one, other in zip(grads, gradients(again, example.leaves), strict=True):
-        assert_close(one, other, torch.float32, "gradient")
+    for gradient, other in zip(grads, gradients(again, example.leaves), strict=True):
+        assert_close(gradient, other, torch.float32, "gradient")
 
 
 def test_flops_count_what_is_visible_with_gradients_too():
@@ -278,8 +278,8 @@ def test_it_compiles_without_breaks():
     compiled = torch.compile(lambda: example.run() * 2, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(), example.run() * 2)
     grads = gradients(compiled(), example.leaves)
-    for one, other in zip(grads, gradients(example.run() * 2, example.leaves), strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, other in zip(grads, gradients(example.run() * 2, example.leaves), strict=True):
+        torch.testing.assert_close(gradient, other)
 
 
 def test_nothing_in_is_nothing_out(form, device):

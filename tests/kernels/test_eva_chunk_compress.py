@@ -51,8 +51,8 @@ def test_blocks_equal_float64_in_any_shape(tokens, chunk, rows, width, features,
         blocked.ELEMENTS = saved
     expected = example.expected()
     assert_close(out, expected, torch.float64, "out")
-    for one, want, name in zip(grads, gradients(expected, example.leaves), LEAVES, strict=True):
-        assert_close(one, want, torch.float64, name)
+    for gradient, want, name in zip(grads, gradients(expected, example.leaves), LEAVES, strict=True):
+        assert_close(gradient, want, torch.float64, name)
 
 
 @settings(max_examples=30, deadline=None)
@@ -128,8 +128,8 @@ def test_shapes_are_known_and_it_compiles(features):
     compiled = torch.compile(lambda: example.run() * 2, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(), example.run() * 2)
     grads = gradients(compiled(), example.leaves)
-    for one, other in zip(grads, gradients(example.run() * 2, example.leaves), strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, other in zip(grads, gradients(example.run() * 2, example.leaves), strict=True):
+        torch.testing.assert_close(gradient, other)
 
 
 def test_nothing_in_is_nothing_out(form):

@@ -43,9 +43,9 @@ def test_triton_equals_float64_in_any_shape(queries, older, heads, chunks, windo
         grads = gradients(out, example.leaves)
     expected = truth.expected()
     assert_close(out, expected, torch.float32, "out")
-    for one, want, name in zip(grads, gradients(expected, truth.leaves), LEAVES, strict=False):
+    for gradient, want, name in zip(grads, gradients(expected, truth.leaves), LEAVES, strict=False):
         if name != "chunk_bias":  # a sum over all queries that may cancel
-            assert_close(one, want, torch.float32, name)
+            assert_close(gradient, want, torch.float32, name)
 
 
 @needs_triton
@@ -60,8 +60,8 @@ def test_triton_pools_like_float64_in_any_shape(tokens, chunk, rows, width, feat
         grads = gradients(out, example.leaves)
     expected = truth.expected()
     assert_close(out, expected, torch.float32, "out")
-    for one, want, name in zip(grads, gradients(expected, truth.leaves), "wkv", strict=True):
-        assert_close(one, want, torch.float32, name)
+    for gradient, want, name in zip(grads, gradients(expected, truth.leaves), "wkv", strict=True):
+        assert_close(gradient, want, torch.float32, name)
 
 
 @pytest.mark.parametrize("size", [{"window": 32, "overlap": True}, {"keys": 333}, {"bias": True, "keys": 333}])
@@ -78,8 +78,8 @@ def test_tiles_written_out_are_the_same_operation(size, monkeypatch):
     monkeypatch.setattr(part, "backward", tiled_backward)
     again = example.run()
     torch.testing.assert_close(again, out)
-    for one, other in zip(gradients(again, example.leaves), grads, strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, other in zip(gradients(again, example.leaves), grads, strict=True):
+        torch.testing.assert_close(gradient, other)
 
 
 def test_what_is_not_seen_has_no_influence_and_no_gradient(form, device):
@@ -127,8 +127,8 @@ def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(form, wron
         made = module.forward(*inputs, 0.3, 9, 0)
         return (*made, *module.backward(torch.ones_like(q), *inputs, *made, 0.3, 9, 0, False, True))
 
-    for one, other in zip(run(wrong), run(nearest), strict=True):
-        assert torch.equal(one, other)
+    for result, other in zip(run(wrong), run(nearest), strict=True):
+        assert torch.equal(result, other)
 
 
 def test_a_chunk_of_one_token_counts_as_that_token(form, device):
@@ -183,5 +183,5 @@ def test_pooled_values_lie_between_the_tokens(form, device):
     for n, piece in enumerate(v.split(7, dim=2)):
         assert (value[:, :, n] <= piece.amax(2) + 1e-5).all()
         assert (value[:, :, n] >= piece.amin(2) - 1e-5).all()
-    one = eva_chunk_compress(v * 0, v * 0, k, v, chunk=1, scale=0.4)
-    torch.testing.assert_close(one, v)
+    pooled = eva_chunk_compress(v * 0, v * 0, k, v, chunk=1, scale=0.4)
+    torch.testing.assert_close(pooled, v)

@@ -50,8 +50,8 @@ def test_no_two_runs_differ():
     for _ in range(30):
         again = example.run()
         assert torch.equal(again, first)
-        for one, other in zip(gradients(again, example.leaves[:4]), first_gradients, strict=True):
-            assert torch.equal(one, other)
+        for gradient, other in zip(gradients(again, example.leaves[:4]), first_gradients, strict=True):
+            assert torch.equal(gradient, other)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -65,7 +65,7 @@ def test_search_of_a_large_bank_has_one_answer(queries, chunks, dtype):
         expected = chunk_topk(q, mean, count, 16)
     for _ in range(5):
         matches = chunk_topk(q, mean, count, 16)
-        assert all(torch.equal(one, other) for one, other in zip(matches, expected, strict=True))
+        assert all(torch.equal(match, other) for match, other in zip(matches, expected, strict=True))
 
 
 def test_a_bank_beyond_four_gigabytes_is_addressed():
@@ -134,8 +134,8 @@ def test_no_two_runs_of_eva_differ():
         for _ in range(20):
             again = example.run()
             assert torch.equal(again, first)
-            for one, other in zip(gradients(again, example.leaves), first_gradients, strict=True):
-                assert torch.equal(one, other)
+            for gradient, other in zip(gradients(again, example.leaves), first_gradients, strict=True):
+                assert torch.equal(gradient, other)
 
 
 def test_torch_forms_of_eva_are_right_on_a_gpu():
@@ -145,8 +145,8 @@ def test_torch_forms_of_eva_are_right_on_a_gpu():
         with forced("torch"):
             out = example.run()
             grads = gradients(out, example.leaves)
-        for one, want in zip(grads, gradients(truth.expected(), truth.leaves), strict=True):
-            assert_close(one, want, torch.float32, size)
+        for gradient, want in zip(grads, gradients(truth.expected(), truth.leaves), strict=True):
+            assert_close(gradient, want, torch.float32, size)
 
 
 JOINED = {
@@ -176,5 +176,5 @@ def test_parts_of_one_softmax_equal_float64_forward_and_in_every_gradient(name, 
     (expected,) = operation.expected(exact)
     assert_close(out, expected, dtype, "out")
     wanted = gradients(expected, operation.leaves_of(exact))
-    for leaf, one, want in zip(operation.leaves, grads, wanted, strict=True):
-        assert_close(one, want, dtype, leaf)
+    for leaf, gradient, want in zip(operation.leaves, grads, wanted, strict=True):
+        assert_close(gradient, want, dtype, leaf)

@@ -217,8 +217,8 @@ def test_an_unchecked_id_out_of_range_counts_as_not_retrieved(form, wrong, devic
         out, *made = module.memory_forward(*inputs, 0.3)
         return (out, *made, *module.memory_backward(torch.ones_like(out), *inputs, *made, 0.3, True))
 
-    for one, other in zip(run(wrong_ids, retrieved | outside), run(ids, without), strict=True):
-        assert torch.equal(one, other)
+    for result, other in zip(run(wrong_ids, retrieved | outside), run(ids, without), strict=True):
+        assert torch.equal(result, other)
 
 
 @pytest.mark.parametrize("empty", ["chunks", "take"])
@@ -239,13 +239,13 @@ def test_one_token_after_another_equals_all_at_once(form, device):
     q, k, v, q_memory, bank_k, bank_v, gate = example.leaves
     together = example.run()
     for t in range(6):
-        one = joint_memory_attention(
+        single = joint_memory_attention(
             *(q[:, :, t : t + 1], k[:, :, : t + 1], v[:, :, : t + 1], q_memory[:, :, t : t + 1], bank_k, bank_v),
             *(example.ids[:, :, t : t + 1], example.retrieved[:, :, t : t + 1], gate),
             scale=example.scale,
             slopes_H=example.slopes,
         )
-        torch.testing.assert_close(one, together[:, :, t : t + 1])
+        torch.testing.assert_close(single, together[:, :, t : t + 1])
 
 
 def test_a_bank_of_another_type_and_of_any_steps_is_read(form, device):
@@ -267,8 +267,8 @@ def test_gates_and_slopes_are_read_with_any_step(form, device):
     example.leaves[-1] = wide[:, 0].requires_grad_()
     example.slopes = torch.stack((example.slopes, torch.full((4,), torch.nan, device=device)), 1)[:, 0]
     assert torch.equal(example.run(), out)
-    for one, other in zip(gradients(example.run(), example.leaves), expected, strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, other in zip(gradients(example.run(), example.leaves), expected, strict=True):
+        torch.testing.assert_close(gradient, other)
 
 
 @pytest.mark.parametrize("steps", [(0, 2, 1, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
@@ -278,8 +278,8 @@ def test_gradients_reach_a_bank_however_the_outputs_is_stored(form, steps, devic
     dout = torch.randn(out.shape, device=device)
     stored = dout.permute(steps).contiguous().permute([steps.index(i) for i in range(4)])
     grads, expected = (torch.autograd.grad(out, example.leaves, x, retain_graph=True) for x in (stored, dout))
-    for one, other in zip(grads, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, other in zip(grads, expected, strict=True):
+        torch.testing.assert_close(gradient, other)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3, 8), (2, 0, 3, 8), (2, 4, 0, 8), (2, 4, 3, 0)])
@@ -316,8 +316,10 @@ def test_repeated_runs_are_bitwise_equal(form, device):
     example = case(63, rows=2, device=device)
     first, second = example.run(), example.run()
     assert torch.equal(first, second)
-    for one, other in zip(gradients(first, example.leaves[:4]), gradients(second, example.leaves[:4]), strict=True):
-        assert torch.equal(one, other)
+    for gradient, other in zip(
+        gradients(first, example.leaves[:4]), gradients(second, example.leaves[:4]), strict=True
+    ):
+        assert torch.equal(gradient, other)
 
 
 def test_compiles_into_one_graph_with_its_gradients():
@@ -332,8 +334,8 @@ def test_compiles_into_one_graph_with_its_gradients():
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     eager, out = run(*example.leaves), compiled(*example.leaves)
     torch.testing.assert_close(out, eager)
-    for one, other in zip(gradients(out, example.leaves), gradients(eager, example.leaves), strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, other in zip(gradients(out, example.leaves), gradients(eager, example.leaves), strict=True):
+        torch.testing.assert_close(gradient, other)
 
 
 def test_shapes_are_known_without_data():

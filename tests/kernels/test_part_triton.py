@@ -79,9 +79,9 @@ def expected(inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, float], causal
 def test_a_part_and_its_gradients_equal_float64(size, dtype, device):
     example = case(**SIZES[size], dtype=dtype, device=device)
     pairs = zip(both(*example), expected(*example), ("out", "lse", "dq", "dk", "dv"), strict=True)
-    for one, want, name in pairs:
-        assert one.dtype == (torch.float32 if name == "lse" else dtype)
-        assert_close(one, want, dtype, name)
+    for result, want, name in pairs:
+        assert result.dtype == (torch.float32 if name == "lse" else dtype)
+        assert_close(result, want, dtype, name)
 
 
 def test_keys_divided_into_pieces_give_the_whole(device, monkeypatch):
@@ -92,8 +92,8 @@ def test_keys_divided_into_pieces_give_the_whole(device, monkeypatch):
         monkeypatch.setattr(part_triton, "KEYS_OF_A_PIECE", keys)
         monkeypatch.setattr(part_triton, "PROGRAMS", programs)
         results.append(part_triton.forward(q, k, v, bias, scale, causal=False))
-    for one in results:
-        torch.testing.assert_close(one, results[-1])
+    for result in results:
+        torch.testing.assert_close(result, results[-1])
 
 
 @pytest.mark.parametrize("heads", [1, 8, 100, 300])
@@ -126,8 +126,8 @@ def test_keys_are_read_where_they_lie(queries, device):
         cache[:, room : room + 40, :, :64] = x.transpose(1, 2)
         stored.append(cache[:, room : room + 40, :, :64].transpose(1, 2))
     assert all(next(part_triton.in_rows(x)) is x for x in stored)
-    for one, other in zip(both((q, *stored, bias, scale), causal, dout), want, strict=True):
-        assert torch.equal(one, other)
+    for result, other in zip(both((q, *stored, bias, scale), causal, dout), want, strict=True):
+        assert torch.equal(result, other)
 
 
 @pytest.mark.parametrize("queries", [1, 9])
@@ -136,8 +136,8 @@ def test_what_is_not_in_rows_is_copied(queries, device):
     want = both((q, k, v, bias, scale), causal, dout)
     turned = [x.mT.contiguous().mT for x in (q, k, v)]
     apart = torch.stack((bias, torch.full_like(bias, torch.nan)), -1)[..., 0]
-    for one, other in zip(both((*turned, apart, scale), causal, dout.mT.contiguous().mT), want, strict=True):
-        torch.testing.assert_close(one, other)
+    for result, other in zip(both((*turned, apart, scale), causal, dout.mT.contiguous().mT), want, strict=True):
+        torch.testing.assert_close(result, other)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="memory that is not touched is not there on a GPU")
@@ -151,8 +151,8 @@ def test_a_cache_beyond_four_gigabytes_is_addressed(queries):
     for x in (k, v):
         memory = torch.frombuffer(mmap.mmap(-1, 2 * 2**32), dtype=torch.float16)
         stored.append(memory.as_strided(x.shape, (row, head, token, 1)).copy_(x))
-    for one, other in zip(both((q, *stored, bias, scale), causal, dout), want, strict=True):
-        assert torch.equal(one, other)
+    for result, other in zip(both((q, *stored, bias, scale), causal, dout), want, strict=True):
+        assert torch.equal(result, other)
 
 
 def test_logits_are_summed_in_float32(device):
@@ -172,5 +172,5 @@ def test_the_gradient_of_a_bias_is_torchs(device):
         made = part.forward(q, k, v, bias, scale, causal=causal)
         gradients = part.backward(dout, *made, q, k, v, bias, scale, causal, into_bias=True)
     want = part.tiled_backward(dout, *made, q, k, v, bias, scale, causal=causal, into_bias=True)
-    for one, other in zip(gradients, want, strict=True):
-        assert torch.equal(one, other)
+    for gradient, other in zip(gradients, want, strict=True):
+        assert torch.equal(gradient, other)

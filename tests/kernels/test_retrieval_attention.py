@@ -189,9 +189,9 @@ def check(example: Case, dtype: torch.dtype) -> None:
     out, want = run(example), reference.retrieval_attention(Inputs(*exact.values()), 0.3)
     assert_close(out, want, dtype, "out")
     pairs = zip(*(gradients(x, [m[name] for name in LEAVES]) for x, m in ((out, example), (want, exact))), strict=True)
-    for name, (one, other) in zip(LEAVES, pairs, strict=True):
-        assert one.dtype == dtype
-        assert_close(one, other, dtype, name)
+    for name, (gradient, other) in zip(LEAVES, pairs, strict=True):
+        assert gradient.dtype == dtype
+        assert_close(gradient, other, dtype, name)
 
 
 @pytest.mark.parametrize("wrong", [9, -1, 10**12, -(10**12)])
@@ -208,8 +208,8 @@ def test_an_unchecked_id_out_of_range_counts_as_not_retrieved(wrong: int, device
         return out, lse, *form.backward(torch.cos(out), inputs, out, lse, 0.3, True)
 
     first = both(example["ids"].masked_fill(outside, wrong), example["retrieved"])
-    for one, other in zip(first, both(example["ids"], example["retrieved"] & ~outside), strict=True):
-        assert torch.equal(one, other)
+    for result, other in zip(first, both(example["ids"], example["retrieved"] & ~outside), strict=True):
+        assert torch.equal(result, other)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="memory that is not touched is not there on a GPU")
@@ -228,8 +228,8 @@ def test_a_bank_beyond_four_gigabytes_is_addressed(triton_form: None) -> None:
         memory = torch.frombuffer(mmap.mmap(-1, 2 * 2**32), dtype=torch.float16)
         steps = (2**30, 2**29, 2**31 + 2**20, 8, 1)
         stored[name] = memory.as_strided(example[name].shape, steps).copy_(example[name])
-    for one, other in zip(both(**stored), both(), strict=True):
-        assert torch.equal(one, other)
+    for result, other in zip(both(**stored), both(), strict=True):
+        assert torch.equal(result, other)
 
 
 @pytest.mark.parametrize("form", ["reference", "torch"])
@@ -276,8 +276,8 @@ def test_one_query_after_another_equals_all_at_once() -> None:
     example = case(dtype=torch.float64)
     together = run(example)
     for t in range(7):
-        one = {name: example[name][:, :, t : t + 1] for name in ("q", "q_memory", "ids", "retrieved")}
-        result = run(example, **one, mask=example["mask"][:, t : t + 1])
+        query = {name: example[name][:, :, t : t + 1] for name in ("q", "q_memory", "ids", "retrieved")}
+        result = run(example, **query, mask=example["mask"][:, t : t + 1])
         torch.testing.assert_close(result, together[:, :, t : t + 1])
 
 
@@ -332,8 +332,8 @@ def test_it_compiles_into_one_graph_with_its_gradients() -> None:
     out, eager = compiled(*leaves), both(*leaves)
     torch.testing.assert_close(out, eager)
     pairs = zip(*(torch.autograd.grad(x.sin().sum(), leaves) for x in (out, eager)), strict=True)
-    for one, other in pairs:
-        torch.testing.assert_close(one, other)
+    for result, other in pairs:
+        torch.testing.assert_close(result, other)
 
 
 @pytest.mark.parametrize(

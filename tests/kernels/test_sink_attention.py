@@ -183,9 +183,9 @@ def test_forward_and_every_gradient_equal_float64(named, size, sinks, device):
     assert_close(out, expected, dtype, "out")
     # At most one of both queries has a gradient where all keys belong to the other.
     wanted = torch.autograd.grad(expected, exact, _weights(expected), allow_unused=True, materialize_grads=True)
-    for one, want, name in zip(grads, wanted, ("q", "q_sink", "k", "v"), strict=True):
-        assert one.dtype == dtype
-        assert_close(one, want, dtype, name)
+    for gradient, want, name in zip(grads, wanted, ("q", "q_sink", "k", "v"), strict=True):
+        assert gradient.dtype == dtype
+        assert_close(gradient, want, dtype, name)
 
 
 def _weights(out):
@@ -241,5 +241,5 @@ def test_it_compiles_with_its_gradients():
     compiled = torch.compile(lambda *x: sink_attention(*x, seen, 2, 0.3), fullgraph=True, backend="aot_eager")
     out, eager = compiled(*leaves), sink_attention(*leaves, seen, 2, 0.3)
     torch.testing.assert_close(out, eager)
-    for one, other in zip(gradients(out, leaves), gradients(eager, leaves), strict=True):
-        torch.testing.assert_close(one, other)
+    for gradient, other in zip(gradients(out, leaves), gradients(eager, leaves), strict=True):
+        torch.testing.assert_close(gradient, other)

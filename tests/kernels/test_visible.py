@@ -79,8 +79,8 @@ def test_a_part_of_a_softmax_is_that_of_all_keys(name: str) -> None:
     logits = (made[0] @ made[1].repeat_interleave(2, dim=1).mT) * 0.3 + mask
     torch.testing.assert_close((out, lse), (expected, logits.logsumexp(-1)), rtol=1e-10, atol=1e-12)
     dout = torch.randn_like(expected)
-    given = (dout, out, lse, *(x.detach() for x in made), mask, 0.3, False)
-    gradients = part.backward(*given, into_bias=False)[:3]
+    saved = (dout, out, lse, *(x.detach() for x in made), mask, 0.3, False)
+    gradients = part.backward(*saved, into_bias=False)[:3]
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, made, dout), rtol=1e-9, atol=1e-11)
 
 

@@ -177,7 +177,7 @@ def test_scores_that_wait_may_have_the_slots_of_rows_that_are_gone() -> None:
     bank = bank.add(tokens([4], [0]), FOREVER, scores=(torch.rand(1, HEADS, 4, 1),) * LAYERS)
     wider = dataclasses.replace(bank, open_scores=tuple(pad(x, (0, 0, 0, 1), value=9.0) for x in bank.open_scores))
     new, scores = tokens([5], [4]), (torch.rand(1, HEADS, 5, 1),) * LAYERS
-    result, expected = (one.add(new, FOREVER, scores=scores) for one in (wider, bank))
+    result, expected = (each.add(new, FOREVER, scores=scores) for each in (wider, bank))
     assert all(torch.equal(*pair) for pair in zip(result.mean.k, expected.mean.k, strict=True))
 
 
@@ -308,9 +308,9 @@ def test_a_bank_on_the_host_of_a_gpu_gives_what_one_in_its_memory_gives(name: st
         state, logprobs = method.read(method.start(3), tokens_BT, lengths_B)
         state.save(tmp_path / where)
         loaded = method.load_state(tmp_path / where).to("cuda").where(lengths_B > 50, state).index([0, 1, 2])
-        for one in (state, loaded):
-            results.append((logprobs, method.read(one, following_BT)[1]))
-            bank = one.bank
+        for kept in (state, loaded):
+            results.append((logprobs, method.read(kept, following_BT)[1]))
+            bank = kept.bank
             assert bank.kv.k[0].device.type == ("cpu" if where == "host" else "cuda")
             assert bank.mean.k[0].device.type == "cuda"
         if where == "host":
@@ -325,7 +325,7 @@ def test_a_bank_on_the_host_of_a_gpu_gives_what_one_in_its_memory_gives(name: st
 def test_where_a_bank_is_and_what_searches_it_changes_no_log_probability(name: str, settings: str) -> None:
     tokens_BT = text(200, rows=2)
     ours, other = (
-        read(contextlab.load(name.format(one), backbone="tiny-llama", device="cpu"), tokens_BT)
-        for one in ("csz=4", f"csz=4,{settings}")
+        read(contextlab.load(name.format(settings_text), backbone="tiny-llama", device="cpu"), tokens_BT)
+        for settings_text in ("csz=4", f"csz=4,{settings}")
     )
     torch.testing.assert_close(ours, other, atol=1e-5, rtol=1e-5)

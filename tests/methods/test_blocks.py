@@ -96,7 +96,7 @@ rows = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 17)), min_size=1, ma
 
 @given(rows, st.integers(1, 6), st.integers(0, 99))
 def test_every_token_is_scored_from_all_before_it_whatever_the_blocks(shape, most, seed):
-    segment, lengths = ([one[i] for one in shape] for i in range(2))
+    segment, lengths = ([sizes[i] for sizes in shape] for i in range(2))
     tokens_BT = torch.randint(1, 9, (len(shape), 17), generator=torch.Generator().manual_seed(seed))
     method = Sum(segment)
     with pytest.MonkeyPatch.context() as patch:
@@ -117,7 +117,7 @@ def test_every_token_is_scored_from_all_before_it_whatever_the_blocks(shape, mos
 
 @given(rows, st.integers(0, 17))
 def test_reading_in_two_calls_is_reading_in_one(shape, split):
-    segment, lengths = ([one[i] for one in shape] for i in range(2))
+    segment, lengths = ([sizes[i] for sizes in shape] for i in range(2))
     tokens_BT, length_B = torch.arange(17).repeat(len(shape), 1), torch.tensor(lengths)
     method = Sum(segment)
     whole, _ = method.read(method.start(len(shape)), tokens_BT, length_B)

@@ -115,7 +115,9 @@ METHODS: dict[str, Any] = {
 def test_where_everything_stays_nothing_differs_from_full_attention(name: str, backbone: Backbone) -> None:
     method, text_BT = METHODS[name](backbone, 16, 64), tokens(60, rows=2)
     plain = Sliding(backbone, SlidingConfig(N=16, recent=64, sinks=0))
-    logprobs_BT, expected_BT, full_BT = (one.read(one.start(2), text_BT)[1] for one in (method, plain, Full(backbone)))
+    logprobs_BT, expected_BT, full_BT = (
+        reader.read(reader.start(2), text_BT)[1] for reader in (method, plain, Full(backbone))
+    )
     assert torch.equal(logprobs_BT, expected_BT)
     torch.testing.assert_close(logprobs_BT, full_BT, rtol=1e-5, atol=1e-5)
 

@@ -227,7 +227,7 @@ def test_continuations_side_by_side_equal_those_of_copies(llama, name):
         scores, copies = method.score(state, texts), ContextMethod.score(method, state, texts)
         torch.testing.assert_close(scores, copies, atol=1e-5, rtol=1e-5)
         written = method.generate(state, texts, max_new_tokens=5)
-        assert written == [ContextMethod.generate(method, state, [one], max_new_tokens=5)[0] for one in texts]
+        assert written == [ContextMethod.generate(method, state, [prompt], max_new_tokens=5)[0] for prompt in texts]
 
 
 def test_a_forward_pass_says_where_its_tokens_stand(llama):

@@ -225,10 +225,10 @@ def test_a_context_and_what_follows_it_cost_what_the_formula_says(method, ahead)
     before = AHEAD.context
     for candidates in (CANDIDATES, LONG):
         _, flops = counted(lambda candidates=candidates: method.score(state, candidates))
-        assert formula.score(before, [len(one) for one in candidates]) == flops
+        assert formula.score(before, [len(candidate) for candidate in candidates]) == flops
     for prompts in (PROMPTS[:1], PROMPTS):
         written, flops = counted(lambda prompts=prompts: method.generate(state, prompts, max_new_tokens=3, stop=STOP))
-        lengths = ([len(one) for one in texts] for texts in (prompts, written))
+        lengths = ([len(sequence) for sequence in texts] for texts in (prompts, written))
         assert formula.generate(before, *lengths, 3) == flops
 
 
@@ -248,7 +248,7 @@ def test_many_candidates_are_read_in_several_passes(backbone):
     candidates = [[5] * 60] * 69 + [[6, 7]] * 5
     state = method.start()
     _, flops = counted(lambda: method.score(state, candidates))
-    assert method.formula().score(0, [len(one) for one in candidates]) == flops
+    assert method.formula().score(0, [len(candidate) for candidate in candidates]) == flops
 
 
 @pytest.mark.parametrize("family", [name for name in TINY if name not in (*FAMILIES, "tiny-gpt-neox")])
@@ -263,7 +263,7 @@ def test_own_windows_and_parallel_blocks_are_in_every_formula(name, family):
     method = FORMS[name](load(family))
     state = read_in_pieces(method, (150, 90))
     _, flops = counted(lambda: method.score(state, CANDIDATES))
-    assert method.formula().score(240, [len(one) for one in CANDIDATES]) == flops
+    assert method.formula().score(240, [len(candidate) for candidate in CANDIDATES]) == flops
 
 
 @pytest.mark.parametrize("rank", [None, 2])
@@ -291,7 +291,7 @@ def test_a_text_that_surprises_may_cost_more_than_the_formula_says():
     state, formula = read_in_pieces(method, (150, 90)), method.formula()
     _, flops = counted(lambda: method.score(state, LONG))
     assert formula.least
-    assert flops > formula.score(240, [len(one) for one in LONG])
+    assert flops > formula.score(240, [len(candidate) for candidate in LONG])
 
 
 def test_segments_cover_a_text_without_gaps():

@@ -61,7 +61,7 @@ def test_it_is_the_method_on_a_backbone_with_these_weights(name: str, family: st
     before = {key: tensor.clone() for key, tensor in backbone.model.state_dict().items()}
     method = moved(made(name, backbone, rank="full"))
     other = plain(name, method)
-    (state, expected), (same, logprobs) = (read(one, texts(2)) for one in (other, method))
+    (state, expected), (same, logprobs) = (read(reader, texts(2)) for reader in (other, method))
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(method.next_logprobs(same), other.next_logprobs(state), atol=1e-5, rtol=1e-5)
     prompts = [[1, 2, 3], [4]]
@@ -91,7 +91,7 @@ def test_every_weight_learns(name: str, family: str) -> None:
         optimiser.zero_grad()
         loss.backward()
         losses.append(float(loss.detach()))
-        without = [key for key, one in method.learned.named_parameters() if one.grad is None]
+        without = [key for key, parameter in method.learned.named_parameters() if parameter.grad is None]
         assert without == []
         optimiser.step()
     assert losses[-1] < losses[0] - 0.3

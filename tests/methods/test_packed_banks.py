@@ -71,7 +71,7 @@ def test_it_holds_what_a_wide_bank_holds(additions: list[list[int]], csz: int, m
     bank, whole, read_ = empty(rows, csz, storage), empty(rows, csz, None), [0] * rows
     held = torch.zeros(rows, dtype=torch.int64)
     for lengths in additions:
-        bank, whole = (one.add(tokens(lengths, read_), limit) for one, limit in ((bank, most), (whole, FOREVER)))
+        bank, whole = (each.add(tokens(lengths, read_), limit) for each, limit in ((bank, most), (whole, FOREVER)))
         read_ = [begin + length for begin, length in zip(read_, lengths, strict=True)]
         held += torch.tensor(lengths)
         held -= ((held - most).clamp(min=0) + unit - 1) // unit * unit
@@ -115,10 +115,10 @@ def test_what_it_holds_depends_on_the_tokens_alone(storage: Storage) -> None:
 @torch.no_grad()
 def test_a_search_ranks_chunks_nearly_as_a_wide_one(storage: Storage) -> None:
     new = tokens([320, 100], [0, 0])
-    bank, whole = (empty(2, storage=one).add(new, FOREVER) for one in (storage, None))
+    bank, whole = (empty(2, storage=each).add(new, FOREVER) for each in (storage, None))
     q = torch.randn(2, 4, 50, WIDTH, generator=torch.Generator().manual_seed(1))
     for shared in (False, True):
-        (ids, present), (exact, there) = (one.search(1, q, 10, shared=shared) for one in (bank, whole))
+        (ids, present), (exact, there) = (each.search(1, q, 10, shared=shared) for each in (bank, whole))
         assert torch.equal(present, there)
         same = (ids[..., None] == exact[..., None, :]).any(-1)
         assert float(same.float().mean()) > (0.97 if storage == "int8" else 0.9)
@@ -143,7 +143,7 @@ def test_where_it_is_stored_changes_nothing(
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path))
     bank, other = empty(storage=storage), empty(storage=storage, stored_in=stored_in)
     for begin in range(0, 300, 50):
-        bank, other = (one.add(tokens([50], [begin]), 192) for one in (bank, other))
+        bank, other = (each.add(tokens([50], [begin]), 192) for each in (bank, other))
     for layer in range(LAYERS):
         for x, y in zip(chunks(bank, layer, 0), chunks(other, layer, 0), strict=True):
             assert torch.equal(x, y)
@@ -155,8 +155,8 @@ def test_banks_that_grow_out_of_one_do_not_see_each_other() -> None:
     before = copy.deepcopy(bank)
     first, second = (bank.add(tokens([150], [200], seed), FOREVER) for seed in (1, 2))
     for layer in range(LAYERS):
-        for one in (bank, first, second):
-            for x, y in zip(chunks(before, layer, 0), chunks(one, layer, 0), strict=True):
+        for each in (bank, first, second):
+            for x, y in zip(chunks(before, layer, 0), chunks(each, layer, 0), strict=True):
                 assert torch.equal(x[:, :48], y[:, :48])
         assert not torch.equal(chunks(first, layer, 0)[0][:, 50:], chunks(second, layer, 0)[0][:, 50:])
 

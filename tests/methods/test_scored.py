@@ -104,6 +104,6 @@ def test_rows_whose_segments_end_at_other_times_keep_what_they_keep_alone(backbo
 
 def test_a_segment_as_long_as_the_text_is_full_attention(backbone: Backbone) -> None:
     method, text_BT = Heaviest(backbone, LocalConfig(N=64)), tokens(1, 60)
-    read = [one.read(one.start(ahead=Lengths(60)), text_BT)[1] for one in (method, Full(backbone))]
+    read = [reader.read(reader.start(ahead=Lengths(60)), text_BT)[1] for reader in (method, Full(backbone))]
     assert read[0] is not None
     torch.testing.assert_close(*read)

@@ -93,8 +93,8 @@ def test_layers_that_flatten_their_rows_are_adapted_too():
     pairs = random_pairs(targets, rows=2)
     with adapted(targets, pairs.__getitem__):
         together = logits(backbone, tokens)
-    one = [Pair(p.up[1:], p.down[1:]) for p in pairs]
-    with adapted(targets, one.__getitem__):
+    shorter = [Pair(p.up[1:], p.down[1:]) for p in pairs]
+    with adapted(targets, shorter.__getitem__):
         torch.testing.assert_close(together[1:], logits(backbone, tokens[1:]), atol=1e-4, rtol=1e-4)
 
 

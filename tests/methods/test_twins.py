@@ -115,7 +115,7 @@ def test_weights_are_saved_in_16_bits_too(dtype: torch.dtype | None, tmp_path: P
     assert kinds == {dtype or torch.float32}
     loaded = twin("window", backbone, rank=4, weights=tmp_path / "weights")
     assert not loaded.untrained
-    expected, logprobs = (read(one, texts(1))[1] for one in (method, loaded))
+    expected, logprobs = (read(reader, texts(1))[1] for reader in (method, loaded))
     assert torch.equal(logprobs, expected) == (dtype is None)
     torch.testing.assert_close(logprobs, expected, atol=0.05, rtol=0.05)
 

@@ -14,7 +14,7 @@ from contextlab.harness.stored import Result
 
 def of_tokens(name: str, nats: float, by_position: Mapping[str, float]) -> dict[str, Any]:
     """An example of perplexity: nats per token, as a whole and by position, each of 100 tokens."""
-    positions = {position: {"tokens": 100, "nats": 100 * one} for position, one in by_position.items()}
+    positions = {position: {"tokens": 100, "nats": 100 * nats} for position, nats in by_position.items()}
     parts = {"nats_per_token": [[100 * nats, 100, name]]}
     return line(name, nats, parts=parts, record={"id": name, "positions": positions})
 
@@ -23,7 +23,7 @@ def keep(folder: Path, run: Result, lines: list[dict[str, Any]]) -> Result:
     """Store a run with its examples, and return it with its folder."""
     here = folder / run.run_id
     run = changed(run, data={"examples": len(lines)}, folder=here, parts=None)
-    store(here, run, json_lines(*({**one, "index": number} for number, one in enumerate(lines))))
+    store(here, run, json_lines(*({**entry, "index": number} for number, entry in enumerate(lines))))
     return run
 
 

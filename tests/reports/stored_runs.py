@@ -22,8 +22,8 @@ serial = itertools.count()
 def nats_of(values: dict[str, float]) -> dict[str, Parts]:
     """The parts of examples of ten tokens each."""
     return {
-        name: {"nats_per_token": [Part(10 * one, 10.0, name)], QUALITY: [Part(one, 1.0, name)]}
-        for name, one in values.items()
+        name: {"nats_per_token": [Part(10 * nats, 10.0, name)], QUALITY: [Part(nats, 1.0, name)]}
+        for name, nats in values.items()
     }
 
 
@@ -69,7 +69,7 @@ def result(method: str = "window", nats: float = 3.2, **changes: Any) -> Result:
             "command": "",
         },
     }
-    parts = nats_of({name: nats + (nats - 2.5) * one for name, one in SPREAD.items()})
+    parts = nats_of({name: nats + (nats - 2.5) * deviation for name, deviation in SPREAD.items()})
     return changed(Result.model_validate(made).placed(None, parts), **changes)
 
 

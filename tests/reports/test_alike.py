@@ -91,10 +91,10 @@ def test_what_a_table_shows_may_differ() -> None:
 
 
 def test_learned_weights_of_one_method_are_alike() -> None:
-    one, other = (result("evalm", method_weights=letter * 64) for letter in "ab")
-    check_alike([one, result("evalm", method_weights="b" * 64, changed=["c"], method_config={"c": 4})])
+    first, other = (result("evalm", method_weights=letter * 64) for letter in "ab")
+    check_alike([first, result("evalm", method_weights="b" * 64, changed=["c"], method_config={"c": 4})])
     with pytest.raises(UserError, match="2 sets of learned weights of evalm"):
-        check_alike([one, other])
+        check_alike([first, other])
 
 
 def test_runs_with_weights_in_more_bits_are_alike_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +140,9 @@ CODES = st.lists(st.dictionaries(st.sampled_from("xyz"), st.sampled_from("12"), 
 def test_runs_are_of_one_state_where_no_two_differ_in_a_module_that_both_have(codes: list[dict[str, str]]) -> None:
     """Whatever lies between two runs: a third one that has none of their modules in common makes them no more alike."""
     differ = any(
-        one[name] != other[name]
-        for one, other in itertools.combinations(codes, 2)
-        for name in one.keys() & other.keys()
+        first[name] != other[name]
+        for first, other in itertools.combinations(codes, 2)
+        for name in first.keys() & other.keys()
     )
     runs = [of_code(f"m{number}", "abcde"[number] * 40, **code) for number, code in enumerate(codes)]
     assert [mixture.what for mixture in mixtures(runs)] == (["states of the code"] if differ else [])

@@ -42,7 +42,7 @@ def test_both_tables_are_there_for_every_task_and_machine() -> None:
     runs = [run("a", 10, 1), run("b", 0, 3), run("a", 1, 1, task="squad"), run("a", 1, 1)]
     runs[3] = changed(runs[3], provenance={"device": "cuda (H100)"})
     shown = list(tables(runs, questions=[1, 5]))
-    assert [len(one.rows) for one in shown] == [2, 2, 1, 1]
+    assert [len(table.rows) for table in shown] == [2, 2, 1, 1]
     first, crossings = shown[:2]
     assert [column.name for column in first.columns] == [
         "TFLOPs per context", "TFLOPs per question", "state MiB", "1", "5",
@@ -97,40 +97,40 @@ costs = st.integers(0, 1000).map(float)
 
 @given(costs, costs, costs, costs, st.integers(1, 10_000))
 def test_from_its_break_even_point_on_a_method_is_cheaper(a: float, b: float, c: float, d: float, n: int) -> None:
-    one, other = CostLine(a, b), CostLine(c, d)
-    crossing = one.cheaper_from(other)
+    cost_line, other = CostLine(a, b), CostLine(c, d)
+    crossing = cost_line.cheaper_from(other)
     if crossing == NEVER:
-        assert one.total(10**9) >= other.total(10**9)
+        assert cost_line.total(10**9) >= other.total(10**9)
         return
     assume(abs(n - crossing) > 1e-6 * n)
     if n > crossing:
-        assert one.total(n) < other.total(n) or crossing == n
+        assert cost_line.total(n) < other.total(n) or crossing == n
     else:
-        assert one.total(n) >= other.total(n)
+        assert cost_line.total(n) >= other.total(n)
 
 
 @given(costs, costs, costs, costs)
 def test_of_two_methods_at_most_one_is_cheaper_in_the_end(a: float, b: float, c: float, d: float) -> None:
-    one, other = CostLine(a, b), CostLine(c, d)
-    both = [one.cheaper_from(other), other.cheaper_from(one)]
+    cost_line, other = CostLine(a, b), CostLine(c, d)
+    both = [cost_line.cheaper_from(other), other.cheaper_from(cost_line)]
     assert NEVER in both
     if (a, b) != (c, d) and b != d:
         assert min(both) < NEVER
-        assert one.total(min(both)) == pytest.approx(other.total(min(both))) or min(both) == ALWAYS
+        assert cost_line.total(min(both)) == pytest.approx(other.total(min(both))) or min(both) == ALWAYS
 
 
 def test_reading_once_is_shared_by_all_questions() -> None:
-    one = CostLine(10.0, 2.0)
-    assert [one.each(n) for n in (1, 5, 10)] == [12.0, 4.0, 3.0]
+    cost_line = CostLine(10.0, 2.0)
+    assert [cost_line.each(n) for n in (1, 5, 10)] == [12.0, 4.0, 3.0]
     assert CostLine(10.0, 1.0).cheaper_from(CostLine(0.0, 3.0)) == 5.0
 
 
 @given(positive, positive, positive, positive)
 def test_where_two_methods_meet_they_cost_the_same(c1: float, q1: float, c2: float, q2: float) -> None:
-    one, two = CostLine(c1, q1), CostLine(c2, q2)
-    number = one.meets(two)
+    cost_line, other = CostLine(c1, q1), CostLine(c2, q2)
+    number = cost_line.meets(other)
     if number is None:
         dearer = (c1 >= c2) == (q1 >= q2)
         assert dearer or c1 == c2 or q1 == q2
     else:
-        assert one.each(number) == pytest.approx(two.each(number), rel=1e-6)
+        assert cost_line.each(number) == pytest.approx(other.each(number), rel=1e-6)

@@ -128,7 +128,7 @@ def test_an_unknown_column_is_an_error() -> None:
 def test_the_mean_over_tasks_is_a_further_group() -> None:
     columns = [column("f1", group=task) for task in ("a", "b")] + [column("share", "share", group="a")]
     made = with_mean_over_tasks(table({"x": [Cell(0.2, 0.1, 0.3), 0.4, 1], "y": [0.5, None, 2]}, columns), ["task"])
-    assert [one.label for one in made.columns][3:] == ["mean over tasks f1"]
+    assert [header.label for header in made.columns][3:] == ["mean over tasks f1"]
     assert made.text(0, 3) == "0.300"
     assert made.text(1, 3) == ""
 

@@ -39,7 +39,7 @@ def test_energy_is_a_column_where_a_gpu_counted_it() -> None:
     assert not [column for column in comparison(three(), layout).columns if column.kind == "cost"]
     cost = {"flops": 1, "peak_bytes": 1, "seconds": 1.0, "tokens": 1}
     joules = {"full": 30.5, "window": 20.0}
-    gpu = [result(name, cost={"query": {**cost, "joules": one}}) for name, one in joules.items()]
+    gpu = [result(name, cost={"query": {**cost, "joules": energy}}) for name, energy in joules.items()]
     made = comparison(gpu, layout)
     (number,) = (n for n, column in enumerate(made.columns) if column.kind == "cost")
     assert (made.columns[number].name, made.columns[number].unit) == ("joules query", "J")

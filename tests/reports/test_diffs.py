@@ -26,8 +26,8 @@ def fields(first: Result, second: Result) -> set[tuple[str, str]]:
 
 
 def test_a_run_does_not_differ_from_itself() -> None:
-    one = result()
-    report = diff(one, one)
+    run = result()
+    report = diff(run, run)
     assert (report.fields, report.examples, report.shared) == ([], [], 3)
     assert report.comparison is not None
     assert (report.comparison.metric.value, report.comparison.pvalue) == (0.0, 1.0)
@@ -47,8 +47,8 @@ def test_a_run_does_not_differ_from_itself() -> None:
     ],
 )
 def test_what_differs_is_named_and_nothing_else(changes: dict[str, Any], field: tuple[str, str]) -> None:
-    one, other = result(method_config={"K": 64}), result(**{"method_config": {"K": 64}, **changes})
-    assert fields(one, other) == fields(other, one) == {field}
+    run, other = result(method_config={"K": 64}), result(**{"method_config": {"K": 64}, **changes})
+    assert fields(run, other) == fields(other, run) == {field}
 
 
 def test_the_manifests_say_what_the_summaries_do_not(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_the_difference_is_the_paired_one_of_the_second_minus_the_first() -> Non
     parts = [{k: v["nats_per_token"] for k, v in nats_of(values).items()} for values in (second, first)]
     assert report.comparison is not None
     assert report.comparison.metric == paired(Measure("nats_per_token"), *parts)
-    assert [one.id for one in report.examples] == ["b", "c", "a"]
-    assert [round(one.change, 6) for one in report.examples] == [-0.2, -0.15, -0.1]
+    assert [example.id for example in report.examples] == ["b", "c", "a"]
+    assert [round(example.change, 6) for example in report.examples] == [-0.2, -0.15, -0.1]
     assert (report.shared, report.flipped) == (3, ([], []))
 
 
@@ -92,7 +92,7 @@ def test_examples_that_flipped_are_counted_by_direction() -> None:
     runs = [result(measure=ACCURACY, parts=answers(values)) for values in (first, second)]
     report = diff(*runs)
     assert report.flipped == (["a"], ["b"])
-    assert [one.id for one in report.examples] == ["a", "b", "d"]
+    assert [example.id for example in report.examples] == ["a", "b", "d"]
     assert json.loads(json.dumps(report.as_json()))["only_first_right"] == ["a"]
 
 

@@ -40,7 +40,7 @@ def test_seeds_are_paired_by_their_number_and_missing_ones_are_named() -> None:
     assert of_method["share"].value == pytest.approx(0.5)
     assert of_method["nats_per_token - full"].value == pytest.approx(0.25)
     assert cells(made, "window")["nats_per_token"].value == pytest.approx(4.0)
-    assert any("mean ± standard deviation over seeds 0, 1, 2" in one.lower() for one in made.sentences)
+    assert any("mean ± standard deviation over seeds 0, 1, 2" in sentence.lower() for sentence in made.sentences)
     assert "method has only seed 2; differences and shares are over the seeds that both methods have" in made.legend
 
 
@@ -88,8 +88,8 @@ def test_seeds_with_different_numbers_of_examples_are_refused() -> None:
 
 def test_entries_on_other_kinds_of_device_have_other_examples() -> None:
     devices = ("cpu (one)", "cpu (other)", "cuda (x)")
-    one, other, gpu = entries([result(provenance={"device": device}) for device in devices], mean_seeds=False)
-    assert one.examples == other.examples != gpu.examples
+    amd, other, gpu = entries([result(provenance={"device": device}) for device in devices], mean_seeds=False)
+    assert amd.examples == other.examples != gpu.examples
 
 
 OTHERWISE: list[dict[str, Any]] = [

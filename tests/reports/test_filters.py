@@ -142,16 +142,16 @@ def runs() -> list[Result]:
 def test_results_and_frame_are_of_the_same_runs(conditions: list[str], left: list[str]) -> None:
     results = selected(runs(), conditions)
     frame = frame_of(results)
-    assert [one.method for one in results] == left
-    assert list(dict.fromkeys(frame.run)) == [one.run_id for one in results]
+    assert [run.method for run in results] == left
+    assert list(dict.fromkeys(frame.run)) == [run.run_id for run in results]
 
 
 def test_conditions_on_metrics_leave_the_others_out() -> None:
     results = selected(runs(), ["metric=word*"])
     frame = frame_of(results)
-    assert [list(one.metrics) for one in results] == [["word_perplexity"]] * 5
+    assert [list(run.metrics) for run in results] == [["word_perplexity"]] * 5
     assert set(frame.metric) == {"word_perplexity"}
-    assert [one.method for one in selected(runs(), ["measure=true", "value<3.01"])] == ["full"]
+    assert [run.method for run in selected(runs(), ["measure=true", "value<3.01"])] == ["full"]
 
 
 def test_names_are_those_of_what_is_left() -> None:
@@ -166,8 +166,8 @@ def test_a_condition_that_nothing_fits_is_an_error() -> None:
 
 
 def stored(folder: Path, results: list[Result]) -> None:
-    for one in results:
-        store(folder / one.run_id, one)
+    for run in results:
+        store(folder / run.run_id, run)
 
 
 def test_every_stored_run_is_shown_or_counted(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_every_stored_run_is_shown_or_counted(tmp_path: Path) -> None:
     )
     assert selection.left_out.stored == len(selection.results) + sum(n for n, _ in selection.left_out.reasons)
     assert selection.unfinished == [tmp_path / "b" / "half"]
-    assert [one.provenance.started for one in selection.results if one.run_id == again.run_id] == ["2027"]
+    assert [run.provenance.started for run in selection.results if run.run_id == again.run_id] == ["2027"]
 
 
 def test_a_condition_on_metrics_leaves_no_run_out(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_mistake_is_one_sentence(text: str, message: str) -> None:
 def test_only_what_costs_no_more_is_left() -> None:
     large = result("large", state={"bytes": 2**21, "floats": 1, "tokens": 1})
     runs = [*three(), large, result("stateless", state=None)]
-    assert [one.method for one in under(runs, [Limit.parse("state=1MiB")])] == ["window", "sliding", "full"]
+    assert [run.method for run in under(runs, [Limit.parse("state=1MiB")])] == ["window", "sliding", "full"]
     assert under(runs, []) == runs
     assert under(runs, [Limit.parse("flops=2.5TFLOP"), Limit.parse("state=3MB")]) == runs[:4]
     with pytest.raises(UserError, match="No result is under state=1kB: raise the limit"):
@@ -246,7 +246,7 @@ def test_only_what_costs_no_more_is_left() -> None:
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 def test_a_higher_limit_leaves_no_fewer(a: float, b: float) -> None:
     sizes = [result(str(n), state={"bytes": 10**n, "floats": 1, "tokens": 1}) for n in range(9)]
-    fewer, more = ({one.method for one in sizes if Limit("state", most, "").holds(one)} for most in sorted((a, b)))
+    fewer, more = ({run.method for run in sizes if Limit("state", most, "").holds(run)} for most in sorted((a, b)))
     assert fewer <= more
 
 

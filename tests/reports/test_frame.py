@@ -18,7 +18,7 @@ from contextlab.reports.frame import COLUMNS, frame_of
 TRAINED = {"flops": 9, "peak_bytes": None, "seconds": 2.0, "tokens": 61_440}
 
 
-def one(frame: pandas.DataFrame, metric: str = "nats_per_token") -> pandas.Series[Any]:
+def row_of(frame: pandas.DataFrame, metric: str = "nats_per_token") -> pandas.Series[Any]:
     (_, row), *others = frame[frame.metric == metric].iterrows()
     assert not others
     return row
@@ -41,19 +41,19 @@ def test_columns_are_those_that_are_described_whatever_was_stored() -> None:
 
 
 def test_what_was_not_counted_is_missing_and_not_zero() -> None:
-    row = one(frame_of([result(state=None)]))
+    row = row_of(frame_of([result(state=None)]))
     assert row["query_flops"] == 2.5e12
     for name in ("train_seconds", "contextualize_flops", "state_bytes", "twin", "history"):
         assert pandas.isna(row[name])
-    assert one(frame_of([result(cost={"train": TRAINED})]))["train_tokens"] == 61_440
+    assert row_of(frame_of([result(cost={"train": TRAINED})]))["train_tokens"] == 61_440
 
 
 def test_only_the_measure_of_a_task_has_a_direction() -> None:
     frame = frame_of([result()])
-    assert one(frame)[["measure", "direction"]].tolist() == [True, "lower"]
-    assert one(frame, "word_perplexity")[["measure", "direction"]].tolist() == [False, ""]
+    assert row_of(frame)[["measure", "direction"]].tolist() == [True, "lower"]
+    assert row_of(frame, "word_perplexity")[["measure", "direction"]].tolist() == [False, ""]
     higher = {"name": "word_perplexity", "higher_is_better": True, "bounded": False}
-    assert one(frame_of([result(measure=higher)]), "word_perplexity")["direction"] == "higher"
+    assert row_of(frame_of([result(measure=higher)]), "word_perplexity")["direction"] == "higher"
 
 
 def test_settings_can_be_filtered_by_their_names() -> None:
@@ -65,7 +65,7 @@ def test_settings_can_be_filtered_by_their_names() -> None:
 def test_of_a_run_stored_twice_the_latest_counts() -> None:
     again = result(run_id="same", nats=1.0)
     first = result(run_id="same", nats=9.0, provenance={"started": "2020"})
-    assert one(frame_of([again, first]))["value"] == 1.0
+    assert row_of(frame_of([again, first]))["value"] == 1.0
 
 
 @given(st.permutations(range(4)))

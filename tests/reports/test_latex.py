@@ -211,7 +211,7 @@ def test_tables_fit_a_two_column_paper(tmp_path: Path) -> None:
     narrow = comparison(
         summaries(ROOT / "results/chapterbreak-ctx-4k"), TableLayout(metrics=("accuracy",), costs=("state",))
     )
-    log = compiled(tmp_path, "\n".join(latex.document(one) for one in (four, every, by_task, narrow, wide())))
+    log = compiled(tmp_path, "\n".join(latex.document(form) for form in (four, every, by_task, narrow, wide())))
     assert "Overfull" not in log
     assert "undefined" not in log
     assert r"\begin{table}[t]" in latex.document(narrow)

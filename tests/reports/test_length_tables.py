@@ -104,8 +104,8 @@ def test_a_shorter_length_that_is_missed_is_named(tmp_path: Path) -> None:
 
 def test_runs_that_are_left_out_are_said(runs: list[Result]) -> None:
     (made,) = tables([*runs, result()], left_out=LeftOut(12, ((2, "by n>1"),)))
-    said = "Left out: 2 of 12 runs by n>1, 1 of a measure without an effective length"
-    assert made.left_out == frame([*runs, result()], left_out=LeftOut(12, ((2, "by n>1"),))).attrs["left_out"] == said
+    note = "Left out: 2 of 12 runs by n>1, 1 of a measure without an effective length"
+    assert made.left_out == frame([*runs, result()], left_out=LeftOut(12, ((2, "by n>1"),))).attrs["left_out"] == note
 
 
 def test_lengths_are_texts_in_every_format(runs: list[Result]) -> None:

@@ -48,7 +48,7 @@ def test_the_longest_name_with_which_a_label_begins_is_replaced(names: Names, la
 
 
 def test_metrics_have_short_titles_without_names(names: Names) -> None:
-    assert [Names().metric(one) for one in ("nats_per_token", "macro_f1")] == ["nats/token", "macro f1"]
+    assert [Names().metric(metric) for metric in ("nats_per_token", "macro_f1")] == ["nats/token", "macro f1"]
     assert names.metric("nats_per_token") == "NLL"
     assert names.of("task", "pg22/S2") == "PG-22/S2"
 

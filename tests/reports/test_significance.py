@@ -78,8 +78,8 @@ def test_metrics_without_parts_are_not_marked() -> None:
 
 
 def test_one_text_is_no_test() -> None:
-    one = [result(name, nats, parts=nats_of({"x": nats})) for name, nats in (("a", 3.0), ("b", 2.0))]
-    assert marked(table(*one)) == {}
+    untold = [result(name, nats, parts=nats_of({"x": nats})) for name, nats in (("a", 3.0), ("b", 2.0))]
+    assert marked(table(*untold)) == {}
 
 
 def test_a_gain_that_not_all_seeds_have_is_not_marked() -> None:
@@ -105,8 +105,8 @@ def test_marks_follow_from_holms_correction_over_all_pairs(values: list[float], 
     corrected = dict(zip(pairs, holm([pvalues[pair] for pair in pairs]), strict=True))
     best, second, *_ = sorted(range(len(values)), key=lambda n: -values[n])
 
-    def real(one: int) -> bool:
-        return all(p < 0.05 for pair, p in corrected.items() if one in pair)
+    def real(value: int) -> bool:
+        return all(p < 0.05 for pair, p in corrected.items() if value in pair)
 
     assert (made.get(best) == "best") == real(best)
     assert (made.get(second) == "second") == (real(second) and len(values) > 2)
@@ -115,13 +115,15 @@ def test_marks_follow_from_holms_correction_over_all_pairs(values: list[float], 
 
 def test_parts_are_read_once_and_only_when_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    for one in (run("a", 0.0), run("b", 0.2), run("c", 0.1)):
-        of_examples = {name: {"nats_per_token": parts["nats_per_token"]} for name, parts in (one.parts or {}).items()}
-        runs.append(keep(tmp_path, one, [line(name, 1.0, parts=parts) for name, parts in of_examples.items()]))
-    folders = [one.folder for one in runs]
+    for stored in (run("a", 0.0), run("b", 0.2), run("c", 0.1)):
+        of_examples = {
+            name: {"nats_per_token": parts["nats_per_token"]} for name, parts in (stored.parts or {}).items()
+        }
+        runs.append(keep(tmp_path, stored, [line(name, 1.0, parts=parts) for name, parts in of_examples.items()]))
+    folders = [stored.folder for stored in runs]
     read: list[Path | None] = []
     parts_of = significance.parts_of
-    monkeypatch.setattr(significance, "parts_of", lambda one: read.append(one.folder) or parts_of(one))
+    monkeypatch.setattr(significance, "parts_of", lambda stored: read.append(stored.folder) or parts_of(stored))
     comparison(runs)
     assert read == []
     assert marked(table(*runs)) == {"b": "best", "c": "second"}

@@ -22,15 +22,15 @@ def resealed(**changes: Any) -> str:
 def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
     results = three(data={"examples": 1})
     folders = [tmp_path / subfolder for subfolder in ("a", "b/c", "d/e/f")]
-    for folder, one in zip(folders, results, strict=True):
-        store(folder, one, json_lines(line_of("x", 0.5)))
+    for folder, run in zip(folders, results, strict=True):
+        store(folder, run, json_lines(line_of("x", 0.5)))
     parts = {"x": {"quality": [Part(0.5, 1.0, "x")]}}
-    assert load_results(tmp_path) == [one.placed(folder, parts) for one, folder in zip(results, folders, strict=True)]
+    assert load_results(tmp_path) == [run.placed(folder, parts) for run, folder in zip(results, folders, strict=True)]
 
 
 def test_a_last_line_that_was_cut_off_does_not_hide_a_table(tmp_path: Path) -> None:
     store(tmp_path / "run", result(data={"examples": 1}), json_lines(line_of("a", 1.0)) + '{"id": "b", "qual')
-    assert [list(one.parts or {}) for one in load_results(tmp_path)] == [["a"]]
+    assert [list(run.parts or {}) for run in load_results(tmp_path)] == [["a"]]
 
 
 def test_a_run_with_fewer_lines_than_examples_is_named(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_runs_behind_symbolic_links_are_seen_once(tmp_path: Path) -> None:
     (tmp_path / "runs" / "again").symlink_to(tmp_path / "elsewhere" / "run")
     (tmp_path / "runs" / "own" / "circle").symlink_to(tmp_path / "runs")
     (tmp_path / "runs" / "nowhere").symlink_to(tmp_path / "absent")
-    assert sorted(one.method for one in load_results(tmp_path / "runs")) == ["full", "window"]
+    assert sorted(run.method for run in load_results(tmp_path / "runs")) == ["full", "window"]
 
 
 def test_a_summary_that_is_a_folder_is_named(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_summary_that_is_a_folder_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     ["{", "[]", "{}", resealed(schema=3), "\x00"]
-    + [resealed(measure=one) for one in ("accuracy", {}, {"name": 1}, {"name": "f1", "other": 1})]
+    + [resealed(measure=measure) for measure in ("accuracy", {}, {"name": 1}, {"name": "f1", "other": 1})]
     + [resealed().replace("S2", "S1"), json.dumps(result().as_json())],
 )
 def test_a_broken_summary_is_named(tmp_path: Path, content: str) -> None:

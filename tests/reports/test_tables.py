@@ -75,7 +75,7 @@ def test_without_common_examples_nothing_is_paired(values: dict[str, float]) -> 
 
 
 def test_one_common_cluster_is_compared_without_an_interval() -> None:
-    window, full = (result(name, parts=nats_of({"a": one})) for name, one in (("window", 1.0), ("full", 0.9)))
+    window, full = (result(name, parts=nats_of({"a": loss})) for name, loss in (("window", 1.0), ("full", 0.9)))
     frame = comparison([window, full], baseline="window")
     assert cell(frame, "full", "nats_per_token - window") == "-0.100"
     assert "share" not in frame
@@ -202,7 +202,7 @@ def test_share_has_an_interval_over_the_clusters() -> None:
         "sliding": [3.1, 3.2, 3.05, 3.35],
         "full": [3.0, 3.15, 2.92, 3.35],
     }
-    runs = [result(name, parts=nats_of({str(n): one for n, one in enumerate(row)})) for name, row in values.items()]
+    runs = [result(name, parts=nats_of({str(n): loss for n, loss in enumerate(row)})) for name, row in values.items()]
     assert cell(comparison(runs), "sliding", "share") == "0.68 [0.03, 1.08]"
 
 
@@ -249,7 +249,7 @@ def test_ends_that_nobody_named_are_never_trained_ones() -> None:
 
 
 def test_a_share_of_the_ends_alone_says_nothing_and_is_left_out() -> None:
-    ends = [one for one in three() if one.method != "sliding"]
+    ends = [run for run in three() if run.method != "sliding"]
     assert "share" not in comparison([*ends, trained("memory", 2.9)])
 
 
@@ -290,14 +290,14 @@ def test_twins_that_are_not_there_are_refused(twins: tuple[str, str]) -> None:
 def test_share_is_left_out_where_full_attention_may_gain_nothing(full: list[float]) -> None:
     """Equal to the window, not significantly better, and worse."""
     runs = [("window", [3.2, 3.4, 3.1, 3.6]), ("full", full), ("sliding", [3.1, 3.2, 3.05, 3.35])]
-    results = [result(name, parts=nats_of({str(n): one for n, one in enumerate(row)})) for name, row in runs]
+    results = [result(name, parts=nats_of({str(n): loss for n, loss in enumerate(row)})) for name, row in runs]
     assert "share" not in comparison(results)
 
 
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e6, 1e30])
 def test_cells_stay_short(size: float) -> None:
-    one = result(nats=size, cost={"query": {**COST, "flops": round(size)}})
-    assert max(map(len, comparison([one]).iloc[0])) < 30
+    run = result(nats=size, cost={"query": {**COST, "flops": round(size)}})
+    assert max(map(len, comparison([run]).iloc[0])) < 30
 
 
 @pytest.mark.parametrize(
@@ -364,9 +364,9 @@ def test_a_method_with_its_defaults_has_its_name_alone_unless_the_defaults_diffe
 @pytest.mark.parametrize("baseline", ["window", "window (untrained)"])
 def test_one_of_two_forms_may_be_the_baseline_with_its_mark_or_without(baseline: str) -> None:
     small, default = ({"N": n, "sinks": 4} for n in (8, 64))
-    one = result(method_config=small, changed=["N"], untrained=True, nats=2.0)
+    run = result(method_config=small, changed=["N"], untrained=True, nats=2.0)
     two = result(method_config=default, changed=[], untrained=True, nats=1.0)
-    frame = comparison([one, two], baseline=baseline)
+    frame = comparison([run, two], baseline=baseline)
     label = f"nats_per_token - {baseline}"
     assert cell(frame, "window(N=8) (untrained)", label).startswith("+1.000 [")
     assert cell(frame, "window (untrained)", label) == "+0.000"
@@ -493,7 +493,7 @@ def test_the_caption_names_the_twin_of_a_trained_method_once() -> None:
 
 def test_a_run_summarised_again_over_fewer_examples_is_compared_on_those(tmp_path: Path) -> None:
     for method, nats in (("window", [1.0, 2.0, 9.0]), ("full", [0.9, 1.8, 0.0])):
-        lines = json_lines(*(line_of(str(n), one, index=n) for n, one in enumerate(nats)))
+        lines = json_lines(*(line_of(str(n), loss, index=n) for n, loss in enumerate(nats)))
         store(tmp_path / method, result(method, data={"examples": 2}), lines)
     frame = comparison(load_results(tmp_path), baseline="window")
     assert cell(frame, "full", "nats_per_token - window").startswith("-0.150")

@@ -60,12 +60,12 @@ def test_a_summary_is_given_last(out: str, monkeypatch: pytest.MonkeyPatch) -> N
     place = Place.of(out)
     write(place, "run", "a\n", summary=True)
     (place.folder / "run" / "weights.bin").write_text("")
-    given: list[str] = []
-    monkeypatch.setattr(place, "_put", lambda path, target: given.append(path.name))
+    paths: list[str] = []
+    monkeypatch.setattr(place, "_put", lambda path, target: paths.append(path.name))
     place.give("run")
-    assert sorted(given) == ["examples.jsonl", "summary.json", "weights.bin"]
-    assert given[-1] == "summary.json"
-    assert ".lock" not in given
+    assert sorted(paths) == ["examples.jsonl", "summary.json", "weights.bin"]
+    assert paths[-1] == "summary.json"
+    assert ".lock" not in paths
 
 
 def test_a_file_of_a_place(out: str) -> None:

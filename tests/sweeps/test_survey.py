@@ -26,7 +26,7 @@ def peak_bytes(folder: Path, questions: int) -> int:
 def test_answers_need_no_more_copies_of_a_state_than_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # All tokens of these answers lie side by side in one pass; without them only copies of the state are left.
     monkeypatch.setattr(surveys, "_call_bytes", lambda *_: 0)
-    one, several, many = (peak_bytes(tmp_path, questions) for questions in (1, FORKS, 4 * FORKS))
-    assert one < several == many
+    single, several, many = (peak_bytes(tmp_path, questions) for questions in (1, FORKS, 4 * FORKS))
+    assert single < several == many
     monkeypatch.setattr("contextlab.formula.FORK_BYTES", 1)
-    assert peak_bytes(tmp_path, FORKS) == one
+    assert peak_bytes(tmp_path, FORKS) == single

@@ -77,39 +77,39 @@ def test_turns_have_an_answer_each_and_texts_have_none(
     chat = {"context": "A talk.", "turns": [{"prompt": "Yes? ", "answer": "No."}, {"prompt": " So? ", "answer": "So."}]}
     built = prepared(tmp_path, monkeypatch, method.backbone, [chat, {"text": "plain"}, *LINES])
     assert [len(entry.answers) for entry in built.documents[:3]] == [2, 0, 1]
-    said = built.piece(0).tolist()
-    assert [method.backbone.decode(said[begin:end]) for begin, end in built.documents[0].answers] == ["No.", "So."]
+    tokens = built.piece(0).tolist()
+    assert [method.backbone.decode(tokens[begin:end]) for begin, end in built.documents[0].answers] == ["No.", "So."]
     assert built.documents[1].marks(0, 3) == [1, 1, 1]
 
 
 def test_batches_mark_what_counts(built: Corpus) -> None:
     streams = Streams(built, built.training, 2, 20)
     for _ in range(12):
-        one = streams.next()
-        for row, (document, begin) in enumerate(zip(one.documents, one.begins, strict=True)):
-            entry, length = built.documents[document], int(one.lengths_B[row])
-            assert one.counted_BT[row, :length].tolist() == [bool(m) for m in entry.marks(begin, begin + length)]
-            assert not one.counted_BT[row, length:].any()
-            assert int(one.context_B[row]) == min(max(entry.context - begin, 0), length)
+        batch = streams.next()
+        for row, (document, begin) in enumerate(zip(batch.documents, batch.begins, strict=True)):
+            entry, length = built.documents[document], int(batch.lengths_B[row])
+            assert batch.counted_BT[row, :length].tolist() == [bool(m) for m in entry.marks(begin, begin + length)]
+            assert not batch.counted_BT[row, length:].any()
+            assert int(batch.context_B[row]) == min(max(entry.context - begin, 0), length)
 
 
 @pytest.mark.parametrize("text", ["lm", "contrast", "teacher(k=5)"])
 def test_answers_alone_count_for_every_objective(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = learner()
     built = prepared(tmp_path, monkeypatch, method.backbone, LINES)
-    one = first(built)
-    made_of = registry.named_objective(text, method, built)(method.start(2), one)
-    _, logprobs_BT = method.read(method.start(2), one.tokens_BT, one.lengths_B)
-    mean = -float(logprobs_BT[one.counted_BT].mean())
-    assert float(made_of.nats) == pytest.approx(mean * float(one.lengths_B.sum()), rel=1e-4)
+    batch = first(built)
+    made_of = registry.named_objective(text, method, built)(method.start(2), batch)
+    _, logprobs_BT = method.read(method.start(2), batch.tokens_BT, batch.lengths_B)
+    mean = -float(logprobs_BT[batch.counted_BT].mean())
+    assert float(made_of.nats) == pytest.approx(mean * float(batch.lengths_B.sum()), rel=1e-4)
     if text == "lm":
         assert float(made_of.loss.detach()) == pytest.approx(float(made_of.nats), rel=1e-6)
 
 
 def test_an_answer_is_predicted_from_the_memory_alone(built: Corpus, method: AnyMethod) -> None:
-    one = first(built)
+    batch = first(built)
     total = count = 0.0
-    for row, document in enumerate(one.documents):
+    for row, document in enumerate(batch.documents):
         entry, tokens = built.documents[document], built.piece(document)[None]
         state, _ = method.read(method.start(), tokens[:, : entry.context])
         assert isinstance(method, GenerativeAdapter)
@@ -118,31 +118,31 @@ def test_an_answer_is_predicted_from_the_memory_alone(built: Corpus, method: Any
         begin, end = entry.answers[0]
         total -= float(logprobs_BT[:, begin - entry.context : end - entry.context].sum())
         count += end - begin
-        assert int(one.lengths_B[row]) == entry.tokens
-    loss = registry.named_objective("answers", method, built)(method.start(2), one).loss
-    assert float(loss.detach()) == pytest.approx(total / count * float(one.lengths_B.sum()), rel=1e-3)
+        assert int(batch.lengths_B[row]) == entry.tokens
+    loss = registry.named_objective("answers", method, built)(method.start(2), batch).loss
+    assert float(loss.detach()) == pytest.approx(total / count * float(batch.lengths_B.sum()), rel=1e-3)
     assert torch.autograd.grad(loss, list(method.learned.parameters()), allow_unused=True)[0] is not None
 
 
 def test_behind_a_baseline_it_is_the_closed_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     window = Window(tiny(), WindowConfig(N=64, rank=2, weights="none"))
     built = prepared(tmp_path, monkeypatch, window.backbone, LINES)
-    one = first(built)
-    other = Batch(**{**vars(one), "tokens_BT": one.tokens_BT.clone()})
-    for row, length in enumerate(one.context_B.tolist()):
+    batch = first(built)
+    other = Batch(**{**vars(batch), "tokens_BT": batch.tokens_BT.clone()})
+    for row, length in enumerate(batch.context_B.tolist()):
         other.tokens_BT[row, :length] = 5
     objective = registry.named_objective("answers", window, built)
-    losses = [float(objective(window.start(2), each).loss.detach()) for each in (one, other)]
+    losses = [float(objective(window.start(2), each).loss.detach()) for each in (batch, other)]
     assert losses[0] == losses[1]
 
 
 def test_following_it_answers_from_the_context(built: Corpus, method: AnyMethod) -> None:
-    one, objective = first(built), registry.named_objective("answers(contrast=5)", method, built)
+    batch, objective = first(built), registry.named_objective("answers(contrast=5)", method, built)
     optimiser = torch.optim.Adam(method.learned.parameters(), lr=1e-2)
     losses = []
     for _ in range(15):
         optimiser.zero_grad()
-        made_of = objective(method.start(2), one)
+        made_of = objective(method.start(2), batch)
         made_of.loss.backward()
         optimiser.step()
         losses.append(float(made_of.nats))

@@ -28,11 +28,11 @@ def batch(length: int = 60, shorter: int = 17) -> Batch:
     return Batch(tokens_BT, lengths_B, torch.ones(2, dtype=torch.bool), (0, 0), (0, 0))
 
 
-def loss(method: EVALM, one: Batch) -> torch.Tensor:
+def loss(method: EVALM, training_batch: Batch) -> torch.Tensor:
     objective = registry.named_objective("attention", method, made([30] * 3))
-    outcome = objective(method.start(len(one.lengths_B)), one)
+    outcome = objective(method.start(len(training_batch.lengths_B)), training_batch)
     assert outcome.nats is None
-    return outcome.loss / one.lengths_B.sum()
+    return outcome.loss / training_batch.lengths_B.sum()
 
 
 @pytest.mark.parametrize("family", ["tiny-llama", "tiny-gpt2", "tiny-opt"])
@@ -46,7 +46,7 @@ def test_where_attention_is_full_there_is_no_error(family: str) -> None:
 
 def test_the_error_is_that_of_the_outputs_side_by_side() -> None:
     """In the first layer inputs do not depend on attention, so that its error can be computed alone."""
-    method, one = evalm(), batch(shorter=0)
+    method, training_batch = evalm(), batch(shorter=0)
     outputs: dict[str, list[torch.Tensor]] = {"full": [], "own": []}
     steps_BT = torch.arange(60).expand(2, -1)
     attends = {"full": _reader(method, steps_BT), "own": method.whole_attention()}
@@ -57,20 +57,20 @@ def test_the_error_is_that_of_the_outputs_side_by_side() -> None:
             return outputs[name][-1]
 
         with torch.no_grad():
-            method.backbone.forward(one.tokens_BT, steps_BT, record)
+            method.backbone.forward(training_batch.tokens_BT, steps_BT, record)
     expected = (outputs["own"][0] - outputs["full"][0]).square().sum() / outputs["full"][0].square().sum()
     objective = registry.named_objective("attention", method, made([30] * 3))
-    errors = _errors(objective, one)
+    errors = _errors(objective, training_batch)
     torch.testing.assert_close(errors[0], expected)
-    torch.testing.assert_close(torch.stack(errors).mean(), loss(method, one).detach())
+    torch.testing.assert_close(torch.stack(errors).mean(), loss(method, training_batch).detach())
 
 
 def test_a_layers_gradient_does_not_depend_on_the_other_layers() -> None:
-    method, one = evalm(), batch()
+    method, training_batch = evalm(), batch()
 
     def gradient() -> list[torch.Tensor]:
         first = list(method.summaries[0].parameters())
-        return list(torch.autograd.grad(loss(method, one), first, allow_unused=True))
+        return list(torch.autograd.grad(loss(method, training_batch), first, allow_unused=True))
 
     before = gradient()
     assert any(bool(part.any()) for part in before)
@@ -81,12 +81,16 @@ def test_a_layers_gradient_does_not_depend_on_the_other_layers() -> None:
 
 
 def test_padding_counts_nothing() -> None:
-    method, one = evalm(), batch()
-    other = Batch(one.tokens_BT.clone(), *list(vars(one).values())[1:])
+    method, training_batch = evalm(), batch()
+    other = Batch(training_batch.tokens_BT.clone(), *list(vars(training_batch).values())[1:])
     other.tokens_BT[1, 43:] = 9
-    torch.testing.assert_close(loss(method, one), loss(method, other))
-    cut = Batch(one.tokens_BT[1:, :43], one.lengths_B[1:], *(part[1:] for part in list(vars(one).values())[2:5]))
-    alone = Batch(one.tokens_BT[1:], *list(vars(cut).values())[1:])
+    torch.testing.assert_close(loss(method, training_batch), loss(method, other))
+    cut = Batch(
+        training_batch.tokens_BT[1:, :43],
+        training_batch.lengths_B[1:],
+        *(part[1:] for part in list(vars(training_batch).values())[2:5]),
+    )
+    alone = Batch(training_batch.tokens_BT[1:], *list(vars(cut).values())[1:])
     torch.testing.assert_close(loss(method, alone), loss(method, cut))
 
 
@@ -99,9 +103,9 @@ def test_summaries_learn_a_text_and_the_update_of_the_backbone_does_not(
     fixed = streams.next()
     streams.next = lambda: fixed  # type: ignore[method-assign]
     settings = options(tokens=10**6, rows=1, segment=48, lr=2e-2, schedule="constant", warmup=0.0)
-    one = Trainer(method, streams, registry.named_objective("attention", method, built), settings)
+    trainer = Trainer(method, streams, registry.named_objective("attention", method, built), settings)
     before = {name: tensor.clone() for name, tensor in method.learned.state_dict().items()}
-    steps = [one.step() for _ in range(30)]
+    steps = [trainer.step() for _ in range(30)]
     assert steps[-1].loss < 0.7 * steps[0].loss
     assert steps[0].nats is None
     changed = {
@@ -110,8 +114,8 @@ def test_summaries_learn_a_text_and_the_update_of_the_backbone_does_not(
         if not torch.equal(tensor, before[name])
     }
     assert changed == {"summaries"}
-    assert one.state.length_B.tolist() == [0]
-    assert one.progress.flops > 0
+    assert trainer.state.length_B.tolist() == [0]
+    assert trainer.progress.flops > 0
 
 
 def test_a_method_without_such_attention_is_one_sentence() -> None:
@@ -130,13 +134,15 @@ def _reader(method: EVALM, position_BT: torch.Tensor) -> Any:
     return method.backbone.reader(2, Layout(position_BT))
 
 
-def _errors(objective: Any, one: Batch) -> list[torch.Tensor]:
+def _errors(objective: Any, training_batch: Batch) -> list[torch.Tensor]:
     from contextlab.attention import Layout
     from contextlab.training.attention_fit import _Beside
 
     backbone = objective.method.backbone
-    steps_BT = torch.arange(one.tokens_BT.shape[1]).expand_as(one.tokens_BT)
-    beside = _Beside(backbone.reader(2, Layout(steps_BT)), objective.attend, steps_BT < one.lengths_B[:, None])
+    steps_BT = torch.arange(training_batch.tokens_BT.shape[1]).expand_as(training_batch.tokens_BT)
+    beside = _Beside(
+        backbone.reader(2, Layout(steps_BT)), objective.attend, steps_BT < training_batch.lengths_B[:, None]
+    )
     with torch.no_grad():
-        backbone.forward(one.tokens_BT, steps_BT, beside)
+        backbone.forward(training_batch.tokens_BT, steps_BT, beside)
     return [error.detach() for error in beside.errors]

@@ -28,14 +28,14 @@ def test_a_card_names_works_licences_and_digests(tmp_path: Path, monkeypatch: py
     folder = tmp_path / "books"
     folder.mkdir()
     texts = [text(n, 50) for n in range(6)]
-    (folder / "a.txt").write_text("".join(f"{one}\f\n" for one in texts))
+    (folder / "a.txt").write_text("".join(f"{document}\f\n" for document in texts))
     about = [
         {
             "title": f"T{n}",
             "licence": "CC0" if n < 4 else "public domain",
-            "sha256": hashlib.sha256(one.encode()).hexdigest(),
+            "sha256": hashlib.sha256(document.encode()).hexdigest(),
         }
-        for n, one in enumerate(texts)
+        for n, document in enumerate(texts)
     ]
     (folder / "index.jsonl").write_text("\n".join(map(json.dumps, about)))
     told = card._corpus(prepare(folder, tiny()))

@@ -38,39 +38,39 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(name: str, before: int, 
     resumed = trainer(built, METHODS[name](), accumulate=2, rates="*0*:2")
     resumed.step()
     assert checkpoint.load(folder, resumed) == Extra(curve=7)
-    found = [resumed.step() for _ in range(4)]
-    assert [(one.tokens, one.loss, one.rate, one.norm) for one in found] == [
-        (one.tokens, one.loss, one.rate, one.norm) for one in expected
+    steps = [resumed.step() for _ in range(4)]
+    assert [(step.tokens, step.loss, step.rate, step.norm) for step in steps] == [
+        (step.tokens, step.loss, step.rate, step.norm) for step in expected
     ]
     assert torch.equal(weights(resumed), weights(whole))
     assert resumed.progress.flops == whole.progress.flops
 
 
 def test_draws_go_on_where_they_were(built: Corpus, tmp_path: Path) -> None:
-    one = trainer(built)
+    training = trainer(built)
     torch.manual_seed(3)
-    folder = checkpoint.save(tmp_path / "out", one, Extra())
+    folder = checkpoint.save(tmp_path / "out", training, Extra())
     drawn = torch.rand(5)
     torch.manual_seed(4)
-    checkpoint.load(folder, one)
+    checkpoint.load(folder, training)
     assert torch.equal(torch.rand(5), drawn)
 
 
 def test_the_one_before_is_kept_until_the_new_one_is_whole(
     built: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, out = trainer(built), tmp_path / "out"
-    first = checkpoint.save(out, one, Extra())
-    one.step()
+    training, out = trainer(built), tmp_path / "out"
+    first = checkpoint.save(out, training, Extra())
+    training.step()
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "_save_shared", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
         with pytest.raises(UserError, match=r"no space left.*run the same command again"):
-            checkpoint.save(out, one, Extra())
+            checkpoint.save(out, training, Extra())
     assert checkpoint.stored(out) == [first]
-    second = checkpoint.save(out, one, Extra())
+    second = checkpoint.save(out, training, Extra())
     assert checkpoint.stored(out) == [second]
     assert [path.name for path in out.iterdir()] == [second.name]
-    assert checkpoint.save(out, one, Extra()) == second
+    assert checkpoint.save(out, training, Extra()) == second
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_the_one_before_is_kept_until_the_new_one_is_whole(
 )
 @pytest.mark.parametrize("how", ["cut", "gone"])
 def test_what_is_not_whole_is_one_sentence(name: str, how: str, built: Corpus, tmp_path: Path) -> None:
-    one = trainer(built)
-    one.step()
-    folder = checkpoint.save(tmp_path / "out", one, Extra())
+    training = trainer(built)
+    training.step()
+    folder = checkpoint.save(tmp_path / "out", training, Extra())
     path = folder / name
     path.unlink() if how == "gone" else path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(UserError, match=r"checkpoint .* is broken .*: delete it"):
@@ -116,9 +116,9 @@ def test_positions_that_are_none_are_one_sentence(position: Any, built: Corpus, 
 
 
 def test_damage_is_seen_or_harmless(built: Corpus, tmp_path: Path) -> None:
-    one = trainer(built)
-    one.step()
-    folder = checkpoint.save(tmp_path / "out", one, Extra())
+    training = trainer(built)
+    training.step()
+    folder = checkpoint.save(tmp_path / "out", training, Extra())
     whole = tmp_path / "whole"
     shutil.copytree(folder, whole)
     sentences = list[str]()
@@ -134,7 +134,7 @@ def test_damage_is_seen_or_harmless(built: Corpus, tmp_path: Path) -> None:
                 checkpoint.load(folder, other)
             sentences.append(str(error.value))
     assert len(sentences) > 20
-    assert not [one for one in sentences if "\n" in one]
+    assert not [sentence for sentence in sentences if "\n" in sentence]
 
 
 def test_a_checkpoint_of_another_run_is_one_sentence(built: Corpus, tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_a_checkpoint_of_another_run_is_one_sentence(built: Corpus, tmp_path: Pa
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_moments_that_are_not_finite_are_one_sentence(value: float, built: Corpus, tmp_path: Path) -> None:
-    one = trainer(built)
-    one.step()
-    folder = checkpoint.save(tmp_path / "out", one, Extra())
+    training = trainer(built)
+    training.step()
+    folder = checkpoint.save(tmp_path / "out", training, Extra())
     held, about = tensors.read(folder / "optimiser.safetensors")
     held[next(name for name in held if name.endswith(".exp_avg"))].view(-1)[0] = value
     tensors.write(folder / "optimiser.safetensors", held, about)

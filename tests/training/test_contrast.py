@@ -29,32 +29,32 @@ def batch(rows: int, length: int = 16, fresh: bool = False) -> Batch:
     return Batch(tokens_BT, lengths_B, torch.full((rows,), fresh), (0,) * rows, (16,) * rows)
 
 
-def losses(method: AnyMethod, state: Any, one: Batch) -> torch.Tensor:
+def losses(method: AnyMethod, state: Any, training_batch: Batch) -> torch.Tensor:
     """Mean loss per row behind a state."""
-    return -method.learn(state, one.tokens_BT, one.lengths_B)[1].logprobs_BT.mean(1).detach()
+    return -method.learn(state, training_batch.tokens_BT, training_batch.lengths_B)[1].logprobs_BT.mean(1).detach()
 
 
 @pytest.mark.parametrize("weight", [1.0, 20.0])
 def test_it_is_own_plus_softplus_of_the_difference(weight: float) -> None:
-    method, one = adapter(), batch(3)
+    method, training_batch = adapter(), batch(3)
     history = torch.randint(0, 256, (3, 16), generator=torch.Generator().manual_seed(8))
     with torch.no_grad():
         for parameter in method.learned.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape))
     state, _ = method.read(method.start(3), history)
-    own, other = losses(method, state, one), losses(method, state.index([1, 2, 0]), one)
+    own, other = losses(method, state, training_batch), losses(method, state.index([1, 2, 0]), training_batch)
     assert float((own - other).abs().max()) > 1e-4
     expected = sum(
         16 * (a + math.log1p(math.exp(weight * (a - b)))) for a, b in zip(own.tolist(), other.tolist(), strict=True)
     )
-    outcome = registry.named_objective(f"contrast(weight={weight})", method, BUILT)(state, one)
+    outcome = registry.named_objective(f"contrast(weight={weight})", method, BUILT)(state, training_batch)
     assert float(outcome.loss.detach()) == pytest.approx(expected, rel=1e-4)
     assert float(outcome.nats) == pytest.approx(float(16 * own.sum()), rel=1e-5)
 
 
 def test_rows_that_begin_a_document_have_nothing_to_contrast() -> None:
-    method, one = adapter(), batch(2, fresh=True)
-    outcome = registry.named_objective("contrast", method, BUILT)(method.start(2), one)
+    method, training_batch = adapter(), batch(2, fresh=True)
+    outcome = registry.named_objective("contrast", method, BUILT)(method.start(2), training_batch)
     assert float(outcome.loss.detach()) == pytest.approx(float(outcome.nats), rel=1e-5)
 
 
@@ -78,6 +78,6 @@ def test_following_it_makes_the_own_memory_worth_more() -> None:
 
 
 def test_one_row_is_one_sentence() -> None:
-    method, one = adapter(), batch(1)
+    method, training_batch = adapter(), batch(1)
     with pytest.raises(UserError, match="needs another row's memory: use --rows 2 or more"):
-        registry.named_objective("contrast", method, BUILT)(method.start(1), one)
+        registry.named_objective("contrast", method, BUILT)(method.start(1), training_batch)

@@ -70,7 +70,7 @@ def test_a_file_in_the_cache_that_is_not_whole_is_made_again(
     capsys.readouterr()
     assert prepare(tmp_path / "texts", tiny()).ids.tolist() == before
     assert ("is not what was written" in capsys.readouterr().err) == (damage != "gone")
-    assert [one.name for one in (tmp_path / "cache" / "corpora").glob("*")] == [kept.name]
+    assert [path.name for path in (tmp_path / "cache" / "corpora").glob("*")] == [kept.name]
 
 
 def test_what_fails_leaves_nothing_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,9 +56,9 @@ def test_an_index_tells_of_the_documents_by_their_digests(tmp_path: Path) -> Non
     (tmp_path / "a.txt").write_text("one\f\ntwo\f\n")
     about = {"id": "x:1", "title": "One", "licence": "CC0", "sha256": hashlib.sha256(b"one").hexdigest(), "words": 1}
     (tmp_path / "index.jsonl").write_text(f"{json.dumps(about)}\nno json\n[1]\n")
-    one, two = open_source(tmp_path).documents()
-    assert one.about == {"id": "x:1", "title": "One", "licence": "CC0"}
-    assert two.about == {}
+    first, second = open_source(tmp_path).documents()
+    assert first.about == {"id": "x:1", "title": "One", "licence": "CC0"}
+    assert second.about == {}
     assert set(open_source(tmp_path).digests) == {"a.txt", "index.jsonl"}
 
 
@@ -128,7 +128,7 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
         except UserError as error:
             sentences.append(str(error))
     assert sentences
-    assert not [one for one in sentences if "\n" in one]
+    assert not [sentence for sentence in sentences if "\n" in sentence]
 
 
 def test_a_text_is_what_was_written_whatever_stands_in_it(tmp_path: Path) -> None:
@@ -137,5 +137,5 @@ def test_a_text_is_what_was_written_whatever_stands_in_it(tmp_path: Path) -> Non
         drawn = [
             "".join(draw.choice("ab \n\r\té\u2028\f🙂") for _ in range(20)).replace("\f\n", "") + "z" for _ in range(3)
         ]
-        (tmp_path / "a.txt").write_bytes("".join(f"{one}\f\n" for one in drawn).encode())
+        (tmp_path / "a.txt").write_bytes("".join(f"{text}\f\n" for text in drawn).encode())
         assert texts(tmp_path) == drawn

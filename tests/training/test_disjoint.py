@@ -85,7 +85,10 @@ def evaluation_texts(data: Path) -> Iterator[tuple[str, str]]:
     works = json.loads(gzip.decompress((data / "chapterbreak/chapterbreak_ctx_8192.json.gz").read_bytes()))
     for split, by_work in works.items():
         for work, examples in by_work.items():
-            yield f"chapterbreak/{split}/{work}", "\n".join(f"{one['ctx']} {one['pos']}" for one in examples)
+            yield (
+                f"chapterbreak/{split}/{work}",
+                "\n".join(f"{example['ctx']} {example['pos']}" for example in examples),
+            )
     for article in json.loads((data / "squad/dev-v1.1.json").read_text())["data"]:
         yield f"squad/{article['title']}", " ".join(part["context"] for part in article["paragraphs"])
     for path in sorted(data.glob("icl/sent-conv-torch/*.all")):

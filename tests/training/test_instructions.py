@@ -22,8 +22,8 @@ words = strategies.text(strategies.characters(codec="utf-8", exclude_characters=
 examples = strategies.lists(strategies.tuples(strategies.sampled_from("abc"), words, words), max_size=12)
 
 
-def lines(given: list[tuple[str, str, str]]) -> list[str]:
-    return [json.dumps({"task": t, "inputs": i, "targets": o}) for t, i, o in given]
+def lines(triples: list[tuple[str, str, str]]) -> list[str]:
+    return [json.dumps({"task": t, "inputs": i, "targets": o}) for t, i, o in triples]
 
 
 def line(inputs: str, **others: Any) -> str:
@@ -31,10 +31,10 @@ def line(inputs: str, **others: Any) -> str:
 
 
 @hypothesis.given(examples)
-def test_every_example_is_in_the_text_of_its_task_once(given: list[tuple[str, str, str]]) -> None:
-    marked = [(task, f"<{n}|{inputs}", f"{targets}|{n}>") for n, (task, inputs, targets) in enumerate(given)]
+def test_every_example_is_in_the_text_of_its_task_once(triples: list[tuple[str, str, str]]) -> None:
+    marked = [(task, f"<{n}|{inputs}", f"{targets}|{n}>") for n, (task, inputs, targets) in enumerate(triples)]
     texts = dict(instructions.texts(Path("x"), lines(marked), {}))
-    assert texts.keys() == {task for task, _, _ in given}
+    assert texts.keys() == {task for task, _, _ in triples}
     for task, inputs, targets in marked:
         assert texts[task].count(f"{inputs}\n{targets}") == 1
     parts = [f"{inputs}\n{targets}" for _, inputs, targets in marked]
@@ -43,17 +43,17 @@ def test_every_example_is_in_the_text_of_its_task_once(given: list[tuple[str, st
 
 
 @hypothesis.given(examples, strategies.randoms())
-def test_the_order_of_the_lines_says_nothing(given: list[tuple[str, str, str]], random: Any) -> None:
+def test_the_order_of_the_lines_says_nothing(triples: list[tuple[str, str, str]], random: Any) -> None:
     pool = {"a": ("{inputs}: {targets}", "{targets} <- {inputs}"), "*": ("Q {inputs} A {targets}",)}
-    mixed = random.sample(given, len(given))
-    one, other = (dict(instructions.texts(Path("x"), lines(each), pool)) for each in (given, mixed))
-    assert one == other
+    mixed = random.sample(triples, len(triples))
+    first, other = (dict(instructions.texts(Path("x"), lines(each), pool)) for each in (triples, mixed))
+    assert first == other
 
 
 def test_templates_are_those_of_the_task_and_all_are_taken() -> None:
     pool = {"a": tuple(f"{n} {{inputs}} {{targets}}" for n in range(3)), "*": ("any {inputs} {targets}",)}
-    given = [("a", f"i{n}", "o") for n in range(60)] + [("b", "{targets}", "{inputs}")]
-    texts = dict(instructions.texts(Path("x"), lines(given), pool))
+    triples = [("a", f"i{n}", "o") for n in range(60)] + [("b", "{targets}", "{inputs}")]
+    texts = dict(instructions.texts(Path("x"), lines(triples), pool))
     begins = [text[0] for text in texts["a"].split(instructions.BETWEEN)]
     assert set(begins) == {"0", "1", "2"}
     # What an example holds is no template itself.

@@ -59,12 +59,12 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     return corpus(tmp_path, monkeypatch)
 
 
-def weights(one: Trainer) -> torch.Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in one.parameters])
+def weights(training: Trainer) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in training.parameters])
 
 
 def test_the_first_step_follows_the_mean_over_the_tokens(built: Corpus) -> None:
-    one = trainer(built, clip=0.0)
+    training = trainer(built, clip=0.0)
     expected = learner()
     batch = Streams(built, built.training, 2, 32).next()
     loss = -expected.learn(expected.start(2), batch.tokens_BT, batch.lengths_B)[1].logprobs_BT.sum()
@@ -76,32 +76,34 @@ def test_the_first_step_follows_the_mean_over_the_tokens(built: Corpus) -> None:
             if g is not None
         ]
     ).norm()
-    step = one.step()
+    step = training.step()
     assert step.loss == pytest.approx(float(loss.detach()), rel=1e-5)
     assert step.nats == step.loss
     assert step.norm == pytest.approx(float(norm), rel=1e-4)
-    assert step.tokens == int(batch.lengths_B.sum()) == one.progress.tokens
+    assert step.tokens == int(batch.lengths_B.sum()) == training.progress.tokens
 
 
 def test_it_learns_a_few_texts_by_heart(built: Corpus) -> None:
-    small = dataclasses.replace(built, documents=tuple(dataclasses.replace(one, tokens=60) for one in built.documents))
-    one = trainer(small, tokens=10**6, lr=5e-3, schedule="constant", warmup=0.0)
-    losses = [one.step().loss for _ in range(60)]
+    small = dataclasses.replace(
+        built, documents=tuple(dataclasses.replace(document, tokens=60) for document in built.documents)
+    )
+    training = trainer(small, tokens=10**6, lr=5e-3, schedule="constant", warmup=0.0)
+    losses = [training.step().loss for _ in range(60)]
     assert sum(losses[-6:]) / 6 < sum(losses[:6]) / 6 - 1
 
 
 def test_batches_are_accumulated_to_one_mean(built: Corpus) -> None:
     once, twice = trainer(built, clip=0.0, rows=4), trainer(built, clip=0.0, rows=2, accumulate=2)
-    first, second = (one.streams.next() for one in (once, once))
+    first, second = (each.streams.next() for each in (once, once))
     halves = iter([_half(first, 0), _half(first, 2), _half(second, 0), _half(second, 2)])
     twice.streams.next = lambda: next(halves)  # type: ignore[method-assign]
     wholes = iter([first, second])
     once.streams.next = lambda: next(wholes)  # type: ignore[method-assign]
     # The halves are other rows, so that each begins from an empty state.
     twice._restarted = lambda batch: twice.method.start(2)  # type: ignore[method-assign]
-    one, other = once.step(), twice.step()
-    assert other.loss == pytest.approx(one.loss, rel=1e-5)
-    assert other.norm == pytest.approx(one.norm, rel=1e-4)
+    step, other = once.step(), twice.step()
+    assert other.loss == pytest.approx(step.loss, rel=1e-5)
+    assert other.norm == pytest.approx(step.norm, rel=1e-4)
     torch.testing.assert_close(weights(once), weights(twice), atol=1e-5, rtol=1e-4)
 
 
@@ -116,8 +118,8 @@ def test_rows_do_not_mix(built: Corpus) -> None:
     """What one row reads leaves the state of the other as it is."""
     states = []
     for other in (False, True):
-        one = trainer(built, lr=1e-12)
-        following = one.streams.next
+        training = trainer(built, lr=1e-12)
+        following = training.streams.next
 
         def next_batch(following: Any = following, other: bool = other) -> Batch:
             batch = following()
@@ -125,41 +127,43 @@ def test_rows_do_not_mix(built: Corpus) -> None:
             changed[1] = (changed[1] + 5 * other) % 256
             return dataclasses.replace(batch, tokens_BT=changed)
 
-        one.streams.next = next_batch  # type: ignore[method-assign]
+        training.streams.next = next_batch  # type: ignore[method-assign]
         for _ in range(5):
-            one.step()
-        states.append(one.state.index([0]).tensors())
+            training.step()
+        states.append(training.state.index([0]).tensors())
     for name, tensor in states[0].items():
         torch.testing.assert_close(tensor, states[1][name], atol=1e-5, rtol=1e-5, msg=name)
 
 
 def test_a_row_that_begins_a_document_carries_nothing_on(built: Corpus) -> None:
-    one = trainer(built, lr=1e-12)
+    training = trainer(built, lr=1e-12)
     while True:
-        one.step()
-        _, place, begin = one.streams.position[0]
+        training.step()
+        _, place, begin = training.streams.position[0]
         if place and begin > 0:
             break
-    document = one.streams.order(0, 0)[place]
-    alone, _ = one.method.read(one.method.start(), built.piece(document, 0, begin)[None])
-    row = one.state.index([0])
+    document = training.streams.order(0, 0)[place]
+    alone, _ = training.method.read(training.method.start(), built.piece(document, 0, begin)[None])
+    row = training.state.index([0])
     assert row.length_B.tolist() == [begin]
     future = built.piece(document, begin, begin + 20)[None]
-    torch.testing.assert_close(one.method.read(row, future)[1], one.method.read(alone, future)[1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        training.method.read(row, future)[1], training.method.read(alone, future)[1], atol=1e-4, rtol=1e-4
+    )
 
 
 def test_gradients_end_at_the_segment(built: Corpus) -> None:
-    one = trainer(built)
-    one.step()
-    assert not any(tensor.requires_grad for tensor in one.state.tensors().values())
+    training = trainer(built)
+    training.step()
+    assert not any(tensor.requires_grad for tensor in training.state.tensors().values())
 
 
 def test_the_backbone_is_left_alone(built: Corpus) -> None:
     method = learner()
     digest = method.backbone.digest
-    one = trainer(built, method)
+    training = trainer(built, method)
     for _ in range(3):
-        one.step()
+        training.step()
     assert method.backbone.digest == digest
     assert all(parameter.grad is None for parameter in method.backbone.model.parameters())
     assert not method.untrained
@@ -167,36 +171,36 @@ def test_the_backbone_is_left_alone(built: Corpus) -> None:
 
 def test_learning_is_training_mode_and_what_follows_is_not(built: Corpus) -> None:
     method: Any = METHODS["evalm"]()
-    one, modes = trainer(built, method), []
-    objective = one.objective
+    training, modes = trainer(built, method), []
+    objective = training.objective
 
     def watched(state: Any, batch: Batch) -> Any:
         modes.append(method.learned.training)
         return type(objective).__call__(objective, state, batch)
 
-    one.objective = watched  # type: ignore[assignment]
+    training.objective = watched  # type: ignore[assignment]
     watched.prepare = lambda batch: None  # type: ignore[attr-defined]
-    one.step()
+    training.step()
     assert set(modes) == {True}
     assert not method.learned.training
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_refused_and_changes_no_weight(built: Corpus, number: float) -> None:
-    one = trainer(built)
-    one.step()
-    before = weights(one)
-    learn = one.method.learn
+    training = trainer(built)
+    training.step()
+    before = weights(training)
+    learn = training.method.learn
 
     def spoilt(*args: Any) -> Any:
         state, predicted = learn(*args)
         return state, dataclasses.replace(predicted, logprobs_BT=predicted.logprobs_BT * number)
 
-    one.method.learn = spoilt  # type: ignore[method-assign, assignment]
+    training.method.learn = spoilt  # type: ignore[method-assign, assignment]
     with pytest.raises(UserError, match="not finite after 64 tokens: use a smaller --lr"):
-        one.step()
-    assert torch.equal(weights(one), before)
-    assert one.progress.steps == 1
+        training.step()
+    assert torch.equal(weights(training), before)
+    assert training.progress.steps == 1
 
 
 def test_a_method_without_anything_to_learn_is_one_sentence() -> None:
@@ -206,14 +210,14 @@ def test_a_method_without_anything_to_learn_is_one_sentence() -> None:
 
 
 def test_flops_are_those_that_the_watch_sees(built: Corpus) -> None:
-    one = trainer(built)
+    training = trainer(built)
     batch = Streams(built, built.training, 2, 32).next()
     with FlopCounter() as counter:
-        (one.objective(one.method.start(2), batch).loss).backward()
-    one.optimiser.zero_grad()
-    one.step()
-    assert one.progress.flops == pytest.approx(counter.flops, rel=1e-6)
-    assert one.progress.seconds > 0
+        (training.objective(training.method.start(2), batch).loss).backward()
+    training.optimiser.zero_grad()
+    training.step()
+    assert training.progress.flops == pytest.approx(counter.flops, rel=1e-6)
+    assert training.progress.seconds > 0
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -279,9 +283,9 @@ def test_what_a_restarted_row_had_in_view_costs_no_attention(restarted: list[boo
 def test_with_narrow_products_it_learns_nearly_the_same(name: str, built: Corpus) -> None:
     wide, narrow = (trainer(built, METHODS[name](), dtype=dtype) for dtype in ("float32", "bfloat16"))
     losses = []
-    for one in (wide, narrow):
+    for each in (wide, narrow):
         torch.manual_seed(0)  # of what methods draw in training
-        losses.append([one.step().loss for _ in range(4)])
+        losses.append([each.step().loss for _ in range(4)])
     assert losses[1] == pytest.approx(losses[0], rel=0.01)
     assert losses[1] != losses[0]
     assert {parameter.dtype for parameter in narrow.parameters} == {torch.float32}
@@ -315,8 +319,8 @@ def test_no_linear_layer_is_left_out_of_narrow_products(name: str, built: Corpus
 
 
 def test_the_rate_follows_the_schedule(built: Corpus) -> None:
-    one = trainer(built, schedule="linear", warmup=0.0, tokens=320)
-    rates = [one.step().rate for _ in range(3)]
+    training = trainer(built, schedule="linear", warmup=0.0, tokens=320)
+    rates = [training.step().rate for _ in range(3)]
     assert rates == sorted(rates, reverse=True)
     assert rates[0] == 3e-3
     assert rates[1] == pytest.approx(3e-3 * (1 - 64 / 320))
@@ -324,13 +328,13 @@ def test_the_rate_follows_the_schedule(built: Corpus) -> None:
 
 def test_parts_learn_at_rates_of_their_own(built: Corpus) -> None:
     plain, other = trainer(built), trainer(built, rates="*.q_proj.*:10")
-    before = {name: one.detach().clone() for name, one in plain.learned.named_parameters()}
+    before = {name: parameter.detach().clone() for name, parameter in plain.learned.named_parameters()}
     assert plain.step().rate == other.step().rate
     changed = dict(other.learned.named_parameters())
     factors = {name: 10 if ".q_proj." in name else 1 for name in before}
     assert set(factors.values()) == {1, 10}
-    for name, one in plain.learned.named_parameters():
-        expected = factors[name] * (one - before[name])
+    for name, parameter in plain.learned.named_parameters():
+        expected = factors[name] * (parameter - before[name])
         torch.testing.assert_close(changed[name] - before[name], expected, rtol=1e-4, atol=1e-6)
 
 
@@ -338,21 +342,21 @@ def test_a_segment_that_nothing_learned_takes_part_in_is_a_step_without_change(
     built: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a method that learns how to read its memory, while that is empty."""
-    one = trainer(built)
-    before, learn = weights(one), one.method.learn
+    training = trainer(built)
+    before, learn = weights(training), training.method.learn
 
     def unlearned(*arguments: Any) -> Any:
         state, predicted = learn(*arguments)
         return state.detach(), dataclasses.replace(predicted, logprobs_BT=predicted.logprobs_BT.detach())
 
-    monkeypatch.setattr(one.method, "learn", unlearned)
-    first = one.step()
+    monkeypatch.setattr(training.method, "learn", unlearned)
+    first = training.step()
     assert first.tokens > 0
     assert first.norm == 0
-    assert torch.equal(weights(one), before)
+    assert torch.equal(weights(training), before)
     monkeypatch.undo()
-    assert one.step().tokens > first.tokens
-    assert not torch.equal(weights(one), before)
+    assert training.step().tokens > first.tokens
+    assert not torch.equal(weights(training), before)
 
 
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "tiny-opt"])

@@ -20,9 +20,9 @@ def batch(rows: int = 2, length: int = 20) -> Batch:
 
 
 def test_the_language_model_loss_is_that_of_reading() -> None:
-    method, one = learner(), batch()
-    outcome = registry.named_objective("lm", method, made([30, 30, 30]))(method.start(2), one)
-    _, logprobs_BT = method.read(method.start(2), one.tokens_BT, one.lengths_B)
+    method, training_batch = learner(), batch()
+    outcome = registry.named_objective("lm", method, made([30, 30, 30]))(method.start(2), training_batch)
+    _, logprobs_BT = method.read(method.start(2), training_batch.tokens_BT, training_batch.lengths_B)
     assert logprobs_BT is not None
     torch.testing.assert_close(outcome.loss.detach(), -logprobs_BT.sum())
     torch.testing.assert_close(outcome.nats, -logprobs_BT.sum())
@@ -31,11 +31,11 @@ def test_the_language_model_loss_is_that_of_reading() -> None:
 
 
 def test_padding_counts_in_no_loss() -> None:
-    method, one = learner(), batch()
-    other = Batch(one.tokens_BT.clone(), *list(vars(one).values())[1:])
+    method, training_batch = learner(), batch()
+    other = Batch(training_batch.tokens_BT.clone(), *list(vars(training_batch).values())[1:])
     other.tokens_BT[1, 13:] = 9
     objective = registry.named_objective("lm", method, made([30, 30, 30]))
-    losses = [objective(method.start(2), each).loss.detach() for each in (one, other)]
+    losses = [objective(method.start(2), each).loss.detach() for each in (training_batch, other)]
     assert torch.equal(losses[0], losses[1])
 
 

@@ -87,9 +87,9 @@ def test_the_power_of_a_polynomial_counts() -> None:
     assert rates == [0.5, 0.25, 0.125]
 
 
-@pytest.mark.parametrize(("given", "own", "positions", "length"), [(7, 64, 128, 7), (None, 64, 128, 64)])
-def test_a_segment_is_the_given_one_or_the_methods(given: Any, own: int, positions: int, length: int) -> None:
-    assert TrainConfig(tokens=1, segment=given).length(own, positions) == length
+@pytest.mark.parametrize(("segment", "own", "positions", "length"), [(7, 64, 128, 7), (None, 64, 128, 64)])
+def test_a_segment_is_the_given_one_or_the_methods(segment: Any, own: int, positions: int, length: int) -> None:
+    assert TrainConfig(tokens=1, segment=segment).length(own, positions) == length
     assert TrainConfig(tokens=1).length(None, 128) == 128
     assert TrainConfig(tokens=1).length(None, 8192) == 1024
     assert TrainConfig(tokens=1, segments=3).length(64, 128) == 192

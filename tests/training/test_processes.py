@@ -48,7 +48,7 @@ def test_moments_are_dealt_evenly() -> None:
 def test_tensors_are_exchanged_in_buckets_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(several, "BUCKET", 10)
     parts = list(buckets([torch.zeros(size) for size in (4, 4, 4, 25, 1, 9, 1)]))
-    assert [[one.numel() for one in part] for part in parts] == [[4, 4], [4], [25], [1, 9], [1]]
+    assert [[parameter.numel() for parameter in part] for part in parts] == [[4, 4], [4], [25], [1, 9], [1]]
     assert list(buckets([])) == []
 
 
@@ -89,7 +89,9 @@ def _moments(path: Path) -> int:
 
 def _run(options: dict[str, Any], environments: list[dict[str, str]]) -> None:
     command = [sys.executable, "-c", CODE, json.dumps(options)]
-    running = [subprocess.Popen(command, env=one, stderr=subprocess.PIPE, text=True) for one in environments]
+    running = [
+        subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for environment in environments
+    ]
     for process in running:
         _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors

@@ -19,7 +19,7 @@ def test_an_object_is_read_as_it_was_written(tmp_path: Path) -> None:
     for value in ({"a": 1}, {"b": [1, {"c": "é"}]}):
         records.write(path, value)
         assert records.read(path) == value
-    assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff", b"[" * 100_000])

@@ -77,7 +77,7 @@ def test_a_run_leaves_weights_a_card_and_a_curve(texts: Path, tmp_path: Path) ->
     assert counts[0] == 0
     assert counts[-1] == card["cost"]["tokens"]
     assert len(counts) >= 4
-    assert [one["tokens"] for one in card["curve"]] == counts
+    assert [point["tokens"] for point in card["curve"]] == counts
     assert card["gains"]["loss"] == validations(out)[-1][1]
     assert losses(out)[-1][1] < losses(out)[0][1]
 
@@ -103,7 +103,7 @@ def test_weights_in_8_bits_are_smaller_and_those_that_the_card_measures(texts: P
         assert card["weights"]["dtype"] == storage
         assert method.weights_digest == card["weights"]["digest"]
         assert card["gains"]["loss"] == validations(out)[-1][1]
-        assert all(one.wrong is None for one in verify.below([out]))
+        assert all(finding.wrong is None for finding in verify.below([out]))
         sizes.append(card["weights"]["bytes"])
     assert sizes[1] < 0.7 * sizes[0]
     assert validations(tmp_path / "int8")[-1][1] == pytest.approx(validations(tmp_path / "float16")[-1][1], abs=0.01)
@@ -117,9 +117,9 @@ def test_a_damaged_scale_is_noticed(texts: Path, tmp_path: Path) -> None:
     header = json.loads(whole[8:start])
     begin, end = next(about["data_offsets"] for name, about in header.items() if name.endswith(tensors.SCALE))
     path.write_bytes(whole[: start + begin] + bytes(end - begin) + whole[start + end :])
-    assert [one.kind for one in verify.below([tmp_path]) if one.wrong] == ["weights"]
+    assert [finding.kind for finding in verify.below([tmp_path]) if finding.wrong] == ["weights"]
     (tmp_path / cards.CARD).unlink()
-    assert ["is damaged" in (one.wrong or "") for one in verify.below([path])] == [True]
+    assert ["is damaged" in (finding.wrong or "") for finding in verify.below([path])] == [True]
 
 
 def test_weights_appear_with_their_card(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,11 +161,11 @@ def test_weights_that_changed_are_written_again_from_the_checkpoint(texts: Path,
     curve, lines = tmp_path / CURVE, records.curve(tmp_path / CURVE)
     for left in (curve.read_bytes()[:-40], b"".join(curve.read_bytes().splitlines(keepends=True)[:-1])):
         curve.write_bytes(left)
-        assert [one.wrong is None for one in verify.below([tmp_path]) if one.kind == "training"] == [False]
+        assert [finding.wrong is None for finding in verify.below([tmp_path]) if finding.kind == "training"] == [False]
         run(texts, tmp_path)
         kept = records.curve(curve)
         assert [line["tokens"] for line in kept] == [line["tokens"] for line in lines]
-        assert all(one.wrong is None for one in verify.below([tmp_path]))
+        assert all(finding.wrong is None for finding in verify.below([tmp_path]))
 
 
 @pytest.mark.parametrize("training", [0, None, [], "x"])

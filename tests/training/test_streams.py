@@ -63,11 +63,11 @@ def test_a_position_is_all_that_is_needed_to_go_on(before: int) -> None:
     read(whole, before)
     cut.position = [(int(epoch), int(place), int(begin)) for epoch, place, begin in whole.position]
     for _ in range(30):
-        one, other = whole.next(), cut.next()
-        assert torch.equal(one.tokens_BT, other.tokens_BT)
-        assert torch.equal(one.lengths_B, other.lengths_B)
-        assert torch.equal(one.fresh_B, other.fresh_B)
-        assert (one.documents, one.begins) == (other.documents, other.begins)
+        batch, other = whole.next(), cut.next()
+        assert torch.equal(batch.tokens_BT, other.tokens_BT)
+        assert torch.equal(batch.lengths_B, other.lengths_B)
+        assert torch.equal(batch.fresh_B, other.fresh_B)
+        assert (batch.documents, batch.begins) == (other.documents, other.begins)
 
 
 def test_the_order_is_the_seeds_and_changes_from_pass_to_pass() -> None:
@@ -164,9 +164,9 @@ def test_a_position_inside_a_document_that_is_cut_is_gone_on_from() -> None:
     assert resumed.fits(whole.position)
     resumed.position = list(whole.position)
     for _ in range(20):
-        one, other = whole.next(), resumed.next()
-        assert torch.equal(one.tokens_BT, other.tokens_BT)
-        assert torch.equal(one.fresh_B, other.fresh_B)
+        batch, other = whole.next(), resumed.next()
+        assert torch.equal(batch.tokens_BT, other.tokens_BT)
+        assert torch.equal(batch.fresh_B, other.fresh_B)
 
 
 def test_a_text_is_a_segment_at_least() -> None:

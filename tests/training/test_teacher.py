@@ -75,7 +75,7 @@ def test_the_loss_has_a_gradient_and_falls_when_it_is_followed(teaching: Teachin
 
 def test_what_backward_computes_again_is_as_narrow_as_it_was(teaching: Teaching) -> None:
     objective, method, streams = teaching
-    one = Trainer(method, streams, objective, options(dtype="bfloat16"))
-    first = one.step()
+    trainer = Trainer(method, streams, objective, options(dtype="bfloat16"))
+    first = trainer.step()
     assert first.loss < first.nats * 1.5
-    assert one.step().norm > 0
+    assert trainer.step().norm > 0

@@ -30,53 +30,53 @@ def validator(method: Any, built: Corpus, **changed: Any) -> Validator:
 
 
 def test_a_window_gains_nothing_and_is_where_the_share_begins(built: Corpus) -> None:
-    found = validator(Window(tiny(), WindowConfig(N=32)), built)()
-    assert (found.content_gain, found.content_error) == (0.0, 0.0)
-    assert found.loss == found.wrong == pytest.approx(found.window)
-    assert found.share is None or found.share == pytest.approx(0.0, abs=1e-6)
+    validation = validator(Window(tiny(), WindowConfig(N=32)), built)()
+    assert (validation.content_gain, validation.content_error) == (0.0, 0.0)
+    assert validation.loss == validation.wrong == pytest.approx(validation.window)
+    assert validation.share is None or validation.share == pytest.approx(0.0, abs=1e-6)
 
 
 def test_full_attention_is_where_the_share_ends(built: Corpus) -> None:
-    found = validator(Full(tiny()), built)()
-    assert found.loss == pytest.approx(found.full)
-    assert found.share is None or found.share == pytest.approx(1.0, abs=1e-6)
+    validation = validator(Full(tiny()), built)()
+    assert validation.loss == pytest.approx(validation.full)
+    assert validation.share is None or validation.share == pytest.approx(1.0, abs=1e-6)
 
 
 def test_the_gain_is_what_the_own_history_gives(built: Corpus) -> None:
     method = Sliding(tiny())
-    one = validator(method, built)
+    validate = validator(method, built)
     gains = []
-    rows = len(one.documents)
+    rows = len(validate.documents)
     for row in range(rows):
         losses = []
         for history in (row, (row + 1) % rows):
-            state, _ = method.read(method.start(), one.history_BH[history][None], logprobs=False)
-            losses.append(-float(method.read(state, one.scored_BS[row][None])[1][:, 1:].double().mean()))
+            state, _ = method.read(method.start(), validate.history_BH[history][None], logprobs=False)
+            losses.append(-float(method.read(state, validate.scored_BS[row][None])[1][:, 1:].double().mean()))
         gains.append(losses[1] - losses[0])
-    found = one()
-    assert found.content_gain == pytest.approx(statistics.fmean(gains), abs=1e-5)
-    assert len(set(one.documents)) == rows == found.documents
-    assert found.content_error == pytest.approx(statistics.stdev(gains) / rows**0.5, abs=1e-5)
-    assert found.wrong - found.loss == pytest.approx(found.content_gain, abs=1e-9)
+    validation = validate()
+    assert validation.content_gain == pytest.approx(statistics.fmean(gains), abs=1e-5)
+    assert len(set(validate.documents)) == rows == validation.documents
+    assert validation.content_error == pytest.approx(statistics.stdev(gains) / rows**0.5, abs=1e-5)
+    assert validation.wrong - validation.loss == pytest.approx(validation.content_gain, abs=1e-9)
 
 
 def test_texts_are_those_of_held_back_documents(built: Corpus) -> None:
-    one = validator(learner(), built, documents=3)
-    assert len(one.documents) == 3
-    assert set(one.documents) <= set(built.held_back)
-    assert one.history_BH.shape == (3, 64)
-    assert one.scored_BS.shape == (3, 32)
-    for row, document in enumerate(one.documents):
+    validate = validator(learner(), built, documents=3)
+    assert len(validate.documents) == 3
+    assert set(validate.documents) <= set(built.held_back)
+    assert validate.history_BH.shape == (3, 64)
+    assert validate.scored_BS.shape == (3, 32)
+    for row, document in enumerate(validate.documents):
         whole = built.piece(document).tolist()
-        text = torch.cat((one.history_BH[row], one.scored_BS[row])).tolist()
+        text = torch.cat((validate.history_BH[row], validate.scored_BS[row])).tolist()
         assert any(whole[n : n + len(text)] == text for n in range(len(whole)))
 
 
 def test_it_is_the_same_every_time_and_draws_nothing(built: Corpus) -> None:
     method = learner(init="paper")
-    one = validator(method, built)
+    validate = validator(method, built)
     before = torch.get_rng_state()
-    first, second = one(), validator(method, built)()
+    first, second = validate(), validator(method, built)()
     assert torch.equal(torch.get_rng_state(), before)
     assert (first.loss, first.wrong, first.window, first.full) == (
         second.loss,
@@ -87,26 +87,26 @@ def test_it_is_the_same_every_time_and_draws_nothing(built: Corpus) -> None:
 
 
 def test_references_are_measured_once(built: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = validator(learner(), built)
-    one()
+    validate = validator(learner(), built)
+    validate()
     monkeypatch.setattr(Full, "read", lambda *_, **__: pytest.fail("measured again"))
-    one()
+    validate()
     other = validator(learner(), built)
-    other.references = one.references
-    assert other().full == one.references[1]
+    other.references = validate.references
+    assert other().full == validate.references[1]
 
 
 def test_validations_cost_about_a_twentieth(built: Corpus) -> None:
-    one = validator(learner(), built)
-    every = one.every(options(tokens=10**6))
-    assert one.tokens / (3 * every) <= 0.05
-    assert one.every(options(tokens=10**6, evaluate_every=77)) == 77
+    validate = validator(learner(), built)
+    every = validate.every(options(tokens=10**6))
+    assert validate.tokens / (3 * every) <= 0.05
+    assert validate.every(options(tokens=10**6, evaluate_every=77)) == 77
 
 
 @pytest.mark.parametrize(("length", "history", "scored"), [(200, 64, 32), (80, 54, 26), (40, 27, 13), (2, 1, 1)])
 def test_short_documents_have_short_texts(length: int, history: int, scored: int) -> None:
-    one = validator(learner(), made([length] * 9))
-    assert (one.history_BH.shape[1], one.scored_BS.shape[1]) == (history, scored)
+    validate = validator(learner(), made([length] * 9))
+    assert (validate.history_BH.shape[1], validate.scored_BS.shape[1]) == (history, scored)
 
 
 def test_a_history_that_would_be_cut_is_refused() -> None:
@@ -138,33 +138,35 @@ def test_documents_of_one_token_are_one_sentence() -> None:
 
 
 def test_several_texts_of_a_document_stand_apart(built: Corpus) -> None:
-    one, few = (validator(learner(), built, documents=3, texts=texts) for texts in (4, 1))
-    assert one.documents == few.documents * 4
-    assert one.history_BH.shape == (12, 64)
-    assert len({tuple(row) for row in one.history_BH.tolist()}) == 12
-    assert all(a != b for a, b in zip(one.documents, one.documents[1:] + one.documents[:1], strict=True))
+    validate, few = (validator(learner(), built, documents=3, texts=texts) for texts in (4, 1))
+    assert validate.documents == few.documents * 4
+    assert validate.history_BH.shape == (12, 64)
+    assert len({tuple(row) for row in validate.history_BH.tolist()}) == 12
+    assert all(a != b for a, b in zip(validate.documents, validate.documents[1:] + validate.documents[:1], strict=True))
 
 
 def test_the_standard_error_counts_documents_and_not_their_texts(built: Corpus) -> None:
     """Against leaving out every document in turn, and against a thousand draws of documents."""
     method = Sliding(tiny())
-    one = validator(method, built, documents=3, texts=4)
-    found, gains = one(), list[float]()
+    validate = validator(method, built, documents=3, texts=4)
+    validation, gains = validate(), list[float]()
     for row in range(12):
         losses = []
         for history in (row, (row + 1) % 12):
-            state, _ = method.read(method.start(), one.history_BH[history][None], logprobs=False)
-            losses.append(-float(method.read(state, one.scored_BS[row][None])[1][:, 1:].double().mean()))
+            state, _ = method.read(method.start(), validate.history_BH[history][None], logprobs=False)
+            losses.append(-float(method.read(state, validate.scored_BS[row][None])[1][:, 1:].double().mean()))
         gains.append(losses[1] - losses[0])
-    books = {book: [g for g, n in zip(gains, one.documents, strict=True) if n == book] for book in one.documents}
+    books = {
+        book: [g for g, n in zip(gains, validate.documents, strict=True) if n == book] for book in validate.documents
+    }
     means = [statistics.fmean(texts) for texts in books.values()]
     left_out = [statistics.fmean(means[:n] + means[n + 1 :]) for n in range(3)]
     jackknife = (2 / 3 * sum((mean - statistics.fmean(left_out)) ** 2 for mean in left_out)) ** 0.5
-    assert found.content_error == pytest.approx(jackknife, abs=1e-5)
+    assert validation.content_error == pytest.approx(jackknife, abs=1e-5)
     draw = random.Random(0)
     drawn = [statistics.fmean(draw.choices(means, k=3)) for _ in range(4000)]
     assert statistics.pstdev(drawn) * (3 / 2) ** 0.5 == pytest.approx(jackknife, rel=0.05)
-    assert found.documents == 3
+    assert validation.documents == 3
 
 
 def test_more_documents_than_are_held_back_are_refused(built: Corpus) -> None:
@@ -182,17 +184,17 @@ def test_reconstruction_scores_the_end_of_the_history_from_the_memory_alone(buil
     with torch.no_grad():
         for parameter in method.learned.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    one = validator(method, built, validation="reconstruction", texts=2)
-    assert torch.equal(one.scored_BS, one.history_BH[:, -32:])
-    measured = one()
-    state, _ = method.read(method.start(len(one.documents)), one.history_BH)
+    validate = validator(method, built, validation="reconstruction", texts=2)
+    assert torch.equal(validate.scored_BS, validate.history_BH[:, -32:])
+    measured = validate()
+    state, _ = method.read(method.start(len(validate.documents)), validate.history_BH)
     with torch.no_grad():
         alone = method.memory_alone(state)
-    loss = -float(method.read(alone, one.scored_BS)[1][:, 1:].double().mean())
+    loss = -float(method.read(alone, validate.scored_BS)[1][:, 1:].double().mean())
     assert measured.loss == pytest.approx(loss, abs=1e-5)
     assert measured.wrong != measured.loss
-    full, _ = Full(method.backbone).read(Full(method.backbone).start(len(one.documents)), one.history_BH)
-    seen = -float(Full(method.backbone).read(full, one.scored_BS)[1][:, 1:].double().mean())
+    full, _ = Full(method.backbone).read(Full(method.backbone).start(len(validate.documents)), validate.history_BH)
+    seen = -float(Full(method.backbone).read(full, validate.scored_BS)[1][:, 1:].double().mean())
     assert measured.full == pytest.approx(seen, abs=1e-5)
 
 
@@ -203,8 +205,8 @@ def test_a_window_reconstructs_as_it_reads_cold(built: Corpus) -> None:
 
 
 def test_what_is_scored_may_be_shorter_than_a_segment(built: Corpus) -> None:
-    one = Validator(learner(), built, options(scored=16, history=80), 32)
-    assert (one.history_BH.shape[1], one.scored_BS.shape[1]) == (80, 16)
+    validate = Validator(learner(), built, options(scored=16, history=80), 32)
+    assert (validate.history_BH.shape[1], validate.scored_BS.shape[1]) == (80, 16)
 
 
 def test_a_single_document_gives_two_texts() -> None:

@@ -29,7 +29,7 @@ def folder(path: Path, documents: int = 9, words: int = 120) -> Path:
     """A folder with documents of different lengths in one text file."""
     path.mkdir(parents=True, exist_ok=True)
     texts = [text(n, words + 7 * n) for n in range(documents)]
-    (path / "books.txt").write_text("".join(f"{one}\f\n" for one in texts), "utf-8")
+    (path / "books.txt").write_text("".join(f"{document}\f\n" for document in texts), "utf-8")
     return path
 
 

@@ -140,11 +140,11 @@ def _no_call(_: object) -> None:
 
 def _once(say: Callable[[str], None]) -> Callable[[str], None]:
     """The same function without what it has said before."""
-    said: set[str] = set()
+    earlier: set[str] = set()
 
     def say_new(sentence: str) -> None:
-        if sentence not in said:
-            said.add(sentence)
+        if sentence not in earlier:
+            earlier.add(sentence)
             say(sentence)
 
     return say_new
@@ -179,8 +179,8 @@ def _run(
         label = f"{built_method.label} on {case.label} ({case.options.context})"
         computed = bar.examples(missing, len(case.selected) - len(missing), label)
         peaks = Peaks.of(run.summary)
-        owed = unmeasured(list(run.lines.values()), peaks.examples) if counting else []
-        if missing or owed:
+        unmeasured_lines = unmeasured(list(run.lines.values()), peaks.examples) if counting else []
+        if missing or unmeasured_lines:
             meter = warm_meter(method, seed, counting)
             if missing and tunes(method.backbone.device):
                 _tuned(meter, case, missing[0], seed)
@@ -189,10 +189,10 @@ def _run(
                 run.append(line)
             current = current.model_copy(update={"batch": batched.largest})
             if counting:
-                peaks = _measure(meter, case, run, seed, peaks, owed)
+                peaks = _measure(meter, case, run, seed, peaks, unmeasured_lines)
         lines = [run.lines[example.id] for example in case.selected]
         result = run.summary
-        if missing or owed or result is None or result.data.examples != len(lines):
+        if missing or unmeasured_lines or result is None or result.data.examples != len(lines):
             about = current.model_copy(update={"started": run.manifest.provenance.started})
             result = run.finish(result_of(run.manifest.run_id, built_method, case, lines, peaks, about))
     return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
@@ -226,7 +226,9 @@ def _tuned(meter: Meter, case: TaskCase, index: int, seed: int) -> None:
     _example(Meter(meter.method, Ledger(meter.backbone.device, counting=False)), case, index, seed)
 
 
-def _measure(meter: Meter, case: TaskCase, run: OpenRun, seed: int, peaks: Peaks, owed: Sequence[ExampleLine]) -> Peaks:
+def _measure(
+    meter: Meter, case: TaskCase, run: OpenRun, seed: int, peaks: Peaks, unmeasured_lines: Sequence[ExampleLine]
+) -> Peaks:
     """The highest peaks of all stored examples; where the products missed FLOPs, lines are counted again.
 
     Args:
@@ -239,7 +241,7 @@ def _measure(meter: Meter, case: TaskCase, run: OpenRun, seed: int, peaks: Peaks
             them.
     """
     index = {example.id: number for number, example in enumerate(case.dataset.examples)}
-    again = {line.id for line in owed} & index.keys()
+    again = {line.id for line in unmeasured_lines} & index.keys()
     for phase in PHASES:
         # Among equal lines the newest, whose calls can be run again.
         largest = max(reversed(run.lines.values()), key=lambda line: largest_bytes(line, phase))

@@ -64,12 +64,12 @@ def about(shown: NamedRuns, counts: str, differing: Collection[str], names: Name
         names: names for display.
     """
     same = ", ".join(_same(shown, NAMED, differing, names))
-    said = data(shown, names)
-    if len(said) > MOST_DATA:
+    sentences = data(shown, names)
+    if len(sentences) > MOST_DATA:
         kinds = Counter({words["task"]: _kind(result.data.note) for result, words in shown}.values())
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        said = [f"{kinds.total()} tasks (data: {counted}, described in the notes)"]
-    return "; ".join(filter(None, [", ".join(filter(None, ["; ".join(said), counts])), same]))
+        sentences = [f"{kinds.total()} tasks (data: {counted}, described in the notes)"]
+    return "; ".join(filter(None, [", ".join(filter(None, ["; ".join(sentences), counts])), same]))
 
 
 def data(shown: NamedRuns, names: Names) -> list[str]:
@@ -164,9 +164,9 @@ def of_costs(columns: Sequence[Column], *, noisy: bool, each: str = "example") -
         each: what one cost is for.
     """
     first = _costs(columns)
-    said = [sentence for word, sentence in CONVENTIONS.items() if word in first]
-    if said:
-        yield f"Costs are per {each}; {'; '.join(said)}"
+    sentences = [sentence for word, sentence in CONVENTIONS.items() if word in first]
+    if sentences:
+        yield f"Costs are per {each}; {'; '.join(sentences)}"
     if noisy:
         yield DISTURBED_NOTE
     if "legacy" in first:

@@ -112,8 +112,8 @@ def _environment(table: Table, labels: RowLabels, columns: list[int], kind: str,
 def _small_print(table: Table, labels: RowLabels, notes: bool) -> str:
     """The text below a table: notes on labels, the legend, and on request how the numbers were made."""
     of_labels = [rf"\textsuperscript{{{letter}}}{escaped(note)}." for letter, note in labels.notes.items()]
-    said = [*captions.explained(table), *(captions.remarks(table) if notes else ())]
-    return " ".join(filter(None, [*of_labels, escaped(paragraph(said))]))
+    sentences = [*captions.explained(table), *(captions.remarks(table) if notes else ())]
+    return " ".join(filter(None, [*of_labels, escaped(paragraph(sentences))]))
 
 
 def _slug(table: Table) -> str:

@@ -38,16 +38,16 @@ def merge(place: Place, run: SweepRun, shards: Sequence[Shard]) -> bool:
             measured |= _measured(lines, result)
             stored.extend([line for line in lines if line.id not in stored.lines])
         every = list(stored.lines.values())
-        owed = unmeasured([line for line in every if line.id not in measured], 0)
+        unmeasured_lines = unmeasured([line for line in every if line.id not in measured], 0)
         mixed = len({line.recounted for line in every}) > 1
-        if not owed and not mixed:
+        if not unmeasured_lines and not mixed:
             summaries = [result for result in (stored.summary, *results) if result is not None]
             about = results[0].provenance.model_copy(update={"started": stored.manifest.provenance.started})
             first = sorted((line for line in every if line.index < run.examples), key=lambda line: line.index)
             base = results[0].model_copy(update={"provenance": about})
             stored.finish(summarised(base, _protocol(run), first, _highest(summaries, len(measured))))
     place.give(run.run_id)
-    return not owed and not mixed
+    return not unmeasured_lines and not mixed
 
 
 def _measured(lines: Iterable[ExampleLine], result: Result | None) -> set[str]:

@@ -78,12 +78,12 @@ def test_generated_answers_follow_from_the_facts() -> None:
 
 def test_generated_directions_are_those_that_were_said() -> None:
     for question in babi.sample("qa4", 50, 3):
-        said = {re.match(r"The (\w+) is (\w+) of the (\w+)\.", fact).groups() for fact in question.facts}  # type: ignore[union-attr]
+        triples = {re.match(r"The (\w+) is (\w+) of the (\w+)\.", fact).groups() for fact in question.facts}  # type: ignore[union-attr]
         if match := re.match(r"What is (\w+) of the (\w+)\?", question.text):
-            assert (question.answer, match[1], match[2]) in said
+            assert (question.answer, match[1], match[2]) in triples
         else:
             middle, way = re.findall(r"What is the (\w+) (\w+) of\?", question.text)[0]
-            assert (question.answer, OPPOSITE[way], middle) in said
+            assert (question.answer, OPPOSITE[way], middle) in triples
 
 
 def test_every_task_has_a_file_labels_and_a_way_to_ask() -> None:

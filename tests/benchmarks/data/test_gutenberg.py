@@ -135,12 +135,12 @@ def test_the_lines_of_a_drawn_set_have_the_known_fields(drawn: Builder, tmp_path
 
 
 def test_two_people_draw_the_same_and_a_limit_takes_the_first(drawn: Builder, tmp_path: Path) -> None:
-    one, two = drawn(tmp_path / "one"), drawn(tmp_path / "two")
-    assert one == two
+    first, second = drawn(tmp_path / "one"), drawn(tmp_path / "two")
+    assert first == second
     lines = (tmp_path / "one/pg22/books.jsonl").read_text().splitlines()
     assert drawn(tmp_path / "three", limit=3)["books"] == 3
     assert (tmp_path / "three/pg22/books.jsonl").read_text().splitlines() == lines[:3]
-    assert drawn(tmp_path / "three") == one
+    assert drawn(tmp_path / "three") == first
 
 
 def test_books_of_pg19_are_left_out(drawn: Builder, tmp_path: Path, metadata: Path) -> None:

@@ -30,12 +30,14 @@ def pairs(text: str) -> int:
 @pytest.mark.parametrize("count", [words, len, pairs])
 @given(tokens=st.integers(60, 900), facts=st.integers(0, 5), seed=numbers)
 def test_a_text_has_exactly_the_wanted_tokens(count: Callable[[str], int], tokens: int, facts: int, seed: int) -> None:
-    said = [f"Fact {n}." for n in range(facts)]
-    text = hidden(said, random_gaps(facts, random.Random(seed)), itertools.cycle(SENTENCES), tokens, count, " Who?")
+    sentences = [f"Fact {n}." for n in range(facts)]
+    text = hidden(
+        sentences, random_gaps(facts, random.Random(seed)), itertools.cycle(SENTENCES), tokens, count, " Who?"
+    )
     short = tokens - count(text + " Who?")
     # One token is left where a space and a character are two, and two where a character joins the one before it.
     assert short == 0 if count is words else 0 <= short <= 2
-    places = [text.index(fact) for fact in said]
+    places = [text.index(fact) for fact in sentences]
     assert places == sorted(places)
 
 
@@ -80,11 +82,11 @@ def book_folder(root: Path, *texts: str) -> Path:
 
 def test_sentences_of_a_book_follow_each_other_from_a_random_place(tmp_path: Path) -> None:
     root = book_folder(tmp_path, " ".join(SENTENCES))
-    found = noise("auto", root)
-    assert found.about == "1 book of pg19"
+    filler = noise("auto", root)
+    assert filler.about == "1 book of pg19"
     starts = set()
     for seed in range(60):
-        taken = list(itertools.islice(found.sentences(random.Random(seed), lambda _: True), 3))
+        taken = list(itertools.islice(filler.sentences(random.Random(seed), lambda _: True), 3))
         start = SENTENCES.index(taken[0])
         starts.add(start)
         assert taken[: 40 - start] == SENTENCES[start : start + 3]
@@ -92,11 +94,11 @@ def test_sentences_of_a_book_follow_each_other_from_a_random_place(tmp_path: Pat
 
 
 def test_unusable_sentences_are_left_out_and_none_at_all_is_an_error(tmp_path: Path) -> None:
-    found = noise("pg19", book_folder(tmp_path, " ".join(SENTENCES), "Short. Too short."))
-    taken = itertools.islice(found.sentences(random.Random(1), lambda text: "3" in text), 30)
+    filler = noise("pg19", book_folder(tmp_path, " ".join(SENTENCES), "Short. Too short."))
+    taken = itertools.islice(filler.sentences(random.Random(1), lambda text: "3" in text), 30)
     assert all("3" in sentence for sentence in taken)
     with pytest.raises(UserError, match="No sentence of 2 books of pg19 is long enough to be used"):
-        next(found.sentences(random.Random(1), lambda _: False))
+        next(filler.sentences(random.Random(1), lambda _: False))
 
 
 def test_books_have_a_digest_and_stories_are_used_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

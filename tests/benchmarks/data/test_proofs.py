@@ -108,7 +108,7 @@ def folder_of(data: Path, file: str, root: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("name", "split", "file", "edit"), KNOWN, ids=[f"{one[0]}-{one[2]}" for one in KNOWN])
+@pytest.mark.parametrize(("name", "split", "file", "edit"), KNOWN, ids=[f"{known[0]}-{known[2]}" for known in KNOWN])
 def test_known_data_is_real_until_one_word_is_changed(
     name: str, split: str, file: str, edit: Edit | None, shared: Path, tmp_path: Path
 ) -> None:
@@ -245,8 +245,8 @@ def test_a_value_too_deep_to_be_written_is_not_known() -> None:
 
 
 @given(st.lists(st.text(), max_size=4), st.lists(st.text(), max_size=4))
-def test_items_with_other_parts_have_other_digests(one: list[str], two: list[str]) -> None:
-    assert (proofs.item(*one) == proofs.item(*two)) == (one == two)
+def test_items_with_other_parts_have_other_digests(parts: list[str], other_parts: list[str]) -> None:
+    assert (proofs.item(*parts) == proofs.item(*other_parts)) == (parts == other_parts)
 
 
 @given(st.sets(st.binary(min_size=6, max_size=6)), st.data())

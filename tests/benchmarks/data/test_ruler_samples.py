@@ -105,20 +105,20 @@ def test_the_prompt_is_the_template_with_its_places_filled(name: str) -> None:
 @pytest.mark.parametrize("name", NIAH)
 def test_every_value_of_an_asked_key_is_hidden_once_and_is_an_answer(name: str) -> None:
     form = variant(name)
-    asked, values = form.args["num_needle_q"], form.args["num_needle_v"]
+    key_count, values = form.args["num_needle_q"], form.args["num_needle_v"]
     for reading in readings(name, 4096):
-        said = re.findall(r"magic (\w+) for (\S+) is: (\S+)\.", reading.context)
-        assert {kind for kind, _, _ in said} == {form.args["type_needle_v"]}
+        needles = re.findall(r"magic (\w+) for (\S+) is: (\S+)\.", reading.context)
+        assert {kind for kind, _, _ in needles} == {form.args["type_needle_v"]}
         of_key: dict[str, list[str]] = {}
-        for _, key, value in said:
+        for _, key, value in needles:
             of_key.setdefault(key, []).append(value)
         question = reading.questions[0]
         keys = [key for key in of_key if re.search(rf"\b{re.escape(key)}(,| mentioned)", question.text)]
-        assert len(keys) == asked
+        assert len(keys) == key_count
         assert sorted(question.answers) == sorted(value for key in keys for value in of_key[key])
-        assert len(question.answers) == asked * values
+        assert len(question.answers) == key_count * values
         if form.args["type_haystack"] != "needle":
-            assert len(said) == max(form.args["num_needle_k"], asked) * values
+            assert len(needles) == max(form.args["num_needle_k"], key_count) * values
 
 
 @pytest.mark.parametrize(("kind", "pattern"), [("numbers", r"[1-9]\d{6}"), ("uuids", r"[0-9a-f]{8}-.{4}-4.{3}-.{17}")])
@@ -235,11 +235,11 @@ def test_own_documents_are_there_once_and_no_other_document_answers_otherwise(na
         shown = re.split(r"(?:\A|\n\n)Document \d+:\n", reading.context.rstrip("\n").partition("documents.\n\n")[2])[1:]
         held = {number for number, text in enumerate(corpus.documents) if text in shown}
         assert len(held) == len(shown) == question.details["units"]
-        same = [asked for asked in corpus.questions if question.text == INSTRUCTION + asked.text]
-        (asked,) = (asked for asked in same if set(asked.own) <= held and not held & asked.barred)
-        assert len(asked.own) == int(name[-1])
-        assert question.answers == asked.answers
-        last = corpus.documents[asked.own[-1]].lower()
+        same = [candidate for candidate in corpus.questions if question.text == INSTRUCTION + candidate.text]
+        (candidate,) = (candidate for candidate in same if set(candidate.own) <= held and not held & candidate.barred)
+        assert len(candidate.own) == int(name[-1])
+        assert question.answers == candidate.answers
+        last = corpus.documents[candidate.own[-1]].lower()
         assert all(part.lower() in last for part in question.answers[0].split(" at the "))
 
 
@@ -258,10 +258,10 @@ def test_questions_are_not_repeated_and_their_end_is_said() -> None:
     tales = documents.stories(512)[:12]
     corpus = documents.of_stories(tales)
     samples = Samples(["qa_1"], 4096, 500, 0, "", Material((), {"qa_1": corpus}), words)
-    asked: list[str] = []
+    texts: list[str] = []
     with pytest.raises(UserError, match=r"qa_1 has no text of at most 4096 tokens .*: raise tokens=, or lower samples"):
-        asked.extend(reading.questions[0].text for reading in samples.readings())
-    assert sorted(asked) == sorted(f"{INSTRUCTION}{question.text}" for question in corpus.questions)
+        texts.extend(reading.questions[0].text for reading in samples.readings())
+    assert sorted(texts) == sorted(f"{INSTRUCTION}{question.text}" for question in corpus.questions)
 
 
 def test_tasks_alternate_and_have_the_samples_that_they_have_alone() -> None:

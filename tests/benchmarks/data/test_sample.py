@@ -98,7 +98,7 @@ def test_candidates_share_equally_many_word_sequences_with_the_context(
         for n in range(1, 7):
             context = {*sequences(split.findall(example.context.lower()), n)}
             common = [
-                sum(one in context for one in sequences(split.findall(candidate.lower()), n))
+                sum(sequence in context for sequence in sequences(split.findall(candidate.lower()), n))
                 for candidate in example.candidates
             ]
             assert len(set(common)) == 1

@@ -48,11 +48,11 @@ def test_every_task_has_one_context_a_metric_and_a_reader(task: SuiteTask) -> No
 
 
 @given(st.text("a {}\n"), st.text("a {}\n", min_size=1), st.text("b{} "))
-def test_the_parts_of_a_prompt_are_the_whole_prompt(head: str, context: str, asked: str) -> None:
+def test_the_parts_of_a_prompt_are_the_whole_prompt(head: str, context: str, ending: str) -> None:
     head, tail = head.replace("{", "("), "\n\nQ: {question}"
     task = SuiteTask("t", "", "", "", head + "{context}" + tail, 1, "f1")
-    read, question = task.worded({"context": context, "question": asked})
-    assert read + question == head + context + tail.replace("{question}", asked)
+    read, question = task.worded({"context": context, "question": ending})
+    assert read + question == head + context + tail.replace("{question}", ending)
     assert question == question.lstrip()
 
 

@@ -60,18 +60,18 @@ def test_the_paired_difference_is_the_difference_of_the_metrics(
     """For any weights, clusters and strata; only over the examples that both runs have."""
     if bounded:
         rows = [[((a + 100) / 200, (b + 100) / 200, *rest) for a, b, *rest in row] for row in rows]  # type: ignore[misc]
-    one = {str(n): [Part(a * w, w, c, s) for a, _, w, c, s in row] for n, row in enumerate(rows)}
-    two = {str(n): [Part(b * w, w, c, s) for _, b, w, c, s in row] for n, row in enumerate(rows)}
-    metric = paired(ACCURACY if bounded else NATS, {**one, "mine": [Part(1, 1, "a")]}, two)
+    parts = {str(n): [Part(a * w, w, c, s) for a, _, w, c, s in row] for n, row in enumerate(rows)}
+    other_parts = {str(n): [Part(b * w, w, c, s) for _, b, w, c, s in row] for n, row in enumerate(rows)}
+    metric = paired(ACCURACY if bounded else NATS, {**parts, "mine": [Part(1, 1, "a")]}, other_parts)
     assert metric is not None
-    expected = ratio(flat(one)).value - ratio(flat(two)).value
+    expected = ratio(flat(parts)).value - ratio(flat(other_parts)).value
     assert metric.value == pytest.approx(expected, abs=1e-9)
-    assert metric.n == len(flat(one))
-    clusters = {part.cluster for part in flat(one)}
+    assert metric.n == len(flat(parts))
+    clusters = {part.cluster for part in flat(parts)}
     assert (metric.low is None) == (metric.high is None) == (len(clusters) == 1)
     if metric.low is not None and metric.high is not None:
         assert metric.low <= metric.value <= metric.high
-    turned = paired(ACCURACY if bounded else NATS, two, one)
+    turned = paired(ACCURACY if bounded else NATS, other_parts, parts)
     assert turned is not None
     if metric.low is not None and turned.high is not None:
         assert -turned.high == pytest.approx(metric.low, abs=1e-7)
@@ -82,17 +82,17 @@ def test_the_paired_difference_is_the_difference_of_the_metrics(
 def test_paired_nats_have_the_interval_of_the_paired_t_test(rows: list[tuple[float, float]]) -> None:
     """It equals scipy's where the differences are not skewed, and is never narrower."""
     rows += [(b, a) for a, b in rows]
-    one, two = zip(*rows, strict=True)
-    if np.std(np.subtract(one, two)) < 1e-3:
+    first, second = zip(*rows, strict=True)
+    if np.std(np.subtract(first, second)) < 1e-3:
         return
-    expected = stats.ttest_rel(one, two).confidence_interval(0.95)
-    difference = paired(NATS, one_each(one), one_each(two))
+    expected = stats.ttest_rel(first, second).confidence_interval(0.95)
+    difference = paired(NATS, one_each(first), one_each(second))
     assert difference is not None
     assert (difference.low, difference.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
-    half = paired(NATS, one_each(one[: len(one) // 2]), one_each(two))
+    half = paired(NATS, one_each(first[: len(first) // 2]), one_each(second))
     assert half is not None
-    if np.std(np.subtract(one, two)[: len(one) // 2]) > 1e-3:
-        expected = stats.ttest_rel(one[: len(one) // 2], two[: len(one) // 2]).confidence_interval(0.95)
+    if np.std(np.subtract(first, second)[: len(first) // 2]) > 1e-3:
+        expected = stats.ttest_rel(first[: len(first) // 2], second[: len(first) // 2]).confidence_interval(0.95)
         assert half.low is not None
         assert half.high is not None
         assert half.low <= expected.low + 1e-9
@@ -115,8 +115,8 @@ def test_runs_without_a_common_example_have_no_difference() -> None:
 
 
 def test_examples_whose_observations_differ_are_compared_as_wholes() -> None:
-    one, two = {"a": [Part(1.0, 1.0, "a"), Part(0.0, 1.0, "a")]}, {"a": [Part(1.0, 1.0, "a")]}
-    metric = paired(ACCURACY, {**one, "b": [Part(1.0, 1.0, "b")]}, {**two, "b": [Part(1.0, 1.0, "b")]})
+    repeated, single = {"a": [Part(1.0, 1.0, "a"), Part(0.0, 1.0, "a")]}, {"a": [Part(1.0, 1.0, "a")]}
+    metric = paired(ACCURACY, {**repeated, "b": [Part(1.0, 1.0, "b")]}, {**single, "b": [Part(1.0, 1.0, "b")]})
     assert metric is not None
     assert metric.value == pytest.approx(2 / 3 - 1)
 

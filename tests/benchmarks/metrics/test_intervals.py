@@ -163,16 +163,18 @@ def test_single_pairs_have_bonett_and_prices_interval(more: int, less: int, n: i
     interval = intervals.change_interval(
         jackknife([Part(d, 1.0, str(i)) for i, d in enumerate(differences)]), *[(more + less) / n] * 2
     )
-    one, two = (more + 1) / (n + 2), (less + 1) / (n + 2)
-    half = stats.t.ppf(0.975, n - 1) * math.sqrt((one + two - (one - two) ** 2) / (n + 2))
-    assert interval == pytest.approx((one - two - half, one - two + half))
+    above, below = (more + 1) / (n + 2), (less + 1) / (n + 2)
+    half = stats.t.ppf(0.975, n - 1) * math.sqrt((above + below - (above - below) ** 2) / (n + 2))
+    assert interval == pytest.approx((above - below - half, above - below + half))
 
 
 @quick
 @given(st.lists(st.tuples(st.floats(0.1, 3), st.floats(-1, 3)), min_size=3, max_size=12))
 def test_fiellers_bounds_are_where_the_t_test_begins_to_reject(rows: list[tuple[float, float]]) -> None:
     """A ratio is in the interval when the mean of numerator - ratio * denominator may be 0."""
-    gains, reached = (jackknife([Part(v, 1.0, str(n)) for n, v in enumerate(one)]) for one in zip(*rows, strict=True))
+    gains, reached = (
+        jackknife([Part(v, 1.0, str(n)) for n, v in enumerate(sample)]) for sample in zip(*rows, strict=True)
+    )
     interval = intervals.ratio_interval(reached, gains)
     if interval is None:
         own = intervals.mean_interval(gains)
@@ -187,15 +189,15 @@ def test_fiellers_bounds_are_where_the_t_test_begins_to_reject(rows: list[tuple[
 
 
 def test_there_is_nothing_without_two_clusters_or_something_to_divide_by() -> None:
-    one = jackknife([Part(3.0, 2.0, "a"), Part(1.0, 2.0, "a")])
-    assert one.value == 1.0
+    interval = jackknife([Part(3.0, 2.0, "a"), Part(1.0, 2.0, "a")])
+    assert interval.value == 1.0
     assert (
-        intervals.mean_interval(one)
-        is intervals.proportion_interval(one)
-        is intervals.change_interval(one, 1, 1)
+        intervals.mean_interval(interval)
+        is intervals.proportion_interval(interval)
+        is intervals.change_interval(interval, 1, 1)
         is None
     )
-    assert intervals.ratio_interval(one, one) is None
+    assert intervals.ratio_interval(interval, interval) is None
     for rows in ([], [Part(1.0, 0.0, "a")], [Part(1.0, 1.0, "a"), Part(1.0, 0.0, "b", "x")]):
         with pytest.raises(ValueError, match="denominators"):
             jackknife(rows)

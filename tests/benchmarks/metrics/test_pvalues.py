@@ -37,7 +37,7 @@ def pvalue(measure: Measure, a: Examples, b: Examples) -> float:
 
 def symmetric(differences: list[float]) -> list[float]:
     """Differences without skewness: around their mean, each with its mirror image."""
-    return [0.3 + sign * one for one in differences for sign in (1, -1)]
+    return [0.3 + sign * difference for difference in differences for sign in (1, -1)]
 
 
 @given(st.lists(st.floats(0.01, 5), min_size=2, max_size=9))
@@ -53,7 +53,7 @@ def test_clusters_of_equal_size_are_tested_by_their_means(halves: list[float], s
     """The classical answer for clusters: a t test over the means of the clusters, not over the observations."""
     of_clusters = symmetric(halves)
     noise = [math.sin(n) for n in range(size)]
-    centred = [one - sum(noise) / size for one in noise]
+    centred = [draw - sum(noise) / size for draw in noise]
     mine = [d + e for d in of_clusters for e in centred]
     clusters = [str(n) for n in range(len(of_clusters)) for _ in range(size)]
     other = [0.0] * len(mine)
@@ -97,7 +97,7 @@ def test_proportions_have_bonett_and_prices_statistic() -> None:
 @given(st.lists(numbers, min_size=3, max_size=12), st.floats(0.01, 0.5), st.booleans())
 def test_it_is_the_level_at_which_the_interval_touches_0(values: list[float], level: float, above: bool) -> None:
     """The bound of an interval of any level is a value whose p-value is 1 minus that level."""
-    estimate = jackknife(run(values) and [part for one in run(values).values() for part in one])
+    estimate = jackknife(run(values) and [part for parts in run(values).values() for part in parts])
     assume(estimate.variance > 1e-6)
     quantile = float(special.stdtrit(estimate.degrees, 1 - level / 2))
     at_level = AtLevel(**{field.name: getattr(estimate, field.name) for field in dataclasses.fields(Estimate)})

@@ -48,13 +48,13 @@ def test_another_reference_can_only_help(prediction: str, answers: list[str], mo
 
 
 @given(WORDS, WORDS)
-def test_f1_is_symmetric_and_its_own_definition(one: str, two: str) -> None:
-    assert f1(one, [two]) == f1(two, [one])
-    a, b = normalise(one).split(), normalise(two).split()
+def test_f1_is_symmetric_and_its_own_definition(prediction: str, answer: str) -> None:
+    assert f1(prediction, [answer]) == f1(answer, [prediction])
+    a, b = normalise(prediction).split(), normalise(answer).split()
     same = sum((Counter(a) & Counter(b)).values())
     precision, recall = (same / max(len(a), 1), same / max(len(b), 1))
     expected = 2 * precision * recall / (precision + recall) if same else 0.0
-    assert f1(one, [two]) == pytest.approx(expected)
+    assert f1(prediction, [answer]) == pytest.approx(expected)
 
 
 @given(st.text("ab c'1,\n", max_size=12), st.text("ab c'1,\n", max_size=12))

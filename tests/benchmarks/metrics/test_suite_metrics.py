@@ -156,13 +156,13 @@ def test_answers_have_the_score_of_the_rule(metric: str, text: str, answers: tup
 
 
 def test_abstention_is_told_by_words_and_all_else_by_f1() -> None:
-    asked = question(["You did not mention it."], ability="abstention")
+    abstention = question(["You did not mention it."], ability="abstention")
     for text, value in (
         ("You didn\u2019t mention a cat.", 1.0),
         ("There is no information on it.", 1.0),
         ("Two.", 0.0),
     ):
-        assert SCORES["f1_or_refusal"](text, asked) == value
+        assert SCORES["f1_or_refusal"](text, abstention) == value
     assert SCORES["f1_or_refusal"]("two dogs", question(["dogs"], ability="multi-session")) == pytest.approx(2 / 3)
 
 

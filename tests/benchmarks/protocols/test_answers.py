@@ -111,8 +111,8 @@ def test_a_context_is_read_once_and_all_questions_are_asked_of_one_state() -> No
     assert meter.read_texts == ["It is told. Once."]
     assert len(meter.kept.length_B) == 1
     prompts = [text for batch in meter.prompts for text in batch]
-    assert prompts == ["\n\n" + prompt("document-question").format(text=one.text) for one in OWN.questions]
-    assert [entry["id"] for entry in record["questions"]] == [one.id for one in OWN.questions]
+    assert prompts == ["\n\n" + prompt("document-question").format(text=item.text) for item in OWN.questions]
+    assert [entry["id"] for entry in record["questions"]] == [item.id for item in OWN.questions]
     assert (record["context_tokens"], record["own_context_tokens"], record["work"]) == (17, 17, "own")
 
 
@@ -147,7 +147,7 @@ def test_the_controls_change_what_is_read(ask: Any) -> None:
 
 
 def test_without_a_context_the_question_is_put_in_words_of_its_own() -> None:
-    alone = [prompt("question").format(text=one.text) for one in OWN.questions]
+    alone = [prompt("question").format(text=item.text) for item in OWN.questions]
     assert write(context="none")[1].prompts == [alone]
     assert write(FakeMeter(uses_context=False))[1].prompts == [alone]
     empty = Reading("empty", "empty", "", OWN.questions)
@@ -223,7 +223,7 @@ def test_metrics_are_means_over_questions_and_break_down(groups: list[list[tuple
     assert metrics["m"].value == pytest.approx(sum(value for _, value in flat) / len(flat))
     assert (metrics["other"].value, metrics["m"].n) == (1.0, len(flat))
     for kind in {kind for kind, _ in flat}:
-        values = [value for one, value in flat if one == kind]
+        values = [value for key, value in flat if key == kind]
         assert metrics[f"m_{kind}"].value == pytest.approx(sum(values) / len(values))
     assert (metrics["m"].low is None) == (len(groups) == 1)
 
@@ -269,7 +269,7 @@ def test_ranking_equals_scoring_the_whole_text(tiny: Any, build: Any) -> None:
             (entry,) = protocol.answer(meter, state, [question], [[before, *options]])
             whole_NM = method.score(state, [before + option for option in options])[0, :, len(before) :]
             assert entry["nats"] == pytest.approx(
-                [-float(row[: len(one)].mean()) for row, one in zip(whole_NM, options, strict=True)], abs=1e-4
+                [-float(row[: len(option)].mean()) for row, option in zip(whole_NM, options, strict=True)], abs=1e-4
             )
 
 

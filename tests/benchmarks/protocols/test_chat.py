@@ -69,8 +69,8 @@ def test_white_space_before_an_option_is_read_once() -> None:
     protocol = RankProtocol(PROMPTS, Options(), wording="chat")
     question = Question("1", "Who?", ("one",), ("one", "two"))
     for text in ("Who? [/]", "Who? [/]\n", "Who? [/] \n\n"):
-        asked, *options = protocol.tokenise(backbone, "Once.", "\n\n" + text, question)
-        assert [backbone.decode(asked + option) for option in options] == [f"\n\n{text} one", f"\n\n{text} two"]
+        prompt, *options = protocol.tokenise(backbone, "Once.", "\n\n" + text, question)
+        assert [backbone.decode(prompt + option) for option in options] == [f"\n\n{text} one", f"\n\n{text} two"]
 
 
 def test_without_a_context_the_turn_is_whole() -> None:

@@ -88,7 +88,7 @@ def ask(
 
 
 def shown(record: dict[str, Any]) -> list[Labelled]:
-    by_id = {one.id: one for one in TRAIN}
+    by_id = {demonstration.id: demonstration for demonstration in TRAIN}
     return [by_id[name] for name in record["demonstrations"][0]]
 
 
@@ -105,15 +105,15 @@ def test_demonstrations_are_read_once_for_all_texts(split: str) -> None:
 def test_the_newline_behind_the_last_demonstration_is_read_with_the_text() -> None:
     record, meter, _ = ask("sst2(k=2,scoring=label)", ONE)
     words = ("negative", "positive")
-    texts = [f"Review: {one.text} Sentiment: {words[one.label]}" for one in shown(record)]
+    texts = [f"Review: {demonstration.text} Sentiment: {words[demonstration.label]}" for demonstration in shown(record)]
     assert meter.contexts == ["\n".join(texts)]
     assert meter.candidates == [[f"\nReview: a {{odd}} film Sentiment: {word}" for word in words]]
 
 
 def test_prompts_of_evalm_hold_the_label_in_front() -> None:
     record, meter, _ = ask("sst2(k=1,template=evalm)", ONE)
-    (one,) = shown(record)
-    assert meter.contexts == [f"{('Negative', 'Positive')[one.label]} Movie Review: {one.text}"]
+    (demonstration,) = shown(record)
+    assert meter.contexts == [f"{('Negative', 'Positive')[demonstration.label]} Movie Review: {demonstration.text}"]
     assert meter.candidates == [[f"\n{word} Movie Review: a {{odd}} film" for word in ("Negative", "Positive")]]
 
 
@@ -193,7 +193,9 @@ def test_demonstrations_in_memory_come_first_and_change_nothing_of_the_others() 
 
 def test_texts_to_classify_are_no_demonstrations() -> None:
     record, _, _ = ask("sst2(k=29)")
-    assert sorted(record["demonstrations"][0]) == sorted(one.id for one in TRAIN if one.text != "film 3 is good")
+    assert sorted(record["demonstrations"][0]) == sorted(
+        demonstration.id for demonstration in TRAIN if demonstration.text != "film 3 is good"
+    )
 
 
 def test_the_most_similar_stand_right_before_the_text() -> None:
@@ -230,15 +232,15 @@ def test_accuracy_is_over_texts_and_blocks_are_clusters() -> None:
     record, _, protocol = ask("sst2(k=2,template=hso)")
     assert [answer["correct"] for answer in record["answers"]] == [False, True]
     assert protocol.quality(record) == 0.5
-    one = protocol.summarise([record])
-    assert list(one) == ["accuracy", "macro_f1", "nats_per_label"]
-    assert (one["accuracy"].value, one["accuracy"].n) == (0.5, 2)
-    assert {metric.low for metric in one.values()} == {None}
+    summary = protocol.summarise([record])
+    assert list(summary) == ["accuracy", "macro_f1", "nats_per_label"]
+    assert (summary["accuracy"].value, summary["accuracy"].n) == (0.5, 2)
+    assert {metric.low for metric in summary.values()} == {None}
     right = {**record, "id": "test/1", "answers": [record["answers"][1]]}
-    two = protocol.summarise([record, right])["accuracy"]
-    assert (two.value, two.n) == (pytest.approx(2 / 3), 3)
-    assert two.low is not None
-    assert two.low < 0.5
+    of_two = protocol.summarise([record, right])["accuracy"]
+    assert (of_two.value, of_two.n) == (pytest.approx(2 / 3), 3)
+    assert of_two.low is not None
+    assert of_two.low < 0.5
 
 
 @pytest.mark.parametrize("demonstrations", [[["a"], ["b"]], [[]]])
@@ -268,10 +270,10 @@ def test_every_method_and_every_resumed_run_gets_the_same_demonstrations(tmp_pat
     run("resumed", "window", 1)
     run("resumed", "window", 2)
     run("seeded", "window", 2, seed=1)
-    one, two = drawn("once")
-    assert one == two == drawn("resumed")[0]
-    assert one[0] != one[1]
-    assert drawn("seeded")[0] != one
+    first, second = drawn("once")
+    assert first == second == drawn("resumed")[0]
+    assert first[0] != first[1]
+    assert drawn("seeded")[0] != first
 
 
 words = st.sampled_from(["the", "cat", "sat", "on", "a", "mat", "THE", "Cat,", "dog's", "don't", "dog", "é,é", "été"])

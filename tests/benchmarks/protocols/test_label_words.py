@@ -81,29 +81,29 @@ def test_a_prompt_is_read_once_and_the_words_of_all_classes_are_scored_after_it(
 
 
 def shown(record: dict[str, Any], item: Item = ITEM) -> list[Labelled]:
-    by_id = {one.id: one for one in item.train}
+    by_id = {demonstration.id: demonstration for demonstration in item.train}
     return [by_id[name] for name in record["demonstrations"]]
 
 
 def test_the_review_prompt_of_the_paper() -> None:
     record, meter = ask(2, REVIEW)
-    one, two = shown(record, REVIEW)
+    first, second = shown(record, REVIEW)
     names = ("Negative", "Positive")
     assert meter.prompt == (
-        f"Review: {one.text}\nSentiment: {names[one.label]}\n\n"
-        f"Review: {two.text}\nSentiment: {names[two.label]}\n\n"
+        f"Review: {first.text}\nSentiment: {names[first.label]}\n\n"
+        f"Review: {second.text}\nSentiment: {names[second.label]}\n\n"
         "Review: fine .\nSentiment:"
     )
 
 
 def test_the_news_prompt_of_the_paper() -> None:
     record, meter = ask(2)
-    one, two = shown(record)
+    first, second = shown(record)
     names = ("World", "Sports", "Business", "Technology")
     assert meter.prompt == (
         "Classify the news articles into the categories of World, Sports, Business, and Technology.\n\n"
-        f"Article: {one.text}\nAnswer: {names[one.label]}\n\n"
-        f"Article: {two.text}\nAnswer: {names[two.label]}\n\n"
+        f"Article: {first.text}\nAnswer: {names[first.label]}\n\n"
+        f"Article: {second.text}\nAnswer: {names[second.label]}\n\n"
         "Article: a text {odd}\nAnswer:"
     )
 
@@ -122,7 +122,7 @@ def test_a_wrong_context_has_the_same_texts_with_no_label_right(item: Item) -> N
     lines = [meter.prompt.split("\n") for meter in (right, turned)]
     labels = [[line.split(": ")[1] for line in part if ": " in line][1::2] for part in lines]
     assert len(labels[0]) == 8
-    assert all(one != two for one, two in zip(*labels, strict=True))
+    assert all(first != second for first, second in zip(*labels, strict=True))
     assert Counter(labels[0]) == Counter(labels[1])
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_context_has_the_same_texts_with_no_label_right(item: Item) -> N
 @given(st.integers(0, 10**6), st.sampled_from([2, 4, 6, 8]), st.sampled_from([ITEM, REVIEW]))
 def test_demonstrations_are_distinct_and_as_even_over_the_classes_as_can_be(seed: int, n: int, item: Item) -> None:
     demonstrations = shown(ask(n, item, seed)[0], item)
-    counts = Counter(one.label for one in demonstrations)
+    counts = Counter(demonstration.label for demonstration in demonstrations)
     classes = 4 if item is ITEM else 2
     assert len(set(demonstrations)) == n
     assert sorted((counts[c] for c in range(classes)), reverse=True) == [
@@ -140,11 +140,15 @@ def test_demonstrations_are_distinct_and_as_even_over_the_classes_as_can_be(seed
 
 def test_every_text_every_class_and_every_order_is_drawn() -> None:
     drawn = [shown(ask(2, seed=seed)[0]) for seed in range(400)]
-    assert {one.id for pair in drawn for one in pair} == {one.id for one in POOL}
-    pairs = Counter((one.label, two.label) for one, two in drawn)
+    assert {demonstration.id for pair in drawn for demonstration in pair} == {
+        demonstration.id for demonstration in POOL
+    }
+    pairs = Counter((first.label, second.label) for first, second in drawn)
     assert len(pairs) == 12
     assert max(pairs.values()) < 60
-    orders = Counter(tuple(one.label for one in shown(ask(2, REVIEW, seed)[0], REVIEW)) for seed in range(200))
+    orders = Counter(
+        tuple(demonstration.label for demonstration in shown(ask(2, REVIEW, seed)[0], REVIEW)) for seed in range(200)
+    )
     assert set(orders) == {(0, 1), (1, 0)}
     assert min(orders.values()) > 70
 
@@ -165,7 +169,7 @@ def test_long_texts_and_the_item_itself_are_no_demonstrations() -> None:
     pool = tuple(Labelled(f"train/{n}", text, n // 4) for n, text in enumerate(texts * 2))
     for seed in range(20):
         record, _ = ask(2, Item("test/0", "fine .", 1, pool), seed)
-        assert {one.text for one in shown(record, Item("", "", 0, pool))} == {"x" * 35}
+        assert {demonstration.text for demonstration in shown(record, Item("", "", 0, pool))} == {"x" * 35}
 
 
 def test_too_few_short_texts_are_an_error_that_says_how_many() -> None:
@@ -221,4 +225,4 @@ def test_metrics_over_records() -> None:
     assert metrics["nats_per_label"].value == pytest.approx(1.5)
     assert metrics["macro_f1"].value == pytest.approx((2 / 3 + 2 / 4 + 0) / 3)
     assert {metric.n for metric in metrics.values()} == {4}
-    assert [protocol.quality(one) for one in records] == [1.0, 0.0, 1.0, 0.0]
+    assert [protocol.quality(entry) for entry in records] == [1.0, 0.0, 1.0, 0.0]

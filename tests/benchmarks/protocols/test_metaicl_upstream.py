@@ -77,7 +77,7 @@ LONG = reading("long", [question(n, 300) for n in range(16)], [question(n, n * 4
 def test_texts_are_joined_by_spaces_alone_and_options_end_the_text() -> None:
     record, meter = evaluate(SHORT, LONG)
     assert meter.read_texts == ["0aaa yes 1bbb never 2ccc yes"]
-    assert [text for text, _ in meter.calls] == [f"{meter.read_texts[0]} {one.text}" for one in SHORT.questions]
+    assert [text for text, _ in meter.calls] == [f"{meter.read_texts[0]} {item.text}" for item in SHORT.questions]
     options = [[[*b" yes", END], [*b" never", END]]] * 3
     assert [candidates for _, candidates in meter.calls] == options
     assert record["context_tokens"] == record["own_context_tokens"] == len(meter.read_texts[0])
@@ -87,7 +87,7 @@ def test_texts_are_joined_by_spaces_alone_and_options_end_the_text() -> None:
 def test_controls() -> None:
     record, meter = evaluate(SHORT, LONG, context="none")
     assert meter.read_texts == []
-    assert [text for text, _ in meter.calls] == [one.text for one in SHORT.questions]
+    assert [text for text, _ in meter.calls] == [item.text for item in SHORT.questions]
     assert record["context_tokens"] == 0
     record, meter = evaluate(SHORT, LONG, context="wrong")
     assert len(meter.read_texts[0]) == record["own_context_tokens"] == record["context_tokens"]
@@ -104,14 +104,15 @@ def test_controls() -> None:
 def test_no_item_and_no_text_is_longer_than_upstreams(shown: list[int], items: list[int], options: list[int]) -> None:
     texts = tuple("o" * length + str(n) for n, length in enumerate(options))
     own = reading("own", [question(n, k, texts) for n, k in enumerate(shown)], [question(9, k, texts) for k in items])
-    for one in own.shown:
-        assert len(demonstrations(BYTES, [one])) <= 254
-        assert len(demonstrations(BYTES, [one])) == min(len(one.text) + 1 + len(one.answers[0]), 254)
+    for demonstration in own.shown:
+        assert len(demonstrations(BYTES, [demonstration])) <= 254
+        length = len(demonstration.text) + 1 + len(demonstration.answers[0])
+        assert len(demonstrations(BYTES, [demonstration])) == min(length, 254)
     whole = demonstrations(BYTES, own.shown)
     record, meter = evaluate(own, SHORT)
     longest = max(map(len, texts)) + 1
-    for one, (text, candidates) in zip(own.questions, meter.calls, strict=True):
-        item = f" {one.text}"[: 254 - longest]
+    for target, (text, candidates) in zip(own.questions, meter.calls, strict=True):
+        item = f" {target.text}"[: 254 - longest]
         kept = text.removesuffix(item)
         assert bytes(whole).decode().endswith(kept)
         # One token begins the text, and each option ends with one.
@@ -154,9 +155,9 @@ def test_the_split_is_spelled_shortest() -> None:
 
 @pytest.mark.parametrize("shots", [1, 16])
 def test_demonstrations_are_those_of_the_text(shots: int) -> None:
-    for one in MetaICL().load(f"k{shots}", None).examples[:2]:
+    for example in MetaICL().load(f"k{shots}", None).examples[:2]:
         text = "\n\n".join(
-            f"Input: {demonstration.text}\nOutput: {demonstration.answers[0]}" for demonstration in one.shown
+            f"Input: {demonstration.text}\nOutput: {demonstration.answers[0]}" for demonstration in example.shown
         )
-        assert text == one.context
-        assert len(one.shown) == shots
+        assert text == example.context
+        assert len(example.shown) == shots

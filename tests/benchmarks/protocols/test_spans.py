@@ -230,8 +230,8 @@ def test_spans_add_up() -> None:
         "cold": 512,
         "warm": 988,
     }
-    for one, two in (("first_segment", "after_first"), ("cold", "warm")):
-        assert record[one]["nats"] + record[two]["nats"] == pytest.approx(record["nats"])
+    for early, late in (("first_segment", "after_first"), ("cold", "warm")):
+        assert record[early]["nats"] + record[late]["nats"] == pytest.approx(record["nats"])
     assert record["segments"][0] == pytest.approx(record["first_segment"]["nats"] / 1024)
     assert record["segments"][1] == pytest.approx(record["after_first"]["nats"] / 476)
 

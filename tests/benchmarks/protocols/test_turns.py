@@ -72,17 +72,17 @@ def reading(*pairs: tuple[str, str], context: str = "It is told. Once.") -> Read
     return Reading("own", "own", context, tuple(questions))
 
 
-def asked(mode: Any, example: Reading, meter: Remembering, **options: Any) -> tuple[list[str], dict[str, Any]]:
+def answered(mode: Any, example: Reading, meter: Remembering, **options: Any) -> tuple[list[str], dict[str, Any]]:
     """What the method has read before each answer, and the record."""
     protocol = AnswerProtocol(PROMPTS, Options(turns=mode, **options), EXACT, max_new_tokens=9)
     record = protocol.evaluate(meter, example, OTHER)
     return meter.asked, record
 
 
-def transcript(example: Reading, said: Sequence[str]) -> list[str]:
+def transcript(example: Reading, answers: Sequence[str]) -> list[str]:
     """What stands before each answer, where all earlier questions stay, with these answers."""
     text, before = example.context, []
-    for question, answer in zip(example.questions, said, strict=True):
+    for question, answer in zip(example.questions, answers, strict=True):
         text += "\n\n" + prompt("document-question").format(text=question.text)
         before.append(text)
         text += f" {answer}" if answer else ""
@@ -97,14 +97,14 @@ def test_every_mode_reads_what_it_says_before_an_answer(pairs: list[tuple[str, s
     alone = [protocol.whole(example, question) for question in example.questions]
     for mode in ("requests", "prompts"):
         meter = Remembering(exact_streaming=exact)
-        texts, record = asked(mode, example, meter)
+        texts, record = answered(mode, example, meter)
         assert texts == alone
         assert meter.read_texts == [example.context] * (len(pairs) if mode == "prompts" else 1)
         assert all("turn" not in entry for entry in record["questions"])
-    gold, record = asked("gold", example, Remembering(exact_streaming=exact))
+    gold, record = answered("gold", example, Remembering(exact_streaming=exact))
     assert gold == transcript(example, [answer for _, answer in pairs])
     assert [entry["turn"] for entry in record["questions"]] == [n + 1 for n in range(len(pairs))]
-    own, record = asked("own", example, Remembering(exact_streaming=exact))
+    own, record = answered("own", example, Remembering(exact_streaming=exact))
     assert own == transcript(example, [entry["prediction"] for entry in record["questions"]])
     assert [entry["prediction"] for entry in record["questions"]] == [f"{n + 1} seen" for n in range(len(pairs))]
 
@@ -123,12 +123,12 @@ def test_controls_and_methods_without_a_context(mode: Any) -> None:
     example = reading(("a", "one"), ("b", "two"))
     first, second = (prompt("question").format(text=text) for text in "ab")
     answer = {"gold": "one", "own": "1 seen"}[mode]
-    assert asked(mode, example, Remembering(), context="none")[0] == [first, f"{first} {answer}\n\n{second}"]
+    assert answered(mode, example, Remembering(), context="none")[0] == [first, f"{first} {answer}\n\n{second}"]
     closed = Remembering(uses_context=False, exact_streaming=False)
-    texts, _ = asked(mode, example, closed)
+    texts, _ = answered(mode, example, closed)
     assert [text.removeprefix(example.context) for text in texts][:1] == [first]
     assert closed.ahead == Lengths(17, len(first) + len(second) + (18 if mode == "own" else 9))
-    wrong, _ = asked(mode, example, Remembering(), context="wrong")
+    wrong, _ = answered(mode, example, Remembering(), context="wrong")
     assert all(text.startswith(OTHER.context[-17:]) for text in wrong)
 
 
@@ -168,26 +168,30 @@ def test_an_empty_answer_leaves_no_space_and_a_given_beginning_stays() -> None:
     silent = Remembering()
     silent.said = lambda text: ""  # type: ignore[method-assign]
     example = reading(("a", ""), ("b", "two"))
-    assert asked("own", example, silent)[0] == asked("gold", example, Remembering())[0] == transcript(example, ["", ""])
+    assert (
+        answered("own", example, silent)[0]
+        == answered("gold", example, Remembering())[0]
+        == transcript(example, ["", ""])
+    )
     begun = dataclasses.replace(example.questions[0], prefix=" The answer is", answers=("one",))
     example = dataclasses.replace(example, questions=(begun, example.questions[1]))
-    assert "Answer: The answer is one\n\n## Instruction" in asked("gold", example, Remembering())[0][1]
+    assert "Answer: The answer is one\n\n## Instruction" in answered("gold", example, Remembering())[0][1]
     spaced = dataclasses.replace(example.questions[1], id="q2", prefix=" It is: ")
     example = dataclasses.replace(example, questions=(example.questions[1], spaced, begun))
-    assert "Answer: It is: two\n\n## Instruction" in asked("gold", example, Remembering())[0][2]
+    assert "Answer: It is: two\n\n## Instruction" in answered("gold", example, Remembering())[0][2]
 
 
 @pytest.mark.parametrize("mode", ["gold", "own"])
 def test_the_lengths_of_all_turns_are_announced_and_must_fit(mode: Any) -> None:
     example = reading(("a", "one"), ("b", "two"), ("c", "three"))
     meter = Remembering()
-    texts, _ = asked(mode, example, meter)
+    texts, _ = answered(mode, example, meter)
     shorter = len(texts[-1]) + 9 if mode == "gold" else len(transcript(example, ["", "", ""])[-1]) + 3 * 9
     assert meter.ahead == Lengths(17, shorter - 17)
-    asked(mode, example, Remembering(max_context=shorter))
+    answered(mode, example, Remembering(max_context=shorter))
     refused = Remembering(max_context=shorter - 1)
     with pytest.raises(UserError, match="reads at most"):
-        asked(mode, example, refused)
+        answered(mode, example, refused)
     assert not refused.read_texts
 
 
@@ -198,10 +202,10 @@ def test_own_answers_that_need_more_tokens_than_they_were_written_with_are_refus
         meter = Remembering(max_context=room)
         meter.said = lambda text: "x" * 900  # type: ignore[method-assign]
         if room == needed:
-            asked("own", example, meter)
+            answered("own", example, meter)
         else:
             with pytest.raises(UserError, match=f"reads at most {room} tokens"):
-                asked("own", example, meter)
+                answered("own", example, meter)
         assert len(meter.asked) == (3 if room == needed else 2)
 
 
@@ -304,8 +308,8 @@ def test_every_token_of_the_turns_is_read_once_and_counted_by_formula(tiny: Any,
     assert paid["contextualize"]["tokens"] == len(example.context.rstrip())
     if method.capabilities.exact_streaming:
         options = sum(len(f" {option}") for question in example.questions for option in question.options)
-        said = "".join(f"\n\nQ {text}: {answer}" for text, answer in TURNS).removesuffix(f" {TURNS[-1][1]}")
-        assert paid["query"]["tokens"] == len(said) + options
+        dialogue = "".join(f"\n\nQ {text}: {answer}" for text, answer in TURNS).removesuffix(f" {TURNS[-1][1]}")
+        assert paid["query"]["tokens"] == len(dialogue) + options
 
 
 @pytest.mark.parametrize("kind", PROTOCOLS)

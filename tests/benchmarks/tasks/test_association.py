@@ -94,8 +94,8 @@ def test_both_splits_have_the_same_texts_and_answers() -> None:
     for associated, literal in zip(loaded().examples, loaded("literal").examples, strict=True):
         assert associated.context == literal.context
         pairs = [*zip(associated.questions, literal.questions, strict=True)]
-        assert all(one.answers == other.answers and one.options == other.options for one, other in pairs)
-        assert all(other.text == NEEDLES[one.details["fact"]].literal for one, other in pairs)
+        assert all(question.answers == other.answers and question.options == other.options for question, other in pairs)
+        assert all(other.text == NEEDLES[question.details["fact"]].literal for question, other in pairs)
 
 
 def test_a_text_has_the_wanted_tokens_and_follows_from_the_seed() -> None:

@@ -123,7 +123,7 @@ def test_the_prompts_are_those_of_the_data_folder(shared: Path) -> None:
         assert suite["labels"][task] == upstream_suite["task_labels"][task]
 
 
-def asked(task: str, answer: str, text: str = "Where is Mary?") -> Question:
+def question_of(task: str, answer: str, text: str = "Where is Mary?") -> Question:
     return Question("q", text, (answer,), tuple(published("babilong")["labels"][task]))
 
 
@@ -157,12 +157,12 @@ def asked(task: str, answer: str, text: str = "Where is Mary?") -> Question:
     ],
 )
 def test_an_answer_is_right_by_upstreams_rule(task: str, answer: str, question: str, written: str, score: int) -> None:
-    assert accuracy(written, asked(task, answer, question)) == score
+    assert accuracy(written, question_of(task, answer, question)) == score
 
 
 @pytest.mark.parametrize(("written", "score"), [("none", 1), ("one", 0), ("", 0), ("none or one", 0)])
 def test_with_whole_words_none_is_not_one(written: str, score: int) -> None:
-    assert accuracy(written, asked("qa7", "none"), words=True) == score
+    assert accuracy(written, question_of("qa7", "none"), words=True) == score
 
 
 def test_all_is_the_mean_over_five_tasks_asked_in_their_own_words() -> None:

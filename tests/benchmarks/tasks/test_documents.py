@@ -116,7 +116,10 @@ def test_generated_cases_are_in_upstreams_layout(shared: Path) -> None:
     made = LongEval(LongEvalConfig(lines=200, cases=1)).load("lines", None).examples[0]
     assert real.context.startswith(longeval.HEAD)
     assert made.context.startswith(longeval.HEAD)
-    assert [len(one.context.splitlines()) - one.context.endswith("\n\n") for one in (real, made)] == [202, 202]
+    assert [len(reading.context.splitlines()) - reading.context.endswith("\n\n") for reading in (real, made)] == [
+        202,
+        202,
+    ]
     name = real.questions[0].text.partition("in line ")[2].partition("?")[0]
     assert real.questions[0].text == longeval.QUESTION.format(name=name)
 
@@ -152,8 +155,8 @@ def test_one_passage_answers_and_stands_at_every_position(split: str, shared: Pa
         holding = [n for n, text in enumerate(passages) if multidoc.answers(text.partition("]")[2], question)]
         assert holding == [question.details["position"]]
     same = {
-        tuple(sorted(text.partition("]")[2] for text in f"\n{one.context}".split("\nDocument [")))
-        for one in examples[: len(places)]
+        tuple(sorted(text.partition("]")[2] for text in f"\n{reading.context}".split("\nDocument [")))
+        for reading in examples[: len(places)]
     }
     assert len(same) == 1
 

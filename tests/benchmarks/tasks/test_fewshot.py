@@ -174,7 +174,7 @@ def test_the_sample_is_balanced_short_and_disjoint(task: FewShot) -> None:
     assert (data.source, data.note) == ("sample", f"generated sample, not {task.name}")
     assert Counter(item.label for item in data.examples) == dict.fromkeys(range(classes), 24 // classes)
     train = data.examples[0].train
-    assert min(Counter(one.label for one in train).values()) >= 8
+    assert min(Counter(demonstration.label for demonstration in train).values()) >= 8
     texts = [item.text for item in (*data.examples, *train)]
     assert len(set(texts)) == len(texts)
     assert max(map(len, texts)) <= DEMONSTRATION_TOKENS
@@ -215,10 +215,10 @@ def test_every_method_and_every_resumed_run_gets_the_same_prompts(tmp_path: Path
     run("resumed", "window", 1)
     run("resumed", "window", 3)
     run("seeded", "window", 3, seed=1)
-    one, two = prompts("once")
-    assert one == two == prompts("resumed")[0]
-    assert len({tuple(ids) for ids in one}) == 3
-    assert prompts("seeded")[0] != one
+    first, second = prompts("once")
+    assert first == second == prompts("resumed")[0]
+    assert len({tuple(ids) for ids in first}) == 3
+    assert prompts("seeded")[0] != first
 
 
 def test_the_local_data_is_read_as_described(shared: Path) -> None:

@@ -77,8 +77,8 @@ def test_the_digest_covers_names_and_contents(tmp_path: Path) -> None:
         put(tmp_path / str(n), {f"arxiv/{name}": text for name, text in files.items()})
         digests.add(ArXiv().load("all", tmp_path / str(n)).sha256)
     assert len(digests) == 4
-    one = hashlib.sha256(f"{hashlib.sha256(b'x').hexdigest()}  a.tex\n".encode()).hexdigest()
-    assert ArXiv().load("all", tmp_path / "0").sha256 == one
+    of_file = hashlib.sha256(f"{hashlib.sha256(b'x').hexdigest()}  a.tex\n".encode()).hexdigest()
+    assert ArXiv().load("all", tmp_path / "0").sha256 == of_file
 
 
 @pytest.mark.parametrize(

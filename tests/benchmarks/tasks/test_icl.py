@@ -132,7 +132,7 @@ def test_questions_of_trec_are_cleaned_for_zhaos_template_alone(tmp_path: Path) 
         write(tmp_path, f"TREC.{part}.all", "".join(f"{label} {raw} {label}\n" for label in range(6)))
     for chosen, text in (("evalm", raw), ("hso", "What is \"Nature's Own\", and who's it?")):
         block = load(f"trec(k=1,template={chosen})", tmp_path).examples[0]
-        assert {one.text[: len(text)] for one in (*block.items, *block.train)} == {text}
+        assert {item.text[: len(text)] for item in (*block.items, *block.train)} == {text}
 
 
 def test_prompts_differ_between_templates_and_scorings() -> None:
@@ -149,7 +149,7 @@ def test_blocks_hold_every_test_text_once_in_a_fixed_order(tmp_path: Path) -> No
     data = load("sst2(k=1,n=2)", tmp_path)
     assert [len(block.items) for block in data.examples] == [2, 1]
     assert sorted(texts(data.examples)) == ["odd .", "stale .", "warm ."]
-    assert [one.text for one in data.examples[0].train] == ["dull .", "a joy .", "fine ."]
+    assert [item.text for item in data.examples[0].train] == ["dull .", "a joy .", "fine ."]
     assert data.examples[0].train is data.examples[1].train
     assert texts(data.examples) == texts(load("sst2(k=0,n=all)", tmp_path).examples)
     assert texts(load("sst2(k=1,part=dev)", tmp_path).examples) == ["new ."]
@@ -175,7 +175,7 @@ def test_of_one_file_the_first_of_each_class_are_tested(tmp_path: Path) -> None:
     write(tmp_path, "rt-polarity.all", "".join(rows))
     data = load("mr(k=0)", tmp_path)
     assert sorted(texts(data.examples)) == ["text 0 0", "text 0 1", "text 0 2", "text 1 0", "text 1 1"]
-    assert [one.text for one in data.examples[0].train] == [
+    assert [item.text for item in data.examples[0].train] == [
         *(f"text 0 {n}" for n in range(3, 7)),
         *(f"text 1 {n}" for n in range(2, 4)),
     ]

@@ -50,10 +50,10 @@ def assert_asked_pair_at_its_position(reading: Reading) -> None:
 @given(st.integers(2, 12), st.data())
 def test_the_asked_pair_moves_and_the_others_keep_their_order(count: int, data: st.DataObject) -> None:
     rows = tuple((f"k{n}", f"v{n}") for n in range(count))
-    asked, position = rows[data.draw(st.integers(0, count - 1))], data.draw(st.integers(0, count - 1))
-    moved = Record("r", rows, asked).at(position)
-    assert moved[position] == asked
-    assert [pair for pair in moved if pair != asked] == [pair for pair in rows if pair != asked]
+    target, position = rows[data.draw(st.integers(0, count - 1))], data.draw(st.integers(0, count - 1))
+    moved = Record("r", rows, target).at(position)
+    assert moved[position] == target
+    assert [pair for pair in moved if pair != target] == [pair for pair in rows if pair != target]
     assert dict(moved) == dict(rows)
 
 

@@ -35,11 +35,11 @@ def plain(prediction: str, answer: str) -> float:
         bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
         return Counter(stem(word) for word in re.sub(r"\b(a|an|the|and)\b", " ", bare).split())
 
-    one, two = stems(prediction), stems(answer)
-    same = sum((one & two).values())
+    words, answer_words = stems(prediction), stems(answer)
+    same = sum((words & answer_words).values())
     if not same:
         return 0.0
-    precision, recall = same / sum(one.values()), same / sum(two.values())
+    precision, recall = same / sum(words.values()), same / sum(answer_words.values())
     return 2 * precision * recall / (precision + recall)
 
 
@@ -72,7 +72,7 @@ def test_f1_lies_between_0_and_1_and_a_list_is_the_mean_of_its_parts(category: s
     value = f1(text, question(category, answer))
     assert 0 <= value <= 1
     if category == "multi-hop":
-        parts = [max(plain(one, part) for one in text.split(",")) for part in answer.split(",")]
+        parts = [max(plain(candidate, part) for candidate in text.split(",")) for part in answer.split(",")]
         assert value == pytest.approx(sum(parts) / len(parts))
 
 

@@ -42,10 +42,10 @@ def test_every_round_has_every_label_once_and_texts_of_a_label_return_when_all_h
     labels = {label for _, label in rows}
     endless = rounds(by_label(rows), random.Random(seed))
     drawn = [[next(endless) for _ in labels] for _ in range(len(rows) * 2)]
-    assert all({label for _, label in one} == labels for one in drawn)
+    assert all({label for _, label in demonstrations} == labels for demonstrations in drawn)
     for label in labels:
         own = {row for row in rows if row[1] == label}
-        texts = [row for one in drawn for row in one if row[1] == label]
+        texts = [row for demonstrations in drawn for row in demonstrations if row[1] == label]
         parts = [texts[start : start + len(own)] for start in range(0, len(texts), len(own))]
         assert all(set(part) == own for part in parts if len(part) == len(own))
 
@@ -85,10 +85,10 @@ def test_a_draw_depends_on_its_texts_and_the_seed_alone() -> None:
 def test_together_shares_demonstrations_and_asks_about_the_same_texts() -> None:
     alone, together = readings(shots=24), readings(shots=24, together=10)
     assert [len(reading.questions) for reading in together] == [10, 10, 10, 10, 8]
-    asked = [question.text for reading in together for question in reading.questions]
-    assert asked == [reading.questions[0].text for reading in alone]
+    questions = [question.text for reading in together for question in reading.questions]
+    assert questions == [reading.questions[0].text for reading in alone]
     texts = {text for reading in together for text, _ in shown(reading)}
-    assert not texts & set(asked)
+    assert not texts & set(questions)
 
 
 @pytest.mark.parametrize("tokens", [300, 1000, 4000])
@@ -115,11 +115,11 @@ def test_the_prompt_is_helmets() -> None:
     task = ManyLabel(ManyLabelConfig(shots=2))
     (reading, *_) = task.load("banking77", None).examples
     whole = task.protocol("banking77").whole(reading, reading.questions[0])  # type: ignore[attr-defined]
-    (one, two) = shown(reading)
+    (first, second) = shown(reading)
     assert whole == (
         "Use the provided mapping from the text to label to assign a label to the text. "
         'Only output "label: {label}" and nothing else. \n\n'
-        f"{one[0]}\nlabel: {one[1]}\n\n{two[0]}\nlabel: {two[1]}\n\n{reading.questions[0].text}\nlabel:"
+        f"{first[0]}\nlabel: {first[1]}\n\n{second[0]}\nlabel: {second[1]}\n\n{reading.questions[0].text}\nlabel:"
     )
 
 

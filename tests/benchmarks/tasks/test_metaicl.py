@@ -81,10 +81,10 @@ def test_a_paired_difference_is_that_of_the_mean_over_tasks() -> None:
         ]
 
     runs = [run({"sick": 3, "codah": 2, "dream": 2}), run({"sick": 1, "codah": 3, "dream": 2})]
-    one, two = ({one["id"]: protocol.parts(one)["accuracy"] for one in records} for records in runs)
+    first, second = ({entry["id"]: protocol.parts(entry)["accuracy"] for entry in records} for records in runs)
     measure = protocol.measure
     assert measure == Measure("accuracy", higher_is_better=True, bounded=True)
-    metric = paired(measure, one, two)
+    metric = paired(measure, first, second)
     assert metric is not None
     expected = protocol.summarise(runs[0])["accuracy"].value - protocol.summarise(runs[1])["accuracy"].value
     assert metric.value == pytest.approx(expected) == pytest.approx((0.5 - 0.25 + 0) / 3)
@@ -98,17 +98,19 @@ def test_an_item_under_several_seeds_is_one_cluster() -> None:
         summarise([record("sick", seed, pairs) for seed in seeds], "accuracy") for seeds in ([13], SEEDS[:3])
     )
     for name in ("accuracy_sick", "macro_f1_sick"):
-        one, three = once[name], thrice[name]
-        assert one.low is not None
+        single, three = once[name], thrice[name]
+        assert single.low is not None
         assert three.low is not None
-        assert (three.value, three.n) == (one.value, 3 * one.n)
-        assert three.low == pytest.approx(one.low, abs=0.03)
+        assert (three.value, three.n) == (single.value, 3 * single.n)
+        assert three.low == pytest.approx(single.low, abs=0.03)
 
 
 def test_means_over_tasks_are_over_as_many_clusters_as_there_are_tasks() -> None:
-    one = summarise([record("sick", 13, [(0, 0), (1, 0)])], "accuracy")
-    assert {one[name].low for name in ("accuracy", "score", "accuracy_seed_13", "macro_f1_classification")} == {None}
-    assert one["accuracy_sick"].low is not None
+    summary = summarise([record("sick", 13, [(0, 0), (1, 0)])], "accuracy")
+    assert {summary[name].low for name in ("accuracy", "score", "accuracy_seed_13", "macro_f1_classification")} == {
+        None
+    }
+    assert summary["accuracy_sick"].low is not None
 
 
 def test_written_answers_have_no_f1_and_need_no_right_case() -> None:

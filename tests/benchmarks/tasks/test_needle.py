@@ -91,7 +91,7 @@ def test_a_run_reads_every_story_once_and_subtracts_the_wrong_one(tmp_path: Path
         ["window"], [task], split="1k", backbone="tiny-llama", limit=2, tokens=90, context="own,wrong", out=tmp_path
     )
     own, wrong = results.runs
-    assert [one.cost.contextualize and one.cost.contextualize.tokens for one in (own, wrong)] == [90, 90]
+    assert [run.cost.contextualize and run.cost.contextualize.tokens for run in (own, wrong)] == [90, 90]
     assert own.data.examples == 2
     assert own.metrics["accuracy"].n == 2 * PROMISES * 2
     (difference,) = results.differences

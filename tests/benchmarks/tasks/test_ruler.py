@@ -96,9 +96,9 @@ def test_lengths_are_in_tokens_of_the_backbone_as_the_protocol_reads_them(backbo
         assert whole == reading.context + question.text + question.prefix
         meter = Meter(Sliding(backbone), Ledger("cpu"))
         context = protocol._contexts(backbone, reading, reading)[1]
-        (asked,) = protocol._sequences(meter, reading, question, True)
-        assert context + asked == backbone.encode(whole)
-        assert len(context + asked) + protocol.limit(question) == question.details["length"] <= 2048
+        (sequence,) = protocol._sequences(meter, reading, question, True)
+        assert context + sequence == backbone.encode(whole)
+        assert len(context + sequence) + protocol.limit(question) == question.details["length"] <= 2048
 
 
 def test_books_squad_and_hotpotqa_of_the_data_folder_are_used_and_named(tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_books_squad_and_hotpotqa_of_the_data_folder_are_used_and_named(tmp_path
     by_task = {reading.id: reading for reading in data.examples}
     assert "A whale is a fish. It swims." in by_task["niah_single_2/0"].context
     assert "Where does river" in by_task["qa_1/0"].questions[0].text
-    asked = by_task["qa_2/0"].questions[0]
-    number = asked.answers[0].removeprefix("Singer ")
-    assert asked.text.endswith(f"Question: Who wrote song {number}?")
+    question = by_task["qa_2/0"].questions[0]
+    number = question.answers[0].removeprefix("Singer ")
+    assert question.text.endswith(f"Question: Who wrote song {number}?")
     for title in ("Song", "Band"):
         assert f"{title} {number}\n{title} {number} is here. It is by others." in by_task["qa_2/0"].context
 

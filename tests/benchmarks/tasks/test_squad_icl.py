@@ -40,18 +40,18 @@ def loaded(data: Path | None, **settings: Any) -> Dataset:
 
 
 def readings(data: Path, **settings: Any) -> list[Reading]:
-    return [one for one in loaded(data, **settings).examples if isinstance(one, Reading)]
+    return [reading for reading in loaded(data, **settings).examples if isinstance(reading, Reading)]
 
 
 def test_every_question_of_every_second_article_is_asked_once(data: Path) -> None:
-    ids = [question.id for one in readings(data, n=5) for question in one.questions]
+    ids = [question.id for reading in readings(data, n=5) for question in reading.questions]
     assert len(ids) == len(set(ids)) == EACH_HALF
     assert {int(name[0]) % 2 for name in ids} == {0}
-    assert {len(one.questions) for one in readings(data, n=5)} == {5, EACH_HALF % 5}
+    assert {len(reading.questions) for reading in readings(data, n=5)} == {5, EACH_HALF % 5}
 
 
 def test_demonstrations_are_of_other_articles_and_differ_between_draws(data: Path) -> None:
-    drawn = [one.shown for one in readings(data, k=3, memory=20, n=5)]
+    drawn = [reading.shown for reading in readings(data, k=3, memory=20, n=5)]
     assert all(int(question.id[0]) % 2 == 1 for shown in drawn for question in shown)
     assert all(len({question.id for question in shown}) == 23 for shown in drawn)
     assert len({tuple(question.id for question in shown) for shown in drawn}) == len(drawn)
@@ -64,17 +64,17 @@ def test_what_is_in_memory_stands_before_the_same_demonstrations(data: Path) -> 
 
 
 def test_demonstrations_have_the_prompt_of_the_paper(data: Path) -> None:
-    (one, *_) = readings(data, k=1)
-    name = one.shown[0].id
+    (reading, *_) = readings(data, k=1)
+    name = reading.shown[0].id
     passage, _, _ = name.rpartition("-")
-    assert one.context == f"Passage: Passage {passage}.\n Question: Which is {name}? Answer: It is {name}"
-    question = one.questions[0]
-    whole = SQuADICL(SQuADICLConfig(k=1)).protocol("dev").whole(one, question)
-    assert whole == f"{one.context}\n\n{question.text} Answer:"
+    assert reading.context == f"Passage: Passage {passage}.\n Question: Which is {name}? Answer: It is {name}"
+    question = reading.questions[0]
+    whole = SQuADICL(SQuADICLConfig(k=1)).protocol("dev").whole(reading, question)
+    assert whole == f"{reading.context}\n\n{question.text} Answer:"
 
 
 def test_without_demonstrations_the_question_stands_alone(data: Path) -> None:
-    assert {one.context for one in readings(data, k=0)} == {""}
+    assert {reading.context for reading in readings(data, k=0)} == {""}
 
 
 def test_more_demonstrations_than_there_are_are_refused(data: Path) -> None:
@@ -93,5 +93,5 @@ def test_the_data_and_the_sample_are_named(data: Path, tmp_path: Path, monkeypat
 
 
 def test_a_draw_is_a_cluster(data: Path) -> None:
-    (one, *_) = readings(data)
-    assert all("cluster" not in question.details for question in one.questions)
+    (reading, *_) = readings(data)
+    assert all("cluster" not in question.details for question in reading.questions)

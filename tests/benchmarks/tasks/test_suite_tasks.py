@@ -56,9 +56,12 @@ def test_files_and_sample_are_what_their_notes_say(kind: type[SuiteTasks], root:
     task = kind()
     data = task.load(task.default_split if kind is not LongBench else "hotpotqa", root)
     title = task.suite.title
-    asked = sum(len(reading.questions) for reading in data.examples)
-    assert asked == 4
-    assert data.note == f"your own data in the layout of {title}, not verified against the publisher: {asked} questions"
+    questions = sum(len(reading.questions) for reading in data.examples)
+    assert questions == 4
+    assert (
+        data.note
+        == f"your own data in the layout of {title}, not verified against the publisher: {questions} questions"
+    )
     sample = task.load(task.default_split, None)
     assert (sample.source, sample.note) == ("sample", f"generated sample, not {title}")
     assert sample == task.load(task.default_split, None)
@@ -90,7 +93,7 @@ def test_the_score_of_several_tasks_is_the_mean_of_their_means(root: Path) -> No
     tasks = task.suite.chosen("all_e")
     names = ("hotpotqa_e", "lcc_e")
     protocol = SuiteProtocol(
-        [one for one in tasks if one.name in names], task.options("own"), {}, ("task", "length"), "plain",
+        [member for member in tasks if member.name in names], task.options("own"), {}, ("task", "length"), "plain",
         task.protocol("hotpotqa").form,
     )  # fmt: skip
     entries = [

@@ -94,17 +94,17 @@ def test_every_token_is_read_after_the_nearest_chunks(llama: Backbone) -> None:
 
 def test_what_is_said_in_other_words_is_found(llama: Backbone, bag: str) -> None:
     """No word of the question is in the text, so that by words the newest chunk is taken."""
-    asked = STORY + "Tell who resides ok?"
+    text = STORY + "Tell who resides ok?"
     for kind, config, answer in (
         (Dense, DenseConfig(k=1, chunk=19, recent=20, query=20, stride=1, encoder=bag), STORY[:19]),
         (BM25, BM25Config(k=1, chunk=19, recent=20, query=20, stride=1), STORY[95:114]),
     ):
         method = kind(llama, config)
-        tokens = llama.encode(asked)
+        tokens = llama.encode(text)
         state, _ = method.read(method.start(), torch.tensor([tokens]), logprobs=False)
         view = llama.decode(method.in_view(state, 0, len(tokens)))
         assert view[:19] == answer
-        assert asked.endswith(view[19:])
+        assert text.endswith(view[19:])
 
 
 def test_of_equally_near_chunks_the_newest_are_taken(llama: Backbone, bag: str) -> None:

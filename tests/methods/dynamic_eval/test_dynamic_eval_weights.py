@@ -35,9 +35,9 @@ def test_gradients_equal_backward_and_leave_no_trace(backbone):
 
 def test_statistics_are_root_mean_squares_over_segments(backbone):
     first, second = text(20).tolist(), text(30, seed=1).tolist()
-    one, two, both = (gradient_statistics(backbone, part) for part in (first, second, first + second))
+    of_first, of_second, both = (gradient_statistics(backbone, part) for part in (first, second, first + second))
     for name, ms in both.items():
-        torch.testing.assert_close(ms, ((one[name] ** 2 + two[name] ** 2) / 2).sqrt())
+        torch.testing.assert_close(ms, ((of_first[name] ** 2 + of_second[name] ** 2) / 2).sqrt())
 
 
 def test_an_inference_only_backbone_is_refused():

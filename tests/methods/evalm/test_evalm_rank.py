@@ -99,9 +99,9 @@ def test_gradients_of_stepping_are_those_of_the_parallel_form() -> None:
     whole = -logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None]).sum()
     hidden_BTC = method.learn(method.start(2), tokens)[1].hidden_BTC
     stepped = -exact.model.get_output_embeddings()(hidden_BTC[:, 1:]).log_softmax(-1).gather(-1, tokens[:, 1:, None])
-    one = torch.autograd.grad(whole, parameters, allow_unused=True)
+    gradients = torch.autograd.grad(whole, parameters, allow_unused=True)
     other = torch.autograd.grad(stepped.sum(), parameters, allow_unused=True)
-    for a, b, (name, parameter) in zip(one, other, method.learned.named_parameters(), strict=True):
+    for a, b, (name, parameter) in zip(gradients, other, method.learned.named_parameters(), strict=True):
         zero = torch.zeros_like(parameter)
         exactly = {} if parameter.dtype == torch.float64 else {"atol": 1e-5, "rtol": 1e-4}
         torch.testing.assert_close(zero if a is None else a, zero if b is None else b, **exactly, msg=name)
@@ -143,9 +143,9 @@ def test_noise_reaches_the_summaries_while_they_are_trained(backbone: Backbone) 
     with method.as_attention(), torch.no_grad():
         whole = [method.network.model(tokens).logits for _ in range(2)]
     method.learned.eval()
-    for one, other in (stepped, whole):
-        assert torch.equal(one[:, :32], other[:, :32])
-        assert not torch.equal(one[:, 33:], other[:, 33:])
+    for gradient, other in (stepped, whole):
+        assert torch.equal(gradient[:, :32], other[:, :32])
+        assert not torch.equal(gradient[:, 33:], other[:, 33:])
     assert torch.equal(method.learn(method.start(), tokens)[1].logprobs_BT, plain[0])
 
 

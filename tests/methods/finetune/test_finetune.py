@@ -321,7 +321,7 @@ def test_scores_follow_a_context_that_ends_inside_a_candidate(backbone: Backbone
 def test_sampling_behind_one_context_draws_other_tokens_for_every_prompt(llama: Backbone) -> None:
     method = made(llama)
     written = method.generate(learned(method, text(40)), [[3]] * 4, max_new_tokens=6, temperature=1.0)
-    assert len({tuple(one) for one in written}) > 1
+    assert len({tuple(answer) for answer in written}) > 1
 
 
 @pytest.mark.parametrize("length", [0, 1, 2])

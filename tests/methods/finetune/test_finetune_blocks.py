@@ -39,7 +39,7 @@ def test_a_share_is_held_back_and_never_all(count: int, share: float, seed: int)
     blocks = blocks_of(torch.arange(count + 1)[None], torch.ones(count + 1, dtype=torch.bool), 1)
     learned, held = divided(blocks, share, random.Random(seed))
     assert [*learned, *held] != [] or not blocks
-    assert sorted(int(one.tokens_1T[0, 0]) for one in (*learned, *held)) == list(range(count))
+    assert sorted(int(block.tokens_1T[0, 0]) for block in (*learned, *held)) == list(range(count))
     assert len(held) == min(round(share * count), max(count - 1, 0))
 
 

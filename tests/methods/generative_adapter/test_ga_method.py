@@ -298,7 +298,7 @@ def test_the_memory_alone_is_what_an_adapter_answers_with(method, length):
     with torch.no_grad():
         alone = method.memory_alone(state)
         applied = method.apply(method.adapter(state))
-    expected, logprobs = (method.read(one, question)[1] for one in (applied, alone))
+    expected, logprobs = (method.read(start, question)[1] for start in (applied, alone))
     # Both are cut at the end of a chunk; what the adapter goes on to learn there, a state that only answers does not.
     torch.testing.assert_close(logprobs[:, 1:32], expected[:, 1:32], **CLOSE)
     assert alone.S_BLRR.shape[1] == 0

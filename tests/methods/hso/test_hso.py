@@ -152,7 +152,7 @@ def two_steps_a_window(backbone, tokens_T, config):
         losses += loss.tolist()
         window = [torch.nn.Parameter(x.detach().clone()) for x in placed]
         optimizers.append(torch.optim.Adam(window, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps))
-        past = [x for one in states for x in one]
+        past = [x for layers in states for x in layers]
         step(optimizers, past + window, torch.autograd.grad(loss.sum(), past + placed))
         if config.second == "fixed":
             loss, placed = losses_of(begin, lambda i, _, window=window: window[i])
@@ -328,9 +328,9 @@ def test_variants_are_different_methods(backbone):
     ]
     variants += [{"update": "present"}, {"optimizer": "sgd"}, {"warmup": 5}, {"eviction": "sliding"}]
     results = [read(hso(backbone, lr=0.02, **settings), tokens) for settings in variants]
-    for i, one in enumerate(results):
+    for i, result in enumerate(results):
         for other in results[i + 1 :]:
-            assert float((one - other).abs().max()) > 1e-4
+            assert float((result - other).abs().max()) > 1e-4
 
 
 def test_present_only_does_not_depend_on_the_betas(backbone):
@@ -481,7 +481,7 @@ def test_a_row_that_diverges_ends_alone(backbone):
             alone.append(read(method, row[None])[0])
         except UserError:
             alone.append(None)
-    assert [one is None for one in alone] == [True, False]
+    assert [logprobs is None for logprobs in alone] == [True, False]
     state, together = method.read(method.start(2), tokens)
     assert together[0].isnan().any()
     assert torch.allclose(together[1], alone[1], atol=1e-4)

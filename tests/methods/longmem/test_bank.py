@@ -43,12 +43,12 @@ def test_replays_the_released_bank(fixture, name):
     for step, trace in enumerate(description["trace"]):
         if f"s{step}.query" in arrays:
             q_BHTD = split_heads(arrays[f"s{step}.query"].transpose(0, 1), heads)
-            ids, found = bank.search(0, q_BHTD, take)
+            ids, present = bank.search(0, q_BHTD, take)
             expected = arrays[f"s{step}.chunk_ids"].view(heads, -1, rows, take).permute(2, 0, 1, 3)
             real = arrays[f"s{step}.scores"].view(heads, -1, rows, take).permute(2, 0, 1, 3).isfinite()
-            assert torch.equal(found, real)
-            assert torch.equal(ids[found], expected[real])
-            kept = found.repeat_interleave(config.csz, -1)
+            assert torch.equal(present, real)
+            assert torch.equal(ids[present], expected[real])
+            kept = present.repeat_interleave(config.csz, -1)
             for got, name_ in zip(bank.tokens(0), ("ret_k", "ret_v"), strict=True):
                 retrieved = arrays[f"s{step}.{name_}"].unflatten(0, (rows, heads))
                 assert torch.equal(gather(got, ids)[kept], retrieved[kept])

@@ -261,7 +261,9 @@ def test_continuations_share_the_banks(backbone: Backbone, form: str) -> None:
         scores, copies = method.score(state, prompts), ContextMethod.score(method, state, prompts)
         torch.testing.assert_close(scores, copies, atol=1e-5, rtol=1e-5)
         written = method.generate(state, prompts, max_new_tokens=4)
-        assert written == [ContextMethod.generate(method, state, [one], max_new_tokens=4)[0] for one in prompts]
+        assert written == [
+            ContextMethod.generate(method, state, [candidate], max_new_tokens=4)[0] for candidate in prompts
+        ]
 
 
 def test_only_cold_segments_are_placed_by_what_is_ahead(llama: Backbone) -> None:

@@ -130,11 +130,11 @@ def test_candidates_behind_a_shared_bank_do_not_enter_each_others():
     state, _ = method.read(method.start(), torch.randint(0, 256, (1, 30)))
     candidates = [torch.randint(0, 256, (length,)).tolist() for length in (40, 3, 25)]
     together = method.score(state, candidates)
-    for n, one in enumerate(candidates):
-        assert torch.equal(together[:, n, : len(one)], method.score(state, [one])[:, 0])
-        assert bool((together[:, n, len(one) :] == 0).all())
+    for n, candidate in enumerate(candidates):
+        assert torch.equal(together[:, n, : len(candidate)], method.score(state, [candidate])[:, 0])
+        assert bool((together[:, n, len(candidate) :] == 0).all())
     written = method.generate(state, candidates, max_new_tokens=20)
-    assert written == [method.generate(state, [one], max_new_tokens=20)[0] for one in candidates]
+    assert written == [method.generate(state, [candidate], max_new_tokens=20)[0] for candidate in candidates]
 
 
 def test_a_chunk_longer_than_a_segment_is_refused():
@@ -152,10 +152,10 @@ def test_continuations_share_the_bank_and_equal_those_of_copies(backbone, scope,
     method = LongMem(backbone, LongMemConfig(init="paper", K=16, N=24, bank_scope=scope))
     state, _ = method.read(method.start(), tokens(1, length))
     scores = method.score(state, PROMPTS)
-    for prompt, found in zip(PROMPTS, scores[0], strict=True):
+    for prompt, logprobs in zip(PROMPTS, scores[0], strict=True):
         alone = ContextMethod.score(method, state, [prompt])[0, 0]
-        torch.testing.assert_close(found[: len(prompt)], alone, atol=1e-5, rtol=1e-5)
-        assert not found[len(prompt) :].any()
+        torch.testing.assert_close(logprobs[: len(prompt)], alone, atol=1e-5, rtol=1e-5)
+        assert not logprobs[len(prompt) :].any()
     written = method.generate(state, PROMPTS, max_new_tokens=5)
     assert written == [ContextMethod.generate(method, state, [prompt], max_new_tokens=5)[0] for prompt in PROMPTS]
 

@@ -60,7 +60,7 @@ def of_pipeline(backbone: Backbone, name: str) -> Press:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_head_keeps_what_kvpress_itself_keeps(name: str, theirs: Backbone) -> None:
     tokens_1T, ahead = torch.tensor([context()]), Lengths(CONTEXT, len(QUESTION))
-    state, whole = (read(one, tokens_1T, 40, ahead=ahead) for one in (of_pipeline(theirs, name), Full(theirs)))
+    state, whole = (read(reader, tokens_1T, 40, ahead=ahead) for reader in (of_pipeline(theirs, name), Full(theirs)))
     layers = zip(state.kv.v, whole.kv.v, strict=True)
     assert [places(kept_1KSD[0], all_1KSD[0]) for kept_1KSD, all_1KSD in layers] == STORED["results"][name]["kept"]
 
@@ -149,7 +149,7 @@ def test_rows_with_contexts_of_other_lengths_keep_what_they_keep_alone(name: str
 @needs_kvpress
 def test_a_context_of_unknown_length_is_full_attention(llama: Backbone) -> None:
     tokens_1T = text(120)
-    scores = [one.read(one.start(), tokens_1T)[1] for one in (Press(llama), Full(llama))]
+    scores = [reader.read(reader.start(), tokens_1T)[1] for reader in (Press(llama), Full(llama))]
     assert torch.equal(*scores)
 
 
@@ -176,7 +176,7 @@ def test_a_state_holds_what_stays_alone_once_the_context_has_ended(name: str, ll
 def test_windows_keep_what_snapkv_does(llama: Backbone) -> None:
     ours = SnapKV(llama, SnapKVConfig(N=40, keep=20, window=6))
     method = Press(llama, PressConfig(when="window", N=40, **SNAPKV))
-    states = [read(one, text(40)) for one in (method, ours)]
+    states = [read(reader, text(40)) for reader in (method, ours)]
     for mine, other in zip(*(state.kv.k for state in states), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
 

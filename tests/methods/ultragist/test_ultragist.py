@@ -146,10 +146,10 @@ class OnePass:
 @torch.no_grad()
 def in_one_pass(method: UltraGist, tokens: Tensor, context: int = 0) -> Tensor:
     """`logprobs_1T` of a text behind its first token."""
-    one = OnePass(method, tokens.shape[1], context)
-    gist_T = torch.tensor(one.tokens) < 0
+    one_pass = OnePass(method, tokens.shape[1], context)
+    gist_T = torch.tensor(one_pass.tokens) < 0
     network = method.gists._network[0]
-    embeddings = method.backbone.model.get_input_embeddings()(tokens[0, torch.tensor(one.tokens).clamp(min=0)])
+    embeddings = method.backbone.model.get_input_embeddings()(tokens[0, torch.tensor(one_pass.tokens).clamp(min=0)])
     embeddings = torch.where(gist_T[:, None], method.gists.embedding_C.to(embeddings.dtype), embeddings)
     hooks = []
     for name, module in network.model.named_modules():
@@ -157,7 +157,7 @@ def in_one_pass(method: UltraGist, tokens: Tensor, context: int = 0) -> Tensor:
             # The difference of the projections is that of gists alone.
             hooks.append(module.register_forward_hook(lambda _m, _a, out: out * gist_T.view(-1, 1)))
     try:
-        hidden = network.forward_embedded(embeddings[None], one.learned_positions, one)
+        hidden = network.forward_embedded(embeddings[None], one_pass.learned_positions, one_pass)
     finally:
         for hook in hooks:
             hook.remove()
@@ -239,7 +239,7 @@ def test_later_gists_see_more_of_their_window(llama: Backbone) -> None:
     """Step expansion: a token in the last quarter of a window changes the last of four gists alone."""
     method, tokens, other = moved(made(llama)), text(16), text(16)
     other[0, 13] = (other[0, 13] + 1) % 256
-    first, second = (read(method, one)[0].kv for one in (tokens, other))
+    first, second = (read(method, tokens_BT)[0].kv for tokens_BT in (tokens, other))
     same = [torch.equal(first.k[-1][:, :, slot], second.k[-1][:, :, slot]) for slot in range(5)]
     assert same == [True, True, True, True, False]
 
@@ -298,14 +298,14 @@ def test_products_and_watch_count_the_same(backbone: Backbone) -> None:
 
 def test_ratios_are_drawn_in_training_alone(llama: Backbone) -> None:
     method, tokens = moved(made(llama, W=32, ratios="2|8")), text(32, rows=16)
-    fixed = {int(one) for one in method.read(method.start(16), tokens)[0].front_B}
+    fixed = {int(front) for front in method.read(method.start(16), tokens)[0].front_B}
     assert fixed == {1 + 8}
     method.gists.train()
-    drawn = {int(one) for one in method.learn(method.start(16), tokens)[0].front_B}
+    drawn = {int(front) for front in method.learn(method.start(16), tokens)[0].front_B}
     assert drawn == {1 + 16, 1 + 4}
     single = made(llama, W=32, ratios="none")
     single.gists.train()
-    assert {int(one) for one in single.learn(single.start(16), tokens)[0].front_B} == {1 + 8}
+    assert {int(front) for front in single.learn(single.start(16), tokens)[0].front_B} == {1 + 8}
 
 
 def test_a_few_steps_put_the_window_before_into_gists(llama: Backbone) -> None:

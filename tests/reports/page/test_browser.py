@@ -30,18 +30,18 @@ RIGHT = {"window": "aab", "full": "abb", "sinks": "ccc"}
 def choices(method: str) -> list[dict[str, Any]]:
     lines = []
     for n, letter in enumerate(RIGHT[method]):
-        said = "abc".index(letter)
-        nats = [0.5 if k == said else 1.0 + k for k in range(3)]
+        position = "abc".index(letter)
+        nats = [0.5 if k == position else 1.0 + k for k in range(3)]
         record = {
             "id": f"e{n}",
-            "prediction": said,
+            "prediction": position,
             "answer": 1,
-            "correct": said == 1,
+            "correct": position == 1,
             "nats": nats,
             "context_tokens": 90,
         }
         lines.append(
-            line(f"e{n}", float(said == 1), record=record, parts={"accuracy": [[float(said == 1), 1, f"e{n}"]]})
+            line(f"e{n}", float(position == 1), record=record, parts={"accuracy": [[float(position == 1), 1, f"e{n}"]]})
         )
     return lines
 
@@ -212,8 +212,8 @@ def test_at_most_eight_points_have_a_name_and_no_two_names_overlap(browser: Any,
     view = Opened(browser, tmp_path / "many.html").view
     names = view.locator("#picture-drawing text.name")
     assert names.count() == 8
-    assert any("window" in (one.text_content() or "") for one in names.all())
-    boxes = [one.bounding_box() for one in names.all()]
+    assert any("window" in (name.text_content() or "") for name in names.all())
+    boxes = [name.bounding_box() for name in names.all()]
     tops = sorted(box["y"] for box in boxes if box is not None)
     assert all(below - above > 10 for above, below in itertools.pairwise(tops))
     assert view.locator("#picture-drawing .point").count() == 12

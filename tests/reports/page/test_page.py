@@ -92,11 +92,11 @@ def test_runs_have_paired_differences_to_the_window_or_a_named_method(folder: Pa
     window, full, alone = overview(page([folder]))["runs"]
     assert window["difference"] is None
     assert [full["difference"][0], full["difference"][3]] == [0.5, 2]
-    assert [one["against"] for one in (window, full, alone)] == ["window", "window", "sinks"]
+    assert [row["against"] for row in (window, full, alone)] == ["window", "window", "sinks"]
     assert alone["difference"] is None
     window, full, alone = overview(page([folder], baseline="full"))["runs"]
     assert window["difference"][0] == -0.5
-    assert [one["against"] for one in (window, full, alone)] == ["full", "full", None]
+    assert [row["against"] for row in (window, full, alone)] == ["full", "full", None]
     with pytest.raises(UserError, match="There is no method in these results 'ful': did you mean 'full'"):
         page([folder], baseline="ful")
 
@@ -138,7 +138,11 @@ def test_a_page_asks_for_nothing_and_runs_only_its_own_script(folder: Path) -> N
         assert not {"src", "style", "onclick", "onerror"} & set(attributes)
         assert tag not in ("iframe", "object", "embed", "img")
         assert (attributes.get("href") or "#").startswith(("#", "data:,"))
-    (policy,) = [one["content"] for _, one in parsed.tags if one.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        attributes["content"]
+        for _, attributes in parsed.tags
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert policy is not None
     for kind in ("script", "style"):
         digest = base64.b64encode(hashlib.sha256(parsed.scripts[kind].encode()).digest()).decode()
@@ -177,8 +181,10 @@ def test_an_early_run_without_index_or_parts_has_its_examples(tmp_path: Path) ->
     )
     assert run.folder is not None
     path = run.folder / "examples.jsonl"
-    lines = [json.loads(one) for one in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({k: v for k, v in one.items() if k != "index"}) + "\n" for one in lines))
+    lines = [json.loads(example_line) for example_line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps({k: v for k, v in example_line.items() if k != "index"}) + "\n" for example_line in lines)
+    )
     assert block(page([tmp_path]), "run-0")["qualities"] == [2.0, None]
 
 
@@ -194,7 +200,7 @@ def test_texts_are_shown_only_where_they_are_those_that_were_measured(tmp_path: 
     assert missing == []
     (example,) = block(text, "texts-0").values()
     assert loaded.examples[0].context.endswith(example["end"].removeprefix("... "))
-    assert set(example["questions"]) == {one.id for one in loaded.examples[0].questions}
+    assert set(example["questions"]) == {question.id for question in loaded.examples[0].questions}
     keep(tmp_path / "two", changed(run, data={"sha256": "0" * 64}), [line(loaded.examples[0].id, 1.0)])
     text = page([tmp_path / "two"], data=tmp_path, on_missing=missing.append)
     assert "others than those that were measured" in missing[0]

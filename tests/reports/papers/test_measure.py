@@ -45,11 +45,11 @@ def run(**changes: Any) -> PaperRun:
 def test_what_is_measured_is_found_in_the_store(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     made = list(measure.measured([run()], out=out, **OPTIONS))
-    assert [(one.row, one.method, one.task) for one in made] == [
+    assert [(cell.row, cell.method, cell.task) for cell in made] == [
         ("plain", "window", "pg22/S1(tokens=48)"),
         ("new", "closed-book", "pg22/S1(tokens=48)"),
     ]
-    assert [one.result and one.result.data.examples for one in made] == [2, 2]
+    assert [cell.result and cell.result.data.examples for cell in made] == [2, 2]
     assert stored([run()], out) == made
 
 
@@ -62,17 +62,21 @@ def test_the_same_runs_again_run_nothing(tmp_path: Path) -> None:
 
 def test_a_limit_replaces_that_of_the_recipe(tmp_path: Path) -> None:
     made = list(measure.measured([run()], out=tmp_path, limit=1, **OPTIONS))
-    assert [one.result and one.result.data.examples for one in made] == [1, 1]
+    assert [cell.result and cell.result.data.examples for cell in made] == [1, 1]
     assert stored([run()], tmp_path) == made
 
 
 def test_settings_tell_stored_runs_apart(tmp_path: Path) -> None:
     list(measure.measured([run(methods=["window(N=16)"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
     wanted = run(methods=["window(N=16)", "window", "window(N=32)"], rows=["a", "b", "c"])
-    assert [one.result is not None for one in measure.stored([wanted], tmp_path, "tiny-llama")] == [True, False, False]
-    assert [one.result for one in measure.stored([wanted], tmp_path, "tiny-gpt2")] == [None] * 3
+    assert [cell.result is not None for cell in measure.stored([wanted], tmp_path, "tiny-llama")] == [
+        True,
+        False,
+        False,
+    ]
+    assert [cell.result for cell in measure.stored([wanted], tmp_path, "tiny-gpt2")] == [None] * 3
     other = run(methods=["window(N=16)"], rows=["a"], task="pg22/S1(tokens=32)")
-    assert [one.result for one in measure.stored([other], tmp_path, "tiny-llama")] == [None]
+    assert [cell.result for cell in measure.stored([other], tmp_path, "tiny-llama")] == [None]
 
 
 def test_a_result_without_a_newer_setting_has_its_default(tmp_path: Path) -> None:
@@ -81,7 +85,7 @@ def test_a_result_without_a_newer_setting_has_its_default(tmp_path: Path) -> Non
     for absent, expected in (("rank", True), ("N", False)):
         edit(tmp_path, method_config={name: value for name, value in config.items() if name != absent})
         wanted = run(methods=["window(N=16)"], rows=["a"])
-        assert [one.result is not None for one in measure.stored([wanted], tmp_path, "tiny-llama")] == [expected]
+        assert [cell.result is not None for cell in measure.stored([wanted], tmp_path, "tiny-llama")] == [expected]
 
 
 def test_methods_are_found_on_the_same_examples(tmp_path: Path) -> None:
@@ -97,15 +101,15 @@ def test_methods_are_found_on_the_same_examples(tmp_path: Path) -> None:
 def test_weights_that_were_none_are_those_that_nothing_fits(tmp_path: Path) -> None:
     list(measure.measured([run(methods=["window"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
     edit(tmp_path, method_config={**edit(tmp_path).method_config, "weights": None})
-    (found,) = measure.stored([run(methods=["window"], rows=["a"])], tmp_path, "tiny-llama")
-    assert found.result is not None
+    (cell,) = measure.stored([run(methods=["window"], rows=["a"])], tmp_path, "tiny-llama")
+    assert cell.result is not None
 
 
 def test_a_control_is_no_result_of_the_method(tmp_path: Path) -> None:
     list(measure.measured([run(methods=["window"], rows=["a"], limit=1)], out=tmp_path, **OPTIONS))
     edit(tmp_path, context="none")
     wanted = run(methods=["window"], rows=["a"])
-    assert [one.result for one in measure.stored([wanted], tmp_path, "tiny-llama")] == [None]
+    assert [cell.result for cell in measure.stored([wanted], tmp_path, "tiny-llama")] == [None]
 
 
 def test_an_empty_store_is_one_sentence(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ def measured(row: str, method: str, stored: Result | None, **changes: Any) -> Me
     return Measured(run, row, method, "pg22/S1(tokens=48)", stored)
 
 
-def rows_of(found: list[Measured], **changes: Any) -> dict[str, tuple[str, ...]]:
+def rows_of(cells: list[Measured], **changes: Any) -> dict[str, tuple[str, ...]]:
     toy = paper(**changes)
-    return {row[0]: row[1:] for row in comparison(toy, toy.entry[0], found).rows}
+    return {row[0]: row[1:] for row in comparison(toy, toy.entry[0], cells).rows}
 
 
 def test_what_differs_stands_above_the_numbers() -> None:
-    found = [measured("plain", "window", result(18.0)), measured("new", "hso", result(9.0, "hso"))]
-    page = comparison(paper(), paper().entry[0], found)
+    cells = [measured("plain", "window", result(18.0)), measured("new", "hso", result(9.0, "hso"))]
+    page = comparison(paper(), paper().entry[0], cells)
     assert page.title == "toy/table1: Doe et al., Table 1 (section 3)"
     assert comparison(paper(section="appendix B"), paper(section="appendix B").entry[0], []).title.endswith(
         "(appendix B)"
@@ -50,12 +50,12 @@ def test_what_differs_stands_above_the_numbers() -> None:
 
 def test_a_page_names_what_its_results_do_not_have_in_common() -> None:
     states = [of_code(result(18.0), "a"), of_code(result(9.0, "hso"), "b")]
-    found = [measured("plain", "window", states[0]), measured("new", "hso", states[1])]
+    cells = [measured("plain", "window", states[0]), measured("new", "hso", states[1])]
     sentence = "Runs come from 2 states of the code: aaaaaaa (window), bbbbbbb (hso)."
-    assert comparison(paper(), paper().entry[0], found).notes[-1] == sentence
-    twin = dataclasses.replace(found[0], twin=states[1])
+    assert comparison(paper(), paper().entry[0], cells).notes[-1] == sentence
+    twin = dataclasses.replace(cells[0], twin=states[1])
     assert comparison(paper(), paper().entry[0], [twin]).notes[-1] == sentence
-    assert not any("come from" in note for note in comparison(paper(), paper().entry[0], found[:1]).notes)
+    assert not any("come from" in note for note in comparison(paper(), paper().entry[0], cells[:1]).notes)
 
 
 def of_code(stored: Result, commit: str) -> Result:
@@ -66,26 +66,26 @@ def of_code(stored: Result, commit: str) -> Result:
 def test_training_is_named_for_every_method() -> None:
     training = {"flops": None, "seconds": 1.0, "tokens": 100_352}
     trained = result(1.0, "retrieval", cost={"train": training})
-    found = [measured("new", "retrieval", trained), measured("new", "longmem", result(1.0, "longmem", untrained=True))]
-    assert rows_of(found)["training"][1] == "retrieval: 100k tokens; longmem: untrained"
+    cells = [measured("new", "retrieval", trained), measured("new", "longmem", result(1.0, "longmem", untrained=True))]
+    assert rows_of(cells)["training"][1] == "retrieval: 100k tokens; longmem: untrained"
 
 
 def test_several_methods_may_stand_for_one_row() -> None:
     toy = paper()
-    found = [
+    cells = [
         measured("plain", "window", result(10.0)),
         measured("new", "a", result(8.0)),
         measured("new", "b", result(6.0)),
     ]
-    here = [row[2] for row in comparison(toy, toy.entry[0], found).rows if row[0].startswith("new")]
+    here = [row[2] for row in comparison(toy, toy.entry[0], cells).rows if row[0].startswith("new")]
     assert here == ["a: 8 (-20.0 %)", "b: 6 (-40.0 %)"]
 
 
 def test_other_examples_give_no_difference() -> None:
     for other in ({"examples": 4}, {"sha256": "1"}):
         new = result(9.0, "hso", data=other)
-        found = [measured("plain", "window", result(18.0)), measured("new", "hso", new)]
-        assert rows_of(found)["new: books (perplexity)"][1] == "hso: 9 [8, 11]"
+        cells = [measured("plain", "window", result(18.0)), measured("new", "hso", new)]
+        assert rows_of(cells)["new: books (perplexity)"][1] == "hso: 9 [8, 11]"
 
 
 def test_what_was_not_measured_says_so() -> None:
@@ -97,18 +97,18 @@ def test_what_was_not_measured_says_so() -> None:
 
 
 def test_of_a_task_that_was_measured_every_method_has_a_line() -> None:
-    found = [measured("plain", "window", result()), measured("new", "window", None)]
-    assert rows_of(found)["new: books (perplexity)"][1] == "not measured"
+    cells = [measured("plain", "window", result()), measured("new", "window", None)]
+    assert rows_of(cells)["new: books (perplexity)"][1] == "not measured"
     lacking = measured("new", "window", result(), read={"books": "f1"})
     assert rows_of([lacking])["new: books (perplexity)"][1] == "not measured"
 
 
 def test_percentages_differ_in_points() -> None:
-    found = [
+    cells = [
         measured("plain", "window", result(), read={"questions": "accuracy"}),
         measured("new", "hso", result(), read={"questions": "accuracy"}),
     ]
-    assert rows_of(found)["new: questions (accuracy %)"] == ("62.5 (1.5) (+12.5)", "hso: 50.0 (+0.0)")
+    assert rows_of(cells)["new: questions (accuracy %)"] == ("62.5 (1.5) (+12.5)", "hso: 50.0 (+0.0)")
 
 
 def test_a_figure_without_values_shows_what_the_paper_says() -> None:
@@ -131,11 +131,11 @@ def test_the_published_table_holds_every_cell_and_its_correction() -> None:
 
 
 def test_every_published_table_is_a_page() -> None:
-    for one in schema.papers().values():
-        for entry in one.entry:
-            page = published(one, entry)
+    for numbers in schema.papers().values():
+        for entry in numbers.entry:
+            page = published(numbers, entry)
             assert {len(row) for row in page.rows} == {len(page.rows[0])}
-            assert json.loads(json.dumps(page.as_dict()))["title"].startswith(f"{one.name}/{entry.name}")
+            assert json.loads(json.dumps(page.as_dict()))["title"].startswith(f"{numbers.name}/{entry.name}")
 
 
 def test_markdown_shows_foreign_text_literally() -> None:
@@ -154,9 +154,9 @@ def test_json_names_the_columns() -> None:
     assert dataclasses.replace(page, notes=[]).as_dict()["notes"] == []
 
 
-def with_tokens(one: Result, tokens: int) -> Result:
-    cost = one.cost.model_copy(update={"train": PhaseCost(flops=None, seconds=1.0, tokens=tokens)})
-    return one.model_copy(update={"cost": cost})
+def with_tokens(earlier: Result, tokens: int) -> Result:
+    cost = earlier.cost.model_copy(update={"train": PhaseCost(flops=None, seconds=1.0, tokens=tokens)})
+    return earlier.model_copy(update={"cost": cost})
 
 
 def test_a_method_that_has_learned_stands_beside_its_twin_too() -> None:
@@ -172,10 +172,10 @@ def test_a_method_that_has_learned_stands_beside_its_twin_too() -> None:
 
 def test_a_page_says_from_the_results_what_has_learned_nothing() -> None:
     toy = paper()
-    found = [
+    cells = [
         measured("plain", "window", result(18.0)),
         measured("new", "memtrm", result(9.0, "memtrm", untrained=True)),
     ]
-    assert "memtrm: measured without any training." in comparison(toy, toy.entry[0], found).notes
-    learned = [found[0], measured("new", "memtrm", with_tokens(result(9.0, "memtrm"), 40_960))]
+    assert "memtrm: measured without any training." in comparison(toy, toy.entry[0], cells).notes
+    learned = [cells[0], measured("new", "memtrm", with_tokens(result(9.0, "memtrm"), 40_960))]
     assert not any("without any training" in note for note in comparison(toy, toy.entry[0], learned).notes)

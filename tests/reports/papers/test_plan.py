@@ -30,14 +30,14 @@ def test_the_embedded_models_estimate_is_near_what_was_counted() -> None:
 
 
 def test_a_step_grows_with_its_examples_and_methods() -> None:
-    (one,) = plan.steps([run(limit=1)], SHAPE, 1e9)
+    (step,) = plan.steps([run(limit=1)], SHAPE, 1e9)
     (three,) = plan.steps([run(limit=3)], SHAPE, 1e9)
     (two,) = plan.steps([run(limit=1, methods=["window", "window(N=8)"], rows=["a", "b"])], SHAPE, 1e9)
-    assert three.flops == 3 * one.flops
+    assert three.flops == 3 * step.flops
     # The largest call of every run is made once more, to measure its memory.
-    assert one.seconds < three.seconds < 3 * one.seconds
-    assert (two.flops, two.seconds) == (2 * one.flops, 2 * one.seconds)
-    assert one.memory == three.memory == two.memory
+    assert step.seconds < three.seconds < 3 * step.seconds
+    assert (two.flops, two.seconds) == (2 * step.flops, 2 * step.seconds)
+    assert step.memory == three.memory == two.memory
 
 
 def test_a_faster_machine_needs_less_time_and_short_texts_more() -> None:

@@ -68,8 +68,8 @@ def test_every_number_stands_in_the_paper(paper: Paper, entry: PaperEntry, texts
     printed = set(NUMBER.findall(texts[paper.name]))
     cells = [cell for cells in entry.published().values() for cell in cells.values()]
     assert [cell for cell in cells if not set(NUMBER.findall(cell)) <= printed] == []
-    said = {figure.replace(",", "") for text in entry.says for figure in NUMBER.findall(text)}
-    assert said <= printed
+    figures = {figure.replace(",", "") for text in entry.says for figure in NUMBER.findall(text)}
+    assert figures <= printed
 
 
 @pytest.mark.parametrize(("paper", "entry"), ENTRIES)
@@ -91,7 +91,7 @@ def test_numbers_of_a_row_or_a_column_stand_beside_each_other(
 
 @pytest.mark.parametrize(("paper", "entry"), ENTRIES)
 def test_a_mean_that_is_not_the_mean_of_its_columns_is_corrected(paper: Paper, entry: PaperEntry) -> None:
-    corrected = {(one.row, one.column): one.corrected for one in entry.corrections}
+    corrected = {(correction.row, correction.column): correction.corrected for correction in entry.corrections}
     for row, cells in entry.published().items() if entry.average else ():
         before = list(cells)[: list(cells).index(str(entry.average))]
         numbers = [value for value in (number(cells[name]) for name in before) if value is not None]
@@ -102,7 +102,7 @@ def test_a_mean_that_is_not_the_mean_of_its_columns_is_corrected(paper: Paper, e
 
 def test_the_corrected_cost_of_table_1_is_that_of_the_formulas() -> None:
     ((_, entry),) = schema.find("generative-adapter/table1")
-    corrected = {one.row: float(one.corrected) for one in entry.corrections}
+    corrected = {correction.row: float(correction.corrected) for correction in entry.corrections}
     model = legacy.MISTRAL_7B
 
     def teraflops(question: float, context: int) -> float:
@@ -120,7 +120,7 @@ def test_the_corrected_cost_of_table_1_is_that_of_the_formulas() -> None:
         },
         abs=6e-4,
     )
-    (full,) = (one for one in entry.corrections if one.row.startswith("Full"))
+    (full,) = (correction for correction in entry.corrections if correction.row.startswith("Full"))
     assert f"{2 * legacy.uncached_macs(QUESTION, CONTEXT) / 1e12:.1f}" in full.reason
     printed = {row: number(cells["inference"]) for row, cells in entry.published().items()}
     assert legacy.printed_macs(QUESTION, CONTEXT) / 1e12 == pytest.approx(
@@ -131,7 +131,7 @@ def test_the_corrected_cost_of_table_1_is_that_of_the_formulas() -> None:
 def test_the_corrected_averages_of_demonstrations_are_those_of_the_rows() -> None:
     ((_, entry),) = schema.find("evalm/table1")
     cells = entry.published()
-    improved = float(next(one.corrected for one in entry.corrections if one.column == "Imprv."))
+    improved = float(next(correction.corrected for correction in entry.corrections if correction.column == "Imprv."))
     names = [column.name for column in entry.columns[:10]]
 
     def mean(row: str) -> float:
@@ -273,7 +273,7 @@ def test_recipes_name_the_papers_form_where_a_name_alone_stands_for_weights() ->
     recommended = {method for method, _ in trained.recommendations()} | {"generative-adapter", "ultragist"}
     for paper in schema.papers().values():
         runs = [run for entry in paper.entry for run in (entry.embedded.runs if entry.embedded else [])]
-        for method in [one for run in runs for one in run.methods]:
+        for method in [name for run in runs for name in run.methods]:
             assert method not in recommended, f"{paper.name}: {method}"
 
 

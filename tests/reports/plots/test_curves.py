@@ -60,7 +60,7 @@ def test_long_curves_are_averaged_and_keep_their_mean(tmp_path: Path) -> None:
     (losses,) = training([curve(tmp_path / "run", lines)], PictureOptions()).panels
     (line,) = losses.series
     assert len(line.x) == MOST
-    assert sum(line.y) / MOST == pytest.approx(sum(one["nats"] for one in lines) / len(lines))
+    assert sum(line.y) / MOST == pytest.approx(sum(line["nats"] for line in lines) / len(lines))
 
 
 def test_several_trainings_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_several_trainings_are_named_by_what_tells_them_apart(tmp_path: Path) ->
     card(tmp_path / "b", "longmem(K=64,M=1)")
     card(tmp_path / "c", "sliding(rank=8)")
     card(tmp_path / "d", "sliding(rank=8)")
-    labels = [one.label for one in training([tmp_path], PictureOptions()).panels[0].series]
+    labels = [series.label for series in training([tmp_path], PictureOptions()).panels[0].series]
     assert labels == ["longmem(K=32)", "longmem(K=64)", "sliding #1", "sliding #2"]
 
 

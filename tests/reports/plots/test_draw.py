@@ -37,20 +37,20 @@ def lines_of(picture: Picture) -> dict[str, tuple[list[float], list[float]]]:
 def test_what_is_drawn_is_what_the_picture_holds() -> None:
     picture = several()
     drawn = lines_of(picture)
-    for one in picture.panels[0].series:
-        assert drawn[one.label] == ([*one.x], [*one.y])
+    for series in picture.panels[0].series:
+        assert drawn[series.label] == ([*series.x], [*series.y])
 
 
 def test_intervals_are_drawn_from_their_lower_to_their_upper_end() -> None:
     axes = draw.figure(several(1)).axes[0]
-    (bar,) = [one for one in axes.collections if isinstance(one, LineCollection)]
+    (bar,) = [collection for collection in axes.collections if isinstance(collection, LineCollection)]
     assert [[float(y) for _, y in segment] for segment in bar.get_segments()] == [[0.0, 1.0]]
 
 
 def test_an_interval_that_does_not_hold_its_value_is_drawn_all_the_same() -> None:
-    one = Series("full", "full", (1.0,), (0.5,), ((0.6, 0.9),))
-    axes = draw.figure(several(series=(one,))).axes[0]
-    (bar,) = [one for one in axes.collections if isinstance(one, LineCollection)]
+    series = Series("full", "full", (1.0,), (0.5,), ((0.6, 0.9),))
+    axes = draw.figure(several(series=(series,))).axes[0]
+    (bar,) = [collection for collection in axes.collections if isinstance(collection, LineCollection)]
     assert [float(y) for _, y in bar.get_segments()[0]] == pytest.approx([0.6, 0.9])
 
 
@@ -66,11 +66,11 @@ def test_side_by_side_keeps_the_heights_and_the_order() -> None:
 @pytest.mark.parametrize("suffix", draw.FORMATS)
 def test_the_same_picture_is_the_same_file_and_holds_its_digest(tmp_path: Path, suffix: str) -> None:
     picture = several(guides=(Guide(FRONT, "steps", (1.0, 2.0), (0.5, 0.5)),))
-    one, two = tmp_path / f"one{suffix}", tmp_path / "deep" / f"two{suffix}"
-    draw.save(picture, one)
-    draw.save(picture, two)
-    assert one.read_bytes() == two.read_bytes()
-    assert picture.digest.encode() in one.read_bytes()
+    flat, deep = tmp_path / f"one{suffix}", tmp_path / "deep" / f"two{suffix}"
+    draw.save(picture, flat)
+    draw.save(picture, deep)
+    assert flat.read_bytes() == deep.read_bytes()
+    assert picture.digest.encode() in flat.read_bytes()
 
 
 def test_fonts_are_embedded_as_they_are_and_can_be_read_on_a_phone(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_grey_series_has_no_name_and_no_interval() -> None:
     named = Series("n", "window", (2.0,), (1.0,))
     made = draw.figure(several(series=(quiet, named), labels="points"))
     assert [text.get_text() for text in made.texts] == ["n"]
-    assert not [one for one in made.axes[0].collections if isinstance(one, LineCollection)]
+    assert not [collection for collection in made.axes[0].collections if isinstance(collection, LineCollection)]
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 20, 40])
@@ -130,13 +130,13 @@ def test_series_side_by_side_stay_with_their_bin(count: int) -> None:
     shifts = [shift(number, count) for number in range(count)]
     assert max(map(abs, shifts)) <= ROOM / 2
     assert shifts == sorted(shifts)
-    assert shifts == pytest.approx([-one for one in reversed(shifts)])
+    assert shifts == pytest.approx([-distance for distance in reversed(shifts)])
 
 
 def test_long_names_are_broken_and_stay_on_the_page() -> None:
     long = "a-method-from-a-package(" + ",".join(f"setting_{n}=value" for n in range(8)) + ")"
-    one, two = (Series(f"{long}{n}", "mine", (1.0,), (1.0,)) for n in range(2))
-    made = draw.figure(several(series=(one, two)))
+    first, second = (Series(f"{long}{n}", "mine", (1.0,), (1.0,)) for n in range(2))
+    made = draw.figure(several(series=(first, second)))
     assert all(len(line) < 70 for text in made.legends[0].get_texts() for line in text.get_text().splitlines())
 
 

@@ -45,18 +45,18 @@ def frame(tmp_path: Path) -> pandas.DataFrame:
 
 def test_without_a_baseline_values_are_those_stored(frame: pandas.DataFrame) -> None:
     rows = measure_rows(frame, None)
-    assert [(one.value, one.interval) for one in observe(rows, {})] == [(3.0, (2.0, 4.0))] * 2
+    assert [(observation.value, observation.interval) for observation in observe(rows, {})] == [(3.0, (2.0, 4.0))] * 2
 
 
 @pytest.mark.parametrize(
     ("name", "gain"), [("nats_per_token", -0.25), ("nats_per_token_at_0k", 0.0), ("nats_per_token_at_1k", -0.5)]
 )
 def test_a_difference_is_paired_whatever_the_books_differ_in(frame: pandas.DataFrame, name: str, gain: float) -> None:
-    (one,) = differences(measure_rows(frame, name))
-    assert one.run.method == "sliding"
-    assert one.value == pytest.approx(gain)
+    (observation,) = differences(measure_rows(frame, name))
+    assert observation.run.method == "sliding"
+    assert observation.value == pytest.approx(gain)
     # The books differ by nats, and the differences not at all.
-    assert one.interval == pytest.approx((gain, gain))
+    assert observation.interval == pytest.approx((gain, gain))
 
 
 def test_an_example_counts_its_parts_by_their_sizes(tmp_path: Path) -> None:
@@ -70,26 +70,26 @@ def test_an_example_counts_its_parts_by_their_sizes(tmp_path: Path) -> None:
 
 def test_only_shared_examples_count(tmp_path: Path) -> None:
     runs = [perplexity(tmp_path, "window", 0.0), perplexity(tmp_path, "sliding", -1.0, {"b": 2.0, "z": 9.0})]
-    (one,) = differences(measure_rows(frame_of(runs), None))
-    assert one.value == pytest.approx(-1.0)
+    (observation,) = differences(measure_rows(frame_of(runs), None))
+    assert observation.value == pytest.approx(-1.0)
     apart = [perplexity(tmp_path, "window", 0.0), perplexity(tmp_path, "full", 0.0, {"y": 1.0})]
     assert differences(measure_rows(frame_of(apart), None)) == []
 
 
 def test_questions_are_grouped_by_reach(tmp_path: Path) -> None:
-    def asked(right: dict[str, float]) -> list[dict[str, Any]]:
-        questions = [{"id": reach, "reach": reach, "accuracy": one} for reach, one in right.items()]
+    def lines_of(right: dict[str, float]) -> list[dict[str, Any]]:
+        questions = [{"id": reach, "reach": reach, "accuracy": accuracy} for reach, accuracy in right.items()]
         return [line(name, 0.5, record={"id": name, "work": name, "questions": questions}) for name in "xy"]
 
     metrics = {"accuracy": metric(0.5), "accuracy_512": metric(0.5), "accuracy_1k": metric(0.5)}
     measure = {"name": "accuracy", "higher_is_better": True, "bounded": True}
     runs = [
-        keep(tmp_path, result(method, metrics=metrics, measure=measure), asked(right))
+        keep(tmp_path, result(method, metrics=metrics, measure=measure), lines_of(right))
         for method, right in {"window": {"512": 1.0, "1k": 0.0}, "full": {"512": 1.0, "1k": 1.0}}.items()
     ]
     frame = frame_of(runs)
-    assert [one.value for one in differences(measure_rows(frame, "accuracy_1k"))] == [1.0]
-    assert [one.value for one in differences(measure_rows(frame, "accuracy_512"))] == [0.0]
+    assert [observation.value for observation in differences(measure_rows(frame, "accuracy_1k"))] == [1.0]
+    assert [observation.value for observation in differences(measure_rows(frame, "accuracy_512"))] == [0.0]
 
 
 def test_a_baseline_is_one_method(frame: pandas.DataFrame, tmp_path: Path) -> None:

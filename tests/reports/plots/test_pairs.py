@@ -77,11 +77,13 @@ def test_gains_are_positive_where_the_own_context_helps(tmp_path: Path) -> None:
         for context, shift in (("own", 0.0), ("none", 0.5), ("wrong", 0.25))
     ]
     (panel,) = draw(controls, runs).panels
-    gains = {one.label: one.x for one in panel.series}
+    gains = {series.label: series.x for series in panel.series}
     assert gains == {f"own {MINUS} none": pytest.approx((0.5, 0.5)), f"own {MINUS} wrong": pytest.approx((0.25, 0.25))}
     assert {text for _, text in panel.y.ticks} == {"window", "full"}
     assert all(
-        low <= value <= high for one in panel.series for value, (low, high) in zip(one.x, one.intervals, strict=True)
+        low <= value <= high
+        for series in panel.series
+        for value, (low, high) in zip(series.x, series.intervals, strict=True)
     )  # type: ignore[misc]
 
 
@@ -90,7 +92,7 @@ def test_one_control_is_enough_and_none_is_refused(tmp_path: Path) -> None:
         nats(tmp_path, "full", {"a": value}, context=context) for value, context in ((2.0, "own"), (2.5, "wrong"))
     )
     drawn = draw(controls, [own, wrong])
-    assert [one.label for one in drawn.panels[0].series] == [f"own {MINUS} wrong"]
+    assert [series.label for series in drawn.panels[0].series] == [f"own {MINUS} wrong"]
     assert drawn.caption.startswith("Gain in nats per token of the own context beyond another example's context, n = ")
     assert "Right of zero: the own context helps" in drawn.caption
     with pytest.raises(UserError, match="--context own,none,wrong"):

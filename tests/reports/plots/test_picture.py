@@ -31,26 +31,26 @@ from contextlab.reports.plots.picture import (
 points = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12)
 
 
-def beats(one: tuple[float, float], other: tuple[float, float], higher: bool) -> bool:
+def beats(point: tuple[float, float], other: tuple[float, float], higher: bool) -> bool:
     """Whether one costs no more and is no worse, and is better in one of both."""
     sign = 1 if higher else -1
-    no_worse = one[0] <= other[0] and sign * one[1] >= sign * other[1]
-    return no_worse and one != other
+    no_worse = point[0] <= other[0] and sign * point[1] >= sign * other[1]
+    return no_worse and point != other
 
 
 @given(points, st.booleans())
 def test_the_front_is_what_no_other_point_beats(where: list[tuple[float, float]], higher: bool) -> None:
     best = {where[number] for number in front(where, higher)}
-    assert best == {one for one in where if not any(beats(other, one, higher) for other in where)}
+    assert best == {point for point in where if not any(beats(other, point, higher) for other in where)}
 
 
 @given(points, st.booleans())
 def test_along_the_front_both_rise(where: list[tuple[float, float]], higher: bool) -> None:
     along = [where[number] for number in front(where, higher)]
     sign = 1 if higher else -1
-    for one, other in itertools.pairwise(along):
-        assert one[0] < other[0]
-        assert sign * one[1] < sign * other[1]
+    for point, other in itertools.pairwise(along):
+        assert point[0] < other[0]
+        assert sign * point[1] < sign * other[1]
 
 
 def picture(y: float = 0.1) -> Picture:

@@ -21,7 +21,7 @@ def overlap(middles: list[float], heights: list[float]) -> bool:
 
 @given(columns)
 def test_a_column_keeps_its_order_and_nothing_overlaps(labels: list[tuple[float, float]]) -> None:
-    wanted, heights = [list(one) for one in zip(*labels, strict=True)]
+    wanted, heights = [list(column) for column in zip(*labels, strict=True)]
     middles = spread(wanted, heights)
     assert not overlap(middles, heights)
     order = sorted(range(len(wanted)), key=lambda n: (wanted[n], n))
@@ -30,14 +30,14 @@ def test_a_column_keeps_its_order_and_nothing_overlaps(labels: list[tuple[float,
 
 @given(columns)
 def test_labels_that_do_not_overlap_stay_where_they_are(labels: list[tuple[float, float]]) -> None:
-    wanted, heights = [list(one) for one in zip(*labels, strict=True)]
+    wanted, heights = [list(column) for column in zip(*labels, strict=True)]
     if not overlap(wanted, heights):
         assert spread(wanted, heights) == pytest.approx(wanted)
 
 
 @given(columns)
 def test_labels_that_fit_are_moved_into_the_range(labels: list[tuple[float, float]]) -> None:
-    wanted, heights = [list(one) for one in zip(*labels, strict=True)]
+    wanted, heights = [list(column) for column in zip(*labels, strict=True)]
     middles = within(spread(wanted, heights), heights, 0.0, 4.5)
     assert not overlap(middles, heights)
     assert min(m - h / 2 for m, h in zip(middles, heights, strict=True)) >= -1e-9

@@ -39,7 +39,7 @@ def draw(runs: list[Result], **options: object) -> Picture:
 def test_shares_of_the_first_score_are_lines_over_lengths(runs: list[Result]) -> None:
     drawn = draw(runs)
     (panel,) = drawn.panels
-    assert {one.label: (one.x, one.y) for one in panel.series} == {
+    assert {series.label: (series.x, series.y) for series in panel.series} == {
         "full": ((0.0, 1.0, 2.0), (1.0, pytest.approx(0.75), 1.0)),
         "window": ((0.0, 1.0), (1.0, 1.0)),
     }

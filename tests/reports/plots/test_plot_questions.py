@@ -26,7 +26,7 @@ def draw(runs: Sequence[Result], x: str = "flops", contexts: int = 1) -> Picture
 positive = st.floats(0.01, 100)
 
 
-def asked(method: str, context: float, query: float, questions: int = 1) -> Result:
+def run_of(method: str, context: float, query: float, questions: int = 1) -> Result:
     def cost(teraflops: float) -> dict[str, Any]:
         return {"flops": round(teraflops * 1e12), "peak_bytes": 1, "seconds": teraflops, "tokens": 10}
 
@@ -35,7 +35,7 @@ def asked(method: str, context: float, query: float, questions: int = 1) -> Resu
 
 
 def test_the_context_is_shared_by_all_its_questions() -> None:
-    (panel,) = draw([asked("full", 8.0, 4.0, questions=4)], "flops").panels
+    (panel,) = draw([run_of("full", 8.0, 4.0, questions=4)], "flops").panels
     (line,) = panel.series
     assert line.x[:3] == (1.0, 2.0, 4.0)
     assert line.y[:3] == pytest.approx((9.0, 5.0, 3.0))
@@ -50,11 +50,11 @@ def test_between_two_crossings_one_method_is_the_cheapest(pairs: list[tuple[floa
         if at <= number:
             assert costs[before].each(at) == pytest.approx(costs[after].each(at), rel=1e-6)
             cheapest = after
-    assert costs[cheapest].each(number) <= min(one.each(number) for one in costs.values()) * (1 + 1e-6)
+    assert costs[cheapest].each(number) <= min(line.each(number) for line in costs.values()) * (1 + 1e-6)
 
 
 def test_a_break_even_point_is_marked_and_said() -> None:
-    picture = draw([asked("window", 1.0, 3.0), asked("full", 22.0, 1.0)], "flops")
+    picture = draw([run_of("window", 1.0, 3.0), run_of("full", 22.0, 1.0)], "flops")
     (guide,) = picture.panels[0].guides
     assert guide.x == pytest.approx((10.5,))
     assert "For more than 10 questions full is cheaper than window." in picture.caption
@@ -62,7 +62,7 @@ def test_a_break_even_point_is_marked_and_said() -> None:
 
 def test_training_is_counted_once_for_all_contexts() -> None:
     training = {"flops": 100 * 10**12, "peak_bytes": None, "seconds": 50.0, "tokens": 5}
-    trained = changed(asked("evalm", 8.0, 4.0), cost={"train": training})
+    trained = changed(run_of("evalm", 8.0, 4.0), cost={"train": training})
     alone, shared = (draw([trained], contexts=count) for count in (1, 10))
     assert alone.panels[0].series[0].y[0] == pytest.approx(112.0)
     assert shared.panels[0].series[0].y[0] == pytest.approx(22.0)
@@ -73,8 +73,8 @@ def test_training_is_counted_once_for_all_contexts() -> None:
 
 def test_a_method_that_pays_off_late_is_drawn_until_then() -> None:
     training = {"flops": 10**18, "peak_bytes": None, "seconds": 1.0, "tokens": 5}
-    trained = changed(asked("evalm", 8.0, 1.0), cost={"train": training})
-    picture = draw([trained, asked("full", 8.0, 2.0)])
+    trained = changed(run_of("evalm", 8.0, 1.0), cost={"train": training})
+    picture = draw([trained, run_of("full", 8.0, 2.0)])
     assert "For more than 1,000,000 questions evalm (trained 5) is cheaper than full" in picture.caption.replace(
         "evalm, trained", "evalm (trained 5)"
     )
@@ -82,7 +82,7 @@ def test_a_method_that_pays_off_late_is_drawn_until_then() -> None:
 
 
 def test_seconds_are_drawn_as_flops_are() -> None:
-    run = asked("full", 8.0, 4.0)
+    run = run_of("full", 8.0, 4.0)
     assert draw([run], "seconds").panels[0].series[0].y[0] == pytest.approx(12.0)
     assert "seconds per question" in draw([run], "seconds").panels[0].y.label
 

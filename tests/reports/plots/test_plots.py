@@ -19,8 +19,8 @@ def test_runs_of_different_code_are_drawn_only_where_the_caption_may_name_them(t
     with pytest.raises(UserError, match=r"2 states of the code .*--mixed"):
         picture("pareto", [tmp_path])
     options = PictureOptions(baseline="none")
-    said = "Runs come from 2 states of the code: aaaaaaa (window, sliding), bbbbbbb (full)."
-    assert picture("pareto", [tmp_path], options, mixed=True).caption.endswith(said)
+    note = "Runs come from 2 states of the code: aaaaaaa (window, sliding), bbbbbbb (full)."
+    assert picture("pareto", [tmp_path], options, mixed=True).caption.endswith(note)
     assert "code" not in picture("pareto", [tmp_path], options, where=["commit=aaaaaaa*"]).caption
 
 

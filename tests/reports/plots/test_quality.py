@@ -25,8 +25,8 @@ def draw(kind: Draw, runs: Sequence[Result], baseline: str | None = NONE, **opti
 
 
 def panel(kind: Draw, runs: Sequence[Result], baseline: str | None = NONE, **options: Any) -> Panel:
-    (one,) = draw(kind, runs, baseline, **options).panels
-    return one
+    (drawn_panel,) = draw(kind, runs, baseline, **options).panels
+    return drawn_panel
 
 
 def costing(method: str, nats: float, context: int | None, query: int, state: int = 2**20) -> Result:
@@ -57,9 +57,9 @@ RUNS = [
 )
 def test_costs_of_all_phases_but_training_are_summed(x: CostAxis, costs: list[float]) -> None:
     drawn = panel(pareto, RUNS, x=x)
-    assert [one.x for one in drawn.series] == [(cost,) for cost in costs]
-    assert [one.y for one in drawn.series] == [(3.2,), (3.0,), (3.3,)]
-    assert [one.intervals for one in drawn.series] == [((y - 0.5, y + 0.5),) for y in (3.2, 3.0, 3.3)]
+    assert [series.x for series in drawn.series] == [(cost,) for cost in costs]
+    assert [series.y for series in drawn.series] == [(3.2,), (3.0,), (3.3,)]
+    assert [series.intervals for series in drawn.series] == [((y - 0.5, y + 0.5),) for y in (3.2, 3.0, 3.3)]
 
 
 def test_the_front_is_a_stair_through_those_that_none_beats() -> None:
@@ -76,7 +76,7 @@ def test_without_a_known_direction_there_is_no_front() -> None:
 def test_a_run_whose_cost_was_not_counted_is_no_point() -> None:
     cost = {"flops": None, "peak_bytes": 1, "seconds": 1.5, "tokens": 10}
     uncounted = result("sinks", cost={"query": cost})
-    assert [one.label for one in panel(pareto, [*RUNS, uncounted]).series] == [
+    assert [series.label for series in panel(pareto, [*RUNS, uncounted]).series] == [
         "window",
         "full",
         "hso",
@@ -114,7 +114,7 @@ def sized(method: str, split: str, tokens: int, value: float) -> Result:
 def test_lengths_of_one_benchmark_are_a_line_for_every_method() -> None:
     runs = [sized("full", "4k", 4000, 0.9), sized("full", "1k", 1000, 0.8), sized("window", "1k", 1000, 0.6)]
     drawn = panel(length, runs)
-    assert {one.label: (one.x, one.y) for one in drawn.series} == {
+    assert {series.label: (series.x, series.y) for series in drawn.series} == {
         "full": ((1000.0, 4000.0), (0.8, 0.9)),
         "window": ((1000.0,), (0.6,)),
     }
@@ -154,10 +154,10 @@ def test_reaches_are_bins_in_their_order() -> None:
 def test_differences_to_the_window_are_drawn_where_nothing_is_asked_for(tmp_path: Path) -> None:
     runs = [stored(tmp_path, method, {"a": value, "b": value}) for method, value in (("full", 1.0), ("window", 0.25))]
     drawn = draw(pareto, runs, baseline=None)
-    (one,) = drawn.panels
-    assert {series.label: series.y for series in one.series} == {"full": (0.75,), "window": (0.0,)}
-    assert "level" in [guide.kind for guide in one.guides]
-    assert one.y.label == "accuracy \N{MINUS SIGN} window (higher is better)"
+    (drawn_panel,) = drawn.panels
+    assert {series.label: series.y for series in drawn_panel.series} == {"full": (0.75,), "window": (0.0,)}
+    assert "level" in [guide.kind for guide in drawn_panel.guides]
+    assert drawn_panel.y.label == "accuracy \N{MINUS SIGN} window (higher is better)"
     assert drawn.caption.startswith("Accuracy \N{MINUS SIGN} window against TFLOPs per example, n = ")
     assert "paired differences over 2 examples" in drawn.caption
     values = panel(pareto, runs, baseline=NONE)
@@ -169,7 +169,7 @@ def test_differences_to_the_window_are_drawn_where_nothing_is_asked_for(tmp_path
 def test_a_line_of_the_baseline_is_the_zero_alone(tmp_path: Path) -> None:
     sizes = [{"cost": sized("full", "1k", 1000, 0.5).as_json()["cost"]}]
     runs = [stored(tmp_path, m, {"a": v}, **sizes[0]) for m, v in (("window", 0.0), ("full", 1.0))]
-    assert [one.label for one in panel(length, runs, baseline=None).series] == ["full"]
+    assert [series.label for series in panel(length, runs, baseline=None).series] == ["full"]
 
 
 def test_runs_on_other_examples_are_no_points_and_are_said(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_runs_on_other_examples_are_no_points_and_are_said(tmp_path: Path) -> No
     runs = [stored(tmp_path, method, books) for method in ("window", "full", "sliding")]
     runs += [stored(tmp_path, method, {"a": 0.9}) for method in ("hso", "evalm")]
     drawn = draw(pareto, runs, baseline=None)
-    assert {one.label for one in drawn.panels[0].series} == {"window", "full", "sliding"}
+    assert {series.label for series in drawn.panels[0].series} == {"window", "full", "sliding"}
     assert "n = 3 examples" in drawn.caption
     assert "left out: 2 of 5 runs on other examples (n = 1)" in drawn.caption
 
@@ -185,13 +185,13 @@ def test_runs_on_other_examples_are_no_points_and_are_said(tmp_path: Path) -> No
 def test_at_most_eight_series_have_a_name_and_the_others_are_counted() -> None:
     runs = [costing(f"m{n}", 3.0 + n / 100, None, (20 - n) * 10**11) for n in range(12)]
     drawn = draw(pareto, runs)
-    quiet = [one.label for one in drawn.panels[0].series if one.quiet]
+    quiet = [series.label for series in drawn.panels[0].series if series.quiet]
     assert len(quiet) == 4
     assert "grey: 4 further methods" in drawn.caption
     assert all(label in drawn.notes for label in quiet)
-    assert all(not one.intervals for one in drawn.panels[0].series if one.quiet)
-    asked = panel(pareto, runs, label=("m11", "m10"))
-    assert [one.label for one in asked.series if not one.quiet] == ["m10", "m11"]
+    assert all(not series.intervals for series in drawn.panels[0].series if series.quiet)
+    labelled = panel(pareto, runs, label=("m11", "m10"))
+    assert [series.label for series in labelled.series if not series.quiet] == ["m10", "m11"]
 
 
 def test_a_run_without_the_metric_is_said() -> None:
@@ -208,4 +208,4 @@ def test_a_caption_is_two_sentences_and_a_legend(tmp_path: Path) -> None:
 
 
 def test_sizes_are_read_as_they_are_written() -> None:
-    assert [thousands(one) for one in ("512", "1k", "64k")] == [512, 1024, 65536]
+    assert [thousands(text) for text in ("512", "1k", "64k")] == [512, 1024, 65536]

@@ -32,7 +32,7 @@ def test_a_method_without_settings_has_its_colour_and_marker_whatever_else_is_dr
 def test_a_form_has_the_same_look_in_every_picture_without_other_forms(
     form: tuple[str, str], others: list[tuple[str, str]]
 ) -> None:
-    beside = [one for one in others if one[0] in LOOKS and one[0] != form[0]]
+    beside = [other for other in others if other[0] in LOOKS and other[0] != form[0]]
     if form[0] in LOOKS:
         assert looks([*beside, form])[-1] == looks([form])[0]
 
@@ -55,7 +55,7 @@ def test_forms_of_a_method_have_one_colour(series: list[tuple[str, str]]) -> Non
     colours: dict[str, set[str]] = {}
     for (name, _), look in zip(series, looks(series), strict=True):
         colours.setdefault(name, set()).add(look.colour)
-    assert all(len(one) == 1 for one in colours.values())
+    assert all(len(shades) == 1 for shades in colours.values())
 
 
 @pytest.mark.parametrize("kind", ["protan", "deutan", "tritan"])
@@ -72,10 +72,10 @@ def test_the_methods_that_are_compared_most_are_told_apart_by_the_colour_blind(k
         return [sum(a * b for a, b in zip(row, rgb, strict=True)) for row in matrices[kind]]
 
     common = ["full", "sliding", "retrieval", "longmem", "window"]
-    for number, one in enumerate(common):
+    for number, pair in enumerate(common):
         for other in common[:number]:
-            a, b = seen(LOOKS[one][0]), seen(LOOKS[other][0])
-            assert sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5 > 0.05, (one, other)
+            a, b = seen(LOOKS[pair][0]), seen(LOOKS[other][0])
+            assert sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5 > 0.05, (pair, other)
 
 
 texts = st.text("ab ,(/=)-", max_size=60)

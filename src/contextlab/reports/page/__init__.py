@@ -73,8 +73,8 @@ def page(
     about["cards"] = cards(_unique(first["name"]), _unique(first["benchmark"]))
     mixed = [mixture.sentence for mixture in mixtures(selection.results, DIMENSIONS, names)]
     mixed += of_weights(selection.results, names)
-    said = ". ".join(filter(None, [selection.left_out.sentence, *mixed]))
-    about |= {"version": __version__, "left_out": harmless.line(said)}
+    sentence = ". ".join(filter(None, [selection.left_out.sentence, *mixed]))
+    about |= {"version": __version__, "left_out": harmless.line(sentence)}
     return _assembled(title, about, blocks)
 
 

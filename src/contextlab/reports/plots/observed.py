@@ -127,9 +127,9 @@ def example_values(row: Any) -> dict[str, float]:
 
 def higher_is_better(frame: pandas.DataFrame, metric: str) -> bool | None:
     """The direction of a metric: as its task says, or by its name; None where it is unknown."""
-    said = set(frame.loc[frame["metric"] == metric, "direction"]) - {""}
-    if len(said) == 1:
-        return said == {"higher"}
+    directions = set(frame.loc[frame["metric"] == metric, "direction"]) - {""}
+    if len(directions) == 1:
+        return directions == {"higher"}
     return True if metric.startswith(HIGHER) else False if metric.startswith(LOWER) else None
 
 
