@@ -237,8 +237,8 @@ def _measure(
         run: the stored run.
         seed: seed of the run.
         peaks: peaks of an earlier command.
-        owed: lines of a command that ended before measuring; the largest of all lines is run again if it is one of
-            them.
+        unmeasured_lines: lines of a command that ended before measuring; the largest of all lines is run again if it
+            is one of them.
     """
     index = {example.id: number for number, example in enumerate(case.dataset.examples)}
     again = {line.id for line in unmeasured_lines} & index.keys()
