@@ -74,13 +74,13 @@ def requests(case: TaskCase, backbone: Backbone) -> Iterator[Request]:
                     yield "generate_until", (whole, WRITTEN)
 
 
-def seconds_of_lm_eval(model: Any, examples: Sequence[Request]) -> float:
+def seconds_of_lm_eval(model: Any, calls: Sequence[Request]) -> float:
     """Seconds of all requests of a task, which are of one kind."""
     from lm_eval.api.instance import Instance
 
     kind: Any
-    (kind,) = {kind for kind, _ in examples}
-    instances = [Instance(kind, {}, arguments, number) for number, (_, arguments) in enumerate(examples)]
+    (kind,) = {kind for kind, _ in calls}
+    instances = [Instance(kind, {}, arguments, number) for number, (_, arguments) in enumerate(calls)]
     started = time.process_time()
     getattr(model, kind)(instances, disable_tqdm=True)
     return time.process_time() - started
@@ -128,11 +128,11 @@ def measured(
     case: TaskCase, task: str, options: argparse.Namespace, backbone: Backbone, model: Any
 ) -> list[dict[str, Any]]:
     """One task: every method alone and in batches, and lm-eval's model, one after the other in every repeat."""
-    examples = list(requests(case, backbone))
+    calls = list(requests(case, backbone))
     taken: dict[str, list[tuple[float, float, float]]] = {}
     numbers: dict[str, Any] = {}
     for _ in range(options.repeats):
-        theirs = seconds_of_lm_eval(model, examples)
+        theirs = seconds_of_lm_eval(model, calls)
         with tempfile.TemporaryDirectory() as folder, patch.object(ledger, "time", CLOCK):
             runs = [_runs(task, options, Path(folder), batch) for batch in (1, options.batch)]
             for alone, batched in zip(*runs, strict=True):
@@ -144,7 +144,7 @@ def measured(
             "task": case.label,
             "method": name,
             "examples": count,
-            "lm_eval_requests": len(examples),
+            "lm_eval_requests": len(calls),
             "seconds_alone": spread([alone / count for alone, _, _ in rows]),
             "seconds_batched": spread([batched / count for _, batched, _ in rows]),
             "seconds_lm_eval": spread([theirs / count for _, _, theirs in rows]),

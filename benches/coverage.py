@@ -143,9 +143,9 @@ def paired_nats(skewed: bool) -> Case:
         nats = 3 + sample.normal(names)
         shift, noise = 0.1, sample.normal(names)
         gain = shift * np.exp(0.5 * noise) if skewed else shift * (1 + noise)
-        lower, upper = (_examples(values, lengths, names) for values in (nats - gain, nats))
+        better, worse = (_examples(values, lengths, names) for values in (nats - gain, nats))
         truth = -shift * (math.exp(0.125) if skewed else 1)
-        return metrics.paired(Measure("nats_per_token", False), lower, upper), truth
+        return metrics.paired(Measure("nats_per_token", False), better, worse), truth
 
     return case
 
@@ -157,8 +157,8 @@ def paired_accuracy(first: float, second: float, alike: float) -> Case:
         names = sample.names()
         lots = sample.copied(names, lambda n: sample.generator.random((n, 2)))
         copies = sample.copied(names, sample.generator.random) < alike
-        first_wins, second_wins = lots[:, 0] < first, np.where(copies, lots[:, 0], lots[:, 1]) < second
-        runs = (_examples(values, np.ones(len(names)), names) for values in (first_wins, second_wins))
+        first_right, second_right = lots[:, 0] < first, np.where(copies, lots[:, 0], lots[:, 1]) < second
+        runs = (_examples(values, np.ones(len(names)), names) for values in (first_right, second_right))
         return metrics.paired(Measure("accuracy", True, True), *runs), first - second
 
     return case

@@ -138,8 +138,14 @@ def repeated_classes(known: dict[str, Path]) -> dict[str, list[str]]:
 
 def variables(name: str, known: dict[str, Path]) -> int:
     """How often the package names a variable or argument so."""
-    nodes = (node for path in known.values() for node in ast.walk(ast.parse(path.read_text())))
-    return sum(name == (getattr(node, "id", None) or getattr(node, "arg", None)) for node in nodes)
+    return sum(name == word for path in known.values() for word in identifiers(path))
+
+
+def identifiers(path: Path) -> Iterator[str]:
+    """The names of variables and arguments of a module, as often as they stand there."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if word := getattr(node, "id", None) or getattr(node, "arg", None):
+            yield word
 
 
 def drawn() -> dict[str, object]:

@@ -34,7 +34,7 @@ def copies(stored: Path, examples: int) -> Iterator[ExampleLine]:
     kept = lines(stored)
     for number in range(examples):
         line = kept[number % len(kept)]
-        nats = [number + random.gauss(0, 0.3) for number in _numbers(line.record["nats"])]
+        nats = [value + random.gauss(0, 0.3) for value in _numbers(line.record["nats"])]
         record = line.record | {"nats": nats, "prediction": nats.index(min(nats))}
         yield line.model_copy(update={"id": f"{line.id}/{number}", "index": number, "record": record})
 

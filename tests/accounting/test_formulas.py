@@ -68,9 +68,9 @@ def test_a_backbone_without_a_formula_has_no_sizes() -> None:
     other = SimpleNamespace(model=backbone.model, config=SimpleNamespace(model_type="mixtral"))
     narrow = SimpleNamespace(model_type="opt", word_embed_proj_dim=8)
     projected = SimpleNamespace(model=backbone.model, config=narrow)
-    for formula in (quantised, other, projected):
-        formula.width, formula.own_window = backbone.width, None
-        assert type(backbone).family.fget(formula) is None
+    for unknown in (quantised, other, projected):
+        unknown.width, unknown.own_window = backbone.width, None
+        assert type(backbone).family.fget(unknown) is None
     uneven = load("tiny-mistral")
     assert uneven.family == "llama"
     uneven.config.layer_types = ["sliding_attention", "full_attention"] * 2

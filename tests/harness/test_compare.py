@@ -91,14 +91,14 @@ def test_what_is_shown_is_escaped_and_not_cut_off() -> None:
     assert "closed-book" in text
 
 
-@pytest.mark.parametrize("options", ["Where?", ["Where?", "When?"], QUESTIONS])
-def test_only_what_was_asked_for_is_shown(options: Any) -> None:
-    seen = compare("closed-book", TEXT, options, **TINY)
+@pytest.mark.parametrize("questions", ["Where?", ["Where?", "When?"], QUESTIONS])
+def test_only_what_was_asked_for_is_shown(questions: Any) -> None:
+    seen = compare("closed-book", TEXT, questions, **TINY)
     for shown in (seen._repr_html_(), repr(seen)):
-        assert (LOGPROB in shown) == (options is QUESTIONS)
+        assert (LOGPROB in shown) == (questions is QUESTIONS)
         assert "Where" in shown
         assert "state MiB" in shown
-    assert ("the key" in repr(seen)) == (options is QUESTIONS)
+    assert ("the key" in repr(seen)) == (questions is QUESTIONS)
 
 
 def test_an_empty_context_costs_no_reading() -> None:

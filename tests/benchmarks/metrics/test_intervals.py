@@ -189,15 +189,15 @@ def test_fiellers_bounds_are_where_the_t_test_begins_to_reject(rows: list[tuple[
 
 
 def test_there_is_nothing_without_two_clusters_or_something_to_divide_by() -> None:
-    interval = jackknife([Part(3.0, 2.0, "a"), Part(1.0, 2.0, "a")])
-    assert interval.value == 1.0
+    estimate = jackknife([Part(3.0, 2.0, "a"), Part(1.0, 2.0, "a")])
+    assert estimate.value == 1.0
     assert (
-        intervals.mean_interval(interval)
-        is intervals.proportion_interval(interval)
-        is intervals.change_interval(interval, 1, 1)
+        intervals.mean_interval(estimate)
+        is intervals.proportion_interval(estimate)
+        is intervals.change_interval(estimate, 1, 1)
         is None
     )
-    assert intervals.ratio_interval(interval, interval) is None
+    assert intervals.ratio_interval(estimate, estimate) is None
     for rows in ([], [Part(1.0, 0.0, "a")], [Part(1.0, 1.0, "a"), Part(1.0, 0.0, "b", "x")]):
         with pytest.raises(ValueError, match="denominators"):
             jackknife(rows)
