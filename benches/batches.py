@@ -129,14 +129,14 @@ def measured(
 ) -> list[dict[str, Any]]:
     """One task: every method alone and in batches, and lm-eval's model, one after the other in every repeat."""
     calls = list(requests(case, backbone))
-    taken: dict[str, list[tuple[float, float, float]]] = {}
+    timings: dict[str, list[tuple[float, float, float]]] = {}
     numbers: dict[str, Any] = {}
     for _ in range(options.repeats):
         theirs = seconds_of_lm_eval(model, calls)
         with tempfile.TemporaryDirectory() as folder, patch.object(ledger, "time", CLOCK):
             runs = [_runs(task, options, Path(folder), batch) for batch in (1, options.batch)]
             for alone, batched in zip(*runs, strict=True):
-                taken.setdefault(alone.method, []).append((seconds(alone), seconds(batched), theirs))
+                timings.setdefault(alone.method, []).append((seconds(alone), seconds(batched), theirs))
                 numbers[alone.method] = compared(alone, batched)
     count = len(case.selected)
     return [
@@ -152,7 +152,7 @@ def measured(
             "lm_eval_to_batched": statistics.median(theirs / batched for _, batched, theirs in rows),
             **numbers[name],
         }
-        for name, rows in taken.items()
+        for name, rows in timings.items()
     ]
 
 

@@ -50,11 +50,11 @@ def difference(mine: Draws, other: Draws | None) -> dict[str, Any]:
     if not both:
         return {}
     mean = statistics.mean(both)
-    made: dict[str, Any] = {"value": round(mean, DIGITS), "draws": len(both)}
+    content: dict[str, Any] = {"value": round(mean, DIGITS), "draws": len(both)}
     if len(both) >= LEAST:
         half = special.stdtrit(len(both) - 1, 0.975) * statistics.stdev(both) / len(both) ** 0.5
-        made["interval"] = [round(mean - half, DIGITS), round(mean + half, DIGITS)]
-    return made
+        content["interval"] = [round(mean - half, DIGITS), round(mean + half, DIGITS)]
+    return content
 
 
 def main() -> None:

@@ -142,9 +142,11 @@ def variables(name: str, known: dict[str, Path]) -> int:
 
 
 def identifiers(path: Path) -> Iterator[str]:
-    """The names of variables and arguments of a module, as often as they stand there."""
+    """The names of variables, arguments and functions of a module, as often as they stand there."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if word := getattr(node, "id", None) or getattr(node, "arg", None):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name
+        elif word := getattr(node, "id", None) or getattr(node, "arg", None):
             yield word
 
 

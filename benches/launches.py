@@ -25,7 +25,7 @@ from contextlab.backbone import Backbone
 from contextlab.backbone.toys import byte_tokenizer
 from contextlab.method import AnyMethod
 from contextlab.naming import NamedMethod
-from contextlab.planning.made import built_in, named_on
+from contextlab.planning.shaped import built_in, named_on
 from contextlab.tensors import dtype_named
 from contextlab.testing.simulated_gpu import DeviceCounts, SimulatedGPU
 

@@ -68,12 +68,12 @@ def states_of(backbone: Backbone, targets: list[Target], tokens_BT: Tensor) -> l
     state, _ = full.read(full.start(rows), tokens_BT, logprobs=False)
     with observed(targets, lambda _, _x, hidden_BTC: again.append(hidden_BTC)):
         full.forward(state, tokens_BT, full.local.layout(state, tokens_BT.shape[1]))
-    made = list[tuple[Tensor, ...]]()
+    tensors = list[tuple[Tensor, ...]]()
     for h_BTC, (x_BTI, cold_BTC), wanted_BTC in zip(entered, first, again, strict=True):
         size_BT1 = sizes(wanted_BTC.flatten(0, 1), cold_BTC.flatten(0, 1)).view(*h_BTC.shape[:2], 1)
         h_BTC = torch.nn.functional.rms_norm(h_BTC, h_BTC.shape[-1:])
-        made.append((h_BTC[:, 1:], (x_BTI / size_BT1)[:, 1:], ((wanted_BTC - cold_BTC) / size_BT1)[:, 1:]))
-    return made
+        tensors.append((h_BTC[:, 1:], (x_BTI / size_BT1)[:, 1:], ((wanted_BTC - cold_BTC) / size_BT1)[:, 1:]))
+    return tensors
 
 
 def whitening(x_BTF: Tensor, width: int) -> Tensor:

@@ -33,9 +33,9 @@ from contextlab.method import Lengths
 from contextlab.planning.arithmetic import Arithmetic
 from contextlab.planning.dry_run import AHEAD, weights
 from contextlab.planning.gpus import gpu
-from contextlab.planning.made import Made, built_in, named_on
 from contextlab.planning.plan import Planner
 from contextlab.planning.profile import Profile
+from contextlab.planning.shaped import ShapedMethod, built_in, named_on
 from contextlab.planning.shapes import backbone_of
 from contextlab.planning.table import HEAD, cells, title
 
@@ -70,13 +70,13 @@ def one_pass() -> Iterator[None]:
         yield
 
 
-def measured(made: Made, length: int) -> tuple[int, int]:
+def measured(shaped: ShapedMethod, length: int) -> tuple[int, int]:
     """Bytes of the peak and of the state of a real reading."""
     tokens_BT = torch.zeros(1, length - AHEAD, dtype=torch.int64)
     with torch.inference_mode():
-        state = made.method.start(ahead=Lengths(length))
-        with WholeOperations(resident_bytes=storage_bytes(weights(made.method))) as memory:
-            after, _ = made.method.read(state, tokens_BT, logprobs=False)
+        state = shaped.method.start(ahead=Lengths(length))
+        with WholeOperations(resident_bytes=storage_bytes(weights(shaped.method))) as memory:
+            after, _ = shaped.method.read(state, tokens_BT, logprobs=False)
     return memory.peak_bytes, after.nbytes
 
 
@@ -85,13 +85,13 @@ def record(name: str, backbone: str, length: int) -> dict[str, Any]:
     shapes, real = backbone_of(backbone, "float32"), backbones.load(backbone, device="cpu", dtype="float32")
     (named,) = named_on(name, shapes)
     with one_pass():
-        peak, state = measured(Made.of(named, real), length)
-    made = Made.of(named, shapes)
-    formula = made.method.formula(Lengths(length))
+        peak, state = measured(ShapedMethod.of(named, real), length)
+    shaped = ShapedMethod.of(named, shapes)
+    formula = shaped.method.formula(Lengths(length))
     assert formula is not None
     text = Arithmetic(formula, length, rows=1)
     assert text.state is not None
-    planned = storage_bytes(weights(made.method)) + Profile.of(made.plain, rows=1).read_peak(text.state)
+    planned = storage_bytes(weights(shaped.method)) + Profile.of(shaped.plain, rows=1).read_peak(text.state)
     return {
         "method": named.label,
         "peak_bytes": {"measured": peak, "planned": planned},

@@ -18,10 +18,10 @@ WIDTH = 16
 def tokenizer() -> Any:
     """Words in lower case, by their numbers in `WORDS`."""
     vocabulary = {word: number for number, word in enumerate(WORDS)}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token=WORDS[0]))
-    made.normalizer = normalizers.Lowercase()
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token=WORDS[0])
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token=WORDS[0]))
+    words.normalizer = normalizers.Lowercase()
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token=WORDS[0])
 
 
 def bert(layers: int = 2, positions: int = 128, seed: int = 0) -> Any:

@@ -73,11 +73,11 @@ def blocks(page: str) -> list[Block]:
     # What a fence holds is no indented block.
     rest = FENCE.sub(lambda match: re.sub(r"[^\n]", "x", match[0]), content)
     fences += [(match.start(), "", textwrap.dedent(match[1])) for match in INDENTED.finditer(rest)]
-    made = [
+    blocks = [
         Block(page, content.count("\n", 0, start) + 1, mark_before(content[:start]), language, code)
         for start, language, code in sorted(fences)
     ]
-    return [block for block in made if block.runs]
+    return [block for block in blocks if block.runs]
 
 
 def mark_before(content: str) -> str:

@@ -92,10 +92,10 @@ def test_stored_runs_are_summarised_again_without_a_model(bench, tmp_path):
     assert bench("resummarise", str(tmp_path)) == {"runs": len(runs)}
     for run in runs:
         assert store.lines(folder / run) == store.lines(kept / run)
-        made, expected = (store.read_result(path / run) for path in (folder, kept))
+        measured, expected = (store.read_result(path / run) for path in (folder, kept))
         for name, metric in expected.metrics.items():
-            assert dataclasses.asdict(made.metrics[name]) == pytest.approx(dataclasses.asdict(metric))
-        assert {**made.as_json(), "metrics": 0} == {**expected.as_json(), "metrics": 0}
+            assert dataclasses.asdict(measured.metrics[name]) == pytest.approx(dataclasses.asdict(metric))
+        assert {**measured.as_json(), "metrics": 0} == {**expected.as_json(), "metrics": 0}
         assert not (folder / run / "examples.jsonl").exists()
 
 

@@ -21,7 +21,7 @@ from contextlab.methods.window import Window
 BACKBONE = backbones.load("tiny-llama", device="cpu")
 
 
-def made(name: str) -> ContextMethod:
+def built(name: str) -> ContextMethod:
     return registry.method_class(name)(BACKBONE)
 
 
@@ -73,7 +73,7 @@ MISTAKES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 
 def test_the_call_of_one_thread_does_not_open_the_door_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = made("window")
+    method = built("window")
     entered, go_on = threading.Event(), threading.Event()
     step = type(method).step  # type: ignore[attr-defined]
 
@@ -96,7 +96,7 @@ def test_the_call_of_one_thread_does_not_open_the_door_to_another(monkeypatch: p
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_wrong_call_is_one_sentence_and_changes_nothing(name: str) -> None:
-    method = made(name)
+    method = built(name)
     state, _ = method.read(method.start(2), ids([[1, 2, 3], [4, 5, 6]]))
     before = {key: tensor.clone() for key, tensor in state.tensors().items()}
     for mistake, (call, message) in MISTAKES.items():
@@ -110,7 +110,7 @@ def test_a_wrong_call_is_one_sentence_and_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_right_calls_of_any_form_are_answered_alike(name: str) -> None:
-    method = made(name)
+    method = built(name)
     state, _ = method.read(method.start(), ids([[1, 2, 3]]))
     empty, none = method.read(state, torch.zeros(1, 0, dtype=torch.int64))
     assert none.shape == (1, 0)
@@ -130,7 +130,7 @@ def test_right_calls_of_any_form_are_answered_alike(name: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(-300, 600), max_size=4), max_size=3))
 def test_tokens_are_accepted_exactly_where_all_are_in_the_vocabulary(candidates: list[list[int]]) -> None:
-    method = made("window")
+    method = built("window")
     state = method.start()
     fits = candidates and all(0 <= token < 257 for tokens in candidates for token in tokens)
     try:
@@ -146,7 +146,7 @@ def test_tokens_are_accepted_exactly_where_all_are_in_the_vocabulary(candidates:
 def test_arguments_are_checked_where_a_call_comes_in_and_not_in_the_loop(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = made(name)
+    method = built(name)
     state, _ = method.read(method.start(), ids([[1, 2, 3]]))
     checks: list[int] = []
     check = calls.check_tokens
@@ -160,7 +160,7 @@ def test_arguments_are_checked_where_a_call_comes_in_and_not_in_the_loop(
 
 
 def test_a_failing_call_leaves_the_method_ready_for_the_next() -> None:
-    method = made("window")
+    method = built("window")
     state = method.start()
 
     class Failure(Exception):

@@ -133,7 +133,7 @@ def without_time(value: Any) -> Any:
 def test_a_run(method: str, tmp_path: Path) -> None:
     """Killed at every step: before and after the manifest, in a line and between lines, before the peaks are measured,
     while FLOPs are counted again (`HiddenLate`), and before and in the summary."""
-    place, made = tmp_path / "runs", list[Any]()
+    place, outputs = tmp_path / "runs", list[Any]()
 
     def work() -> Any:
         options: dict[str, Any] = {"split": "n2", "limit": 3, "backbone": "tiny-llama", "device": "cpu"}
@@ -144,13 +144,13 @@ def test_a_run(method: str, tmp_path: Path) -> None:
         for checked in verify._walk(place):
             assert checked.wrong is None, checked
         folder = work().folder
-        made.append(
+        outputs.append(
             without_time([store.read_result(folder).as_json(), *(line.as_json() for line in store.lines(folder))])
         )
-        assert made[-1] == made[0]
-        assert len({line["id"] for line in made[0][1:]}) == len(made[0][1:]) == 3
-        assert made[0][0]["cost"]["query"]["peak_bytes"] > 0
-        assert all(line["recounted"] == ("Hidden" in method) for line in made[0][1:])
+        assert outputs[-1] == outputs[0]
+        assert len({line["id"] for line in outputs[0][1:]}) == len(outputs[0][1:]) == 3
+        assert outputs[0][0]["cost"]["query"]["peak_bytes"] > 0
+        assert all(line["recounted"] == ("Hidden" in method) for line in outputs[0][1:])
         assert [path.name for path in place.iterdir()] == [folder.name]
 
     count = killed(work, place, check, 100.0, None)
@@ -177,8 +177,8 @@ def test_a_training(tmp_path: Path) -> None:
                     assert checked.wrong is None, checked
         card = json.loads(work())
         losses = [(line["tokens"], line["loss"]) for line in records.curve(place / "out/curve.jsonl") if "loss" in line]
-        made = {"weights": card["weights"], "losses": losses, "gains": card["gains"]["loss"]}
-        assert made == expected.setdefault("card", made)
+        content = {"weights": card["weights"], "losses": losses, "gains": card["gains"]["loss"]}
+        assert content == expected.setdefault("card", content)
         assert all(checked.wrong is None for checked in verify._walk(place))
 
     with workshop.at(place):

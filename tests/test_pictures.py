@@ -44,15 +44,15 @@ def test_a_picture_shows_what_is_stored(
     monkeypatch.chdir(ROOT)
     kept = fill.picture(command)
     words = shlex.split(command)
-    made = tmp_path / kept.name
-    words[words.index("-o") + 1] = str(made)
+    path = tmp_path / kept.name
+    words[words.index("-o") + 1] = str(path)
     assert cli.main(words[1:]) == 0
     printed = capsys.readouterr().out.strip() + "\n"
     assert fill.shown(command, printed, (ROOT / page).parent).strip() == text.strip()
-    assert description(made) == description(kept)
+    assert description(path) == description(kept)
     # Another version of matplotlib may place a letter elsewhere.
     if f"matplotlib {matplotlib.__version__}<" in kept.read_text("utf-8"):
-        assert made.read_bytes() == kept.read_bytes()
+        assert path.read_bytes() == kept.read_bytes()
 
 
 def test_there_are_pictures_and_each_is_small_and_shown() -> None:

@@ -66,7 +66,7 @@ def test_the_reference_describes_the_functions_of_the_package(site: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("link", "made"),
+    ("link", "link_on_page"),
     [
         ("[a](../../CONTRIBUTING.md#x)", "[a](https://forge/blob/main/CONTRIBUTING.md#x)"),
         ("[a](../../results/)", "[a](https://forge/blob/main/results)"),
@@ -75,27 +75,29 @@ def test_the_reference_describes_the_functions_of_the_package(site: Path) -> Non
         ("[a](https://elsewhere)", "[a](https://elsewhere)"),
     ],
 )
-def test_links_to_files_that_are_no_pages_lead_to_the_repository(link: str, made: str) -> None:
+def test_links_to_files_that_are_no_pages_lead_to_the_repository(link: str, link_on_page: str) -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri="methods/full.md"))
     config = SimpleNamespace(extra={"repository": "https://forge"})
-    assert bench("mkdocs_hooks").on_page_markdown(link, page=page, config=config) == made
+    assert bench("mkdocs_hooks").on_page_markdown(link, page=page, config=config) == link_on_page
 
 
 def test_stars_of_a_filled_table_are_no_emphasis() -> None:
     page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
     text = "*a*\n<!-- run: x -->\n| *.q_proj | *.v | `*.k` |\n* point\n**bold**\n<!-- end -->\n*b*\n"
-    made = bench("mkdocs_hooks").on_page_markdown(text, page=page, config=SimpleNamespace(extra={"repository": ""}))
-    assert made == "*a*\n<!-- run: x -->\n| \\*.q_proj | \\*.v | `*.k` |\n* point\n**bold**\n<!-- end -->\n*b*\n"
+    converted = bench("mkdocs_hooks").on_page_markdown(
+        text, page=page, config=SimpleNamespace(extra={"repository": ""})
+    )
+    assert converted == "*a*\n<!-- run: x -->\n| \\*.q_proj | \\*.v | `*.k` |\n* point\n**bold**\n<!-- end -->\n*b*\n"
 
 
 def test_formulas_and_tables_of_a_page() -> None:
     page = '<span class="arithmatex">\\(a &lt; b\\)</span><table><td><code>a\\|b</code> 1 [-.5, +2.0]</td></table>'
-    made = bench("mkdocs_hooks").on_page_content(page)
-    assert made.startswith("<math")
-    assert "<mi>a</mi>" in made
-    assert "<<" not in made
-    assert "<code>a|b</code> 1 [-.5,&nbsp;+2.0]" in made
-    assert made.endswith("</table></div>")
+    converted = bench("mkdocs_hooks").on_page_content(page)
+    assert converted.startswith("<math")
+    assert "<mi>a</mi>" in converted
+    assert "<<" not in converted
+    assert "<code>a|b</code> 1 [-.5,&nbsp;+2.0]" in converted
+    assert converted.endswith("</table></div>")
 
 
 def test_there_is_a_notebook() -> None:

@@ -83,7 +83,7 @@ def models() -> dict[str, backbones.Backbone]:
     return {name: backbones.load(name, device="cpu") for name in FAMILIES}
 
 
-def made(name: str, backbone: backbones.Backbone) -> ContextMethod:
+def built(name: str, backbone: backbones.Backbone) -> ContextMethod:
     kind = registry.method_class(name.partition(",")[0])
     return kind(backbone, kind.Config.parse(SETTINGS[name]))
 
@@ -106,7 +106,7 @@ def test_every_registered_method_is_among_those_that_are_damaged() -> None:
 @pytest.mark.parametrize(("name", "family"), READ_WITH)
 def test_what_readings_leave_behind_is_loaded(name: str, family: str, models: Any, tmp_path: Path) -> None:
     """For any lengths, in forks and single rows too: the checks at loading refuse no valid state."""
-    method = made(name, models[family])
+    method = built(name, models[family])
     for lengths, ahead in (([0], None), ([1], None), ([60, 20], None), ([24, 0, 63], None), ([120, 137], None),
                            ([97], Lengths(97, 8)), ([50], Lengths(120, 13))):  # fmt: skip
         state = read(method, lengths, ahead)
@@ -122,7 +122,7 @@ def test_damaged_states_are_refused_in_one_sentence(name: str, models: Any, tmp_
     path = tmp_path / "state.safetensors"
     tried = refused = 0
     for draw in rounds(10, 1 / len(SETTINGS), name):
-        method = made(name, models[draw.choice([family for family in FAMILIES if takes(name, family)])])
+        method = built(name, models[draw.choice([family for family in FAMILIES if takes(name, family)])])
         read(method, [draw.randrange(130) for _ in range(draw.choice((1, 2)))]).save(path)
         whole = load_file(path)
         with safe_open(path, "pt") as file:
@@ -154,14 +154,14 @@ def test_damaged_states_are_refused_in_one_sentence(name: str, models: Any, tmp_
 def test_a_state_belongs_to_one_method_with_its_settings_on_its_backbone(
     name: str, models: Any, tmp_path: Path
 ) -> None:
-    method = made(name, models["tiny-llama"])
+    method = built(name, models["tiny-llama"])
     state = read(method, [40])
     state.save(tmp_path / "state")
-    others = [made(other, models["tiny-llama"]) for other in MADE if other != name]
+    others = [built(other, models["tiny-llama"]) for other in MADE if other != name]
     kind, changed = type(method), backbones.load("tiny-llama", device="cpu")
     next(changed.model.parameters()).data[0, 0] += 1
     others += [kind(changed, method.config)]
-    others += [made(name, models["tiny-gpt2"])] if takes(name, "tiny-gpt2") else []
+    others += [built(name, models["tiny-gpt2"])] if takes(name, "tiny-gpt2") else []
     for other in others:
         with pytest.raises(UserError, match="another method"):
             other.load_state(tmp_path / "state")
@@ -173,7 +173,7 @@ def test_a_state_belongs_to_one_method_with_its_settings_on_its_backbone(
         ):
             with pytest.raises(UserError, match=f"another method, backbone or settings \\({kind.__name__}\\)"):
                 call(other)
-    again = made(name, backbones.load("tiny-llama", device="cpu"))
+    again = built(name, backbones.load("tiny-llama", device="cpu"))
     for own in (state, again.load_state(tmp_path / "state"), state.fork(2), state.to("cpu")):
         again.read(own, torch.tensor([[1]] * own.batch_size))
 
@@ -190,23 +190,23 @@ def test_settings_are_part_of_what_a_state_belongs_to(models: Any, tmp_path: Pat
 
 
 def test_a_file_that_does_not_say_whose_state_it_holds_is_refused(models: Any, tmp_path: Path) -> None:
-    method = made("window", models["tiny-llama"])
+    method = built("window", models["tiny-llama"])
     save_file({name: tensor.clone() for name, tensor in method.start().tensors().items()}, tmp_path / "state")
     with pytest.raises(UserError, match="holds no state"):
         method.load_state(tmp_path / "state")
 
 
 def test_copies_and_pickles_do_not_hold_the_model(models: Any) -> None:
-    state = read(made("window", models["tiny-llama"]), [10])
+    state = read(built("window", models["tiny-llama"]), [10])
     for other in (copy.deepcopy(state), pickle.loads(pickle.dumps(state)), dataclasses.replace(state)):
         assert other.owner is None
         assert all(torch.equal(a, b) for a, b in zip(state.tensors().values(), other.tensors().values(), strict=True))
-        made("window", models["tiny-llama"]).read(other, torch.tensor([[1]]))
+        built("window", models["tiny-llama"]).read(other, torch.tensor([[1]]))
     assert len(pickle.dumps(state)) < state.nbytes + 10_000
 
 
 def test_a_state_is_written_as_a_whole_or_not_at_all(models: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    state = read(made("window", models["tiny-llama"]), [10])
+    state = read(built("window", models["tiny-llama"]), [10])
     for path in (tmp_path / "absent" / "state", tmp_path):
         with pytest.raises(UserError, match="cannot be written"):
             state.save(path)
@@ -225,7 +225,7 @@ def test_a_state_is_written_as_a_whole_or_not_at_all(models: Any, tmp_path: Path
 
 @pytest.mark.parametrize("name", MADE)
 def test_counts_of_rows_stay_on_the_host(name: str, models: Any) -> None:
-    state = read(made(name, models["tiny-llama"]), [70, 33])
+    state = read(built(name, models["tiny-llama"]), [70, 33])
     for key, tensor in state.to("meta").tensors().items():
         assert tensor.device.type == ("cpu" if is_count(tensor) else "meta"), key
     assert is_count(state.length_B)

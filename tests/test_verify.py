@@ -168,9 +168,12 @@ def test_no_damage_is_believed_or_overlooked(intact: Path, tmp_path: Path) -> No
             assert code == 2, about
             assert out.count("\n") >= 2, about
             assert str(path) in out or (path.parent != root and str(path.parent) in out), (about, out)
-            made = consume(root)
-            outcomes["refused" if made.startswith("contextlab") else "made again"] += 1
-            assert made == expected[kind] or (made.startswith("contextlab: ") and made.count("\n") == 1), (about, made)
+            store = consume(root)
+            outcomes["refused" if store.startswith("contextlab") else "made again"] += 1
+            assert store == expected[kind] or (store.startswith("contextlab: ") and store.count("\n") == 1), (
+                about,
+                store,
+            )
         shutil.rmtree(root)
     assert outcomes["refused"]
     print(f"{DAMAGES} damaged files: {dict(outcomes)}, none believed, none overlooked")

@@ -28,7 +28,7 @@ FORM, PAPER = "form", "paper"
 
 
 @dataclasses.dataclass(frozen=True)
-class Meant:
+class Meaning:
     """The meaning of a name, before settings.
 
     Attributes:
@@ -106,7 +106,7 @@ class NamedMethod:
         if not any(method == self.name for method, _ in listed):
             return self
         weights = listed.get((self.name, backbone.digest))
-        return self if weights is None else Meant(weights.name, self.name, self.kind, weights).with_settings({})
+        return self if weights is None else Meaning(weights.name, self.name, self.kind, weights).with_settings({})
 
     def as_initialised(self) -> NamedMethod:
         """The same settings without trained weights, which belong to one backbone."""
@@ -152,42 +152,43 @@ class NamedMethod:
         return f"{about}: write {self.name}({FORM}={PAPER}) for the paper's form."
 
 
-def meant(text: str) -> Meant:
+def meaning(text: str) -> Meaning:
     """The meaning of a name without settings.
 
     Raises:
         UserError: when there is nothing of that name, with the most similar one, or it cannot be used.
     """
     if text in registry.methods() or (".py" in text and not os.path.isdir(text)):
-        return Meant(text, text, registry.method_class(text))
+        return Meaning(text, text, registry.method_class(text))
     weights = trained.find(text)
     if weights is not None:
-        return Meant(text, weights.card.method, registry.method_class(weights.card.method), weights)
+        return Meaning(text, weights.card.method, registry.method_class(weights.card.method), weights)
     if os.path.isdir(text):
         raise UserError(f"{text} holds no trained weights with a card: name the folder of a training that has ended.")
     raise unknown("method", text, [*registry.methods(), *trained.names()])
 
 
-def methods(texts: str | Sequence[str]) -> list[tuple[grammar.NamedItem, Meant]]:
+def methods(texts: str | Sequence[str]) -> list[tuple[grammar.NamedItem, Meaning]]:
     """The methods that a text, or each of several texts, lists, each with the settings after its name.
 
     Raises:
-        UserError: when none is named, a text does not follow the grammar, or as `meant`.
+        UserError: when none is named, a text does not follow the grammar, or as `meaning`.
     """
-    return [(item, meant(item.name)) for item in grammar.items(texts, "method")]
+    return [(item, meaning(item.name)) for item in grammar.items(texts, "method")]
 
 
 def single(text: str, settings: Mapping[str, Any] | None = None) -> NamedMethod:
     """The only method of a text, with further settings.
 
     Raises:
-        UserError: when there are none or several, for a setting that is given twice, or as `meant` and `Meant.given`.
+        UserError: when there are none or several, for a setting that is given twice, or as `meaning` and
+            `Meaning.with_settings`.
     """
     item = grammar.single(text, "method")
     for key in settings or {}:
         if key in item.settings:
             raise UserError(f"{item.name} is given {key} twice, in brackets and beside them: keep one of the two.")
-    return meant(item.name).with_settings({**item.settings, **(settings or {})})
+    return meaning(item.name).with_settings({**item.settings, **(settings or {})})
 
 
 def method_of(text: str) -> str:

@@ -76,14 +76,14 @@ def task(name: str, settings: Mapping[str, Any] | None = None) -> Task:
     kind = task_class(name)
     arguments = [kind.Config.parse(settings, name)] if settings else []
     with foreign(f"The task {_named(TASKS, name)} cannot be made", "give it an __init__ with a config or nothing"):
-        made = kind(*arguments)
-        splits, default = made.splits, made.default_split
+        built = kind(*arguments)
+        splits, default = built.splits, built.default_split
     texts = isinstance(splits, dict) and all(isinstance(text, str) for item in splits.items() for text in item)
     if not texts or default not in splits:
         raise UserError(
             f"The task {_named(TASKS, name)} says no splits, or its default is none of them: give it both, as texts."
         )
-    return made
+    return built
 
 
 def task_and_split(name: str, split: str | None, settings: Mapping[str, Any] | None = None) -> tuple[Task, str]:
@@ -93,8 +93,8 @@ def task_and_split(name: str, split: str | None, settings: Mapping[str, Any] | N
         UserError: as `task`, or for an unknown split.
     """
     item = grammar.NamedItem("") if split is None else grammar.split(split)
-    made = task(name, {**item.settings, **(settings or {})})
-    return made, made.check_split(item.name or None)
+    built = task(name, {**item.settings, **(settings or {})})
+    return built, built.check_split(item.name or None)
 
 
 def without_folder(name: str) -> str:

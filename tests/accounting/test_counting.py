@@ -35,9 +35,9 @@ def test_costs_of_a_small_model() -> None:
     state, _ = meter.read("contextualize", meter.start(), torch.arange(40)[None])
     meter.keep(state)
     meter.score("query", state, [[1, 2], [3]])
-    taken = meter.take()
-    costs = {phase: (cost["flops"], cost["tokens"]) for phase, cost in taken["cost"].items()}
-    assert {**costs, "state": taken["state"]["bytes"]} == NUMBERS["costs"]
+    measures = meter.take()
+    costs = {phase: (cost["flops"], cost["tokens"]) for phase, cost in measures["cost"].items()}
+    assert {**costs, "state": measures["state"]["bytes"]} == NUMBERS["costs"]
 
 
 def test_random_numbers_of_an_example() -> None:

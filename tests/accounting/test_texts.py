@@ -24,10 +24,10 @@ def test_a_meter_puts_the_formula_beside_every_count() -> None:
     metered.keep(state)
     metered.score("query", state, [[1, 2, 3], [4]])
     metered.generate("query", state, [[1, 2]], max_new_tokens=3)
-    taken = metered.take()
+    measures = metered.take()
     for phase in ("contextualize", "query"):
-        assert taken["cost"][phase]["flops_formula"] == taken["cost"][phase]["flops"] > 0
-    assert taken["state"]["bytes_formula"] == taken["state"]["bytes"]
+        assert measures["cost"][phase]["flops_formula"] == measures["cost"][phase]["flops"] > 0
+    assert measures["state"]["bytes_formula"] == measures["state"]["bytes"]
 
 
 def test_formulas_are_there_without_counting() -> None:
@@ -55,19 +55,19 @@ def test_states_of_unknown_origin_have_no_formula() -> None:
     state = metered.method.start()
     state, _ = metered.read("query", state, TOKENS)
     metered.keep(state)
-    taken = metered.take()
-    assert taken["cost"]["query"]["flops_formula"] is None
-    assert taken["state"]["bytes_formula"] is None
+    measures = metered.take()
+    assert measures["cost"]["query"]["flops_formula"] is None
+    assert measures["state"]["bytes_formula"] is None
 
 
 def test_a_method_without_a_formula_is_metered_as_before() -> None:
     metered = meter(Finetune, FinetuneConfig(epochs=1))
     state, _ = metered.read("query", metered.start(), TOKENS)
     metered.keep(state)
-    taken = metered.take()
-    assert taken["cost"]["query"]["flops_formula"] is None
-    assert taken["cost"]["query"]["flops"] > 0
-    assert taken["state"]["bytes_formula"] is None
+    measures = metered.take()
+    assert measures["cost"]["query"]["flops_formula"] is None
+    assert measures["cost"]["query"]["flops"] > 0
+    assert measures["state"]["bytes_formula"] is None
 
 
 def test_texts_of_states_that_are_gone_are_forgotten() -> None:

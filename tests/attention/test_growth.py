@@ -66,10 +66,10 @@ def whole_bytes(kv: KV) -> int:
 
 
 def test_a_second_continuation_of_a_cache_never_sees_the_first():
-    begun = grow(fresh(), 5, 0)
-    first, other = grow(begun, 2, 100), grow(begun, 3, 200)
+    shorter = grow(fresh(), 5, 0)
+    first, other = grow(shorter, 2, 100), grow(shorter, 3, 200)
     again = grow(first, 1, 300)
-    assert held(begun) == [*range(5)]
+    assert held(shorter) == [*range(5)]
     assert held(first) == [*range(5), 100, 101]
     assert held(other) == [*range(5), 200, 201, 202]
     assert held(again) == [*range(5), 100, 101, 300]
@@ -147,18 +147,18 @@ def test_an_empty_cache_stays_empty_when_another_grows_out_of_it():
 @torch.no_grad()
 def test_a_cache_that_is_soon_cut_does_not_leave_its_memory_with_who_began_it(held_slots, new, cut, moves):
     """Unless moving is what saves memory: where the cache is the larger part of what it becomes."""
-    begun = grow(fresh(), held_slots, 0, reserve=False)
-    larger = begun.reserve(new, 100, cut=cut)
+    shorter = grow(fresh(), held_slots, 0, reserve=False)
+    larger = shorter.reserve(new, 100, cut=cut)
     assert larger.buffers is not None
-    assert (begun.buffers is larger.buffers) == moves
-    assert held(begun) == held(larger) == [*range(held_slots)]
+    assert (shorter.buffers is larger.buffers) == moves
+    assert held(shorter) == held(larger) == [*range(held_slots)]
 
 
 @torch.no_grad()
 def test_nothing_moves_where_nothing_is_added():
-    begun = grow(fresh(), 5, 0, reserve=False)
-    for kv in (begun.reserve(0, 100), begun.reserve(7, 5)):
-        assert kv is begun
+    shorter = grow(fresh(), 5, 0, reserve=False)
+    for kv in (shorter.reserve(0, 100), shorter.reserve(7, 5)):
+        assert kv is shorter
         assert kv.buffers is None
 
 

@@ -32,12 +32,12 @@ def test_check_takes_the_settings_and_leaves_the_weights(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert folder
-    made = []
+    names = []
     model = laws.backbones.load("tiny-llama")
-    monkeypatch.setattr(laws, "check", lambda make, _families: made.append(make(model)) or [])
+    monkeypatch.setattr(laws, "check", lambda make, _families: names.append(make(model)) or [])
     assert main(["check", "one", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"method": "one", "passed": True, "laws": []}
-    assert (made[0].config.N, made[0].untrained) == (32, True)
+    assert (names[0].config.N, names[0].untrained) == (32, True)
 
 
 def test_check_says_of_weights_for_a_large_model_that_small_ones_have_no_room(
@@ -70,14 +70,14 @@ def test_training_begins_with_weights_that_are_named(folder: Path, capsys: pytes
         (corpus / f"{number}.txt").write_text(f"{number} a story of many words. " * 400)
     options = ["--corpus", str(corpus), "--tokens", "64", "--backbone", "tiny-gpt2", "--device", "cpu"]
     options += ["--set", "documents=2", "--set", "history=64", "--rows", "1", "--json"]
-    begun = {}
+    begun_with = {}
     for name in ("one", "longmem(N=32)", "longmem"):
         assert main(["train", name, *options, "--out", str(folder / f"out-{name}")]) == 0
         card = json.loads(capsys.readouterr().out)
-        begun[name] = card["begun_with"] is not None
+        begun_with[name] = card["begun_with"] is not None
         assert (card["method"], "weights" in card["label"]) == ("longmem", False)
         assert card["free"] == sorted(card["free"]) != []
-    assert begun == {"one": True, "longmem(N=32)": False, "longmem": False}
+    assert begun_with == {"one": True, "longmem(N=32)": False, "longmem": False}
 
 
 def bench(folder: Path, method: str, *options: str) -> int:

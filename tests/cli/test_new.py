@@ -59,6 +59,6 @@ def test_nothing_is_written_over(
     Path("my-own").mkdir()
     assert main(["new", "task", "my-own"]) == 2
     assert "my-own exists already: name another folder" in capsys.readouterr().err
-    taken = next(iter(registry.tasks()))
-    assert main(["new", "task", taken]) == 2
-    assert f"There is a task '{taken}' already" in capsys.readouterr().err
+    existing = next(iter(registry.tasks()))
+    assert main(["new", "task", existing]) == 2
+    assert f"There is a task '{existing}' already" in capsys.readouterr().err

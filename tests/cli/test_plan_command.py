@@ -19,7 +19,7 @@ COMMAND = ["plan", "--gpu", "h100", "--length", "8k,16k", "--backbone"]
 def config(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The file of a configuration of two layers."""
     folder = tmp_path_factory.mktemp("model")
-    made = transformers.LlamaConfig(
+    llama = transformers.LlamaConfig(
         vocab_size=256,
         hidden_size=128,
         intermediate_size=256,
@@ -28,7 +28,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> str:
         num_key_value_heads=2,
         max_position_embeddings=32768,
     )
-    made.save_pretrained(folder)
+    llama.save_pretrained(folder)
     return str(folder / "config.json")
 
 

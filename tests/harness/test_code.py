@@ -140,8 +140,8 @@ class Plugin:
 def test_what_a_package_imports_anywhere_is_followed_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = package(tmp_path, "toy_code", FILES, monkeypatch)
-    names = set(code.modules([made.Plugin]))
+    toy_package = package(tmp_path, "toy_code", FILES, monkeypatch)
+    names = set(code.modules([toy_package.Plugin]))
     own = {name for name in names if name.startswith("toy_code")}
     # The package of a module runs before it, also where only the module is named.
     parts = ("plugin", "deep", "deep.inner", "deep.lazy", "far", "far.off", "beside")
@@ -152,10 +152,10 @@ def test_what_a_package_imports_anywhere_is_followed_and_nothing_else(
 
 
 def test_editing_a_file_does_not_relabel_what_was_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = package(tmp_path, "toy_edited", {"__init__.py": "class Plugin: ..."}, monkeypatch)
-    before = code.modules([made.Plugin])
+    toy_package = package(tmp_path, "toy_edited", {"__init__.py": "class Plugin: ..."}, monkeypatch)
+    before = code.modules([toy_package.Plugin])
     (tmp_path / "toy_edited" / "__init__.py").write_text("class Plugin: x = 1")
-    assert code.modules([made.Plugin]) == before
+    assert code.modules([toy_package.Plugin]) == before
     monkeypatch.delitem(sys.modules, "toy_edited")
     importlib.invalidate_caches()
     assert code.modules([importlib.import_module("toy_edited").Plugin]) != before

@@ -40,10 +40,10 @@ def test_answers_and_costs_are_those_of_a_benchmark() -> None:
         protocol.max_new_tokens, protocol.scores = 5, {}
         with torch.no_grad():
             record = protocol.evaluate(meter, reading, reading)
-        taken = meter.take()
+        measures = meter.take()
         assert own.answers == tuple(entry["prediction"] for entry in record["questions"])
-        assert own.cost["state"] == taken["state"]
-        for phase, cost in taken["cost"].items():
+        assert own.cost["state"] == measures["state"]
+        for phase, cost in measures["cost"].items():
             timeless = {key: value for key, value in cost.items() if key not in ("seconds", "joules")}
             assert timeless.items() <= own.cost[phase].items()
 

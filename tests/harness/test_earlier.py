@@ -67,13 +67,13 @@ def same(shown: Any, stored: float | None) -> bool:
 
 def early(folder: Path, **changes: Any) -> dict[str, Any]:
     """Store a run as the first version did."""
-    made: dict[str, Any] = {**result().as_json(), "schema": 1, **changes}
+    content: dict[str, Any] = {**result().as_json(), "schema": 1, **changes}
     for name in ("measure", "changed", "measured", "untrained", "twin", "method_weights", "history"):
-        del made[name]
-    made["cost"] = {"query": {"flops": 5, "peak_bytes": None, "seconds": 1.0, "tokens": 3}}
+        del content[name]
+    content["cost"] = {"query": {"flops": 5, "peak_bytes": None, "seconds": 1.0, "tokens": 3}}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps(made))
-    return made
+    (folder / "summary.json").write_text(json.dumps(content))
+    return content
 
 
 def test_what_the_first_version_left_out_has_its_meaning(tmp_path: Path) -> None:
@@ -87,8 +87,13 @@ def test_what_the_first_version_left_out_has_its_meaning(tmp_path: Path) -> None
 
 
 def test_the_learned_weights_stand_in_the_manifest(tmp_path: Path) -> None:
-    made = early(tmp_path)
-    manifest = {"schema": 1, "run_id": "x", "identity": {"method_weights": "d" * 64}, "provenance": made["provenance"]}
+    folder = early(tmp_path)
+    manifest = {
+        "schema": 1,
+        "run_id": "x",
+        "identity": {"method_weights": "d" * 64},
+        "provenance": folder["provenance"],
+    }
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     assert store.read_result(tmp_path).method_weights == "d" * 64
 

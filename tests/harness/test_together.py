@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_states import MADE, made
+from test_states import MADE, built
 
 from contextlab import backbone as backbones
 from contextlab import process
@@ -80,7 +80,7 @@ def costs(result: dict[str, Any]) -> dict[str, Any]:
 def test_a_batch_gives_what_each_example_gives_alone(
     models: dict[str, backbones.Backbone], name: str, dtype: str
 ) -> None:
-    method = made(name, models[dtype])
+    method = built(name, models[dtype])
     exact = dtype == "float32"  # a narrow type may choose another token
     for first in (0, EXAMPLES):
         numbers = range(first, first + EXAMPLES)
@@ -100,7 +100,7 @@ def test_a_batch_gives_what_each_example_gives_alone(
 def test_a_method_that_draws_is_not_evaluated_side_by_side(
     models: dict[str, backbones.Backbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = made("window", models["float32"])
+    method = built("window", models["float32"])
     start = method.start
     monkeypatch.setattr(method, "start", lambda *args, **options: (torch.rand(()), start(*args, **options))[1])
     with pytest.raises(together.Unsuited, match="draws random numbers"):
@@ -111,7 +111,7 @@ def test_a_method_that_draws_is_not_evaluated_side_by_side(
 def test_an_example_with_states_of_its_own_is_not_evaluated_side_by_side(
     models: dict[str, backbones.Backbone],
 ) -> None:
-    method = made("window", models["float32"])
+    method = built("window", models["float32"])
 
     def several(meter: Meter) -> None:
         meter.start(2)
@@ -127,5 +127,5 @@ def test_an_example_with_states_of_its_own_is_not_evaluated_side_by_side(
 @torch.no_grad()
 def test_random_generators_are_left_as_they_were(models: dict[str, backbones.Backbone]) -> None:
     before = process.generators()
-    in_a_batch(made("window", models["float32"]), range(3))
+    in_a_batch(built("window", models["float32"]), range(3))
     assert process.generators() == before

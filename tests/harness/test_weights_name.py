@@ -143,4 +143,4 @@ def test_labels_are_arguments(folder: Path) -> None:
     assert folder
     for selected in of("longmem", "one(K=8)", "longmem(form=paper)", "longmem(K=8)"):
         item = grammar.single(selected.label, "method")
-        assert naming.meant(item.name).with_settings(item.settings).name == "longmem"
+        assert naming.meaning(item.name).with_settings(item.settings).name == "longmem"

@@ -124,8 +124,8 @@ def test_more_chunks_than_there_are_is_all_and_less_than_none_is_none(form, wron
         if form == "reference":
             return (plain.eva_attention(*inputs, 0.3, 9, 0),)
         module = ops._form(q, None)
-        made = module.forward(*inputs, 0.3, 9, 0)
-        return (*made, *module.backward(torch.ones_like(q), *inputs, *made, 0.3, 9, 0, False, True))
+        outputs = module.forward(*inputs, 0.3, 9, 0)
+        return (*outputs, *module.backward(torch.ones_like(q), *inputs, *outputs, 0.3, 9, 0, False, True))
 
     for result, other in zip(run(wrong), run(nearest), strict=True):
         assert torch.equal(result, other)

@@ -214,8 +214,8 @@ def test_an_unchecked_id_out_of_range_counts_as_not_retrieved(form, wrong, devic
         if form == "reference":
             return (reference.fuse_memory(*inputs, 0.3),)
         module = ops._form(q, bank_k)
-        out, *made = module.memory_forward(*inputs, 0.3)
-        return (out, *made, *module.memory_backward(torch.ones_like(out), *inputs, *made, 0.3, True))
+        out, *statistics = module.memory_forward(*inputs, 0.3)
+        return (out, *statistics, *module.memory_backward(torch.ones_like(out), *inputs, *statistics, 0.3, True))
 
     for result, other in zip(run(wrong_ids, retrieved | outside), run(ids, without), strict=True):
         assert torch.equal(result, other)

@@ -61,17 +61,17 @@ def case(
 def both(inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, float], causal: bool, dout: Tensor) -> list[Tensor]:
     """Output, logarithm and gradients."""
     with forced("triton"):
-        made = part.forward(*inputs, causal=causal)
-        return [*made, *part.backward(dout, *made, *inputs, causal, into_bias=False)[:3]]
+        outputs = part.forward(*inputs, causal=causal)
+        return [*outputs, *part.backward(dout, *outputs, *inputs, causal, into_bias=False)[:3]]
 
 
 def expected(inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, float], causal: bool, dout: Tensor) -> list[Tensor]:
     """The same in float64 by plain torch."""
     q, k, v, bias, scale = inputs
     exact = (q.double(), k.double(), v.double(), None if bias is None else bias.double(), scale)
-    made = part.tiled_forward(*exact, causal=causal)
-    gradients = part.tiled_backward(dout.double(), *made, *exact, causal=causal, into_bias=False)
-    return [*made, *gradients[:3]]
+    outputs = part.tiled_forward(*exact, causal=causal)
+    gradients = part.tiled_backward(dout.double(), *outputs, *exact, causal=causal, into_bias=False)
+    return [*outputs, *gradients[:3]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -169,8 +169,8 @@ def test_logits_are_summed_in_float32(device):
 def test_the_gradient_of_a_bias_is_torchs(device):
     (q, k, v, bias, scale), causal, dout = case(9, 20, bias=(2, 1, 9, 20), device=device)
     with forced("triton"):
-        made = part.forward(q, k, v, bias, scale, causal=causal)
-        gradients = part.backward(dout, *made, q, k, v, bias, scale, causal, into_bias=True)
-    want = part.tiled_backward(dout, *made, q, k, v, bias, scale, causal=causal, into_bias=True)
+        outputs = part.forward(q, k, v, bias, scale, causal=causal)
+        gradients = part.backward(dout, *outputs, q, k, v, bias, scale, causal, into_bias=True)
+    want = part.tiled_backward(dout, *outputs, q, k, v, bias, scale, causal=causal, into_bias=True)
     for gradient, other in zip(gradients, want, strict=True):
         assert torch.equal(gradient, other)

@@ -184,8 +184,8 @@ def test_a_bank_of_a_million_tokens_does_not_differ(dtype: torch.dtype, device: 
 def check(example: Case, dtype: torch.dtype) -> None:
     """Output and gradients beside those of float64."""
     exact = {name: x.double() if x.is_floating_point() else x for name, x in example.items()}
-    for made in (example, exact):
-        made |= {name: made[name].requires_grad_() for name in LEAVES}
+    for tensors in (example, exact):
+        tensors |= {name: tensors[name].requires_grad_() for name in LEAVES}
     out, want = run(example), reference.retrieval_attention(Inputs(*exact.values()), 0.3)
     assert_close(out, want, dtype, "out")
     pairs = zip(*(gradients(x, [m[name] for name in LEAVES]) for x, m in ((out, example), (want, exact))), strict=True)
@@ -219,9 +219,9 @@ def test_a_bank_beyond_four_gigabytes_is_addressed(triton_form: None) -> None:
     leaves = ("q", "k", "v", "q_memory", "bias")
 
     def both(**changed: Tensor) -> tuple[Tensor, ...]:
-        made = {name: example[name].detach().requires_grad_() for name in leaves}
-        out = run(example, **made, **changed)
-        return out, *torch.autograd.grad(out.sin().sum(), list(made.values()))
+        leaf_tensors = {name: example[name].detach().requires_grad_() for name in leaves}
+        out = run(example, **leaf_tensors, **changed)
+        return out, *torch.autograd.grad(out.sin().sum(), list(leaf_tensors.values()))
 
     stored = {}
     for name in ("bank_k", "bank_v"):

@@ -61,27 +61,27 @@ def plain(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor) -> Tenso
 @pytest.mark.parametrize("name", MASKS)
 def test_attention_and_its_gradients_are_those_of_all_keys(name: str) -> None:
     mask = MASKS[name]
-    made = inputs(mask)
-    out = sdpa(*made, mask, 0.3)
-    expected = plain(*made, mask)
+    tensors = inputs(mask)
+    out = sdpa(*tensors, mask, 0.3)
+    expected = plain(*tensors, mask)
     dout = torch.randn_like(expected)
     torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-12)
-    gradients, wanted = (torch.autograd.grad(x, made, dout) for x in (out, expected))
+    gradients, wanted = (torch.autograd.grad(x, tensors, dout) for x in (out, expected))
     torch.testing.assert_close(gradients, wanted, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", [name for name in MASKS if name != "bool"])
 def test_a_part_of_a_softmax_is_that_of_all_keys(name: str) -> None:
     mask = MASKS[name]
-    made = inputs(mask)
-    out, lse = part.forward(*(x.detach() for x in made), mask, 0.3, causal=False)
-    expected = plain(*made, mask)
-    logits = (made[0] @ made[1].repeat_interleave(2, dim=1).mT) * 0.3 + mask
+    tensors = inputs(mask)
+    out, lse = part.forward(*(x.detach() for x in tensors), mask, 0.3, causal=False)
+    expected = plain(*tensors, mask)
+    logits = (tensors[0] @ tensors[1].repeat_interleave(2, dim=1).mT) * 0.3 + mask
     torch.testing.assert_close((out, lse), (expected, logits.logsumexp(-1)), rtol=1e-10, atol=1e-12)
     dout = torch.randn_like(expected)
-    saved = (dout, out, lse, *(x.detach() for x in made), mask, 0.3, False)
+    saved = (dout, out, lse, *(x.detach() for x in tensors), mask, 0.3, False)
     gradients = part.backward(*saved, into_bias=False)[:3]
-    torch.testing.assert_close(gradients, torch.autograd.grad(expected, made, dout), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, tensors, dout), rtol=1e-9, atol=1e-11)
 
 
 def test_a_block_has_no_key_outside_of_what_it_attends_to() -> None:
@@ -100,7 +100,7 @@ def test_queries_that_attend_to_nothing_get_a_block() -> None:
 
 def test_blocks_count_as_many_products_as_the_whole() -> None:
     mask = MASKS["band"]
-    made = inputs(mask)
+    tensors = inputs(mask)
     with ProductCounter() as counter:
-        sdpa(*made, mask, 0.3)
+        sdpa(*tensors, mask, 0.3)
     assert counter.flops == 4 * 16 * 2 * 4 * int((mask > NEVER).sum())

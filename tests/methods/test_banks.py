@@ -197,8 +197,8 @@ def test_nothing_leaves_a_local_cache_inside_a_segment() -> None:
     state, _ = method.read(method.start(2), torch.full((2, 15), 7), logprobs=False)
     assert leaving(state, method.local, [1, 2], method.backbone).used_B.tolist() == [0, 0]
     ended = dataclasses.replace(state, left_B=torch.tensor([0, 3]))
-    gone = leaving(ended, method.local, [1, 2], method.backbone)
-    assert gone.used_B.tolist() == [15 - 4 - 8, 0]
+    outgoing = leaving(ended, method.local, [1, 2], method.backbone)
+    assert outgoing.used_B.tolist() == [15 - 4 - 8, 0]
 
 
 def test_loaded_banks_whose_parts_do_not_fit_are_refused() -> None:

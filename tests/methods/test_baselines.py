@@ -161,12 +161,12 @@ def test_contexts_that_are_not_scored_skip_windows_that_leave_nothing(backbone):
 
 @pytest.mark.parametrize("method", [Full, Window, Sliding, Sinks])
 def test_candidates_in_one_pass_equal_forks(backbone, method):
-    made = method(backbone)
+    baseline = method(backbone)
     candidates = [[1, 2, 3, 4], [9], [7, 8]]
     for length in (0, 50, 61, 126, 200):
-        state, _ = made.read(made.start(2), text(length, rows=2), torch.tensor([length, length // 2]))
+        state, _ = baseline.read(baseline.start(2), text(length, rows=2), torch.tensor([length, length // 2]))
         torch.testing.assert_close(
-            made.score(state, candidates), ContextMethod.score(made, state, candidates), atol=1e-5, rtol=1e-5
+            baseline.score(state, candidates), ContextMethod.score(baseline, state, candidates), atol=1e-5, rtol=1e-5
         )
 
 
@@ -225,5 +225,5 @@ def test_defaults_are_the_papers_where_the_model_is_long_enough(monkeypatch):
 @pytest.mark.parametrize(("method", "length", "cached"), [(Full, 40, 40), (Window, 40, 8), (Sliding, 40, 28)])
 def test_cached_is_what_a_question_meets(backbone, method, length, cached):
     config = {} if method is Full else {"config": method.Config(N=32 if method is Window else 16)}
-    state, _ = (made := method(backbone, **config)).read(made.start(2), text(length).repeat(2, 1))
+    state, _ = (baseline := method(backbone, **config)).read(baseline.start(2), text(length).repeat(2, 1))
     assert state.cached == 2 * cached

@@ -196,11 +196,11 @@ def test_a_call_leaves_no_memory_with_the_state_it_began_with(llama, name):
     """An empty state stays empty, and in the middle of a segment a cache does not keep the memory of what it became."""
     method = HOLDERS[name](llama)
     empty = method.start()
-    begun, _ = method.read(empty, text(1, 5), logprobs=False)
-    before = storage_bytes((*begun.kv.k, *begun.kv.v))
-    method.read(begun, text(1, 200), logprobs=False)
+    state, _ = method.read(empty, text(1, 5), logprobs=False)
+    before = storage_bytes((*state.kv.k, *state.kv.v))
+    method.read(state, text(1, 200), logprobs=False)
     assert storage_bytes(empty.tensors().values()) <= empty.nbytes + llama.bos_hidden_C.nbytes
-    assert storage_bytes((*begun.kv.k, *begun.kv.v)) <= before
+    assert storage_bytes((*state.kv.k, *state.kv.v)) <= before
 
 
 @pytest.mark.parametrize("name", ["window", "generative-adapter"])

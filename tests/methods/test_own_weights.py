@@ -27,7 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def made(name: str, backbone: Backbone, **settings: Any) -> AnyMethod:
+def built(name: str, backbone: Backbone, **settings: Any) -> AnyMethod:
     kind = registry.method_class(name)
     return kind(backbone, kind.Config.parse({**METHODS[name], "weights": "none", **settings}))
 
@@ -47,8 +47,8 @@ def plain(name: str, method: AnyMethod) -> AnyMethod:
     learned = copy.deepcopy(method.learned)
     assert learned is not None
     if name != "evalm":
-        return made(name, wrap(learned, method.backbone.tokenizer))
-    other = made(name, wrap(learned.get_submodule("updates"), method.backbone.tokenizer))
+        return built(name, wrap(learned, method.backbone.tokenizer))
+    other = built(name, wrap(learned.get_submodule("updates"), method.backbone.tokenizer))
     assert other.learned is not None
     other.learned.load_state_dict(learned.get_submodule("summaries").state_dict())
     return other
@@ -59,7 +59,7 @@ def plain(name: str, method: AnyMethod) -> AnyMethod:
 def test_it_is_the_method_on_a_backbone_with_these_weights(name: str, family: str) -> None:
     backbone = backbones.load(family, device="cpu")
     before = {key: tensor.clone() for key, tensor in backbone.model.state_dict().items()}
-    method = moved(made(name, backbone, rank="full"))
+    method = moved(built(name, backbone, rank="full"))
     other = plain(name, method)
     (state, expected), (same, logprobs) = (read(reader, texts(2)) for reader in (other, method))
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
@@ -67,22 +67,22 @@ def test_it_is_the_method_on_a_backbone_with_these_weights(name: str, family: st
     prompts = [[1, 2, 3], [4]]
     torch.testing.assert_close(method.score(same, prompts), other.score(state, prompts), atol=1e-5, rtol=1e-5)
     assert method.generate(same, prompts, max_new_tokens=4) == other.generate(state, prompts, max_new_tokens=4)
-    assert not torch.allclose(logprobs, read(made(name, backbone), texts(2))[1], atol=1e-3)
+    assert not torch.allclose(logprobs, read(built(name, backbone), texts(2))[1], atol=1e-3)
     assert all(torch.equal(tensor, before[key]) for key, tensor in backbone.model.state_dict().items())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_untrained_it_is_the_method_on_the_backbone_bitwise(name: str) -> None:
     backbone = backbones.load("tiny-gpt2", device="cpu")
-    method = made(name, backbone, rank="full")
+    method = built(name, backbone, rank="full")
     assert method.untrained
-    assert torch.equal(read(method, texts(2))[1], read(made(name, backbone), texts(2))[1])
+    assert torch.equal(read(method, texts(2))[1], read(built(name, backbone), texts(2))[1])
 
 
 @pytest.mark.parametrize("family", ["tiny-llama", "tiny-gpt2"])
 @pytest.mark.parametrize("name", ["window", "evalm"])
 def test_every_weight_learns(name: str, family: str) -> None:
-    method = made(name, backbones.load(family, device="cpu"), rank="full")
+    method = built(name, backbones.load(family, device="cpu"), rank="full")
     assert method.learned is not None
     text, losses = texts(1)[:, :100], []
     optimiser = torch.optim.Adam(method.learned.parameters(), lr=3e-3)
@@ -102,33 +102,33 @@ def test_every_weight_learns(name: str, family: str) -> None:
 def test_weights_are_saved_and_loaded(name: str, family: str, tmp_path: Path) -> None:
     """Those of tiny-gpt2 have one tensor for embedding and head."""
     backbone = backbones.load(family, device="cpu")
-    method = moved(made(name, backbone, rank="full"))
+    method = moved(built(name, backbone, rank="full"))
     method.save_weights(tmp_path / "weights")
-    loaded = made(name, backbone, rank="full", weights=tmp_path / "weights")
+    loaded = built(name, backbone, rank="full", weights=tmp_path / "weights")
     assert torch.equal(read(loaded, texts(1))[1], read(method, texts(1))[1])
     assert loaded.weights_digest == method.weights_digest
     assert loaded.added_parameters == method.added_parameters
     with pytest.raises(UserError):
-        made(name, backbone, rank=2, weights=tmp_path / "weights")
+        built(name, backbone, rank=2, weights=tmp_path / "weights")
 
 
 def test_a_loss_over_the_backbones_head_is_refused() -> None:
-    method = made("window", backbones.load("tiny-llama", device="cpu"), rank="full")
+    method = built("window", backbones.load("tiny-llama", device="cpu"), rank="full")
     with pytest.raises(UserError, match="train this one with the objective lm"):
         _ = method.learn(method.start(), texts(1))[1].hidden_BTC
 
 
 def test_its_twin_learns_all_weights_too() -> None:
-    assert made("evalm", backbones.load("tiny-llama", device="cpu"), rank="full").twin == "window(N=32,rank=full)"
+    assert built("evalm", backbones.load("tiny-llama", device="cpu"), rank="full").twin == "window(N=32,rank=full)"
 
 
 @pytest.mark.parametrize("rank", [-1, "whole", 1.5])
 def test_other_words_are_no_rank(rank: Any) -> None:
     with pytest.raises(UserError, match="rank"):
-        made("window", backbones.load("tiny-llama", device="cpu"), rank=rank)
+        built("window", backbones.load("tiny-llama", device="cpu"), rank=rank)
 
 
 @pytest.mark.parametrize("name", ["window", "evalm"])
 @pytest.mark.parametrize("around", PARTS)
 def test_laws(name: str, around: bool) -> None:
-    assert broken(lambda b: made(name, b, rank="full"), "tiny-gpt2", around=around) == {}
+    assert broken(lambda b: built(name, b, rank="full"), "tiny-gpt2", around=around) == {}

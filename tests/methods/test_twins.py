@@ -161,8 +161,8 @@ def test_every_method_that_learns_to_use_a_memory_names_its_twin(method: str, ex
     backbone = backbones.load("tiny-llama", device="cpu")
     item = grammar.single(method, "method")
     kind = registry.method_class(item.name)
-    made = kind(backbone, kind.Config.parse(item.settings))
-    assert made.twin == expected
+    twin_method = kind(backbone, kind.Config.parse(item.settings))
+    assert twin_method.twin == expected
     if expected is not None:
         named = grammar.single(expected, "method")
         other = registry.method_class(named.name)

@@ -10,7 +10,7 @@ import transformers
 from contextlab import naming
 from contextlab.backbone import Backbone
 from contextlab.method import AnyMethod
-from contextlab.planning.made import built
+from contextlab.planning.shaped import built
 
 METHODS = (
     "full",

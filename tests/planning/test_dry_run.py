@@ -29,13 +29,13 @@ def as_on_a_gpu() -> Iterator[None]:
         yield
 
 
-def measured(made: AnyMethod, rows: int = 1) -> tuple[int, int]:
+def measured(on_shapes: AnyMethod, rows: int = 1) -> tuple[int, int]:
     """The peak of a real reading, without weights, and the bytes of the state that it leaves."""
     tokens_BT = torch.zeros(rows, LENGTH - AHEAD, dtype=torch.int64)
     with torch.inference_mode():
-        state = made.start(rows, ahead=Lengths(LENGTH))
+        state = on_shapes.start(rows, ahead=Lengths(LENGTH))
         with PLAN.WholeOperations() as memory:
-            after, _ = made.read(state, tokens_BT, logprobs=False)
+            after, _ = on_shapes.read(state, tokens_BT, logprobs=False)
     return memory.peak_bytes, after.nbytes
 
 
@@ -58,15 +58,15 @@ def test_rows_side_by_side_need_as_much_as_in_a_real_run() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_formula_knows_the_state_exactly(name: str) -> None:
-    made = method(name, shapes())
-    formula = made.formula(Lengths(LENGTH))
+    on_shapes = method(name, shapes())
+    formula = on_shapes.formula(Lengths(LENGTH))
     assert formula is not None
-    assert formula.state_bytes(LENGTH - AHEAD) == dry_run(made, LENGTH, 1).state_bytes
+    assert formula.state_bytes(LENGTH - AHEAD) == dry_run(on_shapes, LENGTH, 1).state_bytes
 
 
 def observed(*tensors: Tensor, call: Any, backbone: Any = None) -> runs.NotedCall:
-    made = method("full", backbone or shapes(1))
-    with torch.inference_mode(), Observed(made, made.start()) as seen:
+    on_shapes = method("full", backbone or shapes(1))
+    with torch.inference_mode(), Observed(on_shapes, on_shapes.start()) as seen:
         call(*tensors)
     return seen.call
 
@@ -96,8 +96,8 @@ def test_attention_is_one_launch_that_allocates_its_output() -> None:
 
 
 def test_every_operation_without_gradients_has_its_launches() -> None:
-    made = [op for op in dir(torch.ops.contextlab) if not op.startswith("_") and op != "name"]
-    assert {op for op in made if not op.endswith("_backward")} == dispatch.LAUNCHES.keys()
+    operations = [op for op in dir(torch.ops.contextlab) if not op.startswith("_") and op != "name"]
+    assert {op for op in operations if not op.endswith("_backward")} == dispatch.LAUNCHES.keys()
     assert launches_of(torch.ops.contextlab.chunk_topk.default) == 9
 
 
@@ -119,6 +119,6 @@ def test_a_state_that_moves_into_larger_memory_is_given_back() -> None:
 def test_a_view_in_few_bits_does_not_lower_the_peak_of_a_deep_model() -> None:
     """Every pass brings all of the view back into the model's type, or `cache` would be among `plan.REMEDIES`."""
     plain, packed = (method(name, shapes(12)) for name in ("full", "full(cache=int8)"))
-    states = [made.formula().state_bytes(30000) for made in (plain, packed)]
+    states = [form.formula().state_bytes(30000) for form in (plain, packed)]
     assert states[1] < states[0]
     assert Profile.of(packed, 1).peak(states[1]) > Profile.of(plain, 1).peak(states[0])

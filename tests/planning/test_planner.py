@@ -15,10 +15,10 @@ from contextlab.errors import UserError
 from contextlab.method import Lengths
 from contextlab.planning import shapes as models
 from contextlab.planning.gpus import GPU, gpu
-from contextlab.planning.made import built_in, named_on
 from contextlab.planning.models import MODELS
 from contextlab.planning.plan import REMEDIES, Planner
 from contextlab.planning.row import PlannedRow
+from contextlab.planning.shaped import built_in, named_on
 from contextlab.planning.table import HEAD, cells, markdown, title
 
 K = 1024
@@ -177,8 +177,8 @@ def test_a_method_adds_its_weights() -> None:
     full, side = row("full"), row("longmem")
     assert full.added_bytes == 0
     assert side.weights_bytes == full.weights_bytes + side.added_bytes
-    made = method("longmem", shapes())
-    assert side.added_bytes >= made.added_parameters * 4
+    longmem = method("longmem", shapes())
+    assert side.added_bytes >= longmem.added_parameters * 4
 
 
 @pytest.mark.parametrize(("name", "reason"), [("hso", "needs gradients"), ("dynamic-eval", "needs gradients")])

@@ -19,8 +19,8 @@ FORMS = (*METHODS, "sliding(N=700)", "sinks(recent=500)", "longmem(local=sliding
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_longer_run_needs_what_the_short_ones_say(name: str) -> None:
-    made = method(name, shapes())
-    profile, run = Profile.of(made, 1), dry_run(made, LENGTH, 1)
+    on_shapes = method(name, shapes())
+    profile, run = Profile.of(on_shapes, 1), dry_run(on_shapes, LENGTH, 1)
     # Weights are left out, which would hide a difference.
     peak = max(*run.read.live, *run.decoded.live)
     assert profile.long.tokens < 0.6 * LENGTH
@@ -34,12 +34,12 @@ def test_a_longer_run_needs_what_the_short_ones_say(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["retrieval(M=5120)", "longmem(M=5120)", "memtrm(M=5120)", "trime(M=5120)"])
 def test_a_memory_that_is_full_needs_what_smaller_full_ones_say(name: str) -> None:
-    made = method(name, shapes())
-    formula = made.formula(Lengths(LENGTH))
+    on_shapes = method(name, shapes())
+    formula = on_shapes.formula(Lengths(LENGTH))
     assert formula is not None
     text = Arithmetic(formula, LENGTH, 1)
-    run = dry_run(made, LENGTH, 1)
-    needs = Needs(made, Profile.of(made, 1), text, weights=0)
+    run = dry_run(on_shapes, LENGTH, 1)
+    needs = Needs(on_shapes, Profile.of(on_shapes, 1), text, weights=0)
     assert needs.states[-1] == needs.states[-2]
     assert needs.peak == pytest.approx(max(*run.read.live, *run.decoded.live), rel=0.05)
 
@@ -85,9 +85,9 @@ def test_runs_are_whole_segments_apart_behind_full_windows(name: str, short: int
 
 
 def test_a_formula_without_segments_has_the_least_reach() -> None:
-    made = method("longmem(bank_scope=shared)", shapes())
-    assert made.formula() is None
-    assert ShortTexts.of(made) == ShortTexts(4096, 5120)
+    on_shapes = method("longmem(bank_scope=shared)", shapes())
+    assert on_shapes.formula() is None
+    assert ShortTexts.of(on_shapes) == ShortTexts(4096, 5120)
 
 
 def test_full_is_read_within_its_positions_however_few() -> None:
@@ -96,10 +96,10 @@ def test_full_is_read_within_its_positions_however_few() -> None:
 
 
 def test_what_is_moved_to_the_host_is_the_bank_alone() -> None:
-    made = method("retrieval", shapes())
-    profile = Profile.of(made, 1)
-    formula = made.formula(Lengths(LENGTH))
-    run = dry_run(made, LENGTH, 1)
+    on_shapes = method("retrieval", shapes())
+    profile = Profile.of(on_shapes, 1)
+    formula = on_shapes.formula(Lengths(LENGTH))
+    run = dry_run(on_shapes, LENGTH, 1)
     state = formula.state_bytes(LENGTH - AHEAD)
     assert profile.on_host(state) == pytest.approx(run.bank_bytes, abs=8)
     assert 0 < profile.in_use(state) <= profile.on_host(state)

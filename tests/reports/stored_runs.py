@@ -29,7 +29,7 @@ def nats_of(values: dict[str, float]) -> dict[str, Parts]:
 
 def result(method: str = "window", nats: float = 3.2, **changes: Any) -> Result:
     cost = {"flops": 2_500_000_000_000, "peak_bytes": 3 * 2**20, "seconds": 1.5, "seconds_spread": 0.1, "tokens": 10}
-    made: dict[str, Any] = {
+    content: dict[str, Any] = {
         "schema": 2,
         "run_id": f"{method}-{next(serial)}",
         "method": method,
@@ -70,7 +70,7 @@ def result(method: str = "window", nats: float = 3.2, **changes: Any) -> Result:
         },
     }
     parts = nats_of({name: nats + (nats - 2.5) * deviation for name, deviation in SPREAD.items()})
-    return changed(Result.model_validate(made).placed(None, parts), **changes)
+    return changed(Result.model_validate(content).placed(None, parts), **changes)
 
 
 def changed(run: Result, **changes: Any) -> Result:

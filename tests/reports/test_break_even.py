@@ -32,8 +32,8 @@ def test_a_context_that_is_read_again_for_every_question_is_a_cost_of_the_questi
     metrics = {"nats_per_token": {"value": 1.0, "low": None, "high": None, "n": 12}}
     again = run("a", 3, 8, metrics=metrics, split="S1(tokens=9,turns=prompts)")
     assert line(again, "flops") == CostLine(0.0, (3.0 + 8.0) / 4)
-    (made,) = tables([again])
-    assert [made.text(0, column) for column in (0, 1, 3)] == ["0", "2.75", "2.75"]
+    (costs,) = tables([again])
+    assert [costs.text(0, column) for column in (0, 1, 3)] == ["0", "2.75", "2.75"]
     turned = run("a", 3, 8, metrics=metrics, split="S1(turns=gold)")
     assert line(turned, "flops") == CostLine(3.0, 2.0)
 
@@ -59,11 +59,11 @@ def trained(method: str, context: float, query: float, training: float) -> Resul
 
 
 def test_training_and_names_are_shown() -> None:
-    (made, _) = tables([trained("a", 10, 1, 7), run("b", 1, 1)], names=Names({"method": {"a": "Alpha"}}))
-    assert made.rows[0] == ("Alpha (trained 5)",)
-    assert [made.text(0, column) for column in range(5)] == ["10", "1", "1", "7", "18"]
-    assert [made.text(row, 3) for row in (0, 1)] == ["7", ""]
-    assert made.columns[3].name == "TFLOPs train"
+    (costs, _) = tables([trained("a", 10, 1, 7), run("b", 1, 1)], names=Names({"method": {"a": "Alpha"}}))
+    assert costs.rows[0] == ("Alpha (trained 5)",)
+    assert [costs.text(0, column) for column in range(5)] == ["10", "1", "1", "7", "18"]
+    assert [costs.text(row, 3) for row in (0, 1)] == ["7", ""]
+    assert costs.columns[3].name == "TFLOPs train"
 
 
 def test_a_trained_method_is_cheaper_when_its_training_has_paid_off() -> None:
@@ -78,12 +78,12 @@ def test_a_trained_method_is_cheaper_when_its_training_has_paid_off() -> None:
 
 def test_columns_of_questions_have_the_unit_of_one_question() -> None:
     metrics = {"nats_per_token": {"value": 1.0, "low": None, "high": None, "n": 12}}
-    (made,) = tables([run("a", 4, 8, metrics=metrics)], questions=[1, 4])
-    labels = [column.label for column in made.columns]
+    (costs,) = tables([run("a", 4, 8, metrics=metrics)], questions=[1, 4])
+    labels = [column.label for column in costs.columns]
     assert labels[:2] == ["TFLOPs per context", "TFLOPs per question"]
     assert labels[3:] == ["TFLOPs per question of 1", "TFLOPs per question of 4"]
-    assert [made.text(0, n) for n in (0, 1, 3, 4)] == ["4", "2", "6", "3"]
-    assert "per example" not in made.caption + " ".join(made.notes)
+    assert [costs.text(0, n) for n in (0, 1, 3, 4)] == ["4", "2", "6", "3"]
+    assert "per example" not in costs.caption + " ".join(costs.notes)
 
 
 def test_results_without_a_context_before_the_question_are_refused() -> None:

@@ -40,10 +40,10 @@ def test_energy_is_a_column_where_a_gpu_counted_it() -> None:
     cost = {"flops": 1, "peak_bytes": 1, "seconds": 1.0, "tokens": 1}
     joules = {"full": 30.5, "window": 20.0}
     gpu = [result(name, cost={"query": {**cost, "joules": energy}}) for name, energy in joules.items()]
-    made = comparison(gpu, layout)
-    (number,) = (n for n, column in enumerate(made.columns) if column.kind == "cost")
-    assert (made.columns[number].name, made.columns[number].unit) == ("joules query", "J")
-    assert [cell.value for cell in made.column(number)] == [30.5, 20.0]
+    costs_table = comparison(gpu, layout)
+    (number,) = (n for n, column in enumerate(costs_table.columns) if column.kind == "cost")
+    assert (costs_table.columns[number].name, costs_table.columns[number].unit) == ("joules query", "J")
+    assert [cell.value for cell in costs_table.column(number)] == [30.5, 20.0]
 
 
 def test_by_default_a_table_has_few_costs() -> None:
@@ -55,8 +55,8 @@ def test_by_default_a_table_has_few_costs() -> None:
 def test_what_a_processor_and_a_gpu_measured_has_columns_of_its_own() -> None:
     """FLOPs and state do not depend on the machine; seconds and peak memory do."""
     gpu = result("full", provenance={"device": "cuda (H100)"})
-    made = comparison([result("full"), gpu], TableLayout(costs=("all",)))
-    shown = {column.name: n for n, column in enumerate(made.columns)}
+    costs_table = comparison([result("full"), gpu], TableLayout(costs=("all",)))
+    shown = {column.name: n for n, column in enumerate(costs_table.columns)}
     assert {"seconds cpu", "seconds cuda", "peak MiB cpu", "peak MiB cuda", "TFLOPs query", "state MiB"} <= shown.keys()
-    assert [len(made.column(shown[name])) for name in ("seconds cpu", "seconds cuda", "state MiB")] == [1, 1, 2]
-    assert len(made.rows) == 2
+    assert [len(costs_table.column(shown[name])) for name in ("seconds cpu", "seconds cuda", "state MiB")] == [1, 1, 2]
+    assert len(costs_table.rows) == 2

@@ -29,19 +29,19 @@ def table(runs: list[Result], baseline: str = "full") -> Table:
     return comparison(runs, TableLayout(costs=("none",), baseline=baseline, mean_seeds=True))
 
 
-def cells(made: Table, method: str) -> dict[str, Cell]:
-    row = made.rows.index((method,))
-    return {column.name: made.cells[row, n] for n, column in enumerate(made.columns) if (row, n) in made.cells}
+def cells(shown: Table, method: str) -> dict[str, Cell]:
+    row = shown.rows.index((method,))
+    return {column.name: shown.cells[row, n] for n, column in enumerate(shown.columns) if (row, n) in shown.cells}
 
 
 def test_seeds_are_paired_by_their_number_and_missing_ones_are_named() -> None:
-    made = table([seed_of(m, seed) for m in ("window", "full") for seed in range(3)] + [seed_of("method", 2)])
-    of_method = cells(made, "method")
+    shown = table([seed_of(m, seed) for m in ("window", "full") for seed in range(3)] + [seed_of("method", 2)])
+    of_method = cells(shown, "method")
     assert of_method["share"].value == pytest.approx(0.5)
     assert of_method["nats_per_token - full"].value == pytest.approx(0.25)
-    assert cells(made, "window")["nats_per_token"].value == pytest.approx(4.0)
-    assert any("mean ± standard deviation over seeds 0, 1, 2" in sentence.lower() for sentence in made.sentences)
-    assert "method has only seed 2; differences and shares are over the seeds that both methods have" in made.legend
+    assert cells(shown, "window")["nats_per_token"].value == pytest.approx(4.0)
+    assert any("mean ± standard deviation over seeds 0, 1, 2" in sentence.lower() for sentence in shown.sentences)
+    assert "method has only seed 2; differences and shares are over the seeds that both methods have" in shown.legend
 
 
 def test_the_order_in_which_seeds_were_started_changes_nothing() -> None:
@@ -49,8 +49,8 @@ def test_the_order_in_which_seeds_were_started_changes_nothing() -> None:
     known = None
     for attempt in range(6):
         random.Random(attempt).shuffle(runs)
-        made = table([seed_of(*run) for run in runs])
-        numbers = {method: cells(made, method) for method in GAINS}
+        shown = table([seed_of(*run) for run in runs])
+        numbers = {method: cells(shown, method) for method in GAINS}
         assert numbers["method"]["share"].value == pytest.approx(0.5)
         assert numbers["method"]["share"].deviation == pytest.approx(0.0)
         assert known in (None, numbers)
@@ -58,15 +58,15 @@ def test_the_order_in_which_seeds_were_started_changes_nothing() -> None:
 
 
 def test_methods_without_a_common_seed_are_not_compared() -> None:
-    made = table([seed_of("window", 0), seed_of("full", 0), seed_of("method", 1)])
-    assert cells(made, "method").keys() == {"nats_per_token"}
-    assert any("method has only seed 1" in sentence for sentence in made.legend)
+    shown = table([seed_of("window", 0), seed_of("full", 0), seed_of("method", 1)])
+    assert cells(shown, "method").keys() == {"nats_per_token"}
+    assert any("method has only seed 1" in sentence for sentence in shown.legend)
 
 
 def test_only_methods_with_the_same_seeds_are_marked() -> None:
     def marks(runs: list[Result]) -> set[str]:
-        made = comparison(runs, TableLayout(costs=("none",), metrics=("nats_per_token",), mean_seeds=True, marks=True))
-        return {cell.mark for cell in made.cells.values()}
+        shown = comparison(runs, TableLayout(costs=("none",), metrics=("nats_per_token",), mean_seeds=True, marks=True))
+        return {cell.mark for cell in shown.cells.values()}
 
     same = [seed_of(method, seed) for method in ("window", "full") for seed in (0, 1)]
     steady = [

@@ -30,47 +30,47 @@ def table(runs: list[Result], baseline: str = "sliding*", **layout: object) -> T
     return comparison(runs, TableLayout(costs=("none",), baseline=baseline, **layout))  # type: ignore[arg-type]
 
 
-def cells(made: Table, method: str) -> dict[str, str]:
+def cells(compared: Table, method: str) -> dict[str, str]:
     """The cells of a row by the last word of their column: `sliding*` is the difference to the windows."""
-    row = made.rows.index((method,))
-    names = {n: column.name.split(" - ")[-1].split(": ")[-1] for n, column in enumerate(made.columns)}
-    return {name: made.text(row, n) for n, name in names.items() if (row, n) in made.cells}
+    row = compared.rows.index((method,))
+    names = {n: column.name.split(" - ")[-1].split(": ")[-1] for n, column in enumerate(compared.columns)}
+    return {name: compared.text(row, n) for n, name in names.items() if (row, n) in compared.cells}
 
 
 def test_every_method_is_compared_with_the_best_that_keeps_no_more_bytes() -> None:
     sizes = {"small": 44, "nearly": 44.8, "equal": 45, "large": 500}
-    made = table([*windows(), *(keeping(name, mib, 3.0) for name, mib in sizes.items())])
-    assert [cells(made, name)["which"] for name in sizes] == [
+    compared = table([*windows(), *(keeping(name, mib, 3.0) for name, mib in sizes.items())])
+    assert [cells(compared, name)["which"] for name in sizes] == [
         "sliding(N=256)",
         "sliding(N=1024)",
         "sliding(N=1024)",
         "sliding(N=1024)",
     ]
-    assert cells(made, "small")["sliding*"].startswith("-0.20")
-    assert cells(made, "large")["sliding*"].startswith("-0.10")
+    assert cells(compared, "small")["sliding*"].startswith("-0.20")
+    assert cells(compared, "large")["sliding*"].startswith("-0.10")
 
 
 def test_the_windows_are_their_own_baselines() -> None:
-    made = table([*windows(), keeping("memory", 45, 3.0)])
+    compared = table([*windows(), keeping("memory", 45, 3.0)])
     assert all(
-        cells(made, f"sliding(N={n})").keys() == {"nats_per_token", "sliding*"}
-        and cells(made, f"sliding(N={n})")["sliding*"] == "+0.000"
+        cells(compared, f"sliding(N={n})").keys() == {"nats_per_token", "sliding*"}
+        and cells(compared, f"sliding(N={n})")["sliding*"] == "+0.000"
         for n in (256, 1024, 2048)
     )
 
 
 def test_what_keeps_less_than_every_window_has_no_difference() -> None:
-    made = table([*windows(), keeping("gist", 9, 3.0)])
-    assert cells(made, "gist").keys() == {"nats_per_token"}
+    compared = table([*windows(), keeping("gist", 9, 3.0)])
+    assert cells(compared, "gist").keys() == {"nats_per_token"}
 
 
 def test_what_has_learned_nothing_is_not_compared_with_windows_that_have() -> None:
     cost = {"train": {"flops": 1, "peak_bytes": None, "seconds": 1.0, "tokens": 1}}
     learned = keeping("sliding", 40, 3.05, method_config={"rank": 8}, changed=["rank"], cost=cost)
-    made = table([*windows(), learned, keeping("plain", 45, 3.0), keeping("memory", 45, 3.0, cost=cost)])
-    trained = next(row[0] for row in made.rows if row[0].startswith("memory"))
-    assert cells(made, "plain")["which"] == "sliding(N=1024)"
-    assert cells(made, trained)["which"].startswith("sliding(rank=8)")
+    compared = table([*windows(), learned, keeping("plain", 45, 3.0), keeping("memory", 45, 3.0, cost=cost)])
+    trained = next(row[0] for row in compared.rows if row[0].startswith("memory"))
+    assert cells(compared, "plain")["which"] == "sliding(N=1024)"
+    assert cells(compared, trained)["which"].startswith("sliding(rank=8)")
 
 
 def test_p_values_are_corrected_for_the_number_of_methods() -> None:
@@ -114,14 +114,14 @@ def test_a_measure_without_a_direction_gives_no_baseline() -> None:
 
 
 def test_a_method_without_a_state_has_no_baseline() -> None:
-    made = table([*windows(), changed(keeping("memory", 45, 3.0), state=None)])
-    assert "which" not in cells(made, "memory")
+    compared = table([*windows(), changed(keeping("memory", 45, 3.0), state=None)])
+    assert "which" not in cells(compared, "memory")
 
 
 def test_differences_to_windows_stand_beside_those_to_controls() -> None:
     memory = keeping("memory", 45, 3.0)
-    made = table([*windows(), memory, changed(memory, context="wrong")], controls=True)
-    assert {"wrong", "which"} <= cells(made, "memory").keys()
+    compared = table([*windows(), memory, changed(memory, context="wrong")], controls=True)
+    assert {"wrong", "which"} <= cells(compared, "memory").keys()
 
 
 def test_the_name_of_the_window_is_a_text_in_latex() -> None:

@@ -34,10 +34,10 @@ SETTINGS: list[dict[str, Any]] = [{}, {"N": 512}, {"loss": "s[1]"}, {"K": 64}, {
 
 @pytest.fixture
 def frame() -> pandas.DataFrame:
-    made = pandas.DataFrame(ROWS)
-    made["benchmark"] = made.task.str.partition("/")[0]
-    made["settings"] = pandas.Series(SETTINGS, dtype="object")
-    return made.astype({"n": "Int64", "method": "string", "task": "string", "untrained": "boolean"})
+    frame = pandas.DataFrame(ROWS)
+    frame["benchmark"] = frame.task.str.partition("/")[0]
+    frame["settings"] = pandas.Series(SETTINGS, dtype="object")
+    return frame.astype({"n": "Int64", "method": "string", "task": "string", "untrained": "boolean"})
 
 
 def rows(frame: pandas.DataFrame, *conditions: str) -> list[int]:

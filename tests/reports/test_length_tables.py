@@ -48,15 +48,15 @@ def runs(tmp_path: Path) -> list[Result]:
 
 
 def test_a_table_has_scores_effective_lengths_and_costs_at_the_longest(runs: list[Result]) -> None:
-    (made,) = tables(runs)
-    assert [column.label for column in made.columns] == [
+    (shown,) = tables(runs)
+    assert [column.label for column in shown.columns] == [
         "accuracy at 1k", "accuracy at 2k", "accuracy at 4k", "85 % of the base", "effective length",
         "state MiB at 4k", "TFLOPs per question at 4k",
     ]  # fmt: skip
-    assert [made.text(row, 4).partition(" ")[0] for row in range(3)] == [">=4k", "1k", ""]
-    assert [made.text(row, 3) for row in range(3)] == ["0.765", "0.680", "0.000"]
-    assert [made.text(0, column) for column in (5, 6)] == ["3", "2"]
-    assert [made.text(1, column)[-1] for column in range(3)] == ["]", "]", "*"]
+    assert [shown.text(row, 4).partition(" ")[0] for row in range(3)] == [">=4k", "1k", ""]
+    assert [shown.text(row, 3) for row in range(3)] == ["0.765", "0.680", "0.000"]
+    assert [shown.text(0, column) for column in (5, 6)] == ["3", "2"]
+    assert [shown.text(1, column)[-1] for column in range(3)] == ["]", "]", "*"]
     for sentence in (
         "quiz: real: 50 % of the books & more (local), n = 10 examples at a length; context own",
         "the longest tested length at which the score is at least 85 % of the base, which is the same method's score",
@@ -67,16 +67,16 @@ def test_a_table_has_scores_effective_lengths_and_costs_at_the_longest(runs: lis
         f"over fewer than {FEW} works, texts or conversations are too narrow",
         ">=: the longest tested length passes",
     ):
-        assert sentence in made.caption
-    assert "Costs are per question" in " ".join(made.notes)
+        assert sentence in shown.caption
+    assert "Costs are per question" in " ".join(shown.notes)
 
 
 def test_an_absolute_threshold_is_stated_and_has_no_column(runs: list[Result]) -> None:
-    (made,) = tables(runs, 0.85)
-    assert [made.text(row, 3).partition(" ")[0] for row in range(3)] == ["2k", "<1k", "<1k"]
-    assert "at which the score is at least 0.85; in brackets" in made.caption
-    assert "<: the shortest tested length does not pass" in made.caption
-    assert "A share" not in made.caption
+    (shown,) = tables(runs, 0.85)
+    assert [shown.text(row, 3).partition(" ")[0] for row in range(3)] == ["2k", "<1k", "<1k"]
+    assert "at which the score is at least 0.85; in brackets" in shown.caption
+    assert "<: the shortest tested length does not pass" in shown.caption
+    assert "A share" not in shown.caption
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, 85.6, float("nan")])
@@ -97,41 +97,41 @@ def test_every_task_has_a_table_and_methods_may_have_other_lengths(runs: list[Re
 
 def test_a_shorter_length_that_is_missed_is_named(tmp_path: Path) -> None:
     values = {"1k": 1.0, "2k": 0.5, "4k": 0.9}
-    (made,) = tables([stored(tmp_path, "full", split, value, texts=FEW) for split, value in values.items()])
-    assert "full does not pass at 2k, below its effective length" in made.caption
-    assert "too narrow" not in made.caption
+    (shown,) = tables([stored(tmp_path, "full", split, value, texts=FEW) for split, value in values.items()])
+    assert "full does not pass at 2k, below its effective length" in shown.caption
+    assert "too narrow" not in shown.caption
 
 
 def test_runs_that_are_left_out_are_said(runs: list[Result]) -> None:
-    (made,) = tables([*runs, result()], left_out=LeftOut(12, ((2, "by n>1"),)))
+    (shown,) = tables([*runs, result()], left_out=LeftOut(12, ((2, "by n>1"),)))
     note = "Left out: 2 of 12 runs by n>1, 1 of a measure without an effective length"
-    assert made.left_out == frame([*runs, result()], left_out=LeftOut(12, ((2, "by n>1"),))).attrs["left_out"] == note
+    assert shown.left_out == frame([*runs, result()], left_out=LeftOut(12, ((2, "by n>1"),))).attrs["left_out"] == note
 
 
 def test_lengths_are_texts_in_every_format(runs: list[Result]) -> None:
-    (made,) = tables(runs[:6])
-    assert "| window | 0.800" in render(made)
-    assert " 1k [1k, 2k] |" in render(made)
-    latex = render(made, "latex")
+    (shown,) = tables(runs[:6])
+    assert "| window | 0.800" in render(shown)
+    assert " 1k [1k, 2k] |" in render(shown)
+    latex = render(shown, "latex")
     assert r"{}1k {[}1k, 2k{]} &" in latex.replace("& 1k", "& {}1k")
     assert r"\textgreater{}=4k" in latex
     assert "table-space-text-post={{*}}" in latex
-    assert "&gt;=4k" in render(made, "html")
-    (screen,) = screens(made, 400)
+    assert "&gt;=4k" in render(shown, "html")
+    (screen,) = screens(shown, 400)
     assert screen.row_count == 2
 
 
 def test_the_frame_has_a_row_for_every_length(runs: list[Result]) -> None:
-    made = frame(runs)
-    assert len(made) == len(runs)
-    window = made[made["method"] == "window"]
+    lengths_frame = frame(runs)
+    assert len(lengths_frame) == len(runs)
+    window = lengths_frame[lengths_frame["method"] == "window"]
     assert list(window["length"]) == [1024, 2048, 4096]
     assert list(window["effective_length"]) == [1024] * 3
     assert list(window["halved"]) == [False, False, True]
     assert set(window["open_end"]) == {False}
-    assert set(made[made["method"] == "full"]["open_end"]) == {True}
-    assert made[made["method"] == "sinks"]["effective_length"].isna().all()
+    assert set(lengths_frame[lengths_frame["method"] == "full"]["open_end"]) == {True}
+    assert lengths_frame[lengths_frame["method"] == "sinks"]["effective_length"].isna().all()
     assert list(window["flops_per_question"]) == [2e12] * 3
     missed = frame(runs, 0.85)
     assert missed[missed["method"] == "window"][["effective_length", "effective_low"]].isna().all(axis=None)
-    assert pandas.api.types.is_integer_dtype(made["effective_low"])
+    assert pandas.api.types.is_integer_dtype(lengths_frame["effective_low"])

@@ -54,12 +54,12 @@ def test_metrics_have_short_titles_without_names(names: Names) -> None:
 
 
 def test_a_table_shows_the_names(names: Names) -> None:
-    made = comparison(three(max_context=8), TableLayout(names=names, baseline="full"))
-    assert made.rows == (("window",), ("sliding",), ("Full attention",))
-    assert made.columns[0].title == "NLL"
-    assert made.caption.startswith("PG-22/S2: real")
-    assert any(note.startswith("Full attention starts anew") for note in made.notes)
-    assert any("Full attention" in column.name for column in made.columns)
+    shown = comparison(three(max_context=8), TableLayout(names=names, baseline="full"))
+    assert shown.rows == (("window",), ("sliding",), ("Full attention",))
+    assert shown.columns[0].title == "NLL"
+    assert shown.caption.startswith("PG-22/S2: real")
+    assert any(note.startswith("Full attention starts anew") for note in shown.notes)
+    assert any("Full attention" in column.name for column in shown.columns)
 
 
 @pytest.mark.parametrize(

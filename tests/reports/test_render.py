@@ -23,20 +23,20 @@ def test_no_format_goes_without_the_data(style: str) -> None:
 
 
 def test_markdown_has_as_many_cells_in_every_line() -> None:
-    made = comparison([result("a|b"), result("c")])
-    shown, caption = render(made).split("\n\n")
+    compared = comparison([result("a|b"), result("c")])
+    shown, caption = render(compared).split("\n\n")
     counts = {line.replace("\\|", "").count("|") for line in shown.splitlines()}
-    assert counts == {len(made.columns) + 2}
-    assert caption.strip() == made.caption
-    assert render(made, notes=True).split("\n\n")[2].strip() == " ".join(f"{note}." for note in made.notes)
+    assert counts == {len(compared.columns) + 2}
+    assert caption.strip() == compared.caption
+    assert render(compared, notes=True).split("\n\n")[2].strip() == " ".join(f"{note}." for note in compared.notes)
 
 
 def test_markup_is_escaped() -> None:
-    made = comparison([result("<b>&_")])
+    compared = comparison([result("<b>&_")])
     for style in ("html", "markdown"):
-        assert "<b>" not in render(made, style)
-    assert "&lt;b&gt;&amp;" in render(made, "html")
-    assert r"\textless{}b\textgreater{}\&\_" in render(made, "latex")
+        assert "<b>" not in render(compared, style)
+    assert "&lt;b&gt;&amp;" in render(compared, "html")
+    assert r"\textless{}b\textgreater{}\&\_" in render(compared, "latex")
 
 
 def test_html_has_groups_above_their_columns() -> None:

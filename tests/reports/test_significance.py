@@ -30,9 +30,9 @@ def run(method: str, gain: float, noise: float = 0.01, **changes: Any) -> Result
     return result(method, mean, parts=nats_of(values), **changes)
 
 
-def marked(made: Table, column: int = 0) -> dict[str, str]:
+def marked(shown: Table, column: int = 0) -> dict[str, str]:
     return {
-        made.rows[row][0]: cell.mark for (row, number), cell in made.cells.items() if number == column and cell.mark
+        shown.rows[row][0]: cell.mark for (row, number), cell in shown.cells.items() if number == column and cell.mark
     }
 
 
@@ -41,8 +41,8 @@ def table(*runs: Result, **more: Any) -> Table:
 
 
 def test_the_best_and_the_second_best_are_marked_where_they_differ() -> None:
-    made = table(run("a", 0.0), run("b", 0.2), run("c", 0.1), run("d", 0.0))
-    assert marked(made) == {"b": "best", "c": "second"}
+    shown = table(run("a", 0.0), run("b", 0.2), run("c", 0.1), run("d", 0.0))
+    assert marked(shown) == {"b": "best", "c": "second"}
 
 
 def test_what_may_be_chance_is_not_marked() -> None:
@@ -56,15 +56,15 @@ def test_of_two_methods_only_the_better_one_is_marked() -> None:
 
 
 def test_without_marks_nothing_is_tested() -> None:
-    made = comparison([run("a", 0.0), run("b", 0.2)], TableLayout())
-    assert marked(made) == {}
-    assert "the best" not in made.caption
+    shown = comparison([run("a", 0.0), run("b", 0.2)], TableLayout())
+    assert marked(shown) == {}
+    assert "the best" not in shown.caption
 
 
 def test_where_higher_is_better_the_highest_is_the_best() -> None:
     measure = {"name": "nats_per_token", "higher_is_better": True, "bounded": False}
-    made = table(run("a", 0.0, measure=measure), run("b", 0.2, measure=measure), run("c", 0.1, measure=measure))
-    assert marked(made) == {"a": "best", "c": "second"}
+    shown = table(run("a", 0.0, measure=measure), run("b", 0.2, measure=measure), run("c", 0.1, measure=measure))
+    assert marked(shown) == {"a": "best", "c": "second"}
 
 
 def test_only_what_was_run_on_the_same_examples_is_compared() -> None:
@@ -73,8 +73,8 @@ def test_only_what_was_run_on_the_same_examples_is_compared() -> None:
 
 
 def test_metrics_without_parts_are_not_marked() -> None:
-    made = table(run("a", 0.0), run("b", 0.2), metrics=("word_perplexity",))
-    assert marked(made) == {}
+    shown = table(run("a", 0.0), run("b", 0.2), metrics=("word_perplexity",))
+    assert marked(shown) == {}
 
 
 def test_one_text_is_no_test() -> None:
@@ -101,16 +101,16 @@ probability = st.floats(0, 0.2)
 def test_marks_follow_from_holms_correction_over_all_pairs(values: list[float], data: st.DataObject) -> None:
     pairs = list(itertools.combinations(range(len(values)), 2))
     pvalues = {pair: data.draw(probability) for pair in pairs}
-    made = marks(values, higher=True, pvalue=lambda a, b: pvalues[a, b])
+    marks_by_name = marks(values, higher=True, pvalue=lambda a, b: pvalues[a, b])
     corrected = dict(zip(pairs, holm([pvalues[pair] for pair in pairs]), strict=True))
     best, second, *_ = sorted(range(len(values)), key=lambda n: -values[n])
 
     def real(value: int) -> bool:
         return all(p < 0.05 for pair, p in corrected.items() if value in pair)
 
-    assert (made.get(best) == "best") == real(best)
-    assert (made.get(second) == "second") == (real(second) and len(values) > 2)
-    assert set(made) <= {best, second}
+    assert (marks_by_name.get(best) == "best") == real(best)
+    assert (marks_by_name.get(second) == "second") == (real(second) and len(values) > 2)
+    assert set(marks_by_name) <= {best, second}
 
 
 def test_parts_are_read_once_and_only_when_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,19 +100,19 @@ def test_a_caption_is_two_sentences_and_a_legend(runs: list[Result]) -> None:
         TableLayout(mean_seeds=True),
     ):
         for results in (runs, noisy):
-            made = tables.comparison(results, layout)
-            assert len(made.sentences) <= 2
-            assert not any(". " in sentence for sentence in made.sentences)
-            assert all(len(part) < 120 for part in made.legend)
+            compared = tables.comparison(results, layout)
+            assert len(compared.sentences) <= 2
+            assert not any(". " in sentence for sentence in compared.sentences)
+            assert all(len(part) < 120 for part in compared.legend)
 
 
 def test_more_than_two_data_sets_are_counted_by_their_kind_and_described_in_the_notes() -> None:
     notes = {"S1": "real: books", "S2": "re-laid: books", "S3": "generated stories", "S4": "a mixture"}
     runs = [result(split=split, data={"note": note}) for split, note in notes.items()]
-    made = tables.comparison(runs)
+    compared = tables.comparison(runs)
     counted = "4 tasks (data: 1 real, 1 re-laid, 1 generated, 1 other, described in the notes), n = 3 examples"
-    assert made.sentences[0].startswith(counted)
-    assert "pg22/S1: real: books (local)" in made.notes
+    assert compared.sentences[0].startswith(counted)
+    assert "pg22/S1: real: books (local)" in compared.notes
 
 
 def test_legacy_cost_is_the_papers_product_of_lengths() -> None:
@@ -466,12 +466,12 @@ def test_unknown_names_are_errors(options: dict[str, Any], message: str) -> None
 
 
 def test_the_caption_names_data_model_and_hardware() -> None:
-    made = tables.comparison([*three(), result("full", 3.0, split="S1", max_context=8192)])
-    assert made.sentences[0] == (
+    compared = tables.comparison([*three(), result("full", 3.0, split="S1", max_context=8192)])
+    assert compared.sentences[0] == (
         "pg22/S2, pg22/S1: real: 50 % of the books & more (local), n = 3 examples; context own, backbone tiny-llama, "
         "dtype float32"
     )
-    notes = " ".join(made.notes)
+    notes = " ".join(compared.notes)
     for part in ("device cpu (x), seed 0", "full starts anew every 8,192 tokens", "2 FLOPs"):
         assert part in notes
 

@@ -18,9 +18,9 @@ from contextlab.reports.tables import comparison
 WIDE = Cell(3.453, 1.713, 4.612)
 
 
-def printed(made: Table, width: int = 80, *, colours: bool = False) -> str:
+def printed(shown: Table, width: int = 80, *, colours: bool = False) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, force_terminal=colours)
-    for part in terminal.screens(made, width):
+    for part in terminal.screens(shown, width):
         console.print(part)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -36,11 +36,11 @@ def test_nothing_is_cut_off_at_80_columns() -> None:
 
 
 def test_a_phone_wide_terminal_shows_every_number() -> None:
-    made = comparison(three(), TableLayout(baseline="window"))
-    out = printed(made, 40)
+    shown = comparison(three(), TableLayout(baseline="window"))
+    out = printed(shown, 40)
     assert max(map(len, out.splitlines())) <= 40
-    for row in range(len(made.rows)):
-        assert all(made.text(row, column) in out for column in range(len(made.columns)))
+    for row in range(len(shown.rows)):
+        assert all(shown.text(row, column) in out for column in range(len(shown.columns)))
 
 
 names = st.text("abcdefgh-", min_size=1, max_size=40)
@@ -56,12 +56,12 @@ def test_no_number_and_no_heading_is_lost(rows: list[tuple[str, str]], columns: 
     cells = {
         f"{name}{rest}": [Cell(n + m / 10, 0.0, 9.0) for m in range(len(heads))] for n, (name, rest) in enumerate(rows)
     }
-    made = table(cells, heads)
-    out = printed(made)
+    shown = table(cells, heads)
+    out = printed(shown)
     assert "…" not in out
-    for n in range(len(made.rows)):
+    for n in range(len(shown.rows)):
         for m in range(len(heads)):
-            assert made.text(n, m) in out
+            assert shown.text(n, m) in out
     assert max(map(len, out.splitlines()), default=0) <= 80
 
 
@@ -74,18 +74,18 @@ def test_a_wide_table_becomes_several() -> None:
 
 
 def test_long_labels_have_notes_below() -> None:
-    made = table({"longmem(reduction=1,memory_layers=10-29)": [3.2]}, [NATS])
-    assert "longmem [a]" in printed(made)
-    assert list(terminal.below(made)) == ["[a] reduction=1, memory_layers=10-29", made.caption]
-    assert list(terminal.below(made, notes=True))[2:] == ["* how_so."]
+    shown = table({"longmem(reduction=1,memory_layers=10-29)": [3.2]}, [NATS])
+    assert "longmem [a]" in printed(shown)
+    assert list(terminal.below(shown)) == ["[a] reduction=1, memory_layers=10-29", shown.caption]
+    assert list(terminal.below(shown, notes=True))[2:] == ["* how_so."]
 
 
 def test_marks_are_styles_that_the_caption_explains() -> None:
-    made = table({"window": [Cell(3.2, mark="second")], "full": [Cell(3.0, mark="best")], "x": [4]}, [NATS])
-    out = printed(made, colours=True)
+    shown = table({"window": [Cell(3.2, mark="second")], "full": [Cell(3.0, mark="best")], "x": [4]}, [NATS])
+    out = printed(shown, colours=True)
     assert re.search(r"\x1b\[1m *3\.000", out)
     assert re.search(r"\x1b\[4m *3\.200", out)
-    assert "Bold: the best, underlined: the second best" in list(terminal.below(made))[-1]
+    assert "Bold: the best, underlined: the second best" in list(terminal.below(shown))[-1]
     assert "Bold" not in next(iter(terminal.below(table({"x": [1]}, [NATS]))))
 
 
@@ -107,6 +107,6 @@ def test_headings_are_broken_into_short_lines(heading: Column, lines: list[str])
 
 
 def test_equal_first_labels_are_shown_once() -> None:
-    made = table({"pg22;window": [1.0], "pg22;full": [2.0], "squad;full": [3.0]}, [NATS], keys=("task", "method"))
-    out = printed(made)
+    shown = table({"pg22;window": [1.0], "pg22;full": [2.0], "squad;full": [3.0]}, [NATS], keys=("task", "method"))
+    out = printed(shown)
     assert (out.count("pg22"), out.count("squad"), out.count("full")) == (1, 1, 2)

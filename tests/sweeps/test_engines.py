@@ -53,9 +53,9 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    made = engines.engine(request.param, 2, tmp_path / "jobs")
-    yield made
-    made.close()
+    built = engines.engine(request.param, 2, tmp_path / "jobs")
+    yield built
+    built.close()
 
 
 @pytest.mark.parametrize("engine", NAMES, indirect=True)

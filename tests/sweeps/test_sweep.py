@@ -79,8 +79,8 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, log: Path, monkeypatch: py
         with pytest.raises(KeyboardInterrupt):
             swept(of)
     plan = read_plan(place(of))
-    (begun,) = statuses(place(of), plan)
-    assert (begun.state, begun.finished) == ("begun", 4)
+    (only_status,) = statuses(place(of), plan)
+    assert (only_status.state, only_status.finished) == ("begun", 4)
     swept(of)
     assert sorted(log.read_text().split()) == sorted([*IDS, IDS[4]])
     serial(of, tmp_path / "serial")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from bench_modules import bench_module
 
-from contextlab.planning.made import built_in
+from contextlab.planning.shaped import built_in
 
 RESULTS = Path(__file__).parents[2] / "results/benches"
 PLAIN = "transformers"

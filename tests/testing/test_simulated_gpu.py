@@ -16,7 +16,7 @@ from contextlab import registry
 from contextlab.accounting.flops import FlopCounter
 from contextlab.kernels.dispatch import LAUNCHES
 from contextlab.kernels.joint_memory_attention import local_attention
-from contextlab.planning.made import built_in
+from contextlab.planning.shaped import built_in
 from contextlab.testing import laws
 from contextlab.testing.simulated_gpu import DeviceCounts, SimulatedGPU
 
@@ -53,7 +53,7 @@ def test_a_tensor_of_the_device_says_so_and_one_of_the_host_does_not(gpu: Simula
 
 def test_results_views_and_copies_lie_where_their_tensors_do(gpu: SimulatedGPU) -> None:
     x = torch.ones(3, 4, device="cuda")
-    made = (
+    tensors = (
         x + 1,
         x[1:],
         x.new_zeros(2),
@@ -62,7 +62,7 @@ def test_results_views_and_copies_lie_where_their_tensors_do(gpu: SimulatedGPU) 
         nn.Parameter(x),
         functional.softmax(x, 0),
     )
-    assert {y.device.type for y in made} == {"cuda"}
+    assert {y.device.type for y in tensors} == {"cuda"}
     assert torch.zeros_like(x, device="cpu").device.type == "cpu"
     assert nn.Linear(4, 4).to("cuda").weight.device.type == "cuda"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from toy_corpus import corpus, learner, made, options, tiny
+from toy_corpus import corpus, corpus_of, learner, options, tiny
 
 from contextlab.errors import UserError
 from contextlab.methods.evalm import EVALM, EVALMConfig
@@ -29,7 +29,7 @@ def batch(length: int = 60, shorter: int = 17) -> Batch:
 
 
 def loss(method: EVALM, training_batch: Batch) -> torch.Tensor:
-    objective = registry.named_objective("attention", method, made([30] * 3))
+    objective = registry.named_objective("attention", method, corpus_of([30] * 3))
     outcome = objective(method.start(len(training_batch.lengths_B)), training_batch)
     assert outcome.nats is None
     return outcome.loss / training_batch.lengths_B.sum()
@@ -59,7 +59,7 @@ def test_the_error_is_that_of_the_outputs_side_by_side() -> None:
         with torch.no_grad():
             method.backbone.forward(training_batch.tokens_BT, steps_BT, record)
     expected = (outputs["own"][0] - outputs["full"][0]).square().sum() / outputs["full"][0].square().sum()
-    objective = registry.named_objective("attention", method, made([30] * 3))
+    objective = registry.named_objective("attention", method, corpus_of([30] * 3))
     errors = _errors(objective, training_batch)
     torch.testing.assert_close(errors[0], expected)
     torch.testing.assert_close(torch.stack(errors).mean(), loss(method, training_batch).detach())
@@ -120,7 +120,7 @@ def test_summaries_learn_a_text_and_the_update_of_the_backbone_does_not(
 
 def test_a_method_without_such_attention_is_one_sentence() -> None:
     with pytest.raises(UserError, match="LongMem has no attention over whole texts that could be fitted"):
-        registry.named_objective("attention", learner(), made([30] * 3))
+        registry.named_objective("attention", learner(), corpus_of([30] * 3))
 
 
 def test_a_segment_beyond_full_attention_is_one_sentence() -> None:

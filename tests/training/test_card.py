@@ -55,8 +55,8 @@ def test_weights_have_cost_their_own_training_and_all_before(
         method=SimpleNamespace(backbone=SimpleNamespace(device=torch.device("cpu"))),
     )
     flops = before[0] if flops_known else None
-    begun = SimpleNamespace(cost=cards.TrainingCost(flops=flops, seconds=before[1], tokens=before[2]))
-    cost = card._cost(cast(Any, trainer), cast(Any, begun))
+    earlier = SimpleNamespace(cost=cards.TrainingCost(flops=flops, seconds=before[1], tokens=before[2]))
+    cost = card._cost(cast(Any, trainer), cast(Any, earlier))
     assert cost["flops"] == own[0] + (flops or 0)
     assert cost["seconds"] == own[1] + before[1]
     assert cost["tokens"] == own[2] + before[2]

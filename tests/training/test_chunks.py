@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from toy_corpus import learner, made, tiny
+from toy_corpus import corpus_of, learner, tiny
 
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
@@ -23,7 +23,7 @@ from contextlab.training.probes import Probe, ProbeObjective
 from contextlab.training.streams import Batch
 
 CHUNK = 16
-BUILT = made([90] * 9)
+BUILT = corpus_of([90] * 9)
 
 
 def adapter(*, stirred: bool = True) -> AnyMethod:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from toy_corpus import made, tiny
+from toy_corpus import corpus_of, tiny
 
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
@@ -15,7 +15,7 @@ from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeA
 from contextlab.training import registry
 from contextlab.training.streams import Batch
 
-BUILT = made([90] * 9)
+BUILT = corpus_of([90] * 9)
 
 
 def adapter() -> AnyMethod:

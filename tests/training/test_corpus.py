@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toy_corpus import corpus, folder, made, text, tiny
+from toy_corpus import corpus, corpus_of, folder, text, tiny
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
@@ -107,20 +107,20 @@ def test_tokens_that_the_model_does_not_know_are_one_sentence(tmp_path: Path, mo
 
 @pytest.mark.parametrize(("count", "least"), [(3, 2), (9, 2), (30, 6), (60, 12), (70, 12), (400, 12)])
 def test_about_a_twentieth_is_held_back_and_at_least_twelve_or_a_fifth(count: int, least: int) -> None:
-    built = made([10] * count)
+    built = corpus_of([10] * count)
     assert set(built.held_back) | set(built.training) == set(range(count))
     assert not set(built.held_back) & set(built.training)
     assert least <= len(built.held_back) <= max(least, 0.1 * count)
 
 
 def test_documents_that_are_added_change_little_of_what_is_held_back() -> None:
-    small, large = made([10] * 200), made([10] * 220)
+    small, large = corpus_of([10] * 200), corpus_of([10] * 220)
     assert set(small.held_back) <= set(large.held_back)
 
 
 def test_copies_of_a_held_back_text_are_not_trained_on() -> None:
     shas = [f"{n % 5:064x}" for n in range(10)]
-    built = made([10] * 10, shas)
+    built = corpus_of([10] * 10, shas)
     held = {shas[n] for n in built.held_back}
     assert len(built.held_back) == len(held) == 2
     assert not held & {shas[n] for n in built.training}
@@ -129,11 +129,11 @@ def test_copies_of_a_held_back_text_are_not_trained_on() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_too_few_documents_are_one_sentence(count: int) -> None:
     with pytest.raises(UserError, match=f"has {count} documents, and 2 are held back.*give at least 3"):
-        made([10] * count).training  # noqa: B018
+        corpus_of([10] * count).training  # noqa: B018
 
 
 def test_texts_shorter_than_a_segment_are_one_sentence() -> None:
-    built = made([9] * 8)
+    built = corpus_of([9] * 8)
     built.check(9)
     with pytest.raises(UserError, match="has 9 tokens, fewer than a segment of 10: give longer texts, or --segment 9"):
         built.check(10)
@@ -141,20 +141,20 @@ def test_texts_shorter_than_a_segment_are_one_sentence() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_of_few_documents_the_ends_are_held_back(count: int) -> None:
-    few = made([100] * count).with_ends_held_back()
+    few = corpus_of([100] * count).with_ends_held_back()
     assert len(few.training) == len(few.held_back) == count
     for beginning, end in zip(few.training, few.held_back, strict=True):
         assert (few.documents[beginning].tokens, few.documents[end].tokens) == (80, 20)
         both = torch.cat((few.piece(beginning), few.piece(end))).tolist()
         assert both == list(range(both[0], both[0] + 100))
-    many = made([100] * 5)
+    many = corpus_of([100] * 5)
     assert many.with_ends_held_back() is many
-    short = made([100, 5])
+    short = corpus_of([100, 5])
     assert short.with_ends_held_back() is short
 
 
 def test_another_corpus_to_validate_on_leaves_the_whole_corpus_to_train_on() -> None:
-    texts, other = made([10] * 9), made([10] * 3, [f"{n:063x}f" for n in range(3)])
+    texts, other = corpus_of([10] * 9), corpus_of([10] * 3, [f"{n:063x}f" for n in range(3)])
     assert len(texts.beside(other).training) == 9
     assert len(dataclasses.replace(other, held="all").held_back) == 3
     with pytest.raises(UserError, match="9 texts of made are in made too, as d0: take them out"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from toy_corpus import corpus, learner, made, options, tiny
+from toy_corpus import corpus, corpus_of, learner, options, tiny
 from transformers.pytorch_utils import Conv1D
 
 from contextlab import naming, process
@@ -204,7 +204,7 @@ def test_a_loss_that_is_not_finite_is_refused_and_changes_no_weight(built: Corpu
 
 
 def test_a_method_without_anything_to_learn_is_one_sentence() -> None:
-    built = made([40] * 9)
+    built = corpus_of([40] * 9)
     with pytest.raises(UserError, match="Full has nothing to learn: train a method that"):
         trainer(built, Full(tiny()))
 

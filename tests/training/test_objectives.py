@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_corpus import corpus, learner, made
+from toy_corpus import corpus, corpus_of, learner
 
 from contextlab.errors import UserError
 from contextlab.training import registry
@@ -21,7 +21,7 @@ def batch(rows: int = 2, length: int = 20) -> Batch:
 
 def test_the_language_model_loss_is_that_of_reading() -> None:
     method, training_batch = learner(), batch()
-    outcome = registry.named_objective("lm", method, made([30, 30, 30]))(method.start(2), training_batch)
+    outcome = registry.named_objective("lm", method, corpus_of([30, 30, 30]))(method.start(2), training_batch)
     _, logprobs_BT = method.read(method.start(2), training_batch.tokens_BT, training_batch.lengths_B)
     assert logprobs_BT is not None
     torch.testing.assert_close(outcome.loss.detach(), -logprobs_BT.sum())
@@ -34,7 +34,7 @@ def test_padding_counts_in_no_loss() -> None:
     method, training_batch = learner(), batch()
     other = Batch(training_batch.tokens_BT.clone(), *list(vars(training_batch).values())[1:])
     other.tokens_BT[1, 13:] = 9
-    objective = registry.named_objective("lm", method, made([30, 30, 30]))
+    objective = registry.named_objective("lm", method, corpus_of([30, 30, 30]))
     losses = [objective(method.start(2), each).loss.detach() for each in (training_batch, other)]
     assert torch.equal(losses[0], losses[1])
 
@@ -51,7 +51,7 @@ def test_padding_counts_in_no_loss() -> None:
 )
 def test_a_wrong_objective_is_one_sentence(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
-        registry.named_objective(text, learner(), made([30, 30, 30]))
+        registry.named_objective(text, learner(), corpus_of([30, 30, 30]))
 
 
 def test_objectives_of_a_corpus_of_files_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

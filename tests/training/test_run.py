@@ -283,8 +283,8 @@ def test_a_longer_run_is_refused_with_what_to_do_where_the_rate_depends_on_the_l
     assert f"depends on its length ({cause}): finish it with --tokens 900" in sentence
     assert f"weights={out};" in sentence
     assert run(texts, out, **course)["weights"] == card["weights"]
-    begun = run(texts, tmp_path / "more", method=f"longmem(N=32,K=8,weights={out})", **course)
-    assert begun["begun_with"]["sha256"] == card["weights"]["sha256"]
+    later = run(texts, tmp_path / "more", method=f"longmem(N=32,K=8,weights={out})", **course)
+    assert later["begun_with"]["sha256"] == card["weights"]["sha256"]
 
 
 def test_a_run_of_shuffled_slots_goes_on_with_the_same_losses(texts: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 import torch
 from hypothesis import strategies
-from toy_corpus import made
+from toy_corpus import corpus_of
 
 from contextlab.errors import UserError
 from contextlab.training.corpus import Corpus
@@ -29,7 +29,7 @@ def read(streams: Streams, batches: int) -> list[list[int]]:
 
 @hypothesis.given(lengths_of_documents, strategies.integers(1, 4), strategies.integers(1, 9))
 def test_every_document_is_read_once_a_pass_and_in_order(lengths: list[int], rows: int, segment: int) -> None:
-    corpus = made(lengths)
+    corpus = corpus_of(lengths)
     streams = Streams(corpus, range(len(lengths)), rows, segment, seed=3)
     seen: list[dict[int, list[int]]] = [{} for _ in range(rows)]
     while any(epoch == 0 for epoch, _, _ in streams.position):
@@ -58,7 +58,7 @@ def test_groups_are_about_equally_long(lengths: list[int], groups: int) -> None:
 
 @pytest.mark.parametrize("before", [0, 1, 7, 40])
 def test_a_position_is_all_that_is_needed_to_go_on(before: int) -> None:
-    corpus = made([13, 7, 30, 5, 22, 9])
+    corpus = corpus_of([13, 7, 30, 5, 22, 9])
     whole, cut = (Streams(corpus, range(6), 3, 4, seed=1) for _ in range(2))
     read(whole, before)
     cut.position = [(int(epoch), int(place), int(begin)) for epoch, place, begin in whole.position]
@@ -71,7 +71,7 @@ def test_a_position_is_all_that_is_needed_to_go_on(before: int) -> None:
 
 
 def test_the_order_is_the_seeds_and_changes_from_pass_to_pass() -> None:
-    corpus = made([8] * 12)
+    corpus = corpus_of([8] * 12)
 
     def orders(seed: int) -> list[list[int]]:
         return [Streams(corpus, range(12), 2, 4, seed).order(0, epoch) for epoch in range(3)]
@@ -83,19 +83,19 @@ def test_the_order_is_the_seeds_and_changes_from_pass_to_pass() -> None:
 
 
 def test_processes_read_what_one_would_read_in_all_rows() -> None:
-    corpus = made([13, 7, 30, 5, 22, 9, 4, 18])
+    corpus = corpus_of([13, 7, 30, 5, 22, 9, 4, 18])
     whole = read(Streams(corpus, range(8), 4, 5), 12)
     parts = [read(Streams(corpus, range(8), 4, 5, mine=range(first, first + 2)), 12) for first in (0, 2)]
     assert parts[0] + parts[1] == whole
 
 
 def test_only_the_documents_that_are_named_are_read() -> None:
-    streams = Streams(made([5] * 9), [1, 4, 6], 2, 3)
+    streams = Streams(corpus_of([5] * 9), [1, 4, 6], 2, 3)
     assert {document for _ in range(40) for document in streams.next().documents} == {1, 4, 6}
 
 
 def test_more_rows_than_documents_are_one_sentence() -> None:
-    corpus: Corpus = made([5] * 9)
+    corpus: Corpus = corpus_of([5] * 9)
     with pytest.raises(UserError, match="has 3 documents to train on, fewer than 4 rows: use --rows 3 or fewer"):
         Streams(corpus, [1, 4, 6], 4, 3)
 
@@ -104,7 +104,7 @@ def test_more_rows_than_documents_are_one_sentence() -> None:
 def test_shuffled_every_whole_sequence_and_every_short_document_is_read_once_a_pass(
     lengths: list[int], rows: int, segment: int
 ) -> None:
-    corpus = made(lengths)
+    corpus = corpus_of(lengths)
     whole = [(n, begin) for n, length in enumerate(lengths) for begin in range(0, length - segment + 1, segment)]
     wanted = sorted([*whole, *((n, 0) for n, length in enumerate(lengths) if length < segment)])
     hypothesis.assume(len(wanted) >= rows)
@@ -124,7 +124,7 @@ def test_shuffled_every_whole_sequence_and_every_short_document_is_read_once_a_p
 
 
 def test_shuffled_streams_go_on_from_a_position_in_an_order_of_the_seed() -> None:
-    corpus = made([50] * 6)
+    corpus = corpus_of([50] * 6)
     whole, cut, other = (Streams(corpus, range(6), 3, 4, seed=seed, shuffled=True, sequence=4) for seed in (1, 1, 2))
     before = read(whole, 7)
     assert before != read(other, 7)
@@ -136,12 +136,12 @@ def test_shuffled_streams_go_on_from_a_position_in_an_order_of_the_seed() -> Non
 
 def test_fewer_sequences_than_rows_are_one_sentence() -> None:
     with pytest.raises(UserError, match="has 3 sequences to train on, fewer than 4 rows: use --rows 3"):
-        Streams(made([5, 5, 3]), range(3), 4, 4, shuffled=True, sequence=4)
+        Streams(corpus_of([5, 5, 3]), range(3), 4, 4, shuffled=True, sequence=4)
 
 
 @pytest.mark.parametrize(("segment", "sequence"), [(5, 12), (4, 12), (5, 5), (3, 100)])
 def test_a_long_document_is_cut_into_texts_that_begin_anew(segment: int, sequence: int) -> None:
-    corpus = made([61])
+    corpus = corpus_of([61])
     streams = Streams(corpus, [0], 1, segment, sequence=sequence)
     begin = 0
     while begin < 61:
@@ -157,7 +157,7 @@ def test_a_long_document_is_cut_into_texts_that_begin_anew(segment: int, sequenc
 
 
 def test_a_position_inside_a_document_that_is_cut_is_gone_on_from() -> None:
-    corpus = made([61, 40, 33])
+    corpus = corpus_of([61, 40, 33])
     whole, resumed = (Streams(corpus, range(3), 2, 5, sequence=12) for _ in range(2))
     for _ in range(9):
         whole.next()
@@ -170,13 +170,13 @@ def test_a_position_inside_a_document_that_is_cut_is_gone_on_from() -> None:
 
 
 def test_a_text_is_a_segment_at_least() -> None:
-    corpus = made([61, 61, 61])
+    corpus = corpus_of([61, 61, 61])
     whole, longer = (Streams(corpus, range(3), 1, 7, sequence=sequence) for sequence in (7, 3))
     assert read(whole, 20) == read(longer, 20)
 
 
 def test_shuffled_sequences_are_read_segment_by_segment_from_an_empty_state() -> None:
-    corpus = made([61, 61, 61])
+    corpus = corpus_of([61, 61, 61])
     streams = Streams(corpus, range(3), 1, 4, shuffled=True, sequence=12)
     begins = list[tuple[int, int]]()
     for _ in range(15):
@@ -190,7 +190,7 @@ def test_shuffled_sequences_are_read_segment_by_segment_from_an_empty_state() ->
 
 @pytest.mark.parametrize("shuffled", [True, False])
 def test_what_was_read_of_every_document_is_known_from_the_positions(shuffled: bool) -> None:
-    corpus = made([61, 40, 33])
+    corpus = corpus_of([61, 40, 33])
     streams = Streams(corpus, range(3), 2, 5, shuffled=shuffled, sequence=10)
     counted = dict.fromkeys(range(3), 0)
     for _ in range(40):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from toy_corpus import corpus, learner, made, options, tiny
+from toy_corpus import corpus, corpus_of, learner, options, tiny
 
 from contextlab.errors import UserError
 from contextlab.methods.full import Full
@@ -105,22 +105,22 @@ def test_validations_cost_about_a_twentieth(built: Corpus) -> None:
 
 @pytest.mark.parametrize(("length", "history", "scored"), [(200, 64, 32), (80, 54, 26), (40, 27, 13), (2, 1, 1)])
 def test_short_documents_have_short_texts(length: int, history: int, scored: int) -> None:
-    validate = validator(learner(), made([length] * 9))
+    validate = validator(learner(), corpus_of([length] * 9))
     assert (validate.history_BH.shape[1], validate.scored_BS.shape[1]) == (history, scored)
 
 
 def test_a_history_that_would_be_cut_is_refused() -> None:
     """A history of one token once made a window look as if it had a memory."""
     with pytest.raises(UserError, match="1900 tokens and 1 to score do not fit the 128 positions of the model"):
-        Validator(learner(), made([2000] * 9), options(history=1900), 32)
+        Validator(learner(), corpus_of([2000] * 9), options(history=1900), 32)
     with pytest.raises(UserError, match="90 tokens and 20 to score do not fit the 100 tokens of held-back texts"):
-        Validator(learner(), made([100] * 9), options(history=90, scored=20), 32)
-    exact = Validator(learner(), made([2000] * 9), options(history=100, scored=28), 32)
+        Validator(learner(), corpus_of([100] * 9), options(history=90, scored=20), 32)
+    exact = Validator(learner(), corpus_of([2000] * 9), options(history=100, scored=28), 32)
     assert (exact.history_BH.shape[1], exact.scored_BS.shape[1]) == (100, 28)
 
 
 def test_without_settings_a_segment_of_all_positions_leaves_a_history() -> None:
-    whole = Validator(learner(), made([2000] * 9), options(), 128)
+    whole = Validator(learner(), corpus_of([2000] * 9), options(), 128)
     assert (whole.history_BH.shape[1], whole.scored_BS.shape[1]) == (86, 42)
 
 
@@ -134,7 +134,7 @@ def test_the_window_starts_cold_where_scoring_begins(built: Corpus) -> None:
 
 def test_documents_of_one_token_are_one_sentence() -> None:
     with pytest.raises(UserError, match="held back of made have one token: give longer texts"):
-        validator(learner(), made([1] * 9))
+        validator(learner(), corpus_of([1] * 9))
 
 
 def test_several_texts_of_a_document_stand_apart(built: Corpus) -> None:
@@ -171,7 +171,7 @@ def test_the_standard_error_counts_documents_and_not_their_texts(built: Corpus) 
 
 def test_more_documents_than_are_held_back_are_refused(built: Corpus) -> None:
     """Without a number there are as many as are long enough, at most twelve."""
-    few = made([200] * 9)
+    few = corpus_of([200] * 9)
     assert len(few.held_back) == 2
     assert len(validator(learner(), few).documents) == 2
     with pytest.raises(UserError, match=r"holds back 2 documents of at least 96 tokens.*documents=3 asks for more"):
@@ -210,7 +210,7 @@ def test_what_is_scored_may_be_shorter_than_a_segment(built: Corpus) -> None:
 
 
 def test_a_single_document_gives_two_texts() -> None:
-    alone = Validator(learner(), made([250]).with_ends_held_back(), options(), 32)
+    alone = Validator(learner(), corpus_of([250]).with_ends_held_back(), options(), 32)
     assert len(alone.documents) == 2
     assert not torch.equal(alone.scored_BS[0], alone.scored_BS[1])
     assert alone().content_error is None

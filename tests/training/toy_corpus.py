@@ -43,7 +43,7 @@ def corpus(path: Path, monkeypatch: pytest.MonkeyPatch, backbone: Backbone | Non
     return prepare(folder(path / "texts", **size), backbone or tiny())
 
 
-def made(lengths: list[int], shas: list[str] | None = None) -> Corpus:
+def corpus_of(lengths: list[int], shas: list[str] | None = None) -> Corpus:
     starts = np.cumsum([0, *lengths])
     entries = tuple(
         DocumentSpan(f"d{n}", (shas or [f"{n:064x}" for n in range(len(lengths))])[n], int(starts[n]), length)

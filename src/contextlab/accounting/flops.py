@@ -113,16 +113,16 @@ def count(fn: Callable[[], R]) -> tuple[R, int]:
 
 def causal_pairs(queries: int, keys: int) -> int:
     """Number of visible pairs when query i sees keys 0 to i."""
-    seen = min(queries, keys)
-    return seen * (seen + 1) // 2 + (queries - seen) * keys
+    square = min(queries, keys)
+    return square * (square + 1) // 2 + (queries - square) * keys
 
 
 def visible_pairs(mask: Tensor) -> int:
     """Number of visible pairs of a mask, which is boolean or added to the scores."""
     with no_dispatch():
         # Some callers use the lowest finite number instead of -inf.
-        seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
-        return int(seen.count_nonzero())
+        visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+        return int(visible.count_nonzero())
 
 
 def attention_flops(named_arguments: Mapping[str, Any], visible: Callable[[Tensor], int] = visible_pairs) -> int:

@@ -102,7 +102,7 @@ class Model:
             return pairs(used, tokens, self.window)
         # The first slots leave the model's own window one after the other.
         sinks = (min(first, s - band + 1) - max(0, s - self.window + 1) for s in range(used, used + tokens))
-        return pairs(used, tokens, band) + sum(max(0, seen) for seen in sinks)
+        return pairs(used, tokens, band) + sum(max(0, count) for count in sinks)
 
     def block(self, tokens: int, pairs: int) -> int:
         """FLOPs of one block for so many tokens and visible (query, key) pairs of one head."""

@@ -104,8 +104,12 @@ class ReadText:
         self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], max_new_tokens: int
     ) -> int | None:
         """FLOPs of writing what was written."""
-        read, made = ([len(text) for text in texts] for texts in (prompts, written))
-        return None if self.formula is None else self.formula.generate(self.before, read, made, max_new_tokens)
+        prompt_lengths, written_lengths = ([len(text) for text in texts] for texts in (prompts, written))
+        return (
+            None
+            if self.formula is None
+            else self.formula.generate(self.before, prompt_lengths, written_lengths, max_new_tokens)
+        )
 
     @property
     def state_bytes(self) -> int | None:
@@ -225,13 +229,13 @@ class Ledger:
     def peaks(self) -> dict[str, int]:
         """The highest peak of all calls so far, by phase, in bytes; empty on a GPU, where every call has its own."""
         peaks: dict[str, int] = {}
-        left = self._flops * SHARE_AGAIN
+        flops_left = self._flops * SHARE_AGAIN
         for (phase, *_), calls in self._largest.items():
             for rank, call in enumerate(calls):
                 if not _must_run_again(rank, calls):
-                    if call.products.flops > left:
+                    if call.products.flops > flops_left:
                         break
-                    left -= call.products.flops
+                    flops_left -= call.products.flops
                 flops, peak = self._watched(call)
                 self.missed |= flops != call.products.flops and not self._watching
                 peaks[phase] = max(peak, peaks.get(phase, 0))

@@ -64,15 +64,15 @@ class Buffers:
         """Move a cache into new buffers with so many slots, one tensor after the other, so that it never lies in
         memory twice; whoever holds it holds the same numbers as before.
         """
-        taken = kv.slots
+        used = kv.slots
         object.__setattr__(kv, "buffers", None)  # or all of the smaller ones would stay to the end
         whole: dict[str, list[Tensor]] = {"k": list(kv.k), "v": list(kv.v)}
         for name, layers in whole.items():
             for layer in range(len(layers)):
                 layers[layer] = _widened(layers[layer], slots, allocate)
-                moved = (*(x[:, :, :taken] for x in layers[: layer + 1]), *layers[layer + 1 :])
+                moved = (*(x[:, :, :used] for x in layers[: layer + 1]), *layers[layer + 1 :])
                 object.__setattr__(kv, name, moved)
-        object.__setattr__(kv, "buffers", cls(tuple(whole["k"]), tuple(whole["v"]), taken))
+        object.__setattr__(kv, "buffers", cls(tuple(whole["k"]), tuple(whole["v"]), used))
 
     @property
     def slots(self) -> int:
@@ -267,10 +267,10 @@ class KV:
 
     def beginning(self, buffers: Buffers) -> KV:
         """The same cache, whose tensors are the beginning of buffers; these slots belong to it from now on."""
-        begun = self.replace(self.k, self.v, self.used_B)
+        cache = self.replace(self.k, self.v, self.used_B)
         buffers.taken = self.slots
-        object.__setattr__(begun, "buffers", buffers)
-        return begun
+        object.__setattr__(cache, "buffers", buffers)
+        return cache
 
 
 class Growth:

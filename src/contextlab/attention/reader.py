@@ -44,8 +44,8 @@ def sdpa(q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask: Tensor | None, sc
     if not q_BHTD.is_cpu:
         return _fused(q_BHTD, k_BKSD, v_BKSD, mask, scale)
     outs = [
-        _fused(q_BHTD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys], seen, scale)
-        for queries, keys, seen in blocks(mask)
+        _fused(q_BHTD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys], block_mask, scale)
+        for queries, keys, block_mask in blocks(mask)
     ]
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
 
@@ -211,13 +211,13 @@ class CacheReader:
 
     def _build_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         slopes_H = self.positions.slopes_H
-        seen = self.seen_keys(window)[:, None]
+        visible = self.seen_keys(window)[:, None]
         if slopes_H is None:
             # As floating-point numbers, to which every layer would otherwise convert it again.
-            return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, float("-inf"))
+            return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, float("-inf"))
         distance = self.key_position_BS[:, None, None, :] - self.layout.position_BT[:, None, :, None]
         bias = slopes_H.to(dtype)[:, None, None] * distance.to(dtype)
-        return bias.masked_fill(~seen, float("-inf"))
+        return bias.masked_fill(~visible, float("-inf"))
 
 
 def _after_slots(slots: int, *positions_BP: Tensor) -> Tensor:

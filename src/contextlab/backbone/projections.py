@@ -111,9 +111,11 @@ class KeyValueProjections:
             layer: int, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, scale: float, window: int | None
         ) -> Tensor:
             del scale, window
-            for own, made in zip((k_BKTD, v_BKTD), self(layer, inputs[layer]), strict=True):
+            for own, projected in zip((k_BKTD, v_BKTD), self(layer, inputs[layer]), strict=True):
                 near = 1e-3 if own.dtype == torch.float32 else 0.1
-                agree.append(own.shape == made.shape and torch.allclose(own.float(), made.float(), near, near))
+                agree.append(
+                    own.shape == projected.shape and torch.allclose(own.float(), projected.float(), near, near)
+                )
             return torch.zeros_like(q_BHTD)
 
         position_1T = torch.arange(CHECKED_TOKENS, device=backbone.device)[None]

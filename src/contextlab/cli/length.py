@@ -41,9 +41,9 @@ def length(
         rows = [row for of_task in of_tasks(results)[0].values() for row in of_task]
         check_alike([run for row in rows for run in row.runs.values()], DIMENSIONS)
     if style in ("csv", "json"):
-        made = frame(results, threshold, left_out)
-        print(written(made, style), end="")
-        if made.attrs["left_out"]:
-            warn(f"contextlab: {made.attrs['left_out']}.")
+        lengths_frame = frame(results, threshold, left_out)
+        print(written(lengths_frame, style), end="")
+        if lengths_frame.attrs["left_out"]:
+            warn(f"contextlab: {lengths_frame.attrs['left_out']}.")
         return
     show_each(tables(results, threshold, shown_as, left_out), style, notes=notes)

@@ -106,7 +106,7 @@ def _settings_of_method(name: str, config: type[Config]) -> list[dict[str, str]]
     from contextlab import naming
     from contextlab.grammar import spelled_value
 
-    weights = naming.meant(name).weights
+    weights = naming.meaning(name).weights
     named = {} if weights is None else weights.card.named
     forms = [
         {
@@ -126,16 +126,16 @@ def _settings_of_method(name: str, config: type[Config]) -> list[dict[str, str]]
 def _method(name: str, verbose: bool) -> tuple[Listing, dict[str, str], type[Config]]:
     from contextlab import cards, naming, registry
 
-    meant = naming.meant(name)
-    line = {"name": name, "about": _first_line(meant.kind), "from": registry.methods().get(name, "")}
-    if meant.weights is not None:
-        tokens = cards.short_count(meant.weights.card.cost.tokens)
+    meaning = naming.meaning(name)
+    line = {"name": name, "about": _first_line(meaning.kind), "from": registry.methods().get(name, "")}
+    if meaning.weights is not None:
+        tokens = cards.short_count(meaning.weights.card.cost.tokens)
         line |= {
-            "about": f"{meant.weights.card.label} trained on {tokens} tokens",
-            "from": str(meant.weights.file.parent),
+            "about": f"{meaning.weights.card.label} trained on {tokens} tokens",
+            "from": str(meaning.weights.file.parent),
         }
-    needs = {"needs": _details(meant.name)["needs"]} if verbose else {}
-    return {**line, **needs, "stands for": _stands_for(name)}, {}, meant.kind.Config
+    needs = {"needs": _details(meaning.name)["needs"]} if verbose else {}
+    return {**line, **needs, "stands for": _stands_for(name)}, {}, meaning.kind.Config
 
 
 def _stands_for(name: str) -> list[str]:

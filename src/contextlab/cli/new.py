@@ -46,11 +46,11 @@ def task(name: Name, out: Out = None) -> None:
     _write("task", name, out, registry.tasks())
 
 
-def _write(kind: Literal["method", "task"], name: str, out: Path | None, taken: Iterable[str]) -> None:
+def _write(kind: Literal["method", "task"], name: str, out: Path | None, existing: Iterable[str]) -> None:
     module = name.replace("-", "_")
     if not NAME.fullmatch(name) or keyword.iskeyword(module) or module in sys.stdlib_module_names:
         raise UserError(f"'{short(name)}' cannot name a module of Python: choose small letters, as my-{kind}.")
-    if name in taken:
+    if name in existing:
         raise UserError(f"There is a {kind} '{name}' already: choose another name.")
     folder = out or Path(name)
     if folder.exists():

@@ -27,13 +27,13 @@ def page(
     names: NamesFile = None,
 ) -> None:
     """Write one HTML file with all results, their costs and their examples, which needs no network."""
-    from contextlab.reports.page import page as made
+    from contextlab.reports.page import page as page_text
 
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} is no page: let its name end with .html.")
     missing: list[str] = []
     shown = sys.stderr.isatty()
-    text = made(
+    text = page_text(
         folders,
         where=where or (),
         data=data,

@@ -48,8 +48,8 @@ def plan(
     """
     from contextlab.harness.progress import Progress
     from contextlab.planning.gpus import gpu as known_gpu
-    from contextlab.planning.made import built_in, named_on
     from contextlab.planning.plan import Planner
+    from contextlab.planning.shaped import built_in, named_on
     from contextlab.planning.shapes import backbone_of
     from contextlab.planning.table import markdown, title
 

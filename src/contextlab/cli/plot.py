@@ -48,8 +48,8 @@ def plot(
 
     draw.check_format(out)
     options = PictureOptions(x, metric, baseline, tuple(label or ()), names_of(names), contexts)
-    made = plots.picture(kind, folders, options, where=where or (), under=limits_of(under), mixed=mixed)
-    draw.save(made, out)
-    say(made.caption)
-    if notes and made.notes:
-        say(made.notes)
+    picture = plots.picture(kind, folders, options, where=where or (), under=limits_of(under), mixed=mixed)
+    draw.save(picture, out)
+    say(picture.caption)
+    if notes and picture.notes:
+        say(picture.notes)

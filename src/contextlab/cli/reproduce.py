@@ -99,7 +99,7 @@ def _backbone(entry: PaperEntry, scale: Scale) -> str:
     return EMBEDDED if scale == Scale.embedded or entry.paper is None else str(entry.paper.backbone)
 
 
-def _runs(paper: Paper, entry: PaperEntry, scale: Scale, data: Path | None, made: bool) -> list[PaperRun]:
+def _runs(paper: Paper, entry: PaperEntry, scale: Scale, data: Path | None, stored: bool) -> list[PaperRun]:
     """The runs of a recipe, which may be made already.
 
     Raises:
@@ -113,7 +113,7 @@ def _runs(paper: Paper, entry: PaperEntry, scale: Scale, data: Path | None, made
     from contextlab.reports.papers.measure import missing
 
     absent = missing(paper, entry, data)
-    if absent and not (made and entry.runs_of_paper):
+    if absent and not (stored and entry.runs_of_paper):
         raise UserError(
             f"{where} cannot be run at the paper's scale here, as {', and '.join(absent)}: use --scale embedded, or "
             "--dry-run to see what it would take."

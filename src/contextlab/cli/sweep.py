@@ -110,13 +110,13 @@ def _print_plan(plan: SweepPlan, rows: Sequence[RunStatus], as_json: bool) -> No
         return
     screen = console()
     screen.print(_table(rows, ("TFLOPs", "hours", "GiB"), [_needs(plan, row) for row in rows]))
-    left = [row for row in rows if row.state != "stored"]
-    costed = [row for row in left if row.run.estimate is not None]
+    not_stored = [row for row in rows if row.state != "stored"]
+    costed = [row for row in not_stored if row.run.estimate is not None]
     share = {row.run.run_id: 1 - row.finished / row.run.examples for row in costed}
     flops, seconds = (
         sum(share[row.run.run_id] * getattr(row.run.estimate, name) for row in costed) for name in ("flops", "seconds")
     )
-    unknown = f", and {len(left) - len(costed)} runs without a formula" if len(costed) < len(left) else ""
+    unknown = f", and {len(not_stored) - len(costed)} runs without a formula" if len(costed) < len(not_stored) else ""
     machine = plan.machine
     screen.print(
         f"{_sentence(rows)}. Left are {flops / 1e12:.3g} TFLOPs by formula{unknown}: {seconds / 3600:.3g} hours of one "

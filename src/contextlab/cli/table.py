@@ -115,8 +115,8 @@ def _print_table(selection: Selection, layout: TableLayout, style: str, *, mixed
 
     if not mixed:
         check_alike(selection.results, DIMENSIONS)
-    made = comparison(selection.results, layout)
-    show(dataclasses.replace(made, left_out=selection.left_out.sentence), style, notes=notes)
+    comparison_table = comparison(selection.results, layout)
+    show(dataclasses.replace(comparison_table, left_out=selection.left_out.sentence), style, notes=notes)
 
 
 def _words(text: str) -> tuple[str, ...]:

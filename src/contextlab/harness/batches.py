@@ -75,19 +75,19 @@ class Batches:
             missing: numbers of the examples.
             counting: whether FLOPs are counted.
         """
-        left = list(missing)
-        if self.size == 1 or len(left) < 2 or self._refused(counting):
-            yield from map(self._alone, left)
+        waiting = list(missing)
+        if self.size == 1 or len(waiting) < 2 or self._refused(counting):
+            yield from map(self._alone, waiting)
             return
         size = self.size
         if counting or size == "auto":
-            longest = max(left, key=self.lengths.__getitem__)
-            left.remove(longest)
+            longest = max(waiting, key=self.lengths.__getitem__)
+            waiting.remove(longest)
             yield (first := self._alone(longest))
             size = self._size_after(first, counting)
-        while left:
-            window = sorted(left[: size * WINDOW], key=self.lengths.__getitem__)
-            del left[: size * WINDOW]
+        while waiting:
+            window = sorted(waiting[: size * WINDOW], key=self.lengths.__getitem__)
+            del waiting[: size * WINDOW]
             while window:
                 try:
                     lines = self._together(window[:size], counting) if size > 1 else None

@@ -63,17 +63,17 @@ def _reached(start: str) -> dict[str, str]:
     """Digests of the modules that a loaded module reaches, by name."""
     home = _Home.of(start)
     digests: dict[str, str] = {}
-    left, seen = [start], {start}
-    while left:
-        name = left.pop()
+    stack, visited = [start], {start}
+    while stack:
+        name = stack.pop()
         file = home.file(name)
         if file is None:
             continue
         code = _read(sys.modules.get(name), name, file)
         digests[home.shown(name, file)] = code.digest
-        new = {part for target in (name, *code.imports) for part in _with_parents(target)} - seen
-        left += new
-        seen |= new
+        new = {part for target in (name, *code.imports) for part in _with_parents(target)} - visited
+        stack += new
+        visited |= new
     return digests
 
 
@@ -168,15 +168,15 @@ def _code(source: str | bytes, name: str = "", file: Path | str = "<text>") -> _
 
 def _walk(tree: ast.AST) -> Iterator[Any]:
     """All that runs, in order: syntax, lists and values; the name of a field, and an end, are tuples."""
-    left: list[Any] = [tree]
-    while left:
-        item = left.pop()
+    stack: list[Any] = [tree]
+    while stack:
+        item = stack.pop()
         yield item
         if isinstance(item, ast.AST):
-            left.append(())
-            left += [part for field, value in reversed(list(_fields(item))) for part in (value, (field,))]
+            stack.append(())
+            stack += [part for field, value in reversed(list(_fields(item))) for part in (value, (field,))]
         elif isinstance(item, list):
-            left += [(), *reversed(item)]
+            stack += [(), *reversed(item)]
 
 
 def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:

@@ -136,10 +136,10 @@ def _answers(built_method: BuiltMethod, protocol: AskProtocol, reading: Reading,
         meter = warm_meter(method, seed, counting=True)
         with seeded_example(seed, reading.id, str(meter.backbone.device)):
             records = protocol.evaluate(meter, reading, reading)["questions"]
-    taken = meter.take()
+    measures = meter.take()
     answers = tuple(record["prediction"] for record in records)
     logprobs = tuple(record[LOGPROB] for record in records)
-    return MethodAnswers(built_method.label, answers, logprobs, {**taken["cost"], "state": taken["state"]})
+    return MethodAnswers(built_method.label, answers, logprobs, {**measures["cost"], "state": measures["state"]})
 
 
 def _questions(questions: Sequence[Any]) -> tuple[Question, ...]:
@@ -157,7 +157,7 @@ def _named(methods: Sequence[Any]) -> list[NamedMethod | AnyMethod]:
     listed: list[NamedMethod | AnyMethod] = []
     for item in methods:
         if isinstance(item, str):
-            listed += [meant.with_settings(named.settings) for named, meant in naming.methods(item)]
+            listed += [meaning.with_settings(named.settings) for named, meaning in naming.methods(item)]
         elif hasattr(item, "capabilities"):
             listed.append(item)
         else:

@@ -85,8 +85,8 @@ class Progress:
         self._run += 1
         total = self._bar.tasks[0].total
         description = f"run {self._run} of {self._runs}: {harmless.line(label)}"
-        left = None if total is None else total - stored
-        self._bar.update(self._task, description=escape(description), total=left, refresh=True)
+        examples_left = None if total is None else total - stored
+        self._bar.update(self._task, description=escape(description), total=examples_left, refresh=True)
         self._draw()
         for number, example in enumerate(missing, start=1):
             yield example
@@ -104,8 +104,8 @@ class Progress:
         """Show the bar in a notebook, if this runs in one."""
         if self._notebook is not None:
             (task,) = self._bar.tasks
-            left = "" if task.time_remaining is None else f", {task.time_remaining:.0f} s left"
-            done = "" if task.total is None else f": {task.completed:.0f} of {task.total:.0f}{left}"
+            time_left = "" if task.time_remaining is None else f", {task.time_remaining:.0f} s left"
+            done = "" if task.total is None else f": {task.completed:.0f} of {task.total:.0f}{time_left}"
             value = "" if task.total is None else f' value="{task.completed:.0f}" max="{task.total:.0f}"'
             words = html.escape(f"{Text.from_markup(task.description)}{done}")
             self._notebook.show(f"<progress{value}></progress> {words}", at_most_every)

@@ -120,8 +120,8 @@ def bench(
             raise UserError("The model was given without its tokenizer, so that no text can be read: give tokenizer=.")
         selected_tasks = [named.loaded(folder, model) for named in selected_tasks]
         on_tasks = list(cases(selected_tasks, controls, limit, first))
-        meant = [method.on(model) for method in selected_methods]
-        of_model = built(meant, model)
+        named_methods = [method.on(model) for method in selected_methods]
+        of_model = built(named_methods, model)
         say = _once(on_note or _no_call)
         for note in filter(None, (method.note for method in of_model)):
             say(note)
@@ -130,7 +130,7 @@ def bench(
             result = _run(method, case, seed, Path(out), bar, counting, size, say)
             runs[method.label, case.label, case.options.context] = result
             (on_result or _no_call)(result)
-    notes = [method.explained for method, named in zip(meant, selected_methods, strict=True) if named.bare]
+    notes = [method.explained for method, named in zip(named_methods, selected_methods, strict=True) if named.bare]
     return Results(list(runs.values()), list(differences(runs)), list(filter(None, notes)))
 
 

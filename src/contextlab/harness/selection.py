@@ -16,7 +16,7 @@ from contextlab.grammar import NamedItem
 from contextlab.harness import labels
 from contextlab.harness.labels import WeightsName
 from contextlab.method import AnyMethod
-from contextlab.naming import Meant, NamedMethod
+from contextlab.naming import Meaning, NamedMethod
 
 FRESH_SEED = 67280421310721
 """The seed with which torch starts in a new process."""
@@ -69,30 +69,32 @@ def select(
     """
     of_methods = naming.methods(methods)
     of_tasks = [_with_split(item, split) for item in grammar.items(tasks, "task")]
-    owners: list[tuple[NamedItem, type[Config]]] = [(item, meant.kind.Config) for item, meant in of_methods]
+    owners: list[tuple[NamedItem, type[Config]]] = [(item, meaning.kind.Config) for item, meaning in of_methods]
     owners += [(item, registry.task_class(item.name).Config) for item in of_tasks]
     dealt = _dealt(owners, settings or {}, {key: value for key, value in lengths.items() if value is not None})
     first, rest = dealt[: len(of_methods)], dealt[len(of_methods) :]
     return list(_methods(of_methods, first)), list(_tasks(of_tasks, rest))
 
 
-def _methods(named: Sequence[tuple[NamedItem, Meant]], settings: Sequence[Mapping[str, Any]]) -> Iterator[NamedMethod]:
-    seen: list[NamedMethod] = []
-    for (_, meant), own in zip(named, settings, strict=True):
-        method = meant.with_settings(own)
+def _methods(
+    named: Sequence[tuple[NamedItem, Meaning]], settings: Sequence[Mapping[str, Any]]
+) -> Iterator[NamedMethod]:
+    yielded: list[NamedMethod] = []
+    for (_, meaning), own in zip(named, settings, strict=True):
+        method = meaning.with_settings(own)
         # A configuration may not be hashable.
-        if method not in seen:
-            seen.append(method)
+        if method not in yielded:
+            yielded.append(method)
             yield method
 
 
 def _tasks(named: Sequence[NamedItem], settings: Sequence[Mapping[str, Any]]) -> Iterator[SelectedTask]:
-    seen: list[tuple[str, str, Config]] = []
+    yielded: list[tuple[str, str, Config]] = []
     for item, own in zip(named, settings, strict=True):
         task = registry.task(item.name, own)
         split = task.check_split(item.split)
-        if (item.name, split, task.config) not in seen:
-            seen.append((item.name, split, task.config))
+        if (item.name, split, task.config) not in yielded:
+            yielded.append((item.name, split, task.config))
             yield SelectedTask(item.name, task, split)
 
 

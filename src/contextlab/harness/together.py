@@ -238,16 +238,16 @@ class _Calls:
         answers: dict[int, Answer] = {}
         for kind in dict.fromkeys(call.kind for call in calls):
             of_kind = [number for number, call in enumerate(calls) if call.kind == kind]
-            made = self._made(kind, [calls[number] for number in of_kind])
-            answers |= dict(zip(of_kind, made, strict=True))
+            kind_answers = self._answers_of_kind(kind, [calls[number] for number in of_kind])
+            answers |= dict(zip(of_kind, kind_answers, strict=True))
         return [answers[number] for number in range(len(calls))]
 
-    def _made(self, kind: tuple[Any, ...], calls: Sequence[Call]) -> list[Answer]:
+    def _answers_of_kind(self, kind: tuple[Any, ...], calls: Sequence[Call]) -> list[Answer]:
         name, *options = kind
         arguments = [call.argument for call in calls]
         if name == "start":
-            begun = [self.method.start(1, ahead=ahead) for ahead in arguments]
-            return [(row, TotalCost()) for row in RowState.of_all(states.joined(begun))]
+            states_of_rows = [self.method.start(1, ahead=ahead) for ahead in arguments]
+            return [(row, TotalCost()) for row in RowState.of_all(states.joined(states_of_rows))]
         state = _joined([call.row for call in calls if call.row is not None])
         phase, *options = options
         if name == "read":
@@ -298,9 +298,12 @@ class _Calls:
             numbers, texts = zip(*pairs[begin : begin + together], strict=True)
             rows = state if [*numbers] == [*range(state.batch_size)] else state.index(numbers)
             written += self.method.generate(rows, texts, **options)
-        left = iter(written)
-        of_rows = [[next(left) for _ in row] for row in prompts]
-        return [(made, sum(map(len, (*row, *made)))) for row, made in zip(prompts, of_rows, strict=True)]
+        continuations = iter(written)
+        of_rows = [[next(continuations) for _ in row] for row in prompts]
+        return [
+            (continuations, sum(map(len, (*row, *continuations))))
+            for row, continuations in zip(prompts, of_rows, strict=True)
+        ]
 
 
 def _joined(rows: Sequence[RowState]) -> State:

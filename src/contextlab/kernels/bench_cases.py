@@ -193,17 +193,17 @@ def sink_cases(size: Size, device: torch.device) -> Iterator[KernelCase]:
     q, q_sink, k, v = (torch.randn(shape, device=device).to(size.dtype).requires_grad_() for shape in shapes)
     key = torch.arange(keys, device=device)
     distance = key[-size.T :, None] - key
-    seen = (((distance >= 0) & (distance < size.W)) | (key < SINKS))[None]
-    inputs, scale = (q, q_sink, k, v, seen, SINKS), size.D**-0.5
+    visible = (((distance >= 0) & (distance < size.W)) | (key < SINKS))[None]
+    inputs, scale = (q, q_sink, k, v, visible, SINKS), size.D**-0.5
 
     def run() -> Tensor:
         return sink_attention(*inputs, scale)
 
     def truth() -> Tensor:
         exact_q, exact_q_sink, exact_k, exact_v = (x.detach().double() for x in (q, q_sink, k, v))
-        return plain_sinks.sink_attention(exact_q, exact_q_sink, exact_k, exact_v, seen, SINKS, scale)
+        return plain_sinks.sink_attention(exact_q, exact_q_sink, exact_k, exact_v, visible, SINKS, scale)
 
-    traffic, flops = 3 * q.nbytes + 2 * k.nbytes, sink_attention_flops(q, q_sink, k, v, seen)
+    traffic, flops = 3 * q.nbytes + 2 * k.nbytes, sink_attention_flops(q, q_sink, k, v, visible)
     case = KernelCase("sink_attention", size, _forms(run, device), _relative_to(functools.cache(truth)), traffic, flops)
     yield case
     yield _with_gradients(case, (q, q_sink, k, v))
@@ -355,8 +355,8 @@ def _eva_parts(leaves: Sequence[Tensor], counts: Tensor, size: Size) -> Iterator
     q, k, v, chunk_k, chunk_v = (x.double() for x in leaves)
     for begin in range(0, size.T, size.W):
         span = slice(begin, min(begin + size.W, size.T))
-        seen = int(counts[0, span.stop - 1])
-        visible = (q[:, :, span], k[:, :, span], v[:, :, span], chunk_k[:, :, :seen], chunk_v[:, :, :seen])
+        chunks = int(counts[0, span.stop - 1])
+        visible = (q[:, :, span], k[:, :, span], v[:, :, span], chunk_k[:, :, :chunks], chunk_v[:, :, :chunks])
         yield span, plain_eva.eva_attention(*visible, None, counts[:, span], None, size.D**-0.5, size.W, 0)
 
 

@@ -32,8 +32,10 @@ def forward(
         return part_triton.forward(q_BHtD, k_BKSD, v_BKSD, bias, scale, causal=causal)
     if q_BHtD.device.type == "cpu":
         parts = [
-            _fused_forward(q_BHtD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys], seen, scale, causal=causal)
-            for queries, keys, seen in blocks(bias)
+            _fused_forward(
+                q_BHtD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys], block_bias, scale, causal=causal
+            )
+            for queries, keys, block_bias in blocks(bias)
         ]
         outs, sums = zip(*parts, strict=True)
         return parts[0] if len(parts) == 1 else (torch.cat(outs, dim=2), torch.cat(sums, dim=2))
@@ -60,19 +62,19 @@ def backward(
     if dispatch.use_triton(q_BHtD) and not into_bias:
         from contextlab.kernels import part_triton
 
-        made = (dout_BHtD, out_BHtD, lse_BHt)
-        return (*part_triton.backward(*made, q_BHtD, k_BKSD, v_BKSD, bias, scale, causal), q_BHtD.new_empty(0))
+        outputs = (dout_BHtD, out_BHtD, lse_BHt)
+        return (*part_triton.backward(*outputs, q_BHtD, k_BKSD, v_BKSD, bias, scale, causal), q_BHtD.new_empty(0))
     if q_BHtD.device.type != "cpu" or into_bias:
         inputs = (q_BHtD, k_BKSD, v_BKSD, bias, scale)
         return tiled_backward(dout_BHtD, out_BHtD, lse_BHt, *inputs, causal=causal, into_bias=into_bias)
-    made, kind, pieces = (dout_BHtD, out_BHtD, lse_BHt), wide(q_BHtD), blocks(bias)
+    outputs, kind, pieces = (dout_BHtD, out_BHtD, lse_BHt), wide(q_BHtD), blocks(bias)
     if len(pieces) == 1:
-        return (*_fused_backward(*made, q_BHtD, k_BKSD, v_BKSD, bias, scale, causal=causal), q_BHtD.new_empty(0))
+        return (*_fused_backward(*outputs, q_BHtD, k_BKSD, v_BKSD, bias, scale, causal=causal), q_BHtD.new_empty(0))
     dqs = list[Tensor]()
     dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=kind, device=x.device) for x in (k_BKSD, v_BKSD))
-    for queries, keys, seen in pieces:
-        dout, out, lse, q = (x[:, :, queries] for x in (*made, q_BHtD))
-        dq, dk, dv = _fused_backward(dout, out, lse, q, k_BKSD[:, :, keys], v_BKSD[:, :, keys], seen, scale)
+    for queries, keys, block_bias in pieces:
+        dout, out, lse, q = (x[:, :, queries] for x in (*outputs, q_BHtD))
+        dq, dk, dv = _fused_backward(dout, out, lse, q, k_BKSD[:, :, keys], v_BKSD[:, :, keys], block_bias, scale)
         dqs.append(dq)
         dk_BKSD[:, :, keys] += dk
         dv_BKSD[:, :, keys] += dv
@@ -100,8 +102,8 @@ def _fused_backward(
     causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows = in_rows(dout_BHtD, q_BHtD, k_BKSD, v_BKSD, out_BHtD)
-    made = (lse_BHt.contiguous(), 0.0, causal)
-    dq, dk, dv = fused_backward(*rows, *made, **_options(q_BHtD, bias, scale))
+    of_forward = (lse_BHt.contiguous(), 0.0, causal)
+    dq, dk, dv = fused_backward(*rows, *of_forward, **_options(q_BHtD, bias, scale))
     return dq, dk, dv
 
 

@@ -274,8 +274,8 @@ def backward(
     """See `part.backward`, without a gradient of the bias."""
     k_BKSD, v_BKSD = in_rows(k_BKSD, v_BKSD)
     delta_BHT = (dout_BHTD.float() * out_BHTD.float()).sum(-1)
-    made, bias = _of_key_heads(k_BKSD, bias, dout_BHTD, q_BHTD, lse_BHT, delta_BHT)
-    dout, q, lse, delta = made
+    by_key_head, bias = _of_key_heads(k_BKSD, bias, dout_BHTD, q_BHTD, lse_BHT, delta_BHT)
+    dout, q, lse, delta = by_key_head
     dq, dk_BKSD, dv_BKSD = (x.new_empty(x.shape) for x in (q, k_BKSD, v_BKSD))
     inputs = (dout, q, k_BKSD, v_BKSD, bias, lse, delta)
     sizes, shape = _sizes(q, k_BKSD, v_BKSD, bias, causal and q_BHTD.shape[2] > 1)

@@ -45,8 +45,8 @@ class Retrieved:
 
     def spans(self) -> Iterator[slice]:
         """Blocks of queries whose keys are gathered together."""
-        rows, heads, length, taken = self.ids_BHTm.shape
-        per_query = rows * heads * taken * self.k_BKncD.shape[3] * self.k_BKncD.shape[4]
+        rows, heads, length, retrieved = self.ids_BHTm.shape
+        per_query = rows * heads * retrieved * self.k_BKncD.shape[3] * self.k_BKncD.shape[4]
         step = max(1, at_once(GATHERED_ELEMENTS, self.q_BHTD) // per_query)
         return (slice(begin, min(begin + step, length)) for begin in range(0, length, step))
 

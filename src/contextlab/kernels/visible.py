@@ -50,5 +50,5 @@ def _keys(mask: Tensor) -> slice:
     """From the first key to the last that any query attends to."""
     seen_S = mask.flatten(0, 1).amax(0)
     seen_S = seen_S if seen_S.dtype == torch.bool else seen_S > HIDDEN
-    seen = seen_S.nonzero()
-    return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 1)
+    numbers = seen_S.nonzero()
+    return slice(int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else slice(0, 1)

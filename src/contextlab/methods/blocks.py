@@ -190,19 +190,19 @@ class BlockMethod(ContextMethod[C, S]):
         while bool((left_B > 0).any()):
             room_B = self.room(state)
             take_B = torch.minimum(left_B, room_B.clamp(max=BLOCK_TOKENS))
-            taken = Taken(done_B, take_B, tokens_BT)
+            block = BlockTokens(done_B, take_B, tokens_BT)
             passing = collected is None and bool((left_B > take_B).all() and (take_B == room_B).all())
-            skimmed = self.skim(state, taken.tokens_Bt, take_B) if passing else None
+            skimmed = self.skim(state, block.tokens_Bt, take_B) if passing else None
             if skimmed is not None:
                 state = dataclasses.replace(skimmed, length_B=skimmed.length_B + take_B)
             else:
                 before_BC, head = state.pending_BC, self.head(state)
                 state = self.reserve(state, left_B)
-                state, hidden_BtC = self.step(state, taken.tokens_Bt, take_B)
+                state, hidden_BtC = self.step(state, block.tokens_Bt, take_B)
                 if collected is not None:
                     previous_BtC = torch.cat((before_BC[:, None], hidden_BtC[:, :-1]), dim=1)
-                    collected.add(head(previous_BtC, taken.tokens_Bt), previous_BtC, taken)
-                pending_BC = taken.last(hidden_BtC, state.pending_BC)
+                    collected.add(head(previous_BtC, block.tokens_Bt), previous_BtC, block)
+                pending_BC = block.last(hidden_BtC, state.pending_BC)
                 state = dataclasses.replace(state, length_B=state.length_B + take_B, pending_BC=pending_BC)
             done_B, left_B = done_B + take_B, left_B - take_B
         return state
@@ -215,14 +215,14 @@ class _Collected:
         self.hidden_BTC = hidden_BTC
         self.logprobs_BT = torch.zeros(tokens_BT.shape, dtype=dtype, device=tokens_BT.device)
 
-    def add(self, logprobs_Bt: Tensor, previous_BtC: Tensor, taken: Taken) -> None:
+    def add(self, logprobs_Bt: Tensor, previous_BtC: Tensor, block: BlockTokens) -> None:
         """Add the predictions of a block and the hidden states before its tokens, at their positions in the call."""
-        taken.put(logprobs_Bt.to(self.logprobs_BT.dtype), self.logprobs_BT)
+        block.put(logprobs_Bt.to(self.logprobs_BT.dtype), self.logprobs_BT)
         if self.hidden_BTC is not None:
-            taken.put(previous_BtC, self.hidden_BTC)
+            block.put(previous_BtC, self.hidden_BTC)
 
 
-class Taken:
+class BlockTokens:
     """The tokens that a block takes of a call: one stretch of all rows, or as many of each as it may read.
 
     Args:

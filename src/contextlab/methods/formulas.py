@@ -214,11 +214,11 @@ class LocalFormula(BlockFormula):
 
     def _until_packed(self, before: int) -> int:
         """As `_left`, or until the next tokens in view are packed."""
-        left = self._left(before)
+        room = self._left(before)
         if self.local.storage is None:
-            return left
+            return room
         exact, used = self.local.exact, self.used(before)
-        return min(left, GROUP - (used - exact - packed_tokens(used, exact)))
+        return min(room, GROUP - (used - exact - packed_tokens(used, exact)))
 
     def _room_beside(self, before: int) -> int:
         """As `_left`, where every continuation packs its own tokens."""

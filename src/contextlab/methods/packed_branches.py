@@ -32,8 +32,8 @@ class PackedTail(Tail[L]):
         assert isinstance(state.kv, PackedKV)
         self.stored, newest = state.caches, int(state.kv.newest_B[0])
         caches = (_spread(kv.opened(), newest, count) for kv in state.caches)
-        begun = dataclasses.replace(state.with_caches(*caches), length_B=state.length_B - newest)
-        super().__init__(branches, begun, count)
+        start = dataclasses.replace(state.with_caches(*caches), length_B=state.length_B - newest)
+        super().__init__(branches, start, count)
         self.newest = newest
         self.exact = state.kv.exact - int(state.kv.first.used_B[0])
         self.length_N = torch.full((count,), newest)

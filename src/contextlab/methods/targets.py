@@ -93,7 +93,7 @@ def is_added(backbone: Backbone, targets: list[Target]) -> bool:
     """Whether the outputs of layers are added to the residual stream as they are, so that a change of them changes the
     states that leave their block by as much. The lowest is looked at.
     """
-    target, left = targets[0], list[Tensor]()
+    target, outputs = targets[0], list[Tensor]()
     if target.outputs != backbone.width:
         return False
     tokens_12 = torch.tensor([[0, 1]], device=backbone.device)
@@ -104,10 +104,10 @@ def is_added(backbone: Backbone, targets: list[Target]) -> bool:
         with (
             torch.no_grad(),
             adapted([target], [pair].__getitem__),
-            observed([target], lambda _, x_BTI, hidden_BTC: left.extend((x_BTI, hidden_BTC))),
+            observed([target], lambda _, x_BTI, hidden_BTC: outputs.extend((x_BTI, hidden_BTC))),
         ):
             backbone.forward(tokens_12, position_12, backbone.reader(1, Layout(position_12)))
-    x_BTI, plain_BTC, _, changed_BTC = left
+    x_BTI, plain_BTC, _, changed_BTC = outputs
     added_BT1 = (x_BTI * probe_11I).sum(-1, keepdim=True)
     largest = added_BT1.abs().max() + changed_BTC.abs().max() / 50
     return bool(((changed_BTC - plain_BTC - added_BT1).abs() <= 0.05 * largest).all())

@@ -15,11 +15,11 @@ from contextlab.naming import NamedMethod
 from contextlab.planning.arithmetic import Arithmetic
 from contextlab.planning.dry_run import weights
 from contextlab.planning.gpus import GPU
-from contextlab.planning.made import Made, changed
 from contextlab.planning.needs import Needs
 from contextlab.planning.profile import Profile
 from contextlab.planning.roofline import Bound
 from contextlab.planning.row import PlannedRow
+from contextlab.planning.shaped import ShapedMethod, changed
 
 REMEDIES: tuple[dict[str, Any], ...] = ({"storage_dtype": "int8"}, {"storage_dtype": "int4"}, {"stored_in": "host"})
 """Settings that make a method smaller, in the order in which they are tried.
@@ -55,35 +55,35 @@ class Planner:
         """
         self.began(named.label)
         try:
-            made = Made.of(named, self.backbone)
-            profile, reason = self._profile(made.plain)
+            shaped = ShapedMethod.of(named, self.backbone)
+            profile, reason = self._profile(shaped.plain)
         except (NotImplementedError, UserError) as error:
             if refuse and isinstance(error, UserError):
                 raise
             why = str(error) if isinstance(error, UserError) else "it computes with the weights when it is made"
             note = f"{named.label}: nothing is known, because {why}"
             return [PlannedRow(named.label, length, notes=(note,)) for length in lengths]
-        notes = tuple(f"{named.label}: {note}" for note in _notes(made, profile, reason))
-        return [self._row(made, profile, PlannedRow(named.label, length, notes=notes)) for length in lengths]
+        notes = tuple(f"{named.label}: {note}" for note in _notes(shaped, profile, reason))
+        return [self._row(shaped, profile, PlannedRow(named.label, length, notes=notes)) for length in lengths]
 
-    def _row(self, made: Made, profile: Profile | None, row: PlannedRow) -> PlannedRow:
-        whole = storage_bytes(weights(made.method))
+    def _row(self, shaped: ShapedMethod, profile: Profile | None, row: PlannedRow) -> PlannedRow:
+        whole = storage_bytes(weights(shaped.method))
         row = dataclasses.replace(row, weights_bytes=whole, added_bytes=whole - self._model_bytes)
-        text = self._arithmetic(made.method, row.length)
+        text = self._arithmetic(shaped.method, row.length)
         if text is None:
             return dataclasses.replace(row, notes=(*row.notes, f"{row.method}: it has no formula with these settings"))
         row = dataclasses.replace(
             row, state_bytes=text.state, read_flops=text.read_flops, decoded_flops=text.decoded_flops
         )
-        most = made.method.capabilities.max_context
+        most = shaped.method.capabilities.max_context
         if most is not None and row.length > most:
             again = f"{row.method}: it starts again after {most:,} tokens, as far as the model's positions go"
             row = dataclasses.replace(row, notes=(*row.notes, again))
-        needs = None if profile is None else self._needs(made, profile, row.length)
+        needs = None if profile is None else self._needs(shaped, profile, row.length)
         if needs is None:
-            too_large = text.state is not None and not made.on_host and whole + text.state > self.gpu.usable
+            too_large = text.state is not None and not shaped.on_host and whole + text.state > self.gpu.usable
             return dataclasses.replace(row, fits=False if too_large else None)
-        return self._fitted(self._timed(row, text, needs), made, needs)
+        return self._fitted(self._timed(row, text, needs), shaped, needs)
 
     def _timed(self, row: PlannedRow, text: Arithmetic, needs: Needs) -> PlannedRow:
         item, read, decoded = (
@@ -111,26 +111,26 @@ class Planner:
             decoded_limit=bounds[1].limit,
         )
 
-    def _fitted(self, row: PlannedRow, made: Made, needs: Needs) -> PlannedRow:
+    def _fitted(self, row: PlannedRow, shaped: ShapedMethod, needs: Needs) -> PlannedRow:
         row = dataclasses.replace(row, peak_bytes=needs.peak, fits=needs.peak <= self.gpu.usable)
-        return row if row.fits else dataclasses.replace(row, advice=self._advice(made, needs))
+        return row if row.fits else dataclasses.replace(row, advice=self._advice(shaped, needs))
 
-    def _advice(self, made: Made, needs: Needs) -> str:
+    def _advice(self, shaped: ShapedMethod, needs: Needs) -> str:
         if needs.weights > self.gpu.usable:
             return "weights alone do not fit"
         for settings in REMEDIES:
-            if self._helps(settings, made, needs):
+            if self._helps(settings, shaped, needs):
                 return ", ".join(f"{key}={value}" for key, value in settings.items()) + " fits"
         longest = needs.longest(self.gpu.usable)
         return f"{longest:,} tokens fit" if longest else f"not even {BLOCK_TOKENS:,} tokens fit"
 
-    def _helps(self, settings: dict[str, Any], made: Made, needs: Needs) -> bool:
+    def _helps(self, settings: dict[str, Any], shaped: ShapedMethod, needs: Needs) -> bool:
         """Whether a method fits with other settings, where it has them."""
-        config = made.named.config.as_dict()
+        config = shaped.named.config.as_dict()
         if not settings.keys() <= config.keys() or settings.items() <= config.items():
             return False
         try:
-            other = Made.of(changed(made.named, settings), self.backbone)
+            other = ShapedMethod.of(changed(shaped.named, settings), self.backbone)
         except UserError:  # a method may know other types only
             return False
         profile: Profile | None = needs.profile
@@ -140,12 +140,12 @@ class Planner:
         smaller = None if profile is None else self._needs(other, profile, needs.text.length)
         return smaller is not None and smaller.peak <= self.gpu.usable
 
-    def _needs(self, made: Made, profile: Profile, length: int) -> Needs | None:
-        text = self._arithmetic(made.plain, length)
-        packed = self._arithmetic(made.method, length) if made.packed else None
+    def _needs(self, shaped: ShapedMethod, profile: Profile, length: int) -> Needs | None:
+        text = self._arithmetic(shaped.plain, length)
+        packed = self._arithmetic(shaped.method, length) if shaped.packed else None
         if text is None or text.states is None:
             return None
-        return Needs(made.plain, profile, text, storage_bytes(weights(made.method)), packed, made.on_host)
+        return Needs(shaped.plain, profile, text, storage_bytes(weights(shaped.method)), packed, shaped.on_host)
 
     def _arithmetic(self, method: AnyMethod, length: int) -> Arithmetic | None:
         formula = method.formula(Lengths(length))
@@ -161,12 +161,12 @@ class Planner:
             return None, "what it does depends on numbers"
 
 
-def _notes(made: Made, profile: Profile | None, reason: str) -> list[str]:
+def _notes(shaped: ShapedMethod, profile: Profile | None, reason: str) -> list[str]:
     """What is to be said of all rows of a method."""
     if profile is None:
         return [f"peak, launches and speed are missing, because {reason}"]
     notes = list[str]()
-    if made.packed or made.on_host:
-        where = "copying chunks from the host" if made.on_host else "unpacking chunks"
+    if shaped.packed or shaped.on_host:
+        where = "copying chunks from the host" if shaped.on_host else "unpacking chunks"
         notes.append(f"{where} is not in launches and speeds, and all chunks of one layer are in the peak")
     return notes

@@ -100,8 +100,8 @@ def _learned_by(result: Result, names: Names) -> str:
 
 def _texts_of(result: Result, names: Names) -> str:
     """A task with its split; with its length, too, where texts are made to it."""
-    made = _made_to_a_length(result.task)
-    return names.of("task", labels.of_result(result) if made else f"{result.task}/{result.split}")
+    has_length = _made_to_a_length(result.task)
+    return names.of("task", labels.of_result(result) if has_length else f"{result.task}/{result.split}")
 
 
 @functools.cache

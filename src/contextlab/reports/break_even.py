@@ -135,12 +135,12 @@ def tables(
     without = (left_out or LeftOut(len(shown))).also(rest, f"without {resource} of a context and its questions")
     for key, members in groups.items():
         about = ", ".join(f"{name} {names.of(name, word)}" for name, word in zip(others, key, strict=True))
-        made = [_costs(members, resource, questions, contexts, about)]
+        group_tables = [_costs(members, resource, questions, contexts, about)]
         if len(members) > 1:
-            made.append(
+            group_tables.append(
                 _crossings({name: cost_line for name, (_, cost_line) in members.items()}, resource, contexts, about)
             )
-        yield from (dataclasses.replace(table, left_out=without.sentence) for table in made)
+        yield from (dataclasses.replace(table, left_out=without.sentence) for table in group_tables)
 
 
 def _costs(
@@ -167,7 +167,7 @@ def _costs(
             (row, column): Cell(value, disturbed=noisy and column not in (2, 3)) for column, value in values.items()
         }
     noisy = any(cell.disturbed for cell in cells.values())
-    made = Table(
+    costs_table = Table(
         ("method",),
         tuple((name,) for name in members),
         (*fixed, *many),
@@ -181,7 +181,9 @@ def _costs(
         notes=tuple(captions.of_costs(fixed, noisy=noisy, each="context or question")),
     )
     # Columns in which nothing was measured are left out.
-    return made.part(range(len(made.rows)), [n for n in range(len(made.columns)) if made.column(n)])
+    return costs_table.part(
+        range(len(costs_table.rows)), [n for n in range(len(costs_table.columns)) if costs_table.column(n)]
+    )
 
 
 def _crossings(lines: dict[str, CostLine], resource: Resource, contexts: int, about: str) -> Table:

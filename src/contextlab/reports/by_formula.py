@@ -42,8 +42,8 @@ def tables(results: Sequence[Result], names: Names | None = None, left_out: Left
     for words, result in shown:
         key = tuple(f"{name} {names.of(name, words[name])}" for name in others)
         groups.setdefault(key, {})[names.of("method", words["method"])] = result
-    made = [_table(members, ", ".join(key)) for key, members in groups.items()]
-    with_formula = [table for table in made if any(table.column(number) for number in (1, 4, 7))]
+    group_tables = [_table(members, ", ".join(key)) for key, members in groups.items()]
+    with_formula = [table for table in group_tables if any(table.column(number) for number in (1, 4, 7))]
     rest = len(shown) - sum(len(table.rows) for table in with_formula)
     without = (left_out or LeftOut(len(shown))).also(rest, "of tasks without a formula")
     for table in with_formula:

@@ -89,7 +89,7 @@ def _settings(results: Sequence[Result]) -> list[Mapping[str, Any]]:
                 values[name].add(str(value))
         # How weights that have a name were found makes no difference.
         ignored = "weights" if results[numbers[0]].weights_name is not None else ""
-        differing = {name for name, seen in values.items() if len(seen) > 1 and name != ignored}
+        differing = {name for name, distinct in values.items() if len(distinct) > 1 and name != ignored}
         for number in numbers:
             changed[number] |= differing
     recommended = trained.recommendations()

@@ -59,8 +59,8 @@ def entries(results: Sequence[Result], *, mean_seeds: bool) -> list[TableRow]:
     together: dict[tuple[tuple[str, str], ...], list[Result]] = defaultdict(list)
     for words, result in latest(results):
         together[tuple((words | {"seed": EVERY_SEED}).items())].append(result)
-    made = [TableRow(dict(words), tuple(sorted(runs, key=_seed))) for words, runs in together.items()]
-    for entry in made:
+    rows = [TableRow(dict(words), tuple(sorted(runs, key=_seed))) for words, runs in together.items()]
+    for entry in rows:
         counts = {run.provenance.seed: run.data.examples for run in entry.runs}
         if len(set(counts.values())) > 1:
             shown = ", ".join(f"{count} of seed {seed}" for seed, count in counts.items())
@@ -68,7 +68,7 @@ def entries(results: Sequence[Result], *, mean_seeds: bool) -> list[TableRow]:
                 f"{entry.words['method']} on {entry.words['task']} has different numbers of examples ({shown}): run "
                 "them with the same --limit, or choose --seeds each."
             )
-    return made
+    return rows
 
 
 class Controls:

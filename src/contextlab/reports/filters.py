@@ -195,10 +195,10 @@ def under(results: Sequence[Result], limits: Sequence[Limit]) -> list[Result]:
     Raises:
         UserError: when none is.
     """
-    left = [result for result in results if all(limit.holds(result) for limit in limits)]
-    if not left:
+    kept_results = [result for result in results if all(limit.holds(result) for limit in limits)]
+    if not kept_results:
         raise UserError(f"No result is under {', '.join(limit.text for limit in limits)}: raise the limit.")
-    return left
+    return kept_results
 
 
 def _of(*names: str, scale: float) -> Callable[[Result], float | None]:
@@ -286,9 +286,9 @@ def selection_of(
         UserError: when a folder has no results or a broken one, for a wrong condition, or when no run is left.
     """
     copies = list({result.folder: result for folder in folders for result in summaries(folder)}.values())
-    begun = list(dict.fromkeys(path for folder in folders for path in unfinished(folder)))
+    unfinished_runs = list(dict.fromkeys(path for folder in folders for path in unfinished(folder)))
     results = once(copies)
-    left_out = LeftOut(len(copies) + len(begun)).also(len(begun), "unfinished")
+    left_out = LeftOut(len(copies) + len(unfinished_runs)).also(len(unfinished_runs), "unfinished")
     left_out = left_out.also(len(copies) - len(results), "stored again later")
     # The frame is made once: what a condition calls a method does not depend on the conditions before it.
     frame = frame_of(results)
@@ -301,7 +301,7 @@ def selection_of(
         within = under(results, [limit])
         left_out = left_out.also(len(results) - len(within), f"by the limit {limit.text}")
         results = within
-    return Selection(results, left_out, begun)
+    return Selection(results, left_out, unfinished_runs)
 
 
 def selected(results: Sequence[Result], conditions: Sequence[str]) -> list[Result]:

@@ -63,9 +63,11 @@ def frame(
     """
     _check(threshold)
     tasks, without = of_tasks(results, left_out)
-    made = pandas.DataFrame([about for rows in tasks.values() for row in rows for about in _of_row(row, threshold)])
-    made.attrs["left_out"] = without.sentence
-    return made.astype(dict.fromkeys((*EFFECTIVE, "state_bytes"), "Int64"))
+    lengths_frame = pandas.DataFrame(
+        [about for rows in tasks.values() for row in rows for about in _of_row(row, threshold)]
+    )
+    lengths_frame.attrs["left_out"] = without.sentence
+    return lengths_frame.astype(dict.fromkeys((*EFFECTIVE, "state_bytes"), "Int64"))
 
 
 def _check(threshold: float | None) -> None:
@@ -188,10 +190,12 @@ def _range(numbers: Collection[float]) -> str:
 
 def _meaning(rows: Iterable[LengthRow], threshold: float | None) -> str:
     """What an effective length is, and its interval."""
-    drawn = any(row.draws is not None for row in rows)
+    has_draws = any(row.draws is not None for row in rows)
     of_base = f"{SHARE_WORDS}, which is the same method's score at its shortest length"
     least = of_base if threshold is None else f"{threshold:g}"
-    bounds = f"; in brackets {captions.BY_WORK}, of effective lengths from {DRAWS:,} draws of these" if drawn else ""
+    bounds = (
+        f"; in brackets {captions.BY_WORK}, of effective lengths from {DRAWS:,} draws of these" if has_draws else ""
+    )
     return f"The effective length is the longest tested length at which the score is at least {least}{bounds}"
 
 

@@ -41,9 +41,11 @@ def summaries(folder: Path | str) -> list[Result]:
     if Path(folder).is_file():
         raise UserError(f"{folder} is a file: name the folder that `contextlab bench` wrote to.")
     paths = _paths(folder, SUMMARY)
-    begun = [] if paths else unfinished(folder)
-    if begun:
-        raise UserError(f"No run below {folder} is finished ({begun[0].name}): run its command again to resume it.")
+    unfinished_runs = [] if paths else unfinished(folder)
+    if unfinished_runs:
+        raise UserError(
+            f"No run below {folder} is finished ({unfinished_runs[0].name}): run its command again to resume it."
+        )
     if not paths:
         raise UserError(f"There are no results below {folder}: run `contextlab bench` with --out {folder} first.")
     listed = trained.by_digest()

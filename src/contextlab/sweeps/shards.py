@@ -63,13 +63,13 @@ def shards_of(place: Place, run: SweepRun, most: int) -> list[Shard]:
     Returns:
         The whole run as the only shard where that is not more, or where only its result is missing.
     """
-    begun = _begun(place, run)
+    shards = _begun(place, run)
     stored = {line.index for line in store.lines(place.take(run.run_id))}
-    covered = stored.union(*begun)
+    covered = stored.union(*shards)
     fresh = divided([index for index in range(run.examples) if index not in covered], most)
-    if not begun and len(fresh) <= 1:
+    if not shards and len(fresh) <= 1:
         return [Shard(run)]
-    return [Shard(run, examples) for examples in sorted([*begun, *fresh], key=lambda examples: examples.start)]
+    return [Shard(run, examples) for examples in sorted([*shards, *fresh], key=lambda examples: examples.start)]
 
 
 def divided(numbers: Sequence[int], most: int) -> list[range]:

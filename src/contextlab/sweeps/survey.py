@@ -164,12 +164,12 @@ def _needs(method: AnyMethod, case: TaskCase, batch: int, machine: Machine) -> t
     sample = range(0, count, -(-count // SAMPLE))
     unread = Unread(method)
     meter = Meter(unread, Ledger(method.backbone.device, counting=False))
-    taken = [_costs(meter, case, case.first + index) for index in sample]
+    costs = [_costs(meter, case, case.first + index) for index in sample]
     resident = resident_bytes(method.backbone.model) + method.added_parameters * method.backbone.dtype.itemsize
-    states = max((state for _, state in taken), default=0)
+    states = max((state for _, state in costs), default=0)
     copies = max(unread.most_rows, min(unread.most_copies, copies_at_once(states)))
     peak_bytes = resident + batch * (2 * copies * states + _call_bytes(unread, states))
-    flops = total([flops for flops, _ in taken])
+    flops = total([flops for flops, _ in costs])
     if flops is None:
         return None, peak_bytes
     seconds = flops / machine.flops_per_second + unread.forwards * machine.seconds_per_call
@@ -187,11 +187,11 @@ def _costs(meter: Meter, case: TaskCase, index: int) -> tuple[int | None, int]:
         # A protocol of others may need real predictions; its run says what is wrong, if anything is.
         meter.take()
         return None, 0
-    made = meter.take()
-    state, size = made["state"], 0
+    measures = meter.take()
+    state, size = measures["state"], 0
     if state is not None:
         size = state["bytes_formula"] or _cache_bytes(meter.backbone, state["tokens"])
-    return total([cost["flops_formula"] for cost in made["cost"].values()]), size
+    return total([cost["flops_formula"] for cost in measures["cost"].values()]), size
 
 
 def _cache_bytes(backbone: Backbone, tokens: int, layers: int | None = None) -> int:

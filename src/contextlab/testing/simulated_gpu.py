@@ -135,8 +135,8 @@ class SimulatedGPU:
         values = func in FROM_VALUES and on_device
         self.counts.copies += values
         with self._within(on_device, counting=not values):
-            made = func(*args, **kwargs)
-        return self._placed(made) if on_device else made
+            output = func(*args, **kwargs)
+        return self._placed(output) if on_device else output
 
     def _moved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """A tensor on another device, or in another type: `Tensor.to` and its shorter names."""

@@ -39,7 +39,7 @@ def of(
     validations: Sequence[tuple[int, Validation]],
     lines: Sequence[dict[str, Any]],
     weights: Path,
-    begun: cards.Card | None = None,
+    earlier: cards.Card | None = None,
 ) -> dict[str, Any]:
     """The card of a finished run.
 
@@ -75,12 +75,12 @@ def of(
         "corpus": {**_corpus(corpus, settings.licence), "read": _read(corpus, trainer.streams)},
         **({} if held_back is corpus else {"validation_corpus": _corpus(held_back, "")}),
         "training": {**settings.as_dict(), "segment": trainer.streams.segment, "processes": trainer.processes.count},
-        "cost": _cost(trainer, begun),
-        "begun_with": begun
+        "cost": _cost(trainer, earlier),
+        "begun_with": earlier
         and {
-            "label": begun.label,
-            "sha256": begun.weights.sha256,
-            "cost": begun.cost.model_dump(),
+            "label": earlier.label,
+            "sha256": earlier.weights.sha256,
+            "cost": earlier.cost.model_dump(),
         },
         "gains": validations[-1][1].line(),
         "curve": [{"tokens": tokens, **validation.line()} for tokens, validation in validations],
@@ -99,15 +99,15 @@ def of(
     }
 
 
-def _cost(trainer: Trainer, begun: cards.Card | None) -> dict[str, Any]:
+def _cost(trainer: Trainer, earlier: cards.Card | None) -> dict[str, Any]:
     """The cost of the weights, that of the weights they began with included."""
     progress = trainer.progress
     flops, seconds, tokens = progress.flops, progress.seconds, progress.tokens
-    if begun is not None:
+    if earlier is not None:
         flops, seconds, tokens = (
-            flops + (begun.cost.flops or 0),
-            seconds + begun.cost.seconds,
-            tokens + begun.cost.tokens,
+            flops + (earlier.cost.flops or 0),
+            seconds + earlier.cost.seconds,
+            tokens + earlier.cost.tokens,
         )
     device = trainer.method.backbone.device
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -73,8 +73,8 @@ def save(out: Path, trainer: Trainer, extra: Extra) -> Path:
         return whole
     with records.writing(out):
         if processes.first:
-            for left in out.glob(".partial-*"):
-                shutil.rmtree(left, ignore_errors=True)
+            for leftover in out.glob(".partial-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
             partial.mkdir(parents=True)
         processes.wait()
         _save_own(partial, trainer)

@@ -133,13 +133,13 @@ class Corpus:
             UserError: when none is left.
         """
         texts = {self.documents[n].sha256 for n in self.held_back}
-        left = [n for n, entry in enumerate(self.documents) if entry.sha256 not in texts]
-        if not left:
+        numbers = [n for n, entry in enumerate(self.documents) if entry.sha256 not in texts]
+        if not numbers:
             raise UserError(
                 f"The corpus {self.name} has {len(self.documents)} documents, and {LEAST_HELD_BACK} are held back for "
                 f"validation: give at least {LEAST_HELD_BACK + 1} that differ, or other texts with --validation."
             )
-        return left
+        return numbers
 
     def beside(self, other: Corpus) -> Corpus:
         """This corpus without held-back documents, for another one is there to validate on.

@@ -142,9 +142,9 @@ class Trainer:
             sums, apart = self._accumulated()
         self.learned.eval()
         step = self._apply(sums)
-        taken = time.perf_counter() - started - apart
-        self.progress.seconds += taken
-        return dataclasses.replace(step, seconds=taken)
+        seconds = time.perf_counter() - started - apart
+        self.progress.seconds += seconds
+        return dataclasses.replace(step, seconds=seconds)
 
     def _accumulated(self) -> tuple[Tensor, float]:
         """Gradients of `accumulate` batches: sums as `_apply` takes them, and seconds that were spent on counting."""

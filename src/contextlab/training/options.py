@@ -179,9 +179,9 @@ class TrainConfig(Config):
         if progress < self.warmup:
             # The first step, in front of which nothing was learned, is not lost.
             return self.lr * max(progress, self.warmup / 20) / self.warmup
-        left = (1 - progress) / (1 - self.warmup)
-        shapes = {"linear": left, "polynomial": math.pow(left, self.power), "constant": 1.0}
-        return self.lr * shapes.get(self.schedule, (1 - math.cos(math.pi * left)) / 2)
+        decay_left = (1 - progress) / (1 - self.warmup)
+        shapes = {"linear": decay_left, "polynomial": math.pow(decay_left, self.power), "constant": 1.0}
+        return self.lr * shapes.get(self.schedule, (1 - math.cos(math.pi * decay_left)) / 2)
 
     def same_course(self, earlier: Mapping[str, Any]) -> str | None:
         """The first option in which a run would take another course than one begun with `earlier`; None if in none.

@@ -238,18 +238,18 @@ class _Run:
     def _train(self, stop: threading.Event) -> None:
         """Steps, validations and checkpoints until all tokens are learned from, or the user stops it."""
         trainer, every = self.trainer, self.validator.every(self.settings)
-        saved, started, begun = time.monotonic(), time.monotonic(), dataclasses.replace(trainer.progress)
+        saved, started, before_run = time.monotonic(), time.monotonic(), dataclasses.replace(trainer.progress)
         if not self.validations:
             self._validate(self.start)
         (stale,) = self._agreed(self._stale)
         while trainer.progress.tokens < self.settings.tokens and not stale:
             before = trainer.progress.tokens
             step = trainer.step()
-            learned = step.tokens - begun.tokens
+            learned = step.tokens - before_run.tokens
             # Validation and checkpoints take time too.
-            left = (time.monotonic() - started) / learned * max(self.settings.tokens - step.tokens, 0)
-            speed = learned / (trainer.progress.seconds - begun.seconds)
-            self._say({**step.line(), "tokens_per_second": speed, "seconds_left": left})
+            seconds_left = (time.monotonic() - started) / learned * max(self.settings.tokens - step.tokens, 0)
+            speed = learned / (trainer.progress.seconds - before_run.seconds)
+            self._say({**step.line(), "tokens_per_second": speed, "seconds_left": seconds_left})
             if before // every < step.tokens // every and step.tokens < self.settings.tokens:
                 self._validate()
             due = time.monotonic() - saved >= self.settings.checkpoint_every

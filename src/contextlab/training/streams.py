@@ -124,7 +124,7 @@ class Streams:
         if (row, epoch) not in self._orders:
             order = list(self.groups[row])
             random.Random(f"{self.seed} {self.rows[row]} {epoch}").shuffle(order)
-            self._orders = {key: drawn for key, drawn in self._orders.items() if key[0] != row}
+            self._orders = {key: order for key, order in self._orders.items() if key[0] != row}
             self._orders[row, epoch] = order
         return self._orders[row, epoch]
 
@@ -179,8 +179,8 @@ class Streams:
         parts = zip(entries, begins, lengths_B.tolist(), strict=True)
         marks = [entry.marks(begin, begin + length) for entry, begin, length in parts]
         answers_BT, _ = pad(marks, self.device)
-        left = [max(entry.context - begin, 0) for entry, begin in zip(entries, begins, strict=True)]
-        return answers_BT.bool(), torch.minimum(torch.tensor(left), lengths_B)
+        context_left = [max(entry.context - begin, 0) for entry, begin in zip(entries, begins, strict=True)]
+        return answers_BT.bool(), torch.minimum(torch.tensor(context_left), lengths_B)
 
     def _position_after(self, row: int, epoch: int, index: int, end: int) -> Position:
         order = self.order(row, epoch)

@@ -15,10 +15,10 @@ SETTINGS = {"task": "toy", "split": "512", "seed": 0}
 
 
 class Toy(generated.ReadingGenerator):
-    made = 0
+    count = 0
 
     def readings(self) -> Iterator[Reading]:
-        type(self).made += 1
+        type(self).count += 1
         question = Question("1/1", "Who?", ("Ann", "Bo"), ("Ann", "Cy"), {"hops": 2}, 3, "It was", 8)
         yield Reading("1", "book", "A text.\nIts end.", (question,), (Question("shown", "Where?", ("There",)),))
         yield Reading("2", "other", "…", ())
@@ -27,12 +27,12 @@ class Toy(generated.ReadingGenerator):
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path))
-    Toy.made = 0
+    Toy.count = 0
 
 
 def test_readings_are_made_once_and_read_back_as_they_were() -> None:
     first, second = (generated.dataset(SETTINGS, Toy(), "a note") for _ in range(2))
-    assert Toy.made == 1
+    assert Toy.count == 1
     assert first == second
     assert first.examples == tuple(Toy().readings())
     (stored,) = generated.examined()
@@ -43,7 +43,7 @@ def test_readings_are_made_once_and_read_back_as_they_were() -> None:
 def test_other_settings_are_another_file() -> None:
     for seed in (0, 1):
         generated.dataset({**SETTINGS, "seed": seed}, Toy(), "")
-    assert Toy.made == 2
+    assert Toy.count == 2
     assert len(generated.examined()) == 2
 
 

@@ -94,9 +94,9 @@ def metadata(tmp_path: Path) -> Path:
 
 
 def tokenizer() -> Tokenizer:
-    made = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return made
+    words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return words
 
 
 Builder = Callable[..., dict[str, Any]]

@@ -86,17 +86,17 @@ def test_sentences_of_a_book_follow_each_other_from_a_random_place(tmp_path: Pat
     assert filler.about == "1 book of pg19"
     starts = set()
     for seed in range(60):
-        taken = list(itertools.islice(filler.sentences(random.Random(seed), lambda _: True), 3))
-        start = SENTENCES.index(taken[0])
+        sentences = list(itertools.islice(filler.sentences(random.Random(seed), lambda _: True), 3))
+        start = SENTENCES.index(sentences[0])
         starts.add(start)
-        assert taken[: 40 - start] == SENTENCES[start : start + 3]
+        assert sentences[: 40 - start] == SENTENCES[start : start + 3]
     assert len(starts) > 20
 
 
 def test_unusable_sentences_are_left_out_and_none_at_all_is_an_error(tmp_path: Path) -> None:
     filler = noise("pg19", book_folder(tmp_path, " ".join(SENTENCES), "Short. Too short."))
-    taken = itertools.islice(filler.sentences(random.Random(1), lambda text: "3" in text), 30)
-    assert all("3" in sentence for sentence in taken)
+    sentences = itertools.islice(filler.sentences(random.Random(1), lambda text: "3" in text), 30)
+    assert all("3" in sentence for sentence in sentences)
     with pytest.raises(UserError, match="No sentence of 2 books of pg19 is long enough to be used"):
         next(filler.sentences(random.Random(1), lambda _: False))
 

@@ -86,9 +86,11 @@ def test_without_any_file_the_sample_is_used() -> None:
     assert locate("pg22", "books.jsonl", None) == Location(None, "sample")
 
 
-@pytest.mark.parametrize("made", ["", "data", "data/chapterbreak"])
-def test_a_named_folder_that_lacks_the_data_is_an_error_that_names_what_is_missing(tmp_path: Path, made: str) -> None:
-    (tmp_path / made).mkdir(parents=True, exist_ok=True)
+@pytest.mark.parametrize("present", ["", "data", "data/chapterbreak"])
+def test_a_named_folder_that_lacks_the_data_is_an_error_that_names_what_is_missing(
+    tmp_path: Path, present: str
+) -> None:
+    (tmp_path / present).mkdir(parents=True, exist_ok=True)
     put(tmp_path / "cache" / "data")
     with pytest.raises(UserError, match=str(tmp_path / "data")) as error:
         locate("chapterbreak", FILE, tmp_path / "data")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_answers import OTHER, OWN, FakeMeter
-from test_states import made
+from test_states import built
 
 from contextlab import backbone as backbones
 from contextlab import process, registry
@@ -29,7 +29,7 @@ def tiny() -> Any:
 
 @pytest.mark.parametrize("turns", ["requests", "prompts"])
 def test_the_nats_are_those_of_the_answer_in_the_whole_text(tiny: Any, turns: Any) -> None:
-    method = made("full", tiny)
+    method = built("full", tiny)
     example = Reading("own", "own", "It is told. Once.", OWN.questions[:2])
     protocol = ReferenceProtocol(("Q {text}:", "Q {text}:"), Options(turns=turns))
     with process.seeded(0):

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_answers import EXACT, OTHER, FakeMeter
-from test_states import made
+from test_states import built
 
 from contextlab import backbone as backbones
 from contextlab import process, registry
@@ -51,7 +51,7 @@ class Remembering(FakeMeter):
     def generate(self, phase: str, state: Any, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
         texts = [state.text + bytes(tokens).decode() for tokens in prompts]
         self.asked += texts
-        return [list(f" {self.said(text)}\nmore".encode()) for text in texts]
+        return [list(f" {self.written_by_model(text)}\nmore".encode()) for text in texts]
 
     def score(self, phase: str, state: Any, candidates: Sequence[Sequence[int]]) -> torch.Tensor:
         """Prefers the option `another`."""
@@ -61,7 +61,7 @@ class Remembering(FakeMeter):
         return torch.tensor([[[-1.0 if text.endswith("another") else -2.0] * longest for text in texts]])
 
     @staticmethod
-    def said(text: str) -> str:
+    def written_by_model(text: str) -> str:
         return f"{text.count('Question:')} seen"
 
 
@@ -166,18 +166,18 @@ def chat(messages: list[dict[str, str]], *, tokenize: bool, add_generation_promp
 
 def test_an_empty_answer_leaves_no_space_and_a_given_beginning_stays() -> None:
     silent = Remembering()
-    silent.said = lambda text: ""  # type: ignore[method-assign]
+    silent.written_by_model = lambda text: ""  # type: ignore[method-assign]
     example = reading(("a", ""), ("b", "two"))
     assert (
         answered("own", example, silent)[0]
         == answered("gold", example, Remembering())[0]
         == transcript(example, ["", ""])
     )
-    begun = dataclasses.replace(example.questions[0], prefix=" The answer is", answers=("one",))
-    example = dataclasses.replace(example, questions=(begun, example.questions[1]))
+    with_prefix = dataclasses.replace(example.questions[0], prefix=" The answer is", answers=("one",))
+    example = dataclasses.replace(example, questions=(with_prefix, example.questions[1]))
     assert "Answer: The answer is one\n\n## Instruction" in answered("gold", example, Remembering())[0][1]
     spaced = dataclasses.replace(example.questions[1], id="q2", prefix=" It is: ")
-    example = dataclasses.replace(example, questions=(example.questions[1], spaced, begun))
+    example = dataclasses.replace(example, questions=(example.questions[1], spaced, with_prefix))
     assert "Answer: It is: two\n\n## Instruction" in answered("gold", example, Remembering())[0][2]
 
 
@@ -200,7 +200,7 @@ def test_own_answers_that_need_more_tokens_than_they_were_written_with_are_refus
     needed = len(transcript(example, ["x" * 900] * 3)[-1]) + 9
     for room in (needed, needed - 1):
         meter = Remembering(max_context=room)
-        meter.said = lambda text: "x" * 900  # type: ignore[method-assign]
+        meter.written_by_model = lambda text: "x" * 900  # type: ignore[method-assign]
         if room == needed:
             answered("own", example, meter)
         else:
@@ -211,13 +211,17 @@ def test_own_answers_that_need_more_tokens_than_they_were_written_with_are_refus
 
 def test_a_mode_with_turns_has_another_prompt_and_no_text_for_single_questions() -> None:
     example = reading(("a", "one"))
-    made = {mode: AnswerProtocol(PROMPTS, Options(turns=mode), EXACT) for mode in MODES}
-    assert made["requests"].prompt == made["prompts"].prompt == "\n\n".join(map(prompt, PROMPTS))
-    assert len({protocol.prompt for protocol in made.values()}) == 3
-    assert made["prompts"].whole(example, example.questions[0]) == made["requests"].whole(example, example.questions[0])
+    protocols_by_mode = {mode: AnswerProtocol(PROMPTS, Options(turns=mode), EXACT) for mode in MODES}
+    assert (
+        protocols_by_mode["requests"].prompt == protocols_by_mode["prompts"].prompt == "\n\n".join(map(prompt, PROMPTS))
+    )
+    assert len({protocol.prompt for protocol in protocols_by_mode.values()}) == 3
+    assert protocols_by_mode["prompts"].whole(example, example.questions[0]) == protocols_by_mode["requests"].whole(
+        example, example.questions[0]
+    )
     for mode in ("gold", "own"):
         with pytest.raises(UserError, match=f"With turns={mode} no question has a text of its own"):
-            made[mode].whole(example, example.questions[0])
+            protocols_by_mode[mode].whole(example, example.questions[0])
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
@@ -289,7 +293,7 @@ def test_reading_the_context_again_changes_its_cost_alone(
     tiny: Any, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "AT_ONCE", 1)
-    method = made(name, tiny)
+    method = built(name, tiny)
     (once, paid), (again, paid_again) = (
         evaluated(method, kind, mode, story(method)) for mode in ("requests", "prompts")
     )
@@ -301,7 +305,7 @@ def test_reading_the_context_again_changes_its_cost_alone(
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_token_of_the_turns_is_read_once_and_counted_by_formula(tiny: Any, name: str) -> None:
-    method = made(name, tiny)
+    method = built(name, tiny)
     example = story(method)
     _, paid = evaluated(method, "ranked", "gold", example)
     assert all(cost["flops"] == cost["flops_formula"] for cost in paid.values())
@@ -315,7 +319,7 @@ def test_every_token_of_the_turns_is_read_once_and_counted_by_formula(tiny: Any,
 @pytest.mark.parametrize("kind", PROTOCOLS)
 @pytest.mark.parametrize("name", METHODS)
 def test_the_first_turn_is_a_request(tiny: Any, name: str, kind: str) -> None:
-    method = made(name, tiny)
+    method = built(name, tiny)
     example = story(method, TURNS[:1])
     (request,), paid = evaluated(method, kind, "requests", example)
     for mode in ("gold", "own"):
@@ -336,7 +340,7 @@ def unchanged(method: Any, kind: str, mode: Any) -> bool:
 @pytest.mark.parametrize("mode", turns.MULTI_TURN)
 @pytest.mark.parametrize("name", METHODS)
 def test_no_later_question_changes_an_answer(tiny: Any, name: str, mode: Any) -> None:
-    assert all(unchanged(made(name, tiny), kind, mode) for kind in PROTOCOLS)
+    assert all(unchanged(built(name, tiny), kind, mode) for kind in PROTOCOLS)
 
 
 def test_a_mode_that_reads_ahead_is_noticed(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,12 +351,12 @@ def test_a_mode_that_reads_ahead_is_noticed(tiny: Any, monkeypatch: pytest.Monke
         return turns._multi_turn(protocol, meter, example, context + ahead)
 
     monkeypatch.setitem(turns.MODES, "gold", leaking)
-    assert not unchanged(made("sliding", tiny), "ranked", "gold")
+    assert not unchanged(built("sliding", tiny), "ranked", "gold")
 
 
 @pytest.mark.parametrize("kind", PROTOCOLS)
 def test_turns_are_the_same_in_batches(tiny: Any, kind: str) -> None:
-    method, protocol = made("sliding", tiny), PROTOCOLS[kind]("own")
+    method, protocol = built("sliding", tiny), PROTOCOLS[kind]("own")
     examples = [story(method, TURNS[:count]) for count in (1, 3, 2)]
 
     def evaluation(example: Reading) -> Any:

@@ -113,10 +113,10 @@ def test_more_lines_than_there_are_names_are_refused() -> None:
 
 def test_generated_cases_are_in_upstreams_layout(shared: Path) -> None:
     real = readings("longeval/lines-200", shared / "data")[0]
-    made = LongEval(LongEvalConfig(lines=200, cases=1)).load("lines", None).examples[0]
+    document = LongEval(LongEvalConfig(lines=200, cases=1)).load("lines", None).examples[0]
     assert real.context.startswith(longeval.HEAD)
-    assert made.context.startswith(longeval.HEAD)
-    assert [len(reading.context.splitlines()) - reading.context.endswith("\n\n") for reading in (real, made)] == [
+    assert document.context.startswith(longeval.HEAD)
+    assert [len(reading.context.splitlines()) - reading.context.endswith("\n\n") for reading in (real, document)] == [
         202,
         202,
     ]

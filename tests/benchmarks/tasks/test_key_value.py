@@ -10,7 +10,7 @@ import torch
 import upstream_files as upstream
 from hypothesis import given
 from hypothesis import strategies as st
-from test_states import made
+from test_states import built
 
 import contextlab
 from contextlab.accounting.ledger import Ledger, Meter
@@ -162,7 +162,7 @@ def test_an_answer_is_right_when_it_contains_the_value() -> None:
 def test_the_value_of_the_asked_pair_can_be_scored() -> None:
     task = KeyValue(KeyValueConfig(keys=3, samples=1, positions=2, answer="reference"))
     protocol, reading = task.protocol("generated"), task.load("generated", None).examples[0]
-    method = made("sliding", backbone())
+    method = built("sliding", backbone())
     record = protocol.evaluate(Meter(method, Ledger("cpu")), reading, reading)
     (question,), (entry,) = reading.questions, record["questions"]
     before = backbone().encode(protocol.whole(reading, question))

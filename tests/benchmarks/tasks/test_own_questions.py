@@ -163,9 +163,9 @@ def test_a_choice_is_named_by_text_letter_or_number(answer: object, tmp_path: Pa
 
 
 def protocol(name: str, path: Path, **settings: Any) -> QuestionProtocol:
-    made = task(name, path, **settings).protocol("all")
-    assert isinstance(made, QuestionProtocol)
-    return made
+    protocol_of_task = task(name, path, **settings).protocol("all")
+    assert isinstance(protocol_of_task, QuestionProtocol)
+    return protocol_of_task
 
 
 def test_a_prompt_is_divided_at_the_context(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_a_prompt_is_divided_at_the_context(tmp_path: Path) -> None:
     wording = 'Read {"this"}:\\n{context}\n\nQ: {question}\n{options}\nA: {}'
     prompt_file = put(tmp_path, "prompt.txt", wording.replace("\\n", "\n").encode())
     for prompt in (wording, str(prompt_file)):
-        made = protocol("questions", path, prompt=prompt)
+        answering = protocol("questions", path, prompt=prompt)
         (reading,) = load("questions", path, prompt=prompt).examples
-        whole = made.whole(reading, reading.questions[0])
+        whole = answering.whole(reading, reading.questions[0])
         assert whole == ('Read {"this"}:\nAda lives in Rome.\n\nQ: Where is person 0?\nA. Rome\nB. Oslo\nA: {}')
-        assert made.form.head == 'Read {"this"}:\n'
+        assert answering.form.head == 'Read {"this"}:\n'
 
 
 def test_prompts_of_other_suites_are_made_of_their_parts(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_a_text_without_questions_is_continued(tmp_path: Path) -> None:
     path = put(
         tmp_path, "a.jsonl", as_jsonl([{"context": text, "options": list(PLACES), "answer": 0} for text in TEXTS])
     )
-    made = protocol("choices", path)
+    answering = protocol("choices", path)
     (reading, *_) = load("choices", path).examples
-    assert made.whole(reading, reading.questions[0]) == TEXTS[0]
+    assert answering.whole(reading, reading.questions[0]) == TEXTS[0]
     results = bench("full", f"choices(path={path})", backbone="tiny-llama", context="own,none,wrong", out=tmp_path)
     assert [run.metrics["accuracy"].n for run in results.runs] == [3, 3, 3]
 
@@ -210,16 +210,16 @@ def test_a_long_text_loses_the_side_that_is_named(cut: str, kept: slice | None, 
     path = put(tmp_path, "a.jsonl", as_jsonl(ours(3)))
     own = task("questions", path, tokens=10, cut=cut, prompt="{context} {question}", max_new_tokens=2)
     first, second, _ = own.load("all", None).examples
-    made = own.protocol("all")
-    assert isinstance(made, AnswerProtocol)
+    protocol_of_task = own.protocol("all")
+    assert isinstance(protocol_of_task, AnswerProtocol)
     if cut == "none":
         with pytest.raises(UserError, match=r"more than tokens=10: raise it"):
-            made.evaluate(meter, first, second)
+            protocol_of_task.evaluate(meter, first, second)
         return
     tokens = meter.backbone.encode(TEXTS[0])
     expected = tokens[:5] + tokens[-5:] if kept is None else tokens[kept]
-    assert made.form.kept(tokens, 10) == expected
-    assert made.evaluate(meter, first, second)["context_tokens"] == 10
+    assert protocol_of_task.form.kept(tokens, 10) == expected
+    assert protocol_of_task.evaluate(meter, first, second)["context_tokens"] == 10
 
 
 def test_answers_are_as_long_as_their_rows_say(meter: Meter, tmp_path: Path) -> None:
@@ -244,12 +244,12 @@ METRICS = {
 @pytest.mark.parametrize("metric", METRICS)
 def test_metrics_have_their_own_measures(metric: str, tmp_path: Path) -> None:
     path = put(tmp_path, "a.jsonl", as_jsonl([{**ours(1)[0], "answer": ["Rome", "the city of Rome"]}]))
-    made = protocol("questions", path, metric=metric)
-    assert isinstance(made, AnswerProtocol)
+    answering = protocol("questions", path, metric=metric)
+    assert isinstance(answering, AnswerProtocol)
     (question,) = load("questions", path).examples[0].questions
-    assert made.measures[0] == METRICS[metric]
-    assert made.compare("Rome", question)[METRICS[metric]] == {"contains-all": 0.5}.get(metric, 1.0)
-    assert made.compare("elsewhere", question)[METRICS[metric]] == 0.0
+    assert answering.measures[0] == METRICS[metric]
+    assert answering.compare("Rome", question)[METRICS[metric]] == {"contains-all": 0.5}.get(metric, 1.0)
+    assert answering.compare("elsewhere", question)[METRICS[metric]] == 0.0
 
 
 OWN_METRIC = "def letters(prediction, answers):\n    return len(prediction) / {}\n"
@@ -260,13 +260,13 @@ def test_a_metric_of_ones_own_is_guarded_and_part_of_the_identity(tmp_path: Path
     (question,) = load("questions", path).examples[0].questions
     metric = put(tmp_path, "metric.py", OWN_METRIC.format(10).encode())
     own = task("questions", path, metric=f"{metric}:letters")
-    made = own.protocol("all")
-    assert isinstance(made, AnswerProtocol)
-    assert made.compare("12345", question)["letters"] == 0.5
+    protocol_of_task = own.protocol("all")
+    assert isinstance(protocol_of_task, AnswerProtocol)
+    assert protocol_of_task.compare("12345", question)["letters"] == 0.5
     with pytest.raises(
         UserError, match=r"fails on the answer to '1' \(ValueError: it gives 1\.1, which is not between"
     ):
-        made.compare("12345678901", question)
+        protocol_of_task.compare("12345678901", question)
     spelled = own.spelled("all")
     assert spelled == "all(path=a.jsonl,metric=metric.py:letters)"
     before = own.identified(spelled)

@@ -40,7 +40,7 @@ def llama() -> Backbone:
     return backbones.load("tiny-llama", device="cpu")
 
 
-def made(backbone: Backbone, **settings: Any) -> Cartridge:
+def built(backbone: Backbone, **settings: Any) -> Cartridge:
     return Cartridge(backbone, CartridgeConfig.parse({**SMALL, **settings}))
 
 
@@ -77,7 +77,7 @@ def own_logprobs(backbone: Backbone, cached: list[Tensor], tokens_1T: Tensor) ->
 
 def test_it_begins_with_the_cache_of_the_first_tokens(backbone: Backbone) -> None:
     tokens = text(70)
-    state = learned(made(backbone, lr=0), tokens)
+    state = learned(built(backbone, lr=0), tokens)
     for cached, expected in zip(numbers(state.kv), own_cache(backbone, tokens[:, :12]), strict=True):
         torch.testing.assert_close(cached, expected, atol=1e-6, rtol=1e-5)
 
@@ -85,7 +85,7 @@ def test_it_begins_with_the_cache_of_the_first_tokens(backbone: Backbone) -> Non
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_step_follows_the_gradient_that_transformers_gives(backbone: Backbone, objective: str) -> None:
     tokens = text(70)
-    method = made(backbone, objective=objective, steps=1, batch=100, k=10_000)
+    method = built(backbone, objective=objective, steps=1, batch=100, k=10_000)
     method.fit.rule = SGD(0.1)  # type: ignore[assignment]
     lessons = method.fit._lessons(tokens)
     begin = own_cache(backbone, tokens[:, :12])
@@ -112,7 +112,7 @@ def test_a_step_follows_the_gradient_that_transformers_gives(backbone: Backbone,
 
 
 def test_texts_of_self_study_are_written_after_their_chunk(llama: Backbone) -> None:
-    tokens, method = text(45), made(llama, chunk=45)
+    tokens, method = text(45), built(llama, chunk=45)
     full = Full(llama)
     state = full.read(full.start(), tokens)[0]
     written = full.generate(state, [[], []], max_new_tokens=8, temperature=1.0, seed=0)
@@ -122,13 +122,13 @@ def test_texts_of_self_study_are_written_after_their_chunk(llama: Backbone) -> N
         after = full.read(state, torch.tensor([lesson.tokens[:1]]))[0]
         assert lesson.logprobs_Nk is not None
         torch.testing.assert_close(lesson.logprobs_Nk[0], full.next_logprobs(after)[0].topk(64).values)
-    other = made(llama, chunk=45, seed=1).fit._lessons(tokens)
+    other = built(llama, chunk=45, seed=1).fit._lessons(tokens)
     assert [lesson.tokens for lesson in other] != written
 
 
 def test_tokens_of_the_context_are_each_learned_once_with_lm(llama: Backbone) -> None:
     tokens = torch.arange(70)[None]
-    lessons: list[Lesson] = made(llama, objective="lm").fit._lessons(tokens)
+    lessons: list[Lesson] = built(llama, objective="lm").fit._lessons(tokens)
     assert [token for lesson in lessons for token in lesson.tokens[1:]] == list(range(1, 70))
     assert max(len(lesson.tokens) for lesson in lessons) <= 31
 
@@ -139,7 +139,7 @@ def test_a_cartridge_with_room_for_the_context_is_its_prompt(backbone: Backbone,
     full = Full(backbone)
     expected = full.read(full.read(full.start(), tokens)[0], after)[1]
     assert expected is not None
-    method = made(backbone)
+    method = built(backbone)
     state = learned(method, tokens)
     assert state.kv.used_B.tolist() == [length]
     logprobs = method.read(state, after)[1]
@@ -149,16 +149,16 @@ def test_a_cartridge_with_room_for_the_context_is_its_prompt(backbone: Backbone,
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_one_token_more_is_trained(llama: Backbone, objective: str) -> None:
-    begin, state = (learned(made(llama, objective=objective, lr=lr), text(13)) for lr in (0, 0.02))
+    begin, state = (learned(built(llama, objective=objective, lr=lr), text(13)) for lr in (0, 0.02))
     for x, y in zip(numbers(state.kv), numbers(begin.kv), strict=True):
         assert torch.equal(x[:, :, :1], y[:, :, :1])
         assert not torch.equal(x[:, :, 1:], y[:, :, 1:])
-    assert made(llama, objective=objective).read(state, text(100))[1].isfinite().all()  # type: ignore[union-attr]
+    assert built(llama, objective=objective).read(state, text(100))[1].isfinite().all()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_division_of_a_text_trains_bitwise_the_same(backbone: Backbone, objective: str) -> None:
-    method, tokens = made(backbone, objective=objective, context=50), text(60)
+    method, tokens = built(backbone, objective=objective, context=50), text(60)
     whole = method.read(method.start(), tokens)
     for split, logprobs in ((0, True), (5, False), (13, True), (49, False), (50, True), (51, False)):
         state = method.read(method.start(), tokens[:, :split], logprobs=logprobs)[0]
@@ -170,7 +170,7 @@ def test_every_division_of_a_text_trains_bitwise_the_same(backbone: Backbone, ob
 
 
 def test_rows_are_trained_alone_bitwise(backbone: Backbone) -> None:
-    method, tokens = made(backbone, context=40), text(60, rows=4)
+    method, tokens = built(backbone, context=40), text(60, rows=4)
     lengths = torch.tensor([60, 12, 40, 0])
     together, logprobs = method.read(method.start(4), tokens, lengths)
     assert logprobs is not None
@@ -191,13 +191,13 @@ def test_a_context_is_read_by_windows_after_its_first_tokens_until_it_ends(backb
     tokens = text(50)
     sliding = Sliding(backbone, SlidingConfig(N=40, sinks=12, recent=0))
     expected = sliding.read(sliding.start(ahead=Lengths(50)), tokens)[1]
-    method = made(backbone)
+    method = built(backbone)
     logprobs = method.read(method.start(ahead=Lengths(50, 3)), tokens)[1]
     torch.testing.assert_close(logprobs, expected)
 
 
 def test_nothing_stays_of_a_context_but_the_cartridge(backbone: Backbone) -> None:
-    method = made(backbone)
+    method = built(backbone)
     state = learned(method, text(60, rows=2))
     assert state.kv.used_B.tolist() == [12, 12]
     assert state.tokens_BN.shape == (2, 0)
@@ -216,9 +216,9 @@ def test_nothing_stays_of_a_context_but_the_cartridge(backbone: Backbone) -> Non
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_training_helps_to_predict_this_context_and_no_other(backbone: Backbone, objective: str) -> None:
     settings = {"objective": objective, "steps": 25, "study": 6, "batch": 12, "chunk": 20}
-    method, own, other = made(backbone, **settings), text(40), text(40, seed=1)
+    method, own, other = built(backbone, **settings), text(40), text(40, seed=1)
     lessons = [method.fit._lessons(tokens) for tokens in (own, other)]
-    before, after = (made(backbone, **settings, lr=lr).fit(own) for lr in (0, 0.02))
+    before, after = (built(backbone, **settings, lr=lr).fit(own) for lr in (0, 0.02))
 
     def loss(cartridge: KV, number: int) -> float:
         with torch.no_grad():
@@ -231,7 +231,7 @@ def test_training_helps_to_predict_this_context_and_no_other(backbone: Backbone,
 
 
 def test_reading_on_leaves_states_and_backbone_as_they_were(backbone: Backbone) -> None:
-    method = made(backbone, context=40)
+    method = built(backbone, context=40)
     state = method.read(method.start(), text(30))[0]
     after = check_reading_leaves(method, state, text(30, seed=1))
     assert all(parameter.requires_grad for parameter in backbone.model.parameters())
@@ -239,7 +239,7 @@ def test_reading_on_leaves_states_and_backbone_as_they_were(backbone: Backbone) 
 
 
 def test_it_is_trained_where_a_caller_has_switched_gradients_off(llama: Backbone) -> None:
-    method, tokens = made(llama), text(50)
+    method, tokens = built(llama), text(50)
     expected = numbers(learned(method, tokens).kv)
     with torch.inference_mode():
         state = learned(method, tokens.clone())
@@ -249,16 +249,16 @@ def test_it_is_trained_where_a_caller_has_switched_gradients_off(llama: Backbone
 
 def test_a_narrow_backbone_keeps_narrow_numbers() -> None:
     narrow = backbones.load("tiny-llama", device="cpu", dtype="bfloat16")
-    method = made(narrow)
+    method = built(narrow)
     state = learned(method, text(50))
     assert {x.dtype for x in numbers(state.kv)} == {torch.bfloat16}
     assert method.read(state, text(20))[1].isfinite().all()  # type: ignore[union-attr]
-    begin = numbers(learned(made(narrow, lr=0), text(50)).kv)
+    begin = numbers(learned(built(narrow, lr=0), text(50)).kv)
     assert not any(torch.equal(x, y) for x, y in zip(numbers(state.kv), begin, strict=True))
 
 
 def test_the_ledger_counts_training_where_the_context_is_read(llama: Backbone) -> None:
-    method, context = made(llama), text(64)[0].tolist()
+    method, context = built(llama), text(64)[0].tolist()
     meter = Meter(method, Ledger("cpu"))
     state = contextualize(meter, context, Lengths(64, 5))
     meter.score("query", state, [[1, 2, 3, 4, 5]])
@@ -272,7 +272,7 @@ def test_the_ledger_counts_training_where_the_context_is_read(llama: Backbone) -
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_products_and_watch_count_the_same(backbone: Backbone, objective: str) -> None:
-    method, tokens = made(backbone, objective=objective), text(60)
+    method, tokens = built(backbone, objective=objective), text(60)
     state = method.start(ahead=Lengths(50))
     with ProductCounter() as products:
         method.read(state, tokens)
@@ -286,7 +286,7 @@ def test_pefts_cartridge_with_the_same_numbers_predicts_the_same(llama: Backbone
     from peft.tuners.cartridge.utils import prompt_embeddings_from_past_key_values
 
     tokens, after = text(60), text(20, seed=2)
-    method = made(llama)
+    method = built(llama)
     model = backbones.load("tiny-llama", device="cpu").model
     config = peft.CartridgeConfig(task_type="CAUSAL_LM", num_virtual_tokens=12, num_frozen_tokens=1)
     with torch.no_grad():
@@ -296,7 +296,7 @@ def test_pefts_cartridge_with_the_same_numbers_predicts_the_same(llama: Backbone
         )
         theirs = peft.get_peft_model(model, config)
         encoder = theirs.prompt_encoder["default"]
-        torch.testing.assert_close(flat(learned(made(llama, lr=0), tokens).kv), begin, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(flat(learned(built(llama, lr=0), tokens).kv), begin, atol=1e-5, rtol=1e-5)
         state = learned(method, tokens)
         encoder.load_prompt_embeddings(flat(state.kv))
         logits = theirs(input_ids=after, attention_mask=torch.ones_like(after)).logits[0, -20:]
@@ -314,7 +314,7 @@ def flat(kv: KV) -> Tensor:
 
 def test_divergence_is_one_sentence(llama: Backbone) -> None:
     with pytest.raises(UserError, match="diverged: its numbers are not finite; use a smaller lr than 1e"):
-        learned(made(llama, lr=1e30), text(50))
+        learned(built(llama, lr=1e30), text(50))
 
 
 @pytest.mark.parametrize(
@@ -331,4 +331,4 @@ def test_divergence_is_one_sentence(llama: Backbone) -> None:
 )
 def test_settings_that_do_not_fit(llama: Backbone, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        made(llama, **settings)
+        built(llama, **settings)

@@ -23,9 +23,9 @@ def test_chunks_cover_a_context_in_equal_parts(count: int, chunk: int) -> None:
 
 @given(count=st.integers(1, 30), batch=st.integers(1, 12), steps=st.integers(1, 40), seed=st.integers(0, 3))
 def test_all_texts_are_learned_equally_often(count: int, batch: int, steps: int, seed: int) -> None:
-    made = list(batches(count, CartridgeConfig(batch=batch, steps=steps, seed=seed)))
-    assert len(made) == steps
-    assert {len(chosen) for chosen in made} == {min(batch, count)}
-    times = Counter(number for chosen in made for number in chosen)
+    numbers = list(batches(count, CartridgeConfig(batch=batch, steps=steps, seed=seed)))
+    assert len(numbers) == steps
+    assert {len(chosen) for chosen in numbers} == {min(batch, count)}
+    times = Counter(number for chosen in numbers for number in chosen)
     assert max(times.values()) - min(times[number] for number in range(count)) <= 1
-    assert made == list(batches(count, CartridgeConfig(batch=batch, steps=steps, seed=seed)))
+    assert numbers == list(batches(count, CartridgeConfig(batch=batch, steps=steps, seed=seed)))

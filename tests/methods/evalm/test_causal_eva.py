@@ -10,7 +10,7 @@ from contextlab.methods.evalm import CausalEVA
 FIXTURES = ["eva/e1_w8c4_f64", "eva/e2_ragged_w16c4_f64", "eva/e3_w_eq_c_norpe_f32"]
 
 
-def made(hyper, arrays):
+def built(hyper, arrays):
     dtype = getattr(torch, hyper["dtype"])
     module = CausalEVA(
         hyper["heads"] * hyper["head_dim"],
@@ -28,7 +28,7 @@ def made(hyper, arrays):
 @pytest.mark.parametrize("name", FIXTURES)
 def test_forward_and_gradients_equal_the_released_module(fixture, name):
     description, arrays = fixture(name)
-    module, tolerance = made(description["hyper"], arrays)
+    module, tolerance = built(description["hyper"], arrays)
     x = arrays["x"].clone().requires_grad_()
     out = module(x.transpose(0, 1)).transpose(0, 1)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def test_forward_and_gradients_equal_the_released_module(fixture, name):
 @pytest.mark.parametrize("name", FIXTURES)
 def test_means_equal_the_released_modules(fixture, name):
     description, arrays = fixture(name)
-    module, tolerance = made(description["hyper"], arrays)
+    module, tolerance = built(description["hyper"], arrays)
     x_BTC = arrays["x"].transpose(0, 1)
     q, k = (proj(x_BTC).unflatten(-1, (module.heads, -1)).transpose(1, 2) for proj in (module.q_proj, module.k_proj))
     for mean, key in zip(module.means(q, k), ("mid.q_bar", "mid.k_bar"), strict=True):

@@ -206,16 +206,16 @@ def test_candidates_in_one_pass_equal_forks(backbone, form):
 
 
 def test_weights_are_loaded_digested_and_counted(llama, tmp_path):
-    made = EVALM(llama, EVALMConfig(remote_bias=-2.0))
+    biased = EVALM(llama, EVALMConfig(remote_bias=-2.0))
     width, kv_heads = llama.head_width, llama.kv_heads
     per_layer = kv_heads * (2 * (width * width + width) + width * width + width) + llama.heads
-    assert made.added_parameters == made.trained_parameters == llama.layers * per_layer
-    save_file({k: v.clone() for k, v in made.summaries.state_dict().items()}, tmp_path / "evalm.safetensors")
+    assert biased.added_parameters == biased.trained_parameters == llama.layers * per_layer
+    save_file({k: v.clone() for k, v in biased.summaries.state_dict().items()}, tmp_path / "evalm.safetensors")
     loaded = EVALM(llama, EVALMConfig(weights=tmp_path / "evalm.safetensors"))
-    assert loaded.weights_digest == made.weights_digest
+    assert loaded.weights_digest == biased.weights_digest
     assert loaded.baseline() is None
     tokens = text(150)
-    assert torch.equal(read(loaded, tokens), read(made, tokens))
+    assert torch.equal(read(loaded, tokens), read(biased, tokens))
     (tmp_path / "other.safetensors").write_bytes(b"no")
     for path, options in (("evalm", {"pooling": "learned"}), ("other", {}), ("none", {})):
         with pytest.raises(UserError, match=r"does not hold EVALM weights|cannot be read"):

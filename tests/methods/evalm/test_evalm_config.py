@@ -33,10 +33,10 @@ def test_what_is_gone_is_what_a_cache_that_is_cut_no_longer_holds(geometry, leng
             view = first + (last[-geometry.recent :] if geometry.recent else [])
             assert len(view) == geometry.kept(token)
         view.append(token)
-    gone = geometry.gone(length, len(view))
-    assert view == sorted({*range(min(geometry.sinks, length)), *range(gone, length)})
-    assert gone % geometry.chunk == 0
-    assert int(geometry.gone(torch.tensor(length), torch.tensor(len(view)))) == gone
+    past = geometry.past(length, len(view))
+    assert view == sorted({*range(min(geometry.sinks, length)), *range(past, length)})
+    assert past % geometry.chunk == 0
+    assert int(geometry.past(torch.tensor(length), torch.tensor(len(view)))) == past
 
 
 @settings(max_examples=100, deadline=None)
@@ -54,15 +54,15 @@ def test_no_token_is_seen_twice_but_where_a_chunk_reaches_out_of_the_sinks(
         if token == end:
             view, end = [*view[:sinks], *(view[sinks:][-window:] if overlap else [])], end + window
         view.append(token)
-    gone = torch.tensor([geometry.gone(before, len(view))])
-    seen = int(geometry.seen(torch.tensor([[before]]), gone))
+    past = torch.tensor([geometry.past(before, len(view))])
+    seen = int(geometry.seen(torch.tensor([[before]]), past))
     summarised = [*range(geometry.first * chunk, (geometry.first + seen) * chunk)]
     assert {*view, *summarised} == {*range(before)}
     twice = [*range(sinks // chunk * chunk, sinks)] if seen else []
     assert sorted({*view} & {*summarised}) == twice
 
     trained = dataclasses.replace(config, sink_summaries=True).geometry(128)
-    assert int(trained.seen(torch.tensor([[before]]), gone)) == int(gone) // chunk
+    assert int(trained.seen(torch.tensor([[before]]), past)) == int(past) // chunk
     assert trained.first == 0
 
 
@@ -71,14 +71,14 @@ def test_no_token_is_seen_twice_but_where_a_chunk_reaches_out_of_the_sinks(
 def test_summaries_stand_in_front_of_the_cache_in_order(geometry, windows):
     begin = windows * geometry.window
     end = begin + geometry.window
-    gone = torch.tensor([geometry.gone(begin, geometry.kept(begin))])
-    counts = geometry.seen(torch.arange(begin, end)[None], gone)[0]
+    past = torch.tensor([geometry.past(begin, geometry.kept(begin))])
+    counts = geometry.seen(torch.arange(begin, end)[None], past)[0]
     assert (counts.diff() >= 0).all()
     if geometry.own:
         assert counts.tolist() == [t // geometry.chunk for t in range(begin, end)]
     else:
-        assert counts.tolist() == [max(int(gone) // geometry.chunk - geometry.first, 0)] * geometry.window
-    positions = geometry.positions(int(counts[-1]), gone, torch.tensor([end]))[0]
+        assert counts.tolist() == [max(int(past) // geometry.chunk - geometry.first, 0)] * geometry.window
+    positions = geometry.positions(int(counts[-1]), past, torch.tensor([end]))[0]
     assert (positions.diff() >= 0).all()
     assert (positions >= -geometry.far).all()
     assert (positions <= 0).all()

@@ -23,7 +23,7 @@ def backbone() -> Backbone:
     return backbones.load("tiny-llama", device="cpu")
 
 
-def made(backbone: Backbone, **changed: Any) -> EVALM:
+def built(backbone: Backbone, **changed: Any) -> EVALM:
     return EVALM(backbone, EVALMConfig(**{**FORM, **changed}))
 
 
@@ -39,7 +39,7 @@ def moved(method: EVALM, seed: int = 0) -> EVALM:
 @pytest.mark.parametrize("family", ["tiny-llama", "tiny-gpt2"])
 def test_as_it_starts_it_is_the_form_without_rank_bitwise(family: str) -> None:
     backbone = backbones.load(family, device="cpu")
-    plain, updated = (made(backbone, rank=rank) for rank in (0, 2))
+    plain, updated = (built(backbone, rank=rank) for rank in (0, 2))
     (state, expected), (other, logprobs) = (read(method, texts(2)) for method in (plain, updated))
     assert torch.equal(logprobs, expected)
     assert all(torch.equal(tensor, other.tensors()[key]) for key, tensor in state.tensors().items())
@@ -48,7 +48,7 @@ def test_as_it_starts_it_is_the_form_without_rank_bitwise(family: str) -> None:
 
 
 def test_closed_its_baseline_is_local_attention_without_an_update(backbone: Backbone) -> None:
-    method = made(backbone, rank=2, remote_bias=None)
+    method = built(backbone, rank=2, remote_bias=None)
     baseline = method.baseline()
     assert baseline is not None
     assert baseline.learned is None
@@ -64,19 +64,19 @@ def test_closed_its_baseline_is_local_attention_without_an_update(backbone: Back
     ],
 )
 def test_its_twin_has_the_same_local_context_and_update(backbone: Backbone, changed: Any, twin: str) -> None:
-    assert made(backbone, **changed).twin == twin
+    assert built(backbone, **changed).twin == twin
 
 
 def test_all_that_is_learned_moves_predictions(backbone: Backbone) -> None:
     """Also the first token's, which is predicted from the updated model's BOS."""
-    expected = read(made(backbone, rank=2), texts(1))[1]
-    logprobs = read(moved(made(backbone, rank=2)), texts(1))[1]
+    expected = read(built(backbone, rank=2), texts(1))[1]
+    logprobs = read(moved(built(backbone, rank=2)), texts(1))[1]
     assert bool(((logprobs - expected).abs() > 1e-6)[0, :2].all())
 
 
 def test_any_split_equals_the_parallel_form(backbone: Backbone) -> None:
     exact = backbones.load("tiny-llama", device="cpu", dtype="float64")
-    method = moved(made(exact, rank=2))
+    method = moved(built(exact, rank=2))
     tokens = texts(1)[:, :100]
     with method.as_attention(), torch.no_grad():
         logprobs = method.network.model(tokens).logits.log_softmax(-1)[:, :-1]
@@ -90,7 +90,7 @@ def test_any_split_equals_the_parallel_form(backbone: Backbone) -> None:
 
 def test_gradients_of_stepping_are_those_of_the_parallel_form() -> None:
     exact = backbones.load("tiny-llama", device="cpu", dtype="float64")
-    method = moved(made(exact, rank=2))
+    method = moved(built(exact, rank=2))
     assert method.learned is not None
     tokens = texts(2)[:, :100]
     parameters = list(method.learned.parameters())
@@ -108,33 +108,33 @@ def test_gradients_of_stepping_are_those_of_the_parallel_form() -> None:
 
 
 def test_weights_of_the_first_stage_are_what_the_second_begins_with(backbone: Backbone, tmp_path: Path) -> None:
-    first = moved(made(backbone))
+    first = moved(built(backbone))
     first.save_weights(tmp_path / "one.safetensors")
-    second = made(backbone, rank=2, weights=tmp_path / "one.safetensors")
+    second = built(backbone, rank=2, weights=tmp_path / "one.safetensors")
     assert torch.equal(read(first, texts(1))[1], read(second, texts(1))[1])
     moved(second).save_weights(tmp_path / "two.safetensors")
-    again = made(backbone, rank=2, weights=tmp_path / "two.safetensors")
+    again = built(backbone, rank=2, weights=tmp_path / "two.safetensors")
     assert again.weights_digest == second.weights_digest
     with pytest.raises(UserError, match="does not hold EVALM weights"):
-        made(backbone, rank=3, weights=tmp_path / "two.safetensors")
+        built(backbone, rank=3, weights=tmp_path / "two.safetensors")
     with pytest.raises(UserError, match="does not hold EVALM weights"):
-        made(backbone, weights=tmp_path / "two.safetensors")
+        built(backbone, weights=tmp_path / "two.safetensors")
 
 
 def test_other_numbers_of_local_tokens_take_the_same_weights(backbone: Backbone, tmp_path: Path) -> None:
-    moved(made(backbone)).save_weights(tmp_path / "one.safetensors")
+    moved(built(backbone)).save_weights(tmp_path / "one.safetensors")
     for changed in ({"W": 48}, {"overlap": True}, {"remote_bias": None}):
-        assert not made(backbone, weights=tmp_path / "one.safetensors", **changed).untrained
+        assert not built(backbone, weights=tmp_path / "one.safetensors", **changed).untrained
 
 
 @pytest.mark.parametrize("around", PARTS)
 def test_laws_with_overlap_and_an_update_that_has_learned(around: bool) -> None:
-    assert broken(lambda b: moved(made(b, rank=2, W=24, overlap=True)), "tiny-opt", around=around) == {}
+    assert broken(lambda b: moved(built(b, rank=2, W=24, overlap=True)), "tiny-opt", around=around) == {}
 
 
 def test_noise_reaches_the_summaries_while_they_are_trained(backbone: Backbone) -> None:
     """In both forms, and in no other mode; a window that sees no summary has no noise."""
-    method, tokens = made(backbone, rank=2), texts(1)[:, :100]
+    method, tokens = built(backbone, rank=2), texts(1)[:, :100]
     assert method.learned is not None
     plain = [method.learn(method.start(), tokens)[1].logprobs_BT for _ in range(2)]
     assert torch.equal(*plain)

@@ -16,7 +16,7 @@ from contextlab.methods.evalm.summary import Summary, query_factor
 ROWS, HEADS, KV_HEADS, WIDTH, CHUNK = 2, 4, 2, 8, 4
 
 
-def made(**options):
+def built(**options):
     return Summary(HEADS, KV_HEADS, WIDTH, EVALMConfig(c=CHUNK, **options)).double()
 
 
@@ -27,14 +27,14 @@ def case(chunks=3):
 
 def test_at_first_maps_are_the_identity():
     q_mean, k, v = case()
-    key, value = made()(q_mean, k, v)
+    key, value = built()(q_mean, k, v)
     torch.testing.assert_close(key, chunk_means(k, CHUNK, KV_HEADS))
     torch.testing.assert_close(value, eva_chunk_compress(q_mean, key, k, v, chunk=CHUNK, scale=WIDTH**-0.5))
 
 
 def test_learned_pooling_starts_as_the_mean_and_turns_to_what_its_vector_points_at():
     _, k, v = case()
-    summary = made(pooling="learned")
+    summary = built(pooling="learned")
     key, value = summary(None, k, v)
     torch.testing.assert_close(key, chunk_means(k, CHUNK, KV_HEADS))
     torch.testing.assert_close(value, chunk_means(v, CHUNK, KV_HEADS))
@@ -48,14 +48,14 @@ def test_learned_pooling_starts_as_the_mean_and_turns_to_what_its_vector_points_
 
 def test_qk_norms_the_means():
     q_mean, k, v = case()
-    key, _ = made(adaptive="qk")(q_mean, k, v)
+    key, _ = built(adaptive="qk")(q_mean, k, v)
     torch.testing.assert_close(key.mean(-1), torch.zeros(ROWS, KV_HEADS, 3, dtype=torch.float64))
     torch.testing.assert_close(key.var(-1, correction=0), torch.ones_like(key[..., 0]), atol=1e-3, rtol=0)
 
 
 def test_every_key_head_has_its_own_maps():
     q_mean, k, v = case()
-    summary = made()
+    summary = built()
     before = summary(q_mean, k, v)
     with torch.no_grad():
         summary.key_map.weight_KDD[1].mul_(2)
@@ -68,7 +68,7 @@ def test_every_key_head_has_its_own_maps():
 
 def test_noise_moves_values_and_not_keys():
     q_mean, k, v = case()
-    summary = made()
+    summary = built()
     plain, drawn = summary(q_mean, k, v), summary(q_mean, k, v, torch.randn_like(q_mean))
     assert torch.equal(plain[0], drawn[0])
     assert not torch.allclose(plain[1], drawn[1])
@@ -77,7 +77,7 @@ def test_noise_moves_values_and_not_keys():
 @pytest.mark.parametrize("bias", [None, -2.0])
 def test_heads_start_with_the_bias_of_the_settings(bias):
     expected = float("-inf") if bias is None else bias
-    assert made(remote_bias=bias).remote_bias_H.tolist() == [expected] * HEADS
+    assert built(remote_bias=bias).remote_bias_H.tolist() == [expected] * HEADS
 
 
 @pytest.mark.parametrize("scaled_by_the_model", [True, False])

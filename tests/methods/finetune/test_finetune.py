@@ -51,7 +51,7 @@ def text(length: int, rows: int = 1, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def made(backbone: Backbone, **settings: Any) -> Finetune:
+def built(backbone: Backbone, **settings: Any) -> Finetune:
     return Finetune(backbone, FinetuneConfig(**{"N": 32, "epochs": 2, "lr": 3e-3, **settings}))
 
 
@@ -94,7 +94,7 @@ def test_equals_an_optimiser_of_torch_on_a_copy_of_the_model(
     backbone: Backbone, settings: dict[str, Any], optimiser_of: Any
 ) -> None:
     tokens, question = text(80), text(20, seed=1)
-    method = made(backbone, epochs=3, **settings)
+    method = built(backbone, epochs=3, **settings)
     state = learned(method, tokens)
     model = by_torch(backbone, tokens, optimiser_of, 3)
     # Adam divides a rounding error by a gradient that is 0 but for rounding.
@@ -106,7 +106,7 @@ def test_equals_an_optimiser_of_torch_on_a_copy_of_the_model(
     assert logprobs is not None
     torch.testing.assert_close(logprobs[:, :1], after_bos, **close)
     torch.testing.assert_close(logprobs[:, 1:], within[:, 1:], **close)
-    assert (logprobs - read(made(backbone, lr=0), question)[1]).abs().max() > 1e-2
+    assert (logprobs - read(built(backbone, lr=0), question)[1]).abs().max() > 1e-2
 
 
 def state_of(model: Any) -> Any:
@@ -128,14 +128,14 @@ COSTLY = [("full", "streaming"), ("lora", "streaming"), ("lora", "normalised")]
 def test_keeps_the_laws_while_it_learns(form: str, law: str) -> None:
     """With a context that ends inside of the laws' texts."""
     family = "tiny-gpt2" if form == "lora" else "tiny-llama"
-    method = made(backbones.load(family, device="cpu"), context=70, epochs=1, **FORMS[form])
+    method = built(backbones.load(family, device="cpu"), context=70, epochs=1, **FORMS[form])
     laws.LAWS[law](method)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scored", [True, False])
 def test_what_is_learned_is_bitwise_the_same_at_every_split(backbone: Backbone, form: str, scored: bool) -> None:
-    method, tokens = made(backbone, **FORMS[form]), text(75)
+    method, tokens = built(backbone, **FORMS[form]), text(75)
     whole = method.read(method.start(ahead=Lengths(60)), tokens, logprobs=scored)
     for split in (0, 1, 31, 32, 59, 60, 61, 74):
         state, first = method.read(method.start(ahead=Lengths(60)), tokens[:, :split], logprobs=scored)
@@ -150,35 +150,35 @@ def test_what_is_learned_is_bitwise_the_same_at_every_split(backbone: Backbone, 
 def test_a_context_is_predicted_before_it_is_learned(backbone: Backbone) -> None:
     tokens = text(50)
     window = read(Window(backbone, WindowConfig(N=32)), tokens)[1]
-    assert torch.equal(read(made(backbone), tokens, Lengths(50))[1], window)
-    assert torch.equal(read(made(backbone), tokens)[1], window)
+    assert torch.equal(read(built(backbone), tokens, Lengths(50))[1], window)
+    assert torch.equal(read(built(backbone), tokens)[1], window)
 
 
 def test_nothing_stays_of_a_context_but_weights(backbone: Backbone) -> None:
-    state = learned(made(backbone), text(60, rows=2))
+    state = learned(built(backbone), text(60, rows=2))
     assert state.kv.slots == 0
     assert state.tokens_BN.shape == (2, 0)
     assert state.length_B.tolist() == [60, 60]
-    unchanged = learned(made(backbone, lr=0), text(60))
+    unchanged = learned(built(backbone, lr=0), text(60))
     question = text(20, seed=3)
     closed = ClosedBook(backbone)
     expected = closed.read(closed.start(), question)[1]
-    torch.testing.assert_close(made(backbone, lr=0).read(unchanged, question)[1], expected)
+    torch.testing.assert_close(built(backbone, lr=0).read(unchanged, question)[1], expected)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_learned_helps_to_predict_this_context_and_no_other(backbone: Backbone, form: str) -> None:
     settings = {**FORMS[form], "epochs": 12, "held_back": 0.0}
-    method, own, other = made(backbone, **settings), text(64), text(64, seed=1)
+    method, own, other = built(backbone, **settings), text(64), text(64, seed=1)
     state = learned(method, own)
-    before = read(made(backbone, lr=0), own[:, :32])[1].mean()
+    before = read(built(backbone, lr=0), own[:, :32])[1].mean()
     gains = [method.read(state, tokens[:, :32])[1].mean() for tokens in (own, other)]  # type: ignore[union-attr]
     assert gains[0] > before + 0.1
     assert gains[0] > gains[1] + 0.1
 
 
 def test_rows_have_weights_of_their_own_bitwise(backbone: Backbone) -> None:
-    method, tokens = made(backbone, context=40), text(60, rows=3)
+    method, tokens = built(backbone, context=40), text(60, rows=3)
     lengths = torch.tensor([60, 12, 40])
     together, logprobs = method.read(method.start(3), tokens, lengths)
     assert logprobs is not None
@@ -193,43 +193,43 @@ def test_rows_have_weights_of_their_own_bitwise(backbone: Backbone) -> None:
 
 
 def test_a_state_without_a_context_holds_no_copy_of_the_weights(backbone: Backbone) -> None:
-    method = made(backbone)
+    method = built(backbone)
     state = method.read(method.start(4), text(20, rows=4))[0]
     assert state.nbytes > 4 * sum(w.nbytes for w in method.model.trained)
     assert storage_bytes(state.weights) == storage_bytes(dict(backbone.model.named_parameters()).values())
 
 
 def test_a_low_rank_update_is_all_that_learns_and_all_that_is_kept(llama: Backbone) -> None:
-    method = made(llama, what="lora", rank=3)
+    method = built(llama, what="lora", rank=3)
     state = learned(method, text(64))
     # Queries and outputs map 32 to 32, keys and values 32 to 16.
     numbers = 4 * 3 * (2 * (32 + 32) + 2 * (32 + 16))
     assert sum(w.numel() for w in state.weights) == numbers
-    assert sum(w.numel() for w in learned(made(llama, what="lora", rank=3, targets="all"), text(40)).weights) > numbers
+    assert sum(w.numel() for w in learned(built(llama, what="lora", rank=3, targets="all"), text(40)).weights) > numbers
     assert not any("lora" in name for name, _ in llama.model.named_parameters())
 
 
 def test_alpha_scales_the_update(llama: Backbone) -> None:
     """A step of SGD moves B by lr alpha / r of the gradient, which counts alpha / r: four times as much for two."""
-    plain = learned(made(llama, lr=0), text(40))
+    plain = learned(built(llama, lr=0), text(40))
     tokens, settings = text(8, seed=2), {"what": "lora", "rank": 2, "rule": "sgd", "epochs": 1, "lr": 1e-3}
-    before = made(llama, lr=0).read(plain, tokens)[1]
+    before = built(llama, lr=0).read(plain, tokens)[1]
     moved = []
     for alpha in (2, 4):
-        method = made(llama, alpha=alpha, **settings)
+        method = built(llama, alpha=alpha, **settings)
         moved.append(method.read(learned(method, text(40)), tokens)[1] - before)
     torch.testing.assert_close(moved[1], 4 * moved[0], rtol=0.1, atol=1e-4)
 
 
 def test_early_stopping_keeps_the_best_epoch_and_may_keep_none(llama: Backbone) -> None:
     tokens = text(32 * 5 + 1)
-    stopping = made(llama, lr=0.05, epochs=30, held_back=0.2, patience=2)
+    stopping = built(llama, lr=0.05, epochs=30, held_back=0.2, patience=2)
     state = learned(stopping, tokens)
     # Random tokens teach nothing about other random tokens.
     for w, trained in zip(state.weights, stopping.model.trained, strict=True):
         assert torch.equal(w[0], trained)
     repeated = text(16).repeat(1, 11)
-    useful = made(llama, lr=3e-3, epochs=6, held_back=0.2)
+    useful = built(llama, lr=3e-3, epochs=6, held_back=0.2)
     moved = learned(useful, repeated)
     assert any(bool((w[0] != trained).any()) for w, trained in zip(moved.weights, useful.model.trained, strict=True))
 
@@ -247,7 +247,7 @@ def test_what_is_kept_has_the_lowest_loss_of_all_epochs(
         return losses[-1]
 
     monkeypatch.setattr(Fit, "loss", recorded)
-    method = made(llama, rule=rule, lr=lr, epochs=epochs, patience=epochs, held_back=0.2)
+    method = built(llama, rule=rule, lr=lr, epochs=epochs, patience=epochs, held_back=0.2)
     # Few kinds of tokens in no order: how often each occurs is soon learned, and the rest is by heart.
     blocks = blocks_of(text(176) % 8, torch.ones(176, dtype=torch.bool), 32)
     kept = method.fit(blocks)
@@ -260,7 +260,7 @@ def test_patience_limits_what_is_spent(llama: Backbone) -> None:
     tokens = text(32 * 5 + 1)
 
     def flops(**settings: Any) -> int:
-        method = made(llama, lr=0.05, held_back=0.2, **settings)
+        method = built(llama, lr=0.05, held_back=0.2, **settings)
         return count(lambda: learned(method, tokens))[1]
 
     assert flops(epochs=30, patience=2) < flops(epochs=4, patience=30)
@@ -271,12 +271,12 @@ def test_a_context_costs_three_forward_passes_an_epoch(llama: Backbone) -> None:
     tokens = text(97)
     triangle = 32 * 33 // 2
     forward = llama.layers * llama_block_flops(96, 3 * triangle, llama.config) + 2 * 96 * llama.width * llama.vocab_size
-    cost = count(lambda: learned(made(llama, epochs=5), tokens))[1]
+    cost = count(lambda: learned(built(llama, epochs=5), tokens))[1]
     assert cost == pytest.approx(5 * 3 * forward, rel=0.06)
 
 
 def test_the_ledger_counts_it_where_the_context_is_read(llama: Backbone) -> None:
-    method, context = made(llama, epochs=3), text(64)[0].tolist()
+    method, context = built(llama, epochs=3), text(64)[0].tolist()
     meter = Meter(method, Ledger("cpu"))
     state = contextualize(meter, context, Lengths(64, 5))
     meter.score("query", state, [[1, 2, 3, 4, 5]])
@@ -287,7 +287,7 @@ def test_the_ledger_counts_it_where_the_context_is_read(llama: Backbone) -> None
 
 @pytest.mark.parametrize("form", ["full", "some", "lora"])
 def test_products_and_watch_count_the_same(backbone: Backbone, form: str) -> None:
-    method, tokens = made(backbone, **FORMS[form]), text(60)
+    method, tokens = built(backbone, **FORMS[form]), text(60)
     state = method.start(ahead=Lengths(50))
     with ProductCounter() as products:
         method.read(state, tokens)
@@ -297,7 +297,7 @@ def test_products_and_watch_count_the_same(backbone: Backbone, form: str) -> Non
 def test_answers_alone_are_learned(llama: Backbone) -> None:
     shown = "Input: good\nOutput: yes\n\nInput: bad\nOutput: no\n\n"
     tokens = torch.tensor([llama.encode(shown)])
-    method = made(llama, form="sft", N=64, epochs=1, rule="sgd", lr=0.1)
+    method = built(llama, form="sft", N=64, epochs=1, rule="sgd", lr=0.1)
     state = learned(method, tokens)
     model = copy.deepcopy(llama.model).requires_grad_()
     logits = model(tokens[:, :-1]).logits[0].float()
@@ -310,7 +310,7 @@ def test_answers_alone_are_learned(llama: Backbone) -> None:
 
 
 def test_scores_follow_a_context_that_ends_inside_a_candidate(backbone: Backbone) -> None:
-    method = made(backbone, context=40)
+    method = built(backbone, context=40)
     for length in (20, 40, 50):
         state = method.read(method.start(2), text(length, rows=2))[0]
         candidates = [text(30, seed=3)[0].tolist(), [7], []]
@@ -319,14 +319,14 @@ def test_scores_follow_a_context_that_ends_inside_a_candidate(backbone: Backbone
 
 
 def test_sampling_behind_one_context_draws_other_tokens_for_every_prompt(llama: Backbone) -> None:
-    method = made(llama)
+    method = built(llama)
     written = method.generate(learned(method, text(40)), [[3]] * 4, max_new_tokens=6, temperature=1.0)
     assert len({tuple(answer) for answer in written}) > 1
 
 
 @pytest.mark.parametrize("length", [0, 1, 2])
 def test_contexts_of_a_few_tokens(backbone: Backbone, length: int) -> None:
-    method = made(backbone)
+    method = built(backbone)
     state = learned(method, text(length))
     moved = any(bool((w[0] != own).any()) for w, own in zip(state.weights, method.model.trained, strict=True))
     assert moved == (length > 1)
@@ -334,14 +334,14 @@ def test_contexts_of_a_few_tokens(backbone: Backbone, length: int) -> None:
 
 
 def test_reading_on_leaves_states_and_backbone_as_they_were(backbone: Backbone) -> None:
-    method = made(backbone, context=40)
+    method = built(backbone, context=40)
     check_reading_leaves(method, method.read(method.start(), text(30))[0], text(30, seed=1))
 
 
 def test_narrow_backbones_learn_in_float32() -> None:
     narrow = backbones.load("tiny-llama", device="cpu", dtype="bfloat16")
     for what in ("full", "lora"):
-        method = made(narrow, what=what)
+        method = built(narrow, what=what)
         state = learned(method, text(50))
         assert {w.dtype for w in state.weights} == {torch.float32}
         assert method.read(state, text(20))[1].isfinite().all()  # type: ignore[union-attr]
@@ -349,14 +349,14 @@ def test_narrow_backbones_learn_in_float32() -> None:
 
 def test_divergence_is_one_sentence(llama: Backbone) -> None:
     with pytest.raises(UserError, match="diverged: its loss is not finite; use a smaller lr than 1e"):
-        learned(made(llama, lr=1e30, rule="sgd", epochs=4), text(64))
+        learned(built(llama, lr=1e30, rule="sgd", epochs=4), text(64))
 
 
 def test_what_cannot_be_learned_is_one_sentence(llama: Backbone) -> None:
     with pytest.raises(UserError, match="No answer after the text 'Output:' is in this context"):
-        learned(made(llama, form="sft"), text(40))
+        learned(built(llama, form="sft"), text(40))
     with torch.inference_mode(), pytest.raises(UserError, match=r"outside of torch\.inference_mode"):
-        learned(made(llama), text(40))
+        learned(built(llama), text(40))
 
 
 @pytest.mark.parametrize(

@@ -286,8 +286,8 @@ def test_on_the_embedded_backbone_both_stay_within_their_bounds():
     pair = layers * 2 * rank * 2 * width
     assert pair / question < 0.005
     plain = layers * chunk * (block + 4 * width * (chunk + 1) / 2)
-    made = svd_flops((d_r, d_r)) + 2 * 2 * rank * d_r * width
-    added = layers * (chunk * 2 * (2 * width * d_r + d_r * d_r) + made) + chunk * pair
+    of_generator = svd_flops((d_r, d_r)) + 2 * 2 * rank * d_r * width
+    added = layers * (chunk * 2 * (2 * width * d_r + d_r * d_r) + of_generator) + chunk * pair
     assert added / plain < 0.08
 
 

@@ -42,29 +42,29 @@ def method(backbone: Backbone, **settings: object) -> LeastSquares:
 
 
 @torch.no_grad()
-def last_states(made: LeastSquares, pairs: tuple[Pair, ...] | None, tokens_1T: Tensor, context_1T: Tensor) -> Tensor:
+def last_states(solver: LeastSquares, pairs: tuple[Pair, ...] | None, tokens_1T: Tensor, context_1T: Tensor) -> Tensor:
     """`hidden_TC` after the highest block: with changes from a cold start, or plain after a context."""
     left: list[Tensor] = []
-    plain = made.fit.plain
-    with observed(made.targets, lambda _i, _x, hidden: left.append(hidden)):
+    plain = solver.fit.plain
+    with observed(solver.targets, lambda _i, _x, hidden: left.append(hidden)):
         if pairs is None:
             state, _ = plain.read(plain.start(), context_1T, logprobs=False)
             left.clear()
             plain.forward(state, tokens_1T, plain.local.layout(state, tokens_1T.shape[1]))
         else:
-            state = dataclasses.replace(made.start(), pairs=pairs)
-            made.forward(state, tokens_1T, made.local.layout(state, tokens_1T.shape[1]))
+            state = dataclasses.replace(solver.start(), pairs=pairs)
+            solver.forward(state, tokens_1T, solver.local.layout(state, tokens_1T.shape[1]))
     return left[-1][0]
 
 
 @pytest.mark.parametrize("error", ["absolute", "relative"])
 def test_the_chunk_once_more_has_the_states_that_it_has_after_itself(error: str, llama: Backbone) -> None:
     # Where the ridge is small and nothing is shortened, every row of the regression is reached.
-    made, chunk = method(llama, ridge=1e-7, rank=llama.width, first_layer=0, error=error), text(llama, CHUNK)
-    state, _ = made.read(made.start(), chunk)
-    wanted = last_states(made, None, chunk, chunk)
-    reached = last_states(made, state.pairs, chunk, chunk)
-    untouched = last_states(made, made.start().pairs, chunk, chunk)
+    solver, chunk = method(llama, ridge=1e-7, rank=llama.width, first_layer=0, error=error), text(llama, CHUNK)
+    state, _ = solver.read(solver.start(), chunk)
+    wanted = last_states(solver, None, chunk, chunk)
+    reached = last_states(solver, state.pairs, chunk, chunk)
+    untouched = last_states(solver, solver.start().pairs, chunk, chunk)
     size = (untouched - wanted)[1:].norm()
     assert size > 0.05 * wanted[1:].norm()
     assert (reached - wanted)[1:].norm() < 0.02 * size
@@ -73,8 +73,8 @@ def test_the_chunk_once_more_has_the_states_that_it_has_after_itself(error: str,
 def test_relative_errors_give_another_change(llama: Backbone) -> None:
     changes = []
     for error in ("absolute", "relative"):
-        made = method(llama, error=error)
-        (pair, *_) = made.read(made.start(), text(llama, CHUNK))[0].pairs
+        solver = method(llama, error=error)
+        (pair, *_) = solver.read(solver.start(), text(llama, CHUNK))[0].pairs
         changes.append(pair.up @ pair.down)
     assert not torch.allclose(*changes, rtol=0.01)
 
@@ -83,10 +83,10 @@ def test_a_later_chunk_leaves_more_of_an_earlier_one_where_its_inputs_are_kept(l
     first, second = text(llama, CHUNK), text(llama, CHUNK, seed=1)
     errors = []
     for seen in (0, 64):
-        made = method(llama, ridge=1e-3, rank=llama.width, seen=seen, first_layer=llama.layers - 1)
-        state, _ = made.read(made.start(), torch.cat((first, second), dim=1))
-        after_first, _ = made.read(made.start(), first)
-        now, then = (last_states(made, s.pairs, first, first) for s in (state, after_first))
+        solver = method(llama, ridge=1e-3, rank=llama.width, seen=seen, first_layer=llama.layers - 1)
+        state, _ = solver.read(solver.start(), torch.cat((first, second), dim=1))
+        after_first, _ = solver.read(solver.start(), first)
+        now, then = (last_states(solver, s.pairs, first, first) for s in (state, after_first))
         errors.append(float((now - then)[1:].norm()))
     assert errors[1] < 0.7 * errors[0]
 
@@ -94,8 +94,8 @@ def test_a_later_chunk_leaves_more_of_an_earlier_one_where_its_inputs_are_kept(l
 def test_self_study_is_of_its_seed(backbone: Backbone) -> None:
     tokens = text(backbone, CHUNK)
     states = [
-        made.read(made.start(), tokens)[0]
-        for made in (method(backbone, study=2, study_tokens=4, seed=seed) for seed in (0, 0, 1))
+        solver.read(solver.start(), tokens)[0]
+        for solver in (method(backbone, study=2, study_tokens=4, seed=seed) for seed in (0, 0, 1))
     ]
     changes = [state.pairs[0].up @ state.pairs[0].down for state in states]
     assert torch.equal(changes[0], changes[1])
@@ -103,27 +103,27 @@ def test_self_study_is_of_its_seed(backbone: Backbone) -> None:
 
 
 def test_texts_of_self_study_begin_with_the_prompts_in_turn(llama: Backbone) -> None:
-    made = method(llama, study=3, study_tokens=2, study_prompts="\\nQ:|an")
+    solver = method(llama, study=3, study_tokens=2, study_prompts="\\nQ:|an")
     prompts = [llama.encode(prompt) for prompt in ("\nQ:", "an", "\nQ:")]
-    state, _ = made.fit.plain.read(made.fit.plain.start(), text(llama, CHUNK), logprobs=False)
-    texts = made.fit._studied(state, 0)
+    state, _ = solver.fit.plain.read(solver.fit.plain.start(), text(llama, CHUNK), logprobs=False)
+    texts = solver.fit._studied(state, 0)
     assert [written[: len(prompt)] for written, prompt in zip(texts, prompts, strict=True)] == prompts
-    assert [len(written) for written in texts] == made.fit.studied == [len(prompt) + 2 for prompt in prompts]
+    assert [len(written) for written in texts] == solver.fit.studied == [len(prompt) + 2 for prompt in prompts]
 
 
 def test_after_an_announced_context_only_weights_are_left(backbone: Backbone) -> None:
-    made, context = method(backbone), text(backbone, CHUNK + 6)
-    state, _ = made.read(made.start(ahead=Lengths(CHUNK + 6)), context)
+    solver, context = method(backbone), text(backbone, CHUNK + 6)
+    state, _ = solver.read(solver.start(ahead=Lengths(CHUNK + 6)), context)
     assert not bool(state.kv.used_B.any())
-    assert torch.equal(state.pending_BC, made.after_bos(state.pairs))
+    assert torch.equal(state.pending_BC, solver.after_bos(state.pairs))
     # Two chunks of equal length.
-    halves, _ = made.read(made.start(ahead=Lengths(CHUNK + 6)), context[:, :11])
+    halves, _ = solver.read(solver.start(ahead=Lengths(CHUNK + 6)), context[:, :11])
     assert int(halves.left_B) == 11
 
 
 def test_a_question_is_answered_with_the_weights_of_an_open_chunk_too(backbone: Backbone) -> None:
-    made, tokens = method(backbone), text(backbone, CHUNK)
-    ended, _ = made.read(made.start(), tokens)
+    solver, tokens = method(backbone), text(backbone, CHUNK)
+    ended, _ = solver.read(solver.start(), tokens)
     short = method(backbone, chunk=2 * CHUNK)
     alone = short.memory_alone(short.read(short.start(), tokens)[0])
     torch.testing.assert_close(alone.pairs[0].up @ alone.pairs[0].down, ended.pairs[0].up @ ended.pairs[0].down)
@@ -132,8 +132,8 @@ def test_a_question_is_answered_with_the_weights_of_an_open_chunk_too(backbone: 
 
 
 def test_a_chunk_of_one_token_changes_nothing(backbone: Backbone) -> None:
-    made = method(backbone, chunk=1)
-    state, _ = made.read(made.start(), text(backbone, 3))
+    solver = method(backbone, chunk=1)
+    state, _ = solver.read(solver.start(), text(backbone, 3))
     assert not any(bool((pair.up @ pair.down).any()) for pair in state.pairs)
 
 
@@ -183,7 +183,7 @@ def test_the_covariance_is_computed_once_and_again_where_its_file_is_damaged(
 
 
 def test_the_inverse_covariances_are_counted_as_parameters(llama: Backbone) -> None:
-    made = method(llama)
-    assert made.added_parameters == sum(target.inputs**2 for target in made.targets)
-    assert made.trained_parameters == 0
+    solver = method(llama)
+    assert solver.added_parameters == sum(target.inputs**2 for target in solver.targets)
+    assert solver.trained_parameters == 0
     assert Full(llama).added_parameters == 0

@@ -52,7 +52,7 @@ def llama() -> Backbone:
     return backbones.load("tiny-llama", device="cpu")
 
 
-def made(backbone: Backbone, **settings: Any) -> LongMem:
+def built(backbone: Backbone, **settings: Any) -> LongMem:
     return LongMem(backbone, LongMemConfig(**settings))
 
 
@@ -74,7 +74,7 @@ def local_of(backbone: Backbone, settings: Settings) -> ContextMethod[Any, Any]:
 )
 @pytest.mark.parametrize("around", PARTS)
 def test_laws(form: str, family: str, around: bool) -> None:
-    assert broken(lambda b: made(b, **FORMS[form]), family, around=around) == {}
+    assert broken(lambda b: built(b, **FORMS[form]), family, around=around) == {}
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if FORMS[form].get("init") != "paper"])
@@ -82,7 +82,7 @@ def test_before_anything_is_in_a_bank_it_is_the_local_view(backbone: Backbone, f
     settings = FORMS[form]
     empty = settings["N"] * (2 if settings.get("local") == "sliding" else 1)
     tokens = text(3 * empty, rows=2)
-    result, expected = read(made(backbone, **settings), tokens), read(local_of(backbone, settings), tokens)
+    result, expected = read(built(backbone, **settings), tokens), read(local_of(backbone, settings), tokens)
     torch.testing.assert_close(result[:, :empty], expected[:, :empty], atol=1e-6, rtol=1e-6)
     silent = settings.get("M") == 0 or settings.get("init", "identity") == "identity"
     assert torch.allclose(result, expected, atol=1e-5) == silent
@@ -94,9 +94,9 @@ def test_before_anything_is_in_a_bank_it_is_the_local_view(backbone: Backbone, f
 def test_a_closed_gate_leaves_the_local_view(backbone: Backbone, init: str, softmax: str, local: str) -> None:
     settings = {"N": 20, "K": 8, "init": init, "softmax": softmax, "local": local, "gate": -1e9, "memory_layers": "1-3"}
     tokens = text(90, rows=2)
-    result, expected = read(made(backbone, **settings), tokens), read(local_of(backbone, settings), tokens)
+    result, expected = read(built(backbone, **settings), tokens), read(local_of(backbone, settings), tokens)
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
-    opened = read(made(backbone, **{**settings, "gate": 2.0}), tokens)
+    opened = read(built(backbone, **{**settings, "gate": 2.0}), tokens)
     assert not torch.allclose(opened[:, 50:], expected[:, 50:], atol=1e-3)
 
 
@@ -105,7 +105,7 @@ def test_read_by_one_layer_it_is_retrieval(backbone: Backbone, layer: int) -> No
     """Below that layer nothing differs, so that the backbone's keys are retrieval's own; above it the bank is the same
     and what is added travels through copies of the backbone's layers."""
     tokens = text(110, rows=2)
-    side = made(backbone, **SLIDING, N=20, K=8, reduction=1, memory_layer=layer)
+    side = built(backbone, **SLIDING, N=20, K=8, reduction=1, memory_layer=layer)
     plain = Retrieval(backbone, RetrievalConfig(N=20, K=8, first_layer=layer))
     result, expected = read(side, tokens), read(plain, tokens)
     same = 110 if layer == 3 else 40 + 1
@@ -126,7 +126,7 @@ def test_read_by_one_layer_it_is_retrieval(backbone: Backbone, layer: int) -> No
 def test_it_is_retrieval_where_chunks_fill_what_leaves_the_view(llama: Backbone, sizes: Settings, equal: bool) -> None:
     """LongMem leaves out what fills no chunk of its segment; retrieval keeps it for the next window's tokens."""
     tokens = text(110, rows=2)
-    side = made(llama, **SLIDING, **{**sizes, "M": 252}, reduction=1, memory_layer=3)
+    side = built(llama, **SLIDING, **{**sizes, "M": 252}, reduction=1, memory_layer=3)
     plain = Retrieval(llama, RetrievalConfig(**sizes, M=252, first_layer=3))
     result, expected = read(side, tokens), read(plain, tokens)
     assert torch.allclose(result, expected, atol=1e-4) == equal
@@ -135,7 +135,7 @@ def test_it_is_retrieval_where_chunks_fill_what_leaves_the_view(llama: Backbone,
 def test_read_by_many_layers_it_is_near_retrieval(llama: Backbone) -> None:
     """Its banks hold the frozen backbone's keys, where those of retrieval carry on what was retrieved before."""
     tokens = text(300, rows=2)
-    side = made(llama, **SLIDING, N=20, K=8, reduction=1, memory_layers="1-3")
+    side = built(llama, **SLIDING, N=20, K=8, reduction=1, memory_layers="1-3")
     plain, sliding = Retrieval(llama, RetrievalConfig(N=20, K=8)), Sliding(llama, SlidingConfig(N=20))
     near, expected, local = (read(method, tokens)[:, 41:] for method in (side, plain, sliding))
     assert 0 < float((near - expected).abs().mean()) < 0.5 * float((local - expected).abs().mean())
@@ -157,7 +157,7 @@ def test_one_softmax_gives_cold_banks_a_position(
     monkeypatch.setattr(reader, inner, recorded)
     rotate, rotated = reader.rotate, []
     monkeypatch.setattr(reader, "rotate", lambda *arguments: rotated.append(rotate(*arguments)) or rotated[-1])
-    read(made(llama, N=16, K=8, softmax=softmax, init="difference", memory_layer=3, reduction=1), text(40))
+    read(built(llama, N=16, K=8, softmax=softmax, init="difference", memory_layer=3, reduction=1), text(40))
     assert queries
     for near_BHTD, memory_BHTD in queries:
         assert any(torch.equal(memory_BHTD, q_BHTD) for q_BHTD in rotated) == (softmax == "joint")
@@ -167,7 +167,7 @@ def test_one_softmax_gives_cold_banks_a_position(
 def test_the_bank_holds_what_the_backbone_computes(llama: Backbone) -> None:
     """Also of a block whose side network differs from it."""
     tokens = text(64)
-    method = made(llama, N=32, K=8, init="difference", memory_layers="0-3", reduction=1, storage_dtype="float32")
+    method = built(llama, N=32, K=8, init="difference", memory_layers="0-3", reduction=1, storage_dtype="float32")
     state, _ = method.read(method.start(), tokens)
     reader_kv = []
     window = Window(llama, WindowConfig(N=32))
@@ -195,7 +195,7 @@ def gradients(method: LongMem, tokens: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("softmax", ["gate", "joint"])
 @pytest.mark.parametrize("init", ["memory", "difference"])
 def test_queries_and_gates_have_a_gradient_from_the_first_step(llama: Backbone, init: str, softmax: str) -> None:
-    method = made(llama, N=20, K=8, init=init, softmax=softmax, memory_layers="1-3")
+    method = built(llama, N=20, K=8, init=init, softmax=softmax, memory_layers="1-3")
     result = gradients(method, text(60))
     assert bool(result["gate_H" if len(method.side.reading) == 1 else "gate_LH"].any())
     for block in method.side.reading:
@@ -203,21 +203,21 @@ def test_queries_and_gates_have_a_gradient_from_the_first_step(llama: Backbone, 
 
 
 def test_what_is_silent_has_a_gradient_into_its_outputs(backbone: Backbone) -> None:
-    result = gradients(made(backbone, N=20, K=8, init="memory"), text(60))
+    result = gradients(built(backbone, N=20, K=8, init="memory"), text(60))
     outputs = [name for name in result if re.search(r"\b(o|down|c)_proj\.", name)]
     assert outputs
     assert all(bool(result[name].any()) for name in outputs)
 
 
 def test_below_the_lowest_memory_layer_differences_need_no_blocks(llama: Backbone) -> None:
-    assert len(made(llama, init="difference", memory_layers="2-3", reduction=1).side.blocks) == 2
-    assert len(made(llama, init="difference", memory_layers="2-3").side.blocks) == 1
-    assert len(made(llama, init="memory", memory_layers="2-3").side.blocks) == 2
+    assert len(built(llama, init="difference", memory_layers="2-3", reduction=1).side.blocks) == 2
+    assert len(built(llama, init="difference", memory_layers="2-3").side.blocks) == 1
+    assert len(built(llama, init="memory", memory_layers="2-3").side.blocks) == 2
 
 
 def test_memory_layers_are_those_that_blocks_copy(llama: Backbone) -> None:
     def reading(**settings: Any) -> dict[int, int]:
-        return made(llama, **settings).side.reading
+        return built(llama, **settings).side.reading
 
     assert reading() == {1: 2}
     assert reading(init="difference") == reading(init="memory") == {1: 2}
@@ -238,7 +238,7 @@ def of(kv: KV, layers: tuple[int, ...]) -> KV:
 @pytest.mark.parametrize("local", ["cold", "sliding"])
 def test_blocks_that_share_a_bank_read_that_of_the_first_of_them(llama: Backbone, local: str) -> None:
     settings = {"init": "difference", "memory_layers": "1-3", "reduction": 1, "local": local, "N": 24, "K": 8}
-    shared, own = (made(llama, **settings, blocks_per_bank=together) for together in (2, 1))
+    shared, own = (built(llama, **settings, blocks_per_bank=together) for together in (2, 1))
     states = [method.read(method.start(2), text(100, rows=2), logprobs=False)[0] for method in (shared, own)]
     few, every = (state.bank for state in states)
     assert isinstance(every, ChunkBank)
@@ -254,7 +254,7 @@ def test_blocks_that_share_a_bank_read_that_of_the_first_of_them(llama: Backbone
 
 @pytest.mark.parametrize("form", ["memory", "difference, sliding", "rank", "rank, difference"])
 def test_continuations_share_the_banks(backbone: Backbone, form: str) -> None:
-    method = made(backbone, **FORMS[form])
+    method = built(backbone, **FORMS[form])
     prompts = [[3, 5, 7, 9], [], [11], [20, 21, 22, 23, 24, 25]]
     for length in (70, 41, 99):
         state, _ = method.read(method.start(), text(length))
@@ -267,7 +267,7 @@ def test_continuations_share_the_banks(backbone: Backbone, form: str) -> None:
 
 
 def test_only_cold_segments_are_placed_by_what_is_ahead(llama: Backbone) -> None:
-    cold, sliding = (made(llama, N=20, K=8, local=local) for local in ("cold", "sliding"))
+    cold, sliding = (built(llama, N=20, K=8, local=local) for local in ("cold", "sliding"))
     assert cold.capabilities.segment == 20
     assert sliding.capabilities.segment is None
     assert [method.start(ahead=Lengths(50)).left_B.tolist() for method in (cold, sliding)] == [[10], [20]]
@@ -275,13 +275,13 @@ def test_only_cold_segments_are_placed_by_what_is_ahead(llama: Backbone) -> None
 
 def test_without_memory_it_is_its_baseline(backbone: Backbone) -> None:
     for settings in ({"init": "memory"}, {"init": "difference"}, {"init": "difference", "local": "sliding"}):
-        method = made(backbone, N=20, K=8, M=0, **settings)
+        method = built(backbone, N=20, K=8, M=0, **settings)
         baseline = method.baseline()
         assert baseline is method.view
         tokens = text(90, rows=2)
         torch.testing.assert_close(read(method, tokens), read(baseline, tokens), atol=1e-6, rtol=1e-6)
-        assert made(backbone, N=20, K=8, **settings).baseline() is None
-    assert made(backbone, M=0, init="paper").baseline() is None
+        assert built(backbone, N=20, K=8, **settings).baseline() is None
+    assert built(backbone, M=0, init="paper").baseline() is None
     assert method.read(method.start(), text(90))[0].bank.count_B.tolist() == [0]
 
 
@@ -293,16 +293,16 @@ class TestRank:
         for form in ("rank", "rank, difference", "rank, identity"):
             settings = FORMS[form]
             whole = {name: value for name, value in settings.items() if name != "rank"}
-            assert torch.equal(read(made(backbone, **settings), tokens), read(made(backbone, **whole), tokens))
+            assert torch.equal(read(built(backbone, **settings), tokens), read(built(backbone, **whole), tokens))
 
     def test_every_update_has_a_gradient_from_the_first_step(self, backbone: Backbone) -> None:
-        result = gradients(made(backbone, **FORMS["rank, difference"]), text(90))
+        result = gradients(built(backbone, **FORMS["rank, difference"]), text(90))
         assert set(result) >= {"gate"}
         assert all(bool(gradient.any()) for name, gradient in result.items() if not name.endswith("down_rI"))
 
     def test_weights_of_the_backbone_are_held_once(self, backbone: Backbone) -> None:
         before = backbones.weights_digest(backbone.model)
-        method = made(backbone, N=32, K=8, init="difference", reduction=1, memory_layers="0-3", rank=2)
+        method = built(backbone, N=32, K=8, init="difference", reduction=1, memory_layers="0-3", rank=2)
         own = {parameter.data_ptr() for parameter in backbone.model.parameters()}
         learned = {parameter.data_ptr() for parameter in method.side.learned.parameters()}
         assert all(parameter.data_ptr() in own | learned for parameter in method.side.parameters())
@@ -312,13 +312,13 @@ class TestRank:
 
     def test_silent_starts_leave_the_backbones_weights_alone(self, backbone: Backbone) -> None:
         before = backbones.weights_digest(backbone.model)
-        made(backbone, init="memory", rank=2)
-        made(backbone, init="identity", rank=2)
+        built(backbone, init="memory", rank=2)
+        built(backbone, init="identity", rank=2)
         assert backbones.weights_digest(backbone.model) == before
         assert all(parameter.requires_grad for parameter in backbone.model.parameters())
 
     def test_files_hold_the_updates_alone(self, backbone: Backbone, tmp_path: Path) -> None:
-        method = made(backbone, **FORMS["rank, difference"])
+        method = built(backbone, **FORMS["rank, difference"])
         assert method.untrained
         assert isinstance(method.learned, SideUpdate)
         with torch.no_grad():
@@ -326,14 +326,14 @@ class TestRank:
                 parameter.add_(0.1 * torch.randn_like(parameter))
         method.save_weights(tmp_path / "w")
         assert (tmp_path / "w").stat().st_size < 4 * method.added_parameters + 10_000
-        again = made(backbone, **FORMS["rank, difference"], weights=tmp_path / "w")
+        again = built(backbone, **FORMS["rank, difference"], weights=tmp_path / "w")
         tokens = text(90)
         assert torch.equal(read(method, tokens), read(again, tokens))
         assert not again.untrained
         assert torch.equal(again.start().pending_BC, method.start().pending_BC)
 
     def test_the_first_prediction_follows_the_updates(self, backbone: Backbone) -> None:
-        method = made(backbone, N=32, K=8, rank=2, init="difference")
+        method = built(backbone, N=32, K=8, rank=2, init="difference")
         start = method.start().pending_BC.clone()
         assert method.learned is not None
         with torch.no_grad():
@@ -352,7 +352,7 @@ class TestRank:
         torch.testing.assert_close(update(layer, (x,), layer(x)), expected)
 
     def test_a_few_steps_learn(self, llama: Backbone) -> None:
-        method, tokens, losses = made(llama, **FORMS["rank, difference"]), text(100), []
+        method, tokens, losses = built(llama, **FORMS["rank, difference"]), text(100), []
         assert method.learned is not None
         optimiser = torch.optim.Adam(method.learned.parameters(), lr=1e-2)
         for _ in range(8):
@@ -377,12 +377,12 @@ class TestRank:
 )
 def test_settings_that_do_not_fit(llama: Backbone, settings: Settings, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        made(llama, **settings)
+        built(llama, **settings)
 
 
 @pytest.mark.parametrize("settings", [{"softmax": "joint"}, {"local": "sliding"}])
 def test_models_with_alibi_keep_the_papers_form(settings: Settings) -> None:
     backbone = Backbone(NewGPTForCausalLM(NewGPTConfig(50, 24, 4, 3, 32)), None, "tiny")
-    made(backbone, N=16)
+    built(backbone, N=16)
     with pytest.raises(UserError, match="use local=cold and softmax=gate"):
-        made(backbone, N=16, **settings)
+        built(backbone, N=16, **settings)

@@ -31,7 +31,7 @@ def tokens(rows: int, length: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def made(backbone: Backbone, **settings: Any) -> MemTRM:
+def built(backbone: Backbone, **settings: Any) -> MemTRM:
     return MemTRM(backbone, MemTRMConfig.parse({"N": 16, "K": 5, "rank": 0, **settings}))
 
 
@@ -74,16 +74,16 @@ def test_one_layer_computes_what_the_public_fixture_says(fixture: Callable[[str]
 def test_the_first_segment_is_the_window_bitwise_whatever_the_gate(backbone: Backbone) -> None:
     text = tokens(2, 16)
     window = Window(backbone, WindowConfig(N=16))
-    assert torch.equal(read(made(backbone, gate=3), text)[1], read(window, text)[1])
+    assert torch.equal(read(built(backbone, gate=3), text)[1], read(window, text)[1])
 
 
 @pytest.mark.parametrize(("local", "kind"), [("cold", Window), ("sliding", Sliding)])
 def test_with_closed_gates_it_is_its_local_attention(backbone: Backbone, local: str, kind: type) -> None:
-    method, text = made(backbone, gate=-20, local=local, rank=2), tokens(2, 70)
+    method, text = built(backbone, gate=-20, local=local, rank=2), tokens(2, 70)
     baseline = method.baseline()
     assert isinstance(baseline, kind)
     torch.testing.assert_close(read(method, text)[1], read(baseline, text)[1], atol=1e-5, rtol=1e-5)
-    assert made(backbone, local=local).baseline() is None
+    assert built(backbone, local=local).baseline() is None
     assert method.learned is not None
     with torch.no_grad():
         next(method.learned.parameters()).add_(1)
@@ -94,7 +94,7 @@ def test_memory_reaches_over_all_segments_as_far_as_M(backbone: Backbone) -> Non
     text, other = tokens(1, 96), tokens(1, 96)
     other[:, :16] = tokens(1, 16, seed=1)
     for most in (65536, 80, 64):
-        method = made(backbone, M=most, gate=2)
+        method = built(backbone, M=most, gate=2)
         far, changed = (read(method, x)[1][:, 81:] for x in (text, other))
         # The bank's layer lies below all that memory changes, so that nothing carries on what has left it.
         assert torch.equal(far, changed) == (most == 64)
@@ -103,7 +103,7 @@ def test_memory_reaches_over_all_segments_as_far_as_M(backbone: Backbone) -> Non
 
 def test_the_bank_holds_what_the_frozen_layer_computes(backbone: Backbone) -> None:
     """Keys before rotation and values, in the order of reading, whatever is learned and retrieved above."""
-    method = made(backbone, rank=3, targets="all", storage_dtype="float32", gate=1)
+    method = built(backbone, rank=3, targets="all", storage_dtype="float32", gate=1)
     text = tokens(1, 40)
     before = read(method, text)[0].bank
     assert method.learned is not None
@@ -124,7 +124,7 @@ def test_the_bank_holds_what_the_frozen_layer_computes(backbone: Backbone) -> No
 def test_in_sliding_form_every_token_enters_the_bank_once(backbone: Backbone) -> None:
     text = tokens(2, 50)
     cold, sliding = (
-        read(made(backbone, local=local, gate=-20, storage_dtype="float32", memory_layer=0), text)[0].bank
+        read(built(backbone, local=local, gate=-20, storage_dtype="float32", memory_layer=0), text)[0].bank
         for local in ("cold", "sliding")
     )
     assert sliding.used_B.tolist() == cold.used_B.tolist() == [48, 48]
@@ -134,7 +134,7 @@ def test_in_sliding_form_every_token_enters_the_bank_once(backbone: Backbone) ->
 
 
 def test_rows_have_banks_of_their_own(backbone: Backbone) -> None:
-    method, text = made(backbone, M=24), tokens(3, 70)
+    method, text = built(backbone, M=24), tokens(3, 70)
     state, _ = method.read(method.start(3), text, torch.tensor([70, 15, 33]))
     assert state.bank.used_B.tolist() == [24, 0, 24]
     alone, _ = method.read(method.start(), text[2:, :33])
@@ -142,14 +142,14 @@ def test_rows_have_banks_of_their_own(backbone: Backbone) -> None:
 
 
 def test_what_is_ahead_moves_the_boundaries(backbone: Backbone) -> None:
-    method = made(backbone)
+    method = built(backbone)
     state, _ = method.read(method.start(ahead=Lengths(20)), tokens(1, 36))
     assert state.bank.used_B.tolist() == [36]
     assert state.kv.used_B.tolist() == [0]
 
 
 def test_contextualising_without_scores_leaves_the_same_state(backbone: Backbone) -> None:
-    method, text = made(backbone, gate=1, rank=2), tokens(2, 60)
+    method, text = built(backbone, gate=1, rank=2), tokens(2, 60)
     scored, _ = method.read(method.start(2), text)
     silent, nothing = method.read(method.start(2), text, logprobs=False)
     assert nothing is None
@@ -159,7 +159,7 @@ def test_contextualising_without_scores_leaves_the_same_state(backbone: Backbone
 
 def test_state_size_is_bank_plus_segment() -> None:
     backbone = backbones.load("tiny-llama", device="cpu")
-    state, _ = read(made(backbone), tokens(1, 40))
+    state, _ = read(built(backbone), tokens(1, 40))
     per_token = 2 * backbone.kv_heads * backbone.head_width
     caches = 32 * per_token * 2 + 8 * per_token * 4 * backbone.layers
     assert state.nbytes == caches + 4 * 8 + backbone.width * 4
@@ -171,7 +171,7 @@ def test_state_size_is_bank_plus_segment() -> None:
 )
 def test_updates_are_those_of_the_memory_layer_and_above(family: str, targets: str, below: int, above: int) -> None:
     """But for the memory layer's keys and values, and the projection of all three of GPT-2."""
-    method = made(backbones.load(family, device="cpu"), rank=2, targets=targets)
+    method = built(backbones.load(family, device="cpu"), rank=2, targets=targets)
     assert method.learned is not None
     names = [name for name, _ in method.learned.named_parameters() if name.endswith("lora_A.weight")]
     assert method.memory_layer == 2
@@ -182,7 +182,7 @@ def test_updates_are_those_of_the_memory_layer_and_above(family: str, targets: s
 
 
 def test_many_continuations_do_not_copy_the_bank() -> None:
-    method = made(backbones.load("tiny-llama", device="cpu"), K=16, N=32)
+    method = built(backbones.load("tiny-llama", device="cpu"), K=16, N=32)
     state, _ = method.read(method.start(), tokens(1, 6000), logprobs=False)
     bank_bytes = sum(tensor.nbytes for name, tensor in state.tensors().items() if name.startswith("bank."))
     prompts = [[token] for token in range(12)]
@@ -198,4 +198,4 @@ def test_many_continuations_do_not_copy_the_bank() -> None:
 )
 def test_settings_that_do_not_fit_the_backbone(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        made(backbones.load("tiny-llama", device="cpu"), **settings)
+        built(backbones.load("tiny-llama", device="cpu"), **settings)

@@ -53,12 +53,12 @@ def model() -> Any:
         eos_token_id=None,
         tie_word_embeddings=False,
     )
-    made: Any = LlamaForCausalLM(config).eval()
+    llama: Any = LlamaForCausalLM(config).eval()
     random = torch.Generator().manual_seed(34)
-    for _, weight in sorted(made.named_parameters()):
+    for _, weight in sorted(llama.named_parameters()):
         values = torch.randn(weight.shape, generator=random)
         weight.data.copy_(values * 0.3 if weight.dim() > 1 else 1 + values * 0.1)
-    return made
+    return llama
 
 
 def context() -> list[int]:
@@ -94,10 +94,10 @@ def press(settings: dict[str, Any]) -> Any:
     name, options = settings["name"].removesuffix(")"), dict(settings.get("options", {}))
     outer, _, inner = name.rpartition("(")
     around = {key: options.pop(key) for key in ("block_size",) if key in options}
-    made = getattr(kvpress, f"{inner}Press")(compression_ratio=settings["ratio"], **options)
+    inner_press = getattr(kvpress, f"{inner}Press")(compression_ratio=settings["ratio"], **options)
     if outer:
-        made = getattr(kvpress, f"{outer}Press")(press=made, **around)
-    return kvpress.KeyRerotationPress(press=made) if settings.get("when") == "window" else made
+        inner_press = getattr(kvpress, f"{outer}Press")(press=inner_press, **around)
+    return kvpress.KeyRerotationPress(press=inner_press) if settings.get("when") == "window" else inner_press
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ def llama() -> Backbone:
     return backbones.load("tiny-llama", device="cpu")
 
 
-def made(backbone: Backbone, **settings: Any) -> Retrieval:
+def built(backbone: Backbone, **settings: Any) -> Retrieval:
     return Retrieval(backbone, RetrievalConfig(**{**SETTINGS, **settings}))
 
 
@@ -42,7 +42,7 @@ def moved(module: torch.nn.Module) -> None:
 
 
 def test_without_a_rank_there_is_nothing_to_learn(llama: Backbone) -> None:
-    method = made(llama)
+    method = built(llama)
     assert method.learned is None
     assert not method.untrained
     assert method.weights_digest is None
@@ -52,15 +52,15 @@ def test_without_a_rank_there_is_nothing_to_learn(llama: Backbone) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 5])
 def test_it_starts_as_the_form_without_training_bitwise(llama: Backbone, rank: int) -> None:
-    method, tokens = made(llama, rank=rank), text(100, rows=2)
+    method, tokens = built(llama, rank=rank), text(100, rows=2)
     assert method.untrained
-    plain = made(llama)
+    plain = built(llama)
     assert torch.equal(method.read(method.start(2), tokens)[1], plain.read(plain.start(2), tokens)[1])
 
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_every_layer_has_a_gradient_from_the_first_step(llama: Backbone, rank: int) -> None:
-    method = made(llama, rank=rank)
+    method = built(llama, rank=rank)
     loss(method, text(100)).backward()
     assert method.queries is not None
     for layer in method.queries:
@@ -80,8 +80,8 @@ def test_a_change_of_keys_is_one_of_queries() -> None:
 
 def test_what_is_learned_meets_the_bank_alone(llama: Backbone) -> None:
     """Before anything has left the view nothing differs, and a closed bank leaves the sliding window for ever."""
-    method, tokens = made(llama, rank=2), text(120)
-    plain = made(llama)
+    method, tokens = built(llama, rank=2), text(120)
+    plain = built(llama)
     expected = plain.read(plain.start(), tokens)[1]
     assert method.queries is not None
     moved(method.queries)
@@ -99,7 +99,7 @@ def test_what_is_learned_meets_the_bank_alone(llama: Backbone) -> None:
 
 
 def test_a_few_steps_lower_the_loss(llama: Backbone) -> None:
-    method, tokens = made(llama, rank=4), text(140)
+    method, tokens = built(llama, rank=4), text(140)
     assert method.queries is not None
     optimiser, losses = torch.optim.Adam(method.queries.parameters(), lr=3e-2), []
     for _ in range(8):
@@ -113,26 +113,26 @@ def test_a_few_steps_lower_the_loss(llama: Backbone) -> None:
 
 
 def test_weights_are_saved_and_loaded(llama: Backbone, tmp_path: Path) -> None:
-    method = made(llama, rank=2)
+    method = built(llama, rank=2)
     assert method.queries is not None
     moved(method.queries)
     method.save_weights(tmp_path / "w.safetensors")
-    again = made(llama, rank=2, weights=tmp_path / "w.safetensors")
+    again = built(llama, rank=2, weights=tmp_path / "w.safetensors")
     assert again.weights_digest == method.weights_digest
     assert not again.untrained
     with pytest.raises(UserError, match="does not hold Retrieval weights"):
-        made(llama, rank=3, weights=tmp_path / "w.safetensors")
+        built(llama, rank=3, weights=tmp_path / "w.safetensors")
 
 
 def test_parameters_are_counted(llama: Backbone) -> None:
     layers, heads, width = llama.layers - 1, llama.heads, llama.head_width
-    assert made(llama, rank=0).added_parameters == layers * heads
-    assert made(llama, rank=3).added_parameters == layers * heads * (1 + 4 * 3 * width)
+    assert built(llama, rank=0).added_parameters == layers * heads
+    assert built(llama, rank=3).added_parameters == layers * heads * (1 + 4 * 3 * width)
 
 
 def test_half_precision_models_learn_in_float32() -> None:
     backbone = backbones.load("tiny-llama", device="cpu", dtype="bfloat16")
-    method = made(backbone, rank=2)
+    method = built(backbone, rank=2)
     assert method.queries is not None
     assert {parameter.dtype for parameter in method.queries.parameters()} == {torch.float32}
     loss(method, text(100)).backward()

@@ -40,24 +40,24 @@ def llama() -> Backbone:
     return backbones.load("tiny-llama", device="cpu")
 
 
-def made(backbone: Backbone, **settings: Any) -> Retrieval:
+def built(backbone: Backbone, **settings: Any) -> Retrieval:
     return Retrieval(backbone, RetrievalConfig(**settings))
 
 
 @pytest.mark.parametrize(("family", "form"), [("tiny-gpt2", "learned"), ("tiny-llama", "small")])
 @pytest.mark.parametrize("around", PARTS)
 def test_laws(family: str, form: str, around: bool) -> None:
-    assert broken(lambda b: made(b, **FORMS[form]), family, around=around) == {}
+    assert broken(lambda b: built(b, **FORMS[form]), family, around=around) == {}
 
 
 @pytest.mark.parametrize("law", ["causality", "rows", "saving", "restart"])
 def test_laws_of_blocks_with_representatives(law: str) -> None:
-    laws.LAWS[law](made(backbones.load("tiny-llama", device="cpu"), **FORMS["blocks"]))
+    laws.LAWS[law](built(backbones.load("tiny-llama", device="cpu"), **FORMS["blocks"]))
 
 
 @pytest.mark.parametrize("width", [1, 5, 16])
 def test_blocks_with_representatives_are_the_same_however_the_text_is_split(llama: Backbone, width: int) -> None:
-    method, tokens = made(llama, **FORMS["blocks"]), text(75, rows=2)
+    method, tokens = built(llama, **FORMS["blocks"]), text(75, rows=2)
     state, parts = method.start(2), []
     for piece in tokens.split(width, dim=1):
         state, logprobs = method.read(state, piece)
@@ -117,8 +117,8 @@ class ByHand:
             if self.shared:
                 relevance = relevance.sum(1, keepdim=True).expand_as(relevance)
             best = relevance.topk(min(self.take, chunks), -1).indices
-            taken = torch.zeros(*q.shape[:3], chunks, dtype=torch.bool).scatter(3, best, True)
-            far = (q @ far_k.transpose(2, 3) * scale).masked_fill(~taken.repeat_interleave(self.csz, 3), -torch.inf)
+            chosen = torch.zeros(*q.shape[:3], chunks, dtype=torch.bool).scatter(3, best, True)
+            far = (q @ far_k.transpose(2, 3) * scale).masked_fill(~chosen.repeat_interleave(self.csz, 3), -torch.inf)
             logits, values = torch.cat((logits, far), 3), torch.cat((values, all_v[:, :, old]), 2)
         return logits.softmax(-1) @ values
 
@@ -147,12 +147,12 @@ def test_by_hand(llama: Backbone, settings: dict[str, Any]) -> None:
             hidden = llama.forward(piece, torch.zeros_like(piece), attend)
             expected.append(llama.logprobs(torch.cat((pending[:, None], hidden[:, :-1]), 1), piece))
         pending, attend.window = hidden[:, -1], attend.window + 1
-    result = read(made(llama, **settings, M=240), tokens)
+    result = read(built(llama, **settings, M=240), tokens)
     torch.testing.assert_close(result, torch.cat(expected, 1), atol=2e-5, rtol=2e-5)
 
 
 def test_it_begins_as_a_sliding_window_bitwise_and_then_differs(backbone: Backbone) -> None:
-    method, sliding = made(backbone, N=24, K=8), Sliding(backbone, SlidingConfig(N=24))
+    method, sliding = built(backbone, N=24, K=8), Sliding(backbone, SlidingConfig(N=24))
     tokens = text(90, rows=2)
     result, expected = read(method, tokens), read(sliding, tokens)
     assert torch.equal(result[:, :48], expected[:, :48])
@@ -163,14 +163,14 @@ def test_what_has_left_the_view_matters_as_far_back_as_the_bank_reaches(llama: B
     tokens, other = text(120), text(120)
     other[:, 20:28] = text(8, seed=1)
     for capacity, reaches in ((1024, True), (24, False)):
-        method = made(llama, N=20, K=16, M=capacity, first_layer=0)
+        method = built(llama, N=20, K=16, M=capacity, first_layer=0)
         # Keys of the first layer are those of the tokens alone; later ones carry on what was seen.
         first, second = (method.read(method.start(), x)[0].bank.kv.k[0] for x in (tokens, other))
         assert torch.equal(first, second) != reaches
 
 
 def test_tokens_that_fill_no_chunk_wait_in_the_bank(llama: Backbone) -> None:
-    method = made(llama, N=17, csz=4, K=8, sinks=3)
+    method = built(llama, N=17, csz=4, K=8, sinks=3)
     state = method.start()
     for begin in range(0, 17 * 6, 17):
         state, _ = method.read(state, text(17, seed=begin))
@@ -180,7 +180,7 @@ def test_tokens_that_fill_no_chunk_wait_in_the_bank(llama: Backbone) -> None:
 
 
 def test_rows_at_different_places_have_banks_of_their_own(backbone: Backbone) -> None:
-    method, lengths = made(backbone, **FORMS["small"]), torch.tensor([110, 0, 35, 68])
+    method, lengths = built(backbone, **FORMS["small"]), torch.tensor([110, 0, 35, 68])
     tokens, following = text(110, rows=4), text(40, rows=4, seed=1)
     state, _ = method.read(method.start(4), tokens, lengths)
     together = method.read(state, following)[1]
@@ -193,7 +193,7 @@ def test_rows_at_different_places_have_banks_of_their_own(backbone: Backbone) ->
 
 
 def test_readings_that_go_on_from_one_state_do_not_meet(llama: Backbone) -> None:
-    method = made(llama, N=16, K=8)
+    method = built(llama, N=16, K=8)
     state, _ = method.read(method.start(), text(100), logprobs=False)
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     ways = [method.read(state, text(60, seed=seed))[1] for seed in (1, 2, 1)]
@@ -207,7 +207,7 @@ PROMPTS = [[3, 5, 7, 9], [], [11], [20, 21, 22, 23, 24, 25], [4, 4]]
 @pytest.mark.parametrize("length", [0, 5, 70, 96])
 def test_continuations_share_the_bank_and_equal_those_of_copies(backbone: Backbone, length: int) -> None:
     """Also where a window ends inside of them (after 70 tokens of windows of 24), which makes copies needed."""
-    method = made(backbone, N=24, K=8)
+    method = built(backbone, N=24, K=8)
     state, _ = method.read(method.start(), text(length))
     scores = method.score(state, PROMPTS)
     for prompt, result in zip(PROMPTS, scores[0], strict=True):
@@ -218,7 +218,7 @@ def test_continuations_share_the_bank_and_equal_those_of_copies(backbone: Backbo
 
 
 def test_many_continuations_do_not_copy_the_bank(llama: Backbone) -> None:
-    method = made(llama, N=32, K=16)
+    method = built(llama, N=32, K=16)
     state, _ = method.read(method.start(), text(6000), logprobs=False)
     bank_bytes = sum(tensor.nbytes for name, tensor in state.tensors().items() if name.startswith("bank."))
     with PeakMemory() as memory:
@@ -231,7 +231,7 @@ def test_scores_are_counted_in_the_state(llama: Backbone) -> None:
     """One of every token in view, and of the tokens of the bank that fill no chunk yet, per layer and key head."""
     sizes = []
     for representatives in (None, 2):
-        method = made(llama, N=32, K=8, csz=8, representatives=representatives)
+        method = built(llama, N=32, K=8, csz=8, representatives=representatives)
         sizes.append(method.read(method.start(), text(96 + 5), logprobs=False)[0].nbytes)
     numbers = len(method.reach.layers) * llama.kv_heads
     assert sizes[1] - sizes[0] == (41 + (96 - 36) % 8) * numbers * 4
@@ -239,14 +239,14 @@ def test_scores_are_counted_in_the_state(llama: Backbone) -> None:
 
 def test_all_tokens_of_a_chunk_as_representatives_are_its_mean(backbone: Backbone) -> None:
     tokens = text(150, rows=2)
-    results = [read(made(backbone, N=20, K=12, csz=4, representatives=r), tokens) for r in (None, 4, 1)]
+    results = [read(built(backbone, N=20, K=12, csz=4, representatives=r), tokens) for r in (None, 4, 1)]
     torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-5)
     assert not torch.allclose(results[2], results[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 9])
 def test_only_layers_that_retrieve_have_a_bank_and_learn(llama: Backbone, every: int) -> None:
-    method = made(llama, N=24, K=8, first_layer=0, every=every, rank=2)
+    method = built(llama, N=24, K=8, first_layer=0, every=every, rank=2)
     state, _ = method.read(method.start(), text(100))
     layers = -(-llama.layers // every)
     assert len(state.bank.kv.k) == len(state.bank.mean.k) == len(method.learned) == layers
@@ -254,7 +254,7 @@ def test_only_layers_that_retrieve_have_a_bank_and_learn(llama: Backbone, every:
 
 @pytest.mark.parametrize("storage", [None, "float16"])
 def test_state_size_is_view_and_bank(backbone: Backbone, storage: str | None) -> None:
-    method = made(backbone, N=32, K=8, storage_dtype=storage)
+    method = built(backbone, N=32, K=8, storage_dtype=storage)
     state, _ = method.read(method.start(), text(96 + 5), logprobs=False)
     numbers, layers = backbone.kv_heads * backbone.head_width, len(method.reach.layers)
     view = (4 + 32 + 5) * backbone.layers * 2 * numbers * 4
@@ -265,13 +265,13 @@ def test_state_size_is_view_and_bank(backbone: Backbone, storage: str | None) ->
 
 def test_narrow_storage_changes_little(llama: Backbone) -> None:
     tokens = text(140)
-    result, narrow = (read(made(llama, N=24, K=16, storage_dtype=storage), tokens) for storage in (None, "float16"))
+    result, narrow = (read(built(llama, N=24, K=16, storage_dtype=storage), tokens) for storage in (None, "float16"))
     assert 0 < float((result - narrow).abs().max()) < 1e-2
 
 
 def test_its_cost_is_that_of_sliding_a_search_and_the_retrieved_tokens(llama: Backbone) -> None:
     N, K, csz = 32, 8, 4
-    method = made(llama, N=N, K=K, csz=csz)
+    method = built(llama, N=N, K=K, csz=csz)
     _ = llama.bos_hidden_C
     tokens = text(128)
 
@@ -302,13 +302,13 @@ def test_its_cost_is_that_of_sliding_a_search_and_the_retrieved_tokens(llama: Ba
 )
 def test_settings_that_do_not_fit(llama: Backbone, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        made(llama, **settings)
+        built(llama, **settings)
 
 
 def test_models_with_alibi_are_refused(llama: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(llama), "slopes_H", torch.ones(4))
     with pytest.raises(UserError, match="use longmem with an ALiBi model"):
-        made(llama)
+        built(llama)
 
 
 @pytest.mark.parametrize(("N", "retrieves"), [(24, True), (25, False)])
@@ -318,4 +318,4 @@ def test_layers_with_a_narrow_window_of_their_own_do_not_retrieve(N: int, retrie
     assert mistral.config.sliding_window == 48
     tokens = text(120)
     expected = read(Sliding(mistral, SlidingConfig(N=N)), tokens)
-    assert torch.equal(read(made(mistral, K=8, N=N), tokens), expected) != retrieves
+    assert torch.equal(read(built(mistral, K=8, N=N), tokens), expected) != retrieves

@@ -28,7 +28,7 @@ def tokens(rows: int, length: int, seed: int = 0, vocabulary: int = 12) -> Tenso
     return torch.randint(0, vocabulary, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def made(backbone: Backbone, **settings: Any) -> TRIME:
+def built(backbone: Backbone, **settings: Any) -> TRIME:
     return TRIME(backbone, TRIMEConfig.parse({"N": 16, "M": 20, "rank": 0, **settings}))
 
 
@@ -85,13 +85,13 @@ def test_losses_are_those_of_the_public_fixtures(name: str, fixture: Callable[[s
 @pytest.mark.parametrize(("M", "temperature"), [(20, 1.0), (0, 1.0), (7, 1.3), (1000, 0.8)])
 def test_every_token_has_the_probability_of_equation_3(backbone: Backbone, M: int, temperature: float) -> None:
     text = tokens(1, 45)
-    _, logprobs = read(made(backbone, M=M, temperature=temperature), text)
+    _, logprobs = read(built(backbone, M=M, temperature=temperature), text)
     expected = torch.tensor([by_hand(backbone, text[0].tolist(), 16, M, temperature)])
     torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_without_memory_it_is_the_language_model(backbone: Backbone) -> None:
-    method, window = made(backbone), Window(backbone, WindowConfig(N=16))
+    method, window = built(backbone), Window(backbone, WindowConfig(N=16))
     text = tokens(3, 1, vocabulary=256)
     torch.testing.assert_close(read(method, text)[1], read(window, text)[1], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
@@ -103,32 +103,32 @@ def test_memory_of_other_tokens_only_takes_probability_away(backbone: Backbone) 
     """And a repeated context is answered as it was before."""
     text = torch.cat([tokens(1, 8, vocabulary=256)] * 2, dim=1)
     window = read(Window(backbone, WindowConfig(N=64)), text)[1]
-    first = read(made(backbone, N=64), text)[1] - window
+    first = read(built(backbone, N=64), text)[1] - window
     fresh = [t for t in range(1, 8) if int(text[0, t]) not in text[0, :t].tolist()]
     assert bool((first[0, fresh] < 0).all())
 
 
 def test_segments_become_long_memory_of_M_pairs(backbone: Backbone) -> None:
-    method, text = made(backbone, M=20), tokens(3, 40)
+    method, text = built(backbone, M=20), tokens(3, 40)
     state, _ = method.read(method.start(3), text, torch.tensor([40, 16, 5]))
     assert state.long.used_B.tolist() == [20, 16, 0]
     assert state.pairs.used_B.tolist() == [8, 0, 5]
     assert state.long.token_BJ[0].tolist() == text[0, 12:32].tolist()
     assert state.pairs.token_BJ[0, :8].tolist() == text[0, 32:].tolist()
-    none, _ = read(made(backbone, M=0), text)
+    none, _ = read(built(backbone, M=0), text)
     assert none.long.f_BJW.shape == (3, 0, backbone.width)
 
 
 def test_temperature_is_a_matter_of_use_and_not_of_weights(backbone: Backbone, tmp_path: Any) -> None:
-    made(backbone, rank=2).save_weights(tmp_path / "weights")
-    hot = made(backbone, rank=2, temperature=1.17, weights=tmp_path / "weights")
-    assert not torch.equal(read(hot, tokens(1, 30))[1], read(made(backbone), tokens(1, 30))[1])
+    built(backbone, rank=2).save_weights(tmp_path / "weights")
+    hot = built(backbone, rank=2, temperature=1.17, weights=tmp_path / "weights")
+    assert not torch.equal(read(hot, tokens(1, 30))[1], read(built(backbone), tokens(1, 30))[1])
 
 
 def test_gradients_reach_representations_in_memory() -> None:
     """Beyond those through the query: cut off from the graph, memory gives another gradient."""
     backbone = backbones.load("tiny-gpt2", device="cpu", dtype="float64")
-    method, text = made(backbone, rank=2, N=64), tokens(1, 40)
+    method, text = built(backbone, rank=2, N=64), tokens(1, 40)
     assert method.learned is not None
     parameters = list(method.learned.parameters())
 
@@ -162,7 +162,7 @@ def papers_loss(method: TRIME, text_T: Tensor) -> Tensor:
 
 
 def test_a_batch_of_the_default_training_has_the_gradient_of_the_papers_objective() -> None:
-    method = made(backbones.load("tiny-llama", device="cpu", dtype="float64"), rank=2, N=8, M=12288)
+    method = built(backbones.load("tiny-llama", device="cpu", dtype="float64"), rank=2, N=8, M=12288)
     assert method.learned is not None
     parameters = list(method.learned.parameters())
     with torch.no_grad():
@@ -190,7 +190,7 @@ def test_a_batch_of_the_default_training_has_the_gradient_of_the_papers_objectiv
 
 
 def test_its_loss_is_learned() -> None:
-    method, text = made(backbones.load("tiny-gpt2", device="cpu"), rank=4, N=64), tokens(1, 60)
+    method, text = built(backbones.load("tiny-gpt2", device="cpu"), rank=4, N=64), tokens(1, 60)
     assert method.learned is not None
     optimiser, losses = torch.optim.Adam(method.learned.parameters(), lr=1e-2), []
     for _ in range(25):
@@ -206,7 +206,7 @@ def test_its_loss_is_learned() -> None:
 
 
 def test_a_loss_over_whole_distributions_is_refused_in_one_sentence() -> None:
-    method = made(backbones.load("tiny-gpt2", device="cpu"), rank=2)
+    method = built(backbones.load("tiny-gpt2", device="cpu"), rank=2)
     with pytest.raises(UserError, match="with the objective lm"):
         _ = method.learn(method.start(), tokens(1, 20))[1].hidden_BTC
 
@@ -229,4 +229,4 @@ def test_a_model_without_feed_forward_network_is_refused(monkeypatch: pytest.Mon
     backbone = backbones.load("tiny-llama", device="cpu")
     monkeypatch.setattr("contextlab.methods.trime.network.linear_layers", lambda _: [])
     with pytest.raises(UserError, match="no feed-forward network in its last block"):
-        made(backbone)
+        built(backbone)

@@ -51,7 +51,7 @@ def text(length: int, rows: int = 1, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def made(backbone: Backbone, **changed: Any) -> UltraGist:
+def built(backbone: Backbone, **changed: Any) -> UltraGist:
     return UltraGist(backbone, UltraGistConfig(**{**FORMS["plain"], **changed}))
 
 
@@ -224,12 +224,12 @@ def test_rows_that_end_windows_at_different_places_equal_rows_alone(backbone: Ba
 
 
 def test_the_first_window_is_full_attention(backbone: Backbone) -> None:
-    method, tokens = moved(made(backbone, W=64)), text(64)
+    method, tokens = moved(built(backbone, W=64)), text(64)
     torch.testing.assert_close(read(method, tokens)[1], read(Full(backbone), tokens)[1], atol=1e-5, rtol=1e-5)
 
 
 def test_gists_bring_what_has_left_the_window(backbone: Backbone) -> None:
-    method, tokens, other = moved(made(backbone, sinks=0)), text(60), text(60)
+    method, tokens, other = moved(built(backbone, sinks=0)), text(60), text(60)
     other[:, 2:14] = text(12, seed=1)
     gap = (read(method, tokens)[1] - read(method, other)[1])[:, 17:].abs().max()
     assert gap > 1e-3
@@ -237,7 +237,7 @@ def test_gists_bring_what_has_left_the_window(backbone: Backbone) -> None:
 
 def test_later_gists_see_more_of_their_window(llama: Backbone) -> None:
     """Step expansion: a token in the last quarter of a window changes the last of four gists alone."""
-    method, tokens, other = moved(made(llama)), text(16), text(16)
+    method, tokens, other = moved(built(llama)), text(16), text(16)
     other[0, 13] = (other[0, 13] + 1) % 256
     first, second = (read(method, tokens_BT)[0].kv for tokens_BT in (tokens, other))
     same = [torch.equal(first.k[-1][:, :, slot], second.k[-1][:, :, slot]) for slot in range(5)]
@@ -254,7 +254,7 @@ def test_positions_of_gists_are_those_of_the_paper() -> None:
 
 
 def test_the_end_of_an_announced_context_is_compressed(llama: Backbone) -> None:
-    method = made(llama)
+    method = built(llama)
     state = method.read(method.start(ahead=Lengths(41, 9)), text(41), logprobs=False)[0]
     # One sink, four gists for each whole window, and three for the nine tokens behind them.
     assert state.front_B.tolist() == state.kv.used_B.tolist() == [1 + 4 + 4 + 3]
@@ -265,7 +265,7 @@ def test_the_end_of_an_announced_context_is_compressed(llama: Backbone) -> None:
 
 
 def test_state_holds_what_the_formula_says(backbone: Backbone) -> None:
-    state = made(backbone).read(made(backbone).start(), text(53), logprobs=False)[0]
+    state = built(backbone).read(built(backbone).start(), text(53), logprobs=False)[0]
     slots = 1 + 3 * 4 + 5
     numbers = backbone.layers * slots * 2 * backbone.kv_heads * backbone.head_width + backbone.width
     assert state.nbytes == 4 * numbers + 5 * 8
@@ -275,7 +275,7 @@ def test_state_holds_what_the_formula_says(backbone: Backbone) -> None:
 
 def test_flops_are_those_of_tokens_and_gists_and_of_what_they_see(llama: Backbone) -> None:
     _ = llama.bos_hidden_C
-    method = made(llama)
+    method = built(llama)
     state, window, gists = method.start(), 16, 4
     triangle = window * (window + 1) // 2
     fronts = [0, 5, 9]
@@ -289,7 +289,7 @@ def test_flops_are_those_of_tokens_and_gists_and_of_what_they_see(llama: Backbon
 
 
 def test_products_and_watch_count_the_same(backbone: Backbone) -> None:
-    method, tokens = moved(made(backbone)), text(60)
+    method, tokens = moved(built(backbone)), text(60)
     state = method.start()
     with ProductCounter() as products:
         method.read(state, tokens)
@@ -297,20 +297,20 @@ def test_products_and_watch_count_the_same(backbone: Backbone) -> None:
 
 
 def test_ratios_are_drawn_in_training_alone(llama: Backbone) -> None:
-    method, tokens = moved(made(llama, W=32, ratios="2|8")), text(32, rows=16)
+    method, tokens = moved(built(llama, W=32, ratios="2|8")), text(32, rows=16)
     fixed = {int(front) for front in method.read(method.start(16), tokens)[0].front_B}
     assert fixed == {1 + 8}
     method.gists.train()
     drawn = {int(front) for front in method.learn(method.start(16), tokens)[0].front_B}
     assert drawn == {1 + 16, 1 + 4}
-    single = made(llama, W=32, ratios="none")
+    single = built(llama, W=32, ratios="none")
     single.gists.train()
     assert {int(front) for front in single.learn(single.start(16), tokens)[0].front_B} == {1 + 8}
 
 
 def test_a_few_steps_put_the_window_before_into_gists(llama: Backbone) -> None:
     """A text of two equal windows, of random tokens: only gists can tell the second."""
-    method = made(llama, W=24, ratio=2, ratios="none", rank=8, sinks=0)
+    method = built(llama, W=24, ratio=2, ratios="none", rank=8, sinks=0)
     window = text(24, rows=6)
     tokens = torch.cat((window, window), dim=1)
     optimiser = torch.optim.Adam(method.gists.parameters(), lr=1e-2)
@@ -326,7 +326,7 @@ def test_a_few_steps_put_the_window_before_into_gists(llama: Backbone) -> None:
 
 
 def test_untrained_gists_are_the_end_of_a_text_with_the_backbones_projections(backbone: Backbone) -> None:
-    method = made(backbone)
+    method = built(backbone)
     assert method.untrained
     assert method.baseline() is None
     embedding = backbone.model.get_input_embeddings().weight[end_of_text(backbone)]
@@ -335,9 +335,9 @@ def test_untrained_gists_are_the_end_of_a_text_with_the_backbones_projections(ba
 
 
 def test_weights_go_through_a_file_and_are_small(llama: Backbone, tmp_path: Any) -> None:
-    method = moved(made(llama))
+    method = moved(built(llama))
     method.save_weights(tmp_path / "weights.safetensors", torch.float16)
-    again = made(llama, weights=tmp_path / "weights.safetensors", ratio=8, W=32)
+    again = built(llama, weights=tmp_path / "weights.safetensors", ratio=8, W=32)
     assert not again.untrained
     numbers = 32 + 4 * 2 * (2 * (32 + 32) + 2 * (32 + 16))
     assert method.added_parameters == method.trained_parameters == numbers
@@ -345,7 +345,7 @@ def test_weights_go_through_a_file_and_are_small(llama: Backbone, tmp_path: Any)
 
 
 def test_candidates_in_one_pass_equal_forks(backbone: Backbone) -> None:
-    method = moved(made(backbone))
+    method = moved(built(backbone))
     for length in (10, 30, 33):
         state = method.read(method.start(2), text(length, rows=2), torch.tensor([length, length // 2]))[0]
         for candidates in ([[1, 2, 3], [9]], [[1] * 9, [2] * 3]):

@@ -50,9 +50,9 @@ def choices(method: str) -> list[dict[str, Any]]:
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
         # Without a sandbox, which containers do not allow; the page is ours.
-        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 class Opened:
@@ -86,11 +86,11 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
     keep(tmp_path, result("hso", 2.0, split="S1"), texts)
     file = tmp_path / "page.html"
     file.write_text(page_of([tmp_path]), "utf-8")
-    made = Opened(browser, file)
-    yield made
-    assert made.said == []
-    assert made.requests == [file.as_uri()]
-    made.view.close()
+    opened = Opened(browser, file)
+    yield opened
+    assert opened.said == []
+    assert opened.requests == [file.as_uri()]
+    opened.view.close()
 
 
 def test_runs_are_sorted_by_any_column_in_both_directions(opened: Opened) -> None:

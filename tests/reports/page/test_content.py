@@ -29,9 +29,9 @@ def test_a_choice_is_one_item_with_the_nats_of_its_candidates() -> None:
         "nats": [2.123456, 1.0],
         "lengths": [3, 4],
     }
-    made = answers(record | {"context_tokens": 90})
-    assert made["items"] == [{"id": "a", "said": 1, "right": 0, "score": 0.0, "nats": [2.1235, 1.0]}]
-    assert made["facts"] == {"context_tokens": 90}
+    content = answers(record | {"context_tokens": 90})
+    assert content["items"] == [{"id": "a", "said": 1, "right": 0, "score": 0.0, "nats": [2.1235, 1.0]}]
+    assert content["facts"] == {"context_tokens": 90}
 
 
 def test_questions_about_one_context_are_items() -> None:
@@ -39,8 +39,8 @@ def test_questions_about_one_context_are_items() -> None:
         {"id": "q1", "prediction": "Paris", "f1": 0.5, "exact_match": 0.0},
         {"id": "q2", "prediction": "", "f1": 0.0},
     ]
-    made = answers({"id": "a", "work": "w", "context_tokens": 5, "questions": questions})
-    assert made["items"] == [{"id": "q1", "said": "Paris", "score": 0.5}, {"id": "q2", "said": "", "score": 0.0}]
+    content = answers({"id": "a", "work": "w", "context_tokens": 5, "questions": questions})
+    assert content["items"] == [{"id": "q1", "said": "Paris", "score": 0.5}, {"id": "q2", "said": "", "score": 0.0}]
     written = answers({"id": "b", "answers": [{"id": "t", "answer": 1, "written": "negative", "correct": True}]})
     assert written["items"] == [{"id": "t", "said": "negative", "right": 1, "score": 1.0}]
 
@@ -62,5 +62,5 @@ def test_a_skipped_example_says_why() -> None:
 
 @given(st.dictionaries(names, values, max_size=6))
 def test_whatever_is_stored_becomes_json(record: dict[str, object]) -> None:
-    made = answers(record)
-    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    content = answers(record)
+    assert json.loads(json.dumps(content, allow_nan=False)) == content

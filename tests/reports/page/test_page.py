@@ -46,8 +46,8 @@ class Parsed(HTMLParser):
 
 
 def overview(text: str) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(Parsed(text).scripts["overview"])
-    return made
+    content: dict[str, Any] = json.loads(Parsed(text).scripts["overview"])
+    return content
 
 
 def block(text: str, name: str) -> Any:
@@ -103,9 +103,9 @@ def test_runs_have_paired_differences_to_the_window_or_a_named_method(folder: Pa
 
 def test_runs_on_fewer_of_the_same_examples_are_another_group(folder: Path) -> None:
     keep(folder, accurate("sinks", 0.5), [choice("a", 0)])
-    made = overview(page([folder]))
-    assert [run["group"] for run in made["runs"]] == [0, 0, 1]
-    assert [group["examples"] for group in made["groups"]] == [2, 1]
+    content = overview(page([folder]))
+    assert [run["group"] for run in content["runs"]] == [0, 0, 1]
+    assert [group["examples"] for group in content["groups"]] == [2, 1]
 
 
 def test_a_page_says_which_runs_it_leaves_out(folder: Path) -> None:
@@ -223,12 +223,12 @@ def test_every_kind_of_example_is_shown() -> None:
 def test_cards_say_what_is_registered_and_run_no_foreign_file(tmp_path: Path) -> None:
     own = tmp_path / "mine.py"
     own.write_text("raise SystemExit('was run')")
-    made = {card["name"]: card for card in cards(["longmem", f"{own}:Mine", "gone"], ["pg22"])}
-    assert made["longmem"]["about"][0]
-    assert "K" in {setting["name"] for setting in made["longmem"]["settings"]}
-    assert "S2" in made["pg22"]["splits"]
-    assert "file of its own" in made[f"{own}:Mine"]["about"][0]
-    assert "There is no method 'gone'" in made["gone"]["about"][0]
+    cards_by_name = {card["name"]: card for card in cards(["longmem", f"{own}:Mine", "gone"], ["pg22"])}
+    assert cards_by_name["longmem"]["about"][0]
+    assert "K" in {setting["name"] for setting in cards_by_name["longmem"]["settings"]}
+    assert "S2" in cards_by_name["pg22"]["splits"]
+    assert "file of its own" in cards_by_name[f"{own}:Mine"]["about"][0]
+    assert "There is no method 'gone'" in cards_by_name["gone"]["about"][0]
 
 
 def test_an_empty_folder_is_one_sentence(tmp_path: Path) -> None:

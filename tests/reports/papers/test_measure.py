@@ -44,26 +44,26 @@ def run(**changes: Any) -> PaperRun:
 
 def test_what_is_measured_is_found_in_the_store(tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    made = list(measure.measured([run()], out=out, **OPTIONS))
-    assert [(cell.row, cell.method, cell.task) for cell in made] == [
+    measurements = list(measure.measured([run()], out=out, **OPTIONS))
+    assert [(cell.row, cell.method, cell.task) for cell in measurements] == [
         ("plain", "window", "pg22/S1(tokens=48)"),
         ("new", "closed-book", "pg22/S1(tokens=48)"),
     ]
-    assert [cell.result and cell.result.data.examples for cell in made] == [2, 2]
-    assert stored([run()], out) == made
+    assert [cell.result and cell.result.data.examples for cell in measurements] == [2, 2]
+    assert stored([run()], out) == measurements
 
 
 def test_the_same_runs_again_run_nothing(tmp_path: Path) -> None:
-    made = list(measure.measured([run()], out=tmp_path, **OPTIONS))
+    measurements = list(measure.measured([run()], out=tmp_path, **OPTIONS))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("examples.jsonl")}
-    assert list(measure.measured([run()], out=tmp_path, **OPTIONS)) == made
+    assert list(measure.measured([run()], out=tmp_path, **OPTIONS)) == measurements
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("examples.jsonl")} == before
 
 
 def test_a_limit_replaces_that_of_the_recipe(tmp_path: Path) -> None:
-    made = list(measure.measured([run()], out=tmp_path, limit=1, **OPTIONS))
-    assert [cell.result and cell.result.data.examples for cell in made] == [1, 1]
-    assert stored([run()], tmp_path) == made
+    measurements = list(measure.measured([run()], out=tmp_path, limit=1, **OPTIONS))
+    assert [cell.result and cell.result.data.examples for cell in measurements] == [1, 1]
+    assert stored([run()], tmp_path) == measurements
 
 
 def test_settings_tell_stored_runs_apart(tmp_path: Path) -> None:

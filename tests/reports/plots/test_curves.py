@@ -26,8 +26,8 @@ def curve(folder: Path, lines: list[dict[str, Any]], tail: str = "") -> Path:
 
 def card(folder: Path, label: str, **fields: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    made = {"label": label, "method": label.partition("(")[0], "curve": [{"tokens": 0, **VALID}], "losses": []}
-    (folder / "card.json").write_text(json.dumps(made | fields))
+    content = {"label": label, "method": label.partition("(")[0], "curve": [{"tokens": 0, **VALID}], "losses": []}
+    (folder / "card.json").write_text(json.dumps(content | fields))
     return folder
 
 

@@ -78,10 +78,10 @@ def test_fonts_are_embedded_as_they_are_and_can_be_read_on_a_phone(tmp_path: Pat
     content = (tmp_path / "one.pdf").read_bytes()
     assert b"/FontFile2" in content
     assert b"/Type3" not in content
-    made = draw.figure(several(labels="points"))
-    texts = [text for axes in made.axes for text in (*axes.get_xticklabels(), axes.xaxis.label, axes.yaxis.label)]
-    texts += made.texts
-    assert len(made.texts) == 3
+    fig = draw.figure(several(labels="points"))
+    texts = [text for axes in fig.axes for text in (*axes.get_xticklabels(), axes.xaxis.label, axes.yaxis.label)]
+    texts += fig.texts
+    assert len(fig.texts) == 3
     # On a screen 360 pixels wide all letters are 10 pixels high, and in a column of 3.25 inches 6.5 points.
     assert all(text.get_fontsize() / 72 / style.INCHES * 360 >= 10 for text in texts)
 
@@ -91,28 +91,28 @@ def test_fonts_are_embedded_as_they_are_and_can_be_read_on_a_phone(tmp_path: Pat
 def test_the_picture_holds_everything_and_no_two_labels_overlap(count: int, labels: Any) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    made = draw.figure(several(count, labels=labels))
-    canvas = FigureCanvasAgg(made)
+    fig = draw.figure(several(count, labels=labels))
+    canvas = FigureCanvasAgg(fig)
     canvas.draw()
-    assert made.get_size_inches()[0] == style.INCHES
-    edges = made.bbox
-    named = [*made.legends, *made.texts]
-    for part in (*named, *(axes.xaxis.label for axes in made.axes), *(axes.yaxis.label for axes in made.axes)):
+    assert fig.get_size_inches()[0] == style.INCHES
+    edges = fig.bbox
+    named = [*fig.legends, *fig.texts]
+    for part in (*named, *(axes.xaxis.label for axes in fig.axes), *(axes.yaxis.label for axes in fig.axes)):
         box = part.get_window_extent(canvas.get_renderer())
         assert box.x0 >= edges.x0 - 1
         assert box.x1 <= edges.x1 + 1
         assert box.y0 >= edges.y0 - 1
-    boxes = [text.get_window_extent(canvas.get_renderer()) for text in made.texts]
+    boxes = [text.get_window_extent(canvas.get_renderer()) for text in fig.texts]
     assert not [(a, b) for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
-    (axes,) = made.axes
-    assert axes.get_window_extent().height > made.bbox.height * 0.5
+    (axes,) = fig.axes
+    assert axes.get_window_extent().height > fig.bbox.height * 0.5
 
 
 @pytest.mark.parametrize("labels", ["points", "ends"])
 def test_labels_do_not_overlap_where_all_points_are_one(labels: Any) -> None:
     series = tuple(Series(f"a method, form {n}", "evalm", (1.0,), (2.0,), form=f"evalm-{n}") for n in range(8))
-    made = draw.figure(several(series=series, labels=labels))
-    boxes = [text.get_window_extent() for text in made.texts]
+    fig = draw.figure(several(series=series, labels=labels))
+    boxes = [text.get_window_extent() for text in fig.texts]
     assert len(boxes) == 8
     assert not [(a, b) for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
 
@@ -120,9 +120,9 @@ def test_labels_do_not_overlap_where_all_points_are_one(labels: Any) -> None:
 def test_a_grey_series_has_no_name_and_no_interval() -> None:
     quiet = Series("m", "full", (1.0,), (1.0,), ((0.0, 2.0),), quiet=True)
     named = Series("n", "window", (2.0,), (1.0,))
-    made = draw.figure(several(series=(quiet, named), labels="points"))
-    assert [text.get_text() for text in made.texts] == ["n"]
-    assert not [collection for collection in made.axes[0].collections if isinstance(collection, LineCollection)]
+    fig = draw.figure(several(series=(quiet, named), labels="points"))
+    assert [text.get_text() for text in fig.texts] == ["n"]
+    assert not [collection for collection in fig.axes[0].collections if isinstance(collection, LineCollection)]
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 20, 40])
@@ -136,8 +136,8 @@ def test_series_side_by_side_stay_with_their_bin(count: int) -> None:
 def test_long_names_are_broken_and_stay_on_the_page() -> None:
     long = "a-method-from-a-package(" + ",".join(f"setting_{n}=value" for n in range(8)) + ")"
     first, second = (Series(f"{long}{n}", "mine", (1.0,), (1.0,)) for n in range(2))
-    made = draw.figure(several(series=(first, second)))
-    assert all(len(line) < 70 for text in made.legends[0].get_texts() for line in text.get_text().splitlines())
+    fig = draw.figure(several(series=(first, second)))
+    assert all(len(line) < 70 for text in fig.legends[0].get_texts() for line in text.get_text().splitlines())
 
 
 LONG = "longmem(reduction=1,memory_layers=10-29,softmax=joint,local=sliding,init=difference,rank={}), trained"
@@ -153,14 +153,14 @@ def test_long_names_at_ends_and_ticks_do_not_overlap() -> None:
     rows = draw.figure(
         several(series=(gains,), x=Axis("gain in nats per token beyond a wrong one"), y=Axis("", ticks=ticks))
     )
-    for made, texts in ((ends, ends.texts), (rows, rows.axes[0].get_yticklabels())):
-        canvas = FigureCanvasAgg(made)
+    for fig, texts in ((ends, ends.texts), (rows, rows.axes[0].get_yticklabels())):
+        canvas = FigureCanvasAgg(fig)
         canvas.draw()
-        boxes = [text.get_window_extent(canvas.get_renderer()) for text in (*texts, made.axes[0].xaxis.label)]
+        boxes = [text.get_window_extent(canvas.get_renderer()) for text in (*texts, fig.axes[0].xaxis.label)]
         assert len(boxes) == 9
         assert not [(a, b) for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
-        assert all(box.x0 >= -1 and box.x1 <= made.bbox.x1 + 1 and box.y0 >= -1 for box in boxes)
-        assert all(box.y1 <= made.bbox.y1 + 1 for box in boxes)
+        assert all(box.x0 >= -1 and box.x1 <= fig.bbox.x1 + 1 and box.y0 >= -1 for box in boxes)
+        assert all(box.y1 <= fig.bbox.y1 + 1 for box in boxes)
 
 
 def test_a_long_axis_is_broken_and_a_short_one_is_not() -> None:

@@ -43,11 +43,11 @@ def unpack(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as scratch:
         paths: dict[str, None] = {}
-        left = most_bytes
+        bytes_left = most_bytes
         try:
             for number, (name, size, stream) in enumerate(_members(archive)):
-                left -= size
-                if left < 0 or number >= most_files:
+                bytes_left -= size
+                if bytes_left < 0 or number >= most_files:
                     raise UserError(
                         f"{archive} unpacks to more than {most_bytes} bytes or {most_files} files: refused."
                     )

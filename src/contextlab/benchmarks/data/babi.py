@@ -205,10 +205,10 @@ def _what(world: _World) -> tuple[str, str]:
 
 def _no_longer(world: _World) -> tuple[str, str]:
     name, place = world.walk()
-    left = world.chance()
-    if left:
+    has_left = world.chance()
+    if has_left:
         world.facts.append(f"{name} is no longer in the {place}.")
-    return f"Is {name} in the {place}?", "no" if left else "yes"
+    return f"Is {name} in the {place}?", "no" if has_left else "yes"
 
 
 def _either(world: _World) -> tuple[str, str]:

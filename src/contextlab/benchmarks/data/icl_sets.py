@@ -130,12 +130,12 @@ def load(name: str, part: str, data: Path | None) -> Texts:
 def _first_of_each_class(rows: list[Row], classes: int) -> tuple[list[Row], list[Row]]:
     """Training and test rows of a set without a test file: of each class the first 1,000 are tested, at most half."""
     counts = [sum(label == class_label for class_label, _ in rows) for label in range(classes)]
-    left = [min(TESTED_PER_CLASS, count // 2) for count in counts]
+    quotas = [min(TESTED_PER_CLASS, count // 2) for count in counts]
     train: list[Row] = []
     test: list[Row] = []
     for row in rows:
-        (test if left[row[0]] > 0 else train).append(row)
-        left[row[0]] -= 1
+        (test if quotas[row[0]] > 0 else train).append(row)
+        quotas[row[0]] -= 1
     return train, test
 
 

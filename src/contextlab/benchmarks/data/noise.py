@@ -116,24 +116,24 @@ def hidden(
         after: what follows the text.
     """
 
-    def left(taken: Sequence[str]) -> int:
-        return tokens - count(" ".join([*facts, *taken]) + after)
+    def room(noise_sentences: Sequence[str]) -> int:
+        return tokens - count(" ".join([*facts, *noise_sentences]) + after)
 
-    taken: list[str] = []
-    rest = left(taken)
+    noise_sentences: list[str] = []
+    rest = room(noise_sentences)
     while rest > 0:
         sentence = next(noise)
         cost = count(f" {sentence}")
         if cost >= rest:
-            rest = left(taken)  # the sum over the sentences may be a little off
+            rest = room(noise_sentences)  # the sum over the sentences may be a little off
         if cost < rest:
-            taken.append(sentence)
+            noise_sentences.append(sentence)
             rest -= cost
         else:
             beginning = first_tokens(sentence, rest, lambda part: count(f" {part}"))
-            taken += [beginning] if beginning else []
+            noise_sentences += [beginning] if beginning else []
             break
-    return " ".join(placed(facts, gaps(len(taken)), taken))
+    return " ".join(placed(facts, gaps(len(noise_sentences)), noise_sentences))
 
 
 def first_tokens(text: str, tokens: int, count: Callable[[str], int]) -> str:

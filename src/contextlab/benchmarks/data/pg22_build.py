@@ -257,8 +257,8 @@ def _journal(path: Path, plan: Plan) -> dict[int, dict[str, Any]]:
 def _entries(path: Path, whole: bytes, plan: Plan) -> list[dict[str, Any]]:
     """The entries in the whole lines of a journal, which must be that of a plan."""
     try:
-        begun, *entries = seals.lines(whole.decode(), required=True)
-        if begun != dataclasses.asdict(plan):
+        stored_plan, *entries = seals.lines(whole.decode(), required=True)
+        if stored_plan != dataclasses.asdict(plan):
             raise UserError(
                 f"{path.parent} holds a build from another catalogue, PG-19 list or tokenizer: give another --out, or "
                 f"delete {path} to start again."

@@ -111,9 +111,9 @@ def suite(name: str) -> SuiteTable:
     tasks = {key: _task(key, common | row) for key, row in content["tasks"].items()}
     groups = {"all": tuple(tasks)} if len(tasks) > 1 and content.get("together") else {}
     for suffix, names in content.get("variants", {}).items():
-        made = {f"{key}_{suffix}": tasks[key] for key in names}
-        tasks |= {key: dataclasses.replace(task, name=key) for key, task in made.items()}
-        groups[f"all_{suffix}"] = tuple(made)
+        variants = {f"{key}_{suffix}": tasks[key] for key in names}
+        tasks |= {key: dataclasses.replace(task, name=key) for key, task in variants.items()}
+        groups[f"all_{suffix}"] = tuple(variants)
     return SuiteTable(content["title"], content["default"], tuple(content["by"]), tasks, groups)
 
 

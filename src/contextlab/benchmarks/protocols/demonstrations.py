@@ -179,12 +179,12 @@ class IclProtocol(Protocol):
 
     def _written(self, item: Labelled, text: str) -> dict[str, Any]:
         written = text.strip()
-        begun = [any(word.startswith(written) for word in words) for words in self.template.labels]
+        matches = [any(word.startswith(written) for word in words) for words in self.template.labels]
         return {
             "id": item.id,
             "answer": item.label,
             "written": written,
-            "correct": bool(written) and begun[item.label],
+            "correct": bool(written) and matches[item.label],
         }
 
     def _scored(

@@ -114,14 +114,14 @@ class LabelProtocol(Protocol):
             others = (labelled for labelled in pool if labelled.label == label and labelled.text != example.text)
             short = (labelled for labelled in others if len(backbone.encode(labelled.text)) <= DEMONSTRATION_TOKENS)
             needed = each + (label in more)
-            drawn = list(islice(short, needed))
-            if len(drawn) < needed:
+            of_label = list(islice(short, needed))
+            if len(of_label) < needed:
                 raise UserError(
-                    f"{len(drawn)} of {needed} training texts '{self.form.words[label][0]}' have at most "
+                    f"{len(of_label)} of {needed} training texts '{self.form.words[label][0]}' have at most "
                     f"{DEMONSTRATION_TOKENS} tokens on {backbone.name}: choose a split with fewer demonstrations or "
                     f"another backbone."
                 )
-            chosen += drawn
+            chosen += of_label
         return _shuffled(chosen, draw)
 
 

@@ -131,12 +131,12 @@ class _Samples(generated.ReadingGenerator):
         yield from in_turns([list(self._of(name)) for name in self.questions])
 
     def _of(self, name: str) -> Iterator[Reading]:
-        config, made = self.task.config, 0
+        config, count = self.task.config, 0
         for question in self.questions[name]:
-            if made < config.samples and self._fits(name, question):
-                made += 1
+            if count < config.samples and self._fits(name, question):
+                count += 1
                 yield self._reading(name, question)
-        if not made:
+        if not count:
             raise UserError(f"No question of {name} fits into tokens={config.tokens}: raise tokens.")
 
     def _fits(self, name: str, question: BabiQuestion) -> bool:
@@ -189,8 +189,8 @@ def accuracy(text: str, question: Question, words: bool = False) -> float:
         question: its options are the labels of the task.
         words: whether labels count as whole words only.
     """
-    said = re.split("|".join(map(re.escape, ENDS)), text.lower(), maxsplit=1)[0]
-    occurs: Callable[[str], Any] = (lambda label: re.search(rf"\b{label}\b", said)) if words else said.__contains__
+    answer = re.split("|".join(map(re.escape, ENDS)), text.lower(), maxsplit=1)[0]
+    occurs: Callable[[str], Any] = (lambda label: re.search(rf"\b{label}\b", answer)) if words else answer.__contains__
     labels = {label.lower() for label in question.options}
     named = {label for label in labels if occurs(label) and label not in question.text.lower()}
     return float(named == set(question.answers[0].lower().split(",")))

@@ -152,10 +152,10 @@ class Labels(OwnFiles):
             items = tuple(mixed[start : start + size])
             own = {item.text for item in items}
             train = tuple(others[0]) if others else tuple(item for item in tested if item.text not in own)
-            left = sum(item.text not in own for item in train)
-            if left < settings.k:
+            texts_left = sum(item.text not in own for item in train)
+            if texts_left < settings.k:
                 raise UserError(
-                    f"{left} texts are left as demonstrations beside {len(items)} that are classified together: "
+                    f"{texts_left} texts are left as demonstrations beside {len(items)} that are classified together: "
                     f"lower k={settings.k}{' or n' if len(items) > 1 else ''}."
                 )
             yield Block(f"block {start // size + 1}", items, train)

@@ -161,11 +161,11 @@ def rounds(rows: ByLabel, draw: random.Random) -> Iterator[Row]:
 
     The rows of a label occur in a random order, and once more when all of them have occurred.
     """
-    left: dict[str, list[Row]] = {label: [] for label in rows}
+    rows_left: dict[str, list[Row]] = {label: [] for label in rows}
     while True:
         for label in _shuffled(list(rows), draw):
-            left[label] = left[label] or _shuffled(rows[label], draw)
-            yield left[label].pop()
+            rows_left[label] = rows_left[label] or _shuffled(rows[label], draw)
+            yield rows_left[label].pop()
 
 
 def balanced(rows: ByLabel, draw: random.Random) -> tuple[Row, ...]:

@@ -110,11 +110,13 @@ class MultiDoc(Documents):
         (question,) = gold.questions
         shuffled = random.Random(f"{self.config.seed} {question.id}").sample(passages, len(passages))
         others = (text for text in dict.fromkeys(other.context for other in shuffled) if not answers(text, question))
-        drawn = list(itertools.islice((text for text in others if text != gold.context), count - 1))
-        if len(drawn) < count - 1:
-            raise UserError(f"multidoc has {len(drawn)} other passages here for a question: choose a smaller split.")
+        distractors = list(itertools.islice((text for text in others if text != gold.context), count - 1))
+        if len(distractors) < count - 1:
+            raise UserError(
+                f"multidoc has {len(distractors)} other passages here for a question: choose a smaller split."
+            )
         for position in positions(count):
-            texts_in_order = [*drawn[:position], gold.context, *drawn[position:]]
+            texts_in_order = [*distractors[:position], gold.context, *distractors[position:]]
             context = "\n".join(
                 HEADING.format(number=number, passage=text) for number, text in enumerate(texts_in_order, start=1)
             )

@@ -156,8 +156,8 @@ class Ruler(SizedTask):
         if "qa_1" in names:
             path = plain_or_packed(root / "squad" / "dev-v1.1.json")
             if path is None:
-                made = documents.of_stories(tales())
-                corpora["qa_1"] = made, Origin("qa_1: generated stories, not SQuAD", _digest(made.documents))
+                corpus = documents.of_stories(tales())
+                corpora["qa_1"] = corpus, Origin("qa_1: generated stories, not SQuAD", _digest(corpus.documents))
             else:
                 content, sha256 = json_file(path)
                 articles = squad.articles(content, str(path))
@@ -165,11 +165,11 @@ class Ruler(SizedTask):
         if "qa_2" in names:
             path = plain_or_packed(root / hotpotqa.FOLDER / hotpotqa.FILE)
             if path is None:
-                made = documents.of_two_stories(tales())
-                corpora["qa_2"] = made, Origin("qa_2: generated stories, not HotpotQA", _digest(made.documents))
+                corpus = documents.of_two_stories(tales())
+                corpora["qa_2"] = corpus, Origin("qa_2: generated stories, not HotpotQA", _digest(corpus.documents))
             else:
-                made, sha256 = hotpotqa.read(path)
-                corpora["qa_2"] = made, Origin(f"qa_2: {hotpotqa.note(made)}", sha256)
+                corpus, sha256 = hotpotqa.read(path)
+                corpora["qa_2"] = corpus, Origin(f"qa_2: {hotpotqa.note(corpus)}", sha256)
         return corpora
 
 

@@ -86,10 +86,12 @@ class SQuADICL(Task):
         tested = _shuffled(tested, "questions")
         readings = []
         for number, start in enumerate(range(0, len(tested), config.n)):
-            drawn = _shuffled(shown, f"draw {number}")[: config.k + config.memory]
-            context = SEPARATOR.join(map(_demonstration, reversed(drawn)))
+            demonstrations = _shuffled(shown, f"draw {number}")[: config.k + config.memory]
+            context = SEPARATOR.join(map(_demonstration, reversed(demonstrations)))
             name = f"draw/{number}"
-            readings.append(Reading(name, name, context, tuple(tested[start : start + config.n]), tuple(drawn)))
+            readings.append(
+                Reading(name, name, context, tuple(tested[start : start + config.n]), tuple(demonstrations))
+            )
         return tuple(readings)
 
 

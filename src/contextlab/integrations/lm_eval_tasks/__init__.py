@@ -65,8 +65,8 @@ def _classified(task: ICL | Labels, split: str, data: str | None, seed: int) -> 
     docs = []
     for block in examples:
         with seeded_example(seed, block.id):
-            drawn = list(protocol.draw(block))
-        for shown, items in drawn:
+            draws = list(protocol.draw(block))
+        for shown, items in draws:
             context = protocol.context(shown)
             docs += [
                 {

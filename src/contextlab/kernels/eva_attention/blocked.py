@@ -103,16 +103,16 @@ def backward(
             if piece.remote and chunk_bias_H is not None:
                 lse_BHt = lse_BHt - chunk_bias_H[:, None]
             k, v = (x[piece.remote][:, :, piece.keys] for x in (keys, values))
-            seen = (q_BHtD, k, v, piece.bias, scale, piece.causal)
+            inputs = (q_BHtD, k, v, piece.bias, scale, piece.causal)
             local_bias = into_bias and not piece.remote
-            dq, dk, dv, dlogits = part.backward(dout_BHtD, out_BHtD, lse_BHt, *seen, into_bias=local_bias)
+            dq, dk, dv, dlogits = part.backward(dout_BHtD, out_BHtD, lse_BHt, *inputs, into_bias=local_bias)
             dq_BHtD += dq
             dkeys[piece.remote][:, :, piece.keys] += dk
             dvalues[piece.remote][:, :, piece.keys] += dv
             if local_bias:
                 dbias[_rows(dbias, span)] += dlogits
             if into_chunk_bias and piece.remote:
-                dchunk_bias_H += _chunk_bias_gradient(dout_BHtD, out_BHtD, lse_BHt, *seen)
+                dchunk_bias_H += _chunk_bias_gradient(dout_BHtD, out_BHtD, lse_BHt, *inputs)
         dq_BHTD[:, :, span] = dq_BHtD
     gradients = (dkeys[0], dvalues[0], dkeys[1], dvalues[1])
     originals = (k_BKSD, v_BKSD, chunk_k_BKnD, chunk_v_BKnD)

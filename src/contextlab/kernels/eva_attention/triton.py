@@ -323,8 +323,8 @@ def backward(
     dchunk_k, dchunk_v = (torch.empty(parts, dtype=torch.float32, device=q.device) for _ in range(2))
     if chunks:
         by_chunk = lambda meta: (triton.cdiv(chunks, meta["BLOCK_S"]), rows * heads, stretches)  # noqa: E731
-        made = (*of_queries, dchunk_k, dchunk_v, heads, groups, queries, chunks, triton.cdiv(queries, stretches))
-        _backward_chunks[by_chunk](dout, q, chunk_k, chunk_v, counts, chunk_bias, *made, scale, **shape)
+        arguments = (*of_queries, dchunk_k, dchunk_v, heads, groups, queries, chunks, triton.cdiv(queries, stretches))
+        _backward_chunks[by_chunk](dout, q, chunk_k, chunk_v, counts, chunk_bias, *arguments, scale, **shape)
     shared = (stretches, rows, heads // groups, groups, chunks, width)
     of_chunks = (x.view(shared).sum((0, 3)).to(chunk_k.dtype) for x in (dchunk_k, dchunk_v))
     of_bias = dbias_BHT.sum((0, 2)) if into_chunk_bias else dbias_BHT.new_empty(0)

@@ -35,8 +35,8 @@ def local_logits(
     """Logits of local keys; without MASKED every query of the tile must see all of them."""
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2E)
     if MASKED:
-        seen = (s[None, :] <= position[:, None]) & (s[None, :] >= first_seen(position, window, overlap)[:, None])
-        logits = tl.where(seen, logits, NEVER)
+        visible = (s[None, :] <= position[:, None]) & (s[None, :] >= first_seen(position, window, overlap)[:, None])
+        logits = tl.where(visible, logits, NEVER)
     return logits
 
 

@@ -55,9 +55,9 @@ def pool_chunks_backward(
     features: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of directions, keys and values."""
-    made = (key_BKnD, value_BKnD, lse_BKn)
+    pooled = (key_BKnD, value_BKnD, lse_BKn)
     gradients: tuple[Tensor, Tensor, Tensor] = _form(k_BKTD).backward(
-        dkey_BKnD, dvalue_BKnD, w_BKnD, k_BKTD, v_BKTD, *made, chunk, scale, features
+        dkey_BKnD, dvalue_BKnD, w_BKnD, k_BKTD, v_BKTD, *pooled, chunk, scale, features
     )
     return gradients
 

@@ -24,8 +24,8 @@ def local_forward(
 ) -> tuple[Tensor, Tensor]:
     """`out_BHTD` and the logarithm of every softmax's denominator, `lse_BHT`."""
     out_BHTD, lse_BHT = contiguous_like(q_BHTD), q_BHTD.new_empty(q_BHTD.shape[:3], dtype=wide(q_BHTD))
-    for span, seen, bias, causal in _local_blocks(q_BHTD, k_BKSD, slopes_H):
-        inputs = (q_BHTD[:, :, span], k_BKSD[:, :, :seen], v_BKSD[:, :, :seen], bias, scale)
+    for span, visible, bias, causal in _local_blocks(q_BHTD, k_BKSD, slopes_H):
+        inputs = (q_BHTD[:, :, span], k_BKSD[:, :, :visible], v_BKSD[:, :, :visible], bias, scale)
         out_BHTD[:, :, span], lse_BHT[:, :, span] = part.forward(*inputs, causal=causal)
     return out_BHTD, lse_BHT
 
@@ -43,13 +43,13 @@ def local_backward(
     """Gradients of queries, keys and values."""
     dq_BHTD = contiguous_like(q_BHTD)
     dk_BKSD, dv_BKSD = (torch.zeros(x.shape, dtype=wide(q_BHTD), device=x.device) for x in (k_BKSD, v_BKSD))
-    for span, seen, bias, causal in _local_blocks(q_BHTD, k_BKSD, slopes_H):
+    for span, visible, bias, causal in _local_blocks(q_BHTD, k_BKSD, slopes_H):
         dout_BHtD, out_BHtD, lse_BHt, q_BHtD = (x[:, :, span] for x in (dout_BHTD, out_BHTD, lse_BHT, q_BHTD))
-        inputs = (q_BHtD, k_BKSD[:, :, :seen], v_BKSD[:, :, :seen], bias, scale, causal)
+        inputs = (q_BHtD, k_BKSD[:, :, :visible], v_BKSD[:, :, :visible], bias, scale, causal)
         dq_BHtD, dk_BKsD, dv_BKsD, _ = part.backward(dout_BHtD, out_BHtD, lse_BHt, *inputs, into_bias=False)
         dq_BHTD[:, :, span] = dq_BHtD
-        dk_BKSD[:, :, :seen] += dk_BKsD
-        dv_BKSD[:, :, :seen] += dv_BKsD
+        dk_BKSD[:, :, :visible] += dk_BKsD
+        dv_BKSD[:, :, :visible] += dv_BKsD
     return dq_BHTD, dk_BKSD.to(k_BKSD.dtype), dv_BKSD.to(v_BKSD.dtype)
 
 
@@ -126,8 +126,8 @@ def _local_blocks(
         return
     per_query = keys if slopes_H is None else heads * keys
     for span in _spans(queries, max(LEAST_QUERIES, BIAS_ELEMENTS // per_query)):
-        seen = keys - queries + span.stop
-        key = torch.arange(seen, device=q_BHTD.device)
-        distance_ts = (key - key[seen - span.stop + span.start :, None]).to(wide(q_BHTD))
+        visible = keys - queries + span.stop
+        key = torch.arange(visible, device=q_BHTD.device)
+        distance_ts = (key - key[visible - span.stop + span.start :, None]).to(wide(q_BHTD))
         slopes_X = distance_ts.new_zeros(1) if slopes_H is None else slopes_H.to(distance_ts.dtype)
-        yield span, seen, (slopes_X[:, None, None] * distance_ts).masked_fill_(distance_ts > 0, NEVER)[None], False
+        yield span, visible, (slopes_X[:, None, None] * distance_ts).masked_fill_(distance_ts > 0, NEVER)[None], False

@@ -106,8 +106,8 @@ def _gradients(ctx: Any, dout_BHTD: Tensor | None, _dlse: None) -> tuple[Tensor 
     if dout_BHTD is None:
         return tuple(gradients)
     into_bank = any(ctx.needs_input_grad[i] for i in BANK)
-    made = retrieval_attention_backward(dout_BHTD, *ctx.saved_tensors, ctx.scale, into_bank)
-    for i, gradient in zip(LEAVES, made, strict=True):
+    leaf_gradients = retrieval_attention_backward(dout_BHTD, *ctx.saved_tensors, ctx.scale, into_bank)
+    for i, gradient in zip(LEAVES, leaf_gradients, strict=True):
         gradients[i] = gradient if into_bank or i not in BANK else None
     return tuple(gradients)
 

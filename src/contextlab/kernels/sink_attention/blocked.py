@@ -59,8 +59,8 @@ def backward(
         # Every part of a softmax has its gradients from the output and the denominator of the whole.
         inputs = (query, k_BKSD[:, :, keys], v_BKSD[:, :, keys], mask_B1TS[..., keys], scale, False)
         dq, dk, dv, _ = part.backward(dout_BHTD, out_BHTD, lse_BHT, *inputs, into_bias=False)
-        for gradient, made in ((into, dq), (dk_BKSD[:, :, keys], dk), (dv_BKSD[:, :, keys], dv)):
-            gradient.copy_(made)
+        for gradient, value in ((into, dq), (dk_BKSD[:, :, keys], dk), (dv_BKSD[:, :, keys], dv)):
+            gradient.copy_(value)
     return dq_BHTD, dq_sink_BHTD, dk_BKSD, dv_BKSD
 
 

@@ -25,9 +25,9 @@ class ComposedFormula(Formula):
         """Both, up to every change of weights."""
         flops, open_rows = list[int | None](), list(rows)
         while any(row.tokens for row in open_rows):
-            taken = [Row(row.before, min(row.tokens, self._room(row.before))) for row in open_rows]
-            flops += [self.cache.read(taken, logprobs=logprobs), self.weights.read(taken, logprobs=False)]
-            pairs = zip(open_rows, taken, strict=True)
+            steps = [Row(row.before, min(row.tokens, self._room(row.before))) for row in open_rows]
+            flops += [self.cache.read(steps, logprobs=logprobs), self.weights.read(steps, logprobs=False)]
+            pairs = zip(open_rows, steps, strict=True)
             open_rows = [Row(row.before + part.tokens, row.tokens - part.tokens) for row, part in pairs]
         return total(flops)
 

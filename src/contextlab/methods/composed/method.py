@@ -20,7 +20,7 @@ from contextlab import calls, files, states
 from contextlab.backbone import Backbone
 from contextlab.formula import Formula
 from contextlab.method import AnyMethod, Capabilities, ContextMethod, Lengths, State
-from contextlab.methods.blocks import Taken
+from contextlab.methods.blocks import BlockTokens
 from contextlab.methods.composed.config import ComposedConfig
 from contextlab.methods.composed.formula import ComposedFormula
 from contextlab.methods.context_weights import WeightsState
@@ -110,13 +110,13 @@ class Composed(ContextMethod[ComposedConfig, ComposedState]):
         logprobs_BT = torch.zeros(tokens_BT.shape, device=tokens_BT.device) if logprobs else None
         while bool((left_B > 0).any()):
             take_B = torch.minimum(left_B, self.weights.room(state.weights))
-            taken = Taken(done_B, take_B, tokens_BT)
+            block = BlockTokens(done_B, take_B, tokens_BT)
             with self._changed(state):
-                cache, logprobs_Bt = self.cache.read(state.cache, taken.tokens_Bt, take_B, logprobs=logprobs)
+                cache, logprobs_Bt = self.cache.read(state.cache, block.tokens_Bt, take_B, logprobs=logprobs)
             with calls.within(self.weights):
-                weights, _ = self.weights.read(state.weights, taken.tokens_Bt, take_B, logprobs=False)
+                weights, _ = self.weights.read(state.weights, block.tokens_Bt, take_B, logprobs=False)
             if logprobs_BT is not None and logprobs_Bt is not None:
-                taken.put(logprobs_Bt, logprobs_BT)
+                block.put(logprobs_Bt, logprobs_BT)
             state = ComposedState(cache.length_B, cache.pending_BC, cache, weights)
             done_B, left_B = done_B + take_B, left_B - take_B
         return state, logprobs_BT

@@ -85,15 +85,15 @@ class DynamicEvalFormula(Formula):
                 waits = False
                 continue
             room = end - at
-            taken = min(room, rest)
+            count = min(room, rest)
             if rest > room and at == fill_begin:
                 flops += self._learned(begin, at, end)
                 waits = False
             else:
-                predicted = min(taken, rest - 1) if logprobs else 0
-                flops += self.model.blocks(taken, self.model.pairs(at - begin, taken)) + self.model.head(predicted)
+                predicted = min(count, rest - 1) if logprobs else 0
+                flops += self.model.blocks(count, self.model.pairs(at - begin, count)) + self.model.head(predicted)
                 waits = True
-            at, rest = at + taken, rest - taken
+            at, rest = at + count, rest - count
         return flops
 
     def _next(self, at: int) -> tuple[int, int, int]:

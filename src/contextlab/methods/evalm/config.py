@@ -125,25 +125,25 @@ class Geometry:
         """Slots in use when a window begins after so many tokens."""
         return min(begin, self.sinks + self.recent)
 
-    def gone(self, length: N, used: N) -> N:
+    def past(self, length: N, used: N) -> N:
         """Tokens of the text that are in front of the local view, when so many are read and so many slots in use."""
         return (length - used + self.sinks) * (length > used)
 
-    def seen(self, length_BT: Tensor, gone_B: Tensor) -> Tensor:
+    def seen(self, length_BT: Tensor, past_B: Tensor) -> Tensor:
         """`counts_BT`: summaries seen, from `first` on, by queries with so many tokens before them."""
-        whole_BT = length_BT // self.chunk if self.own else (gone_B // self.chunk)[:, None].expand_as(length_BT)
+        whole_BT = length_BT // self.chunk if self.own else (past_B // self.chunk)[:, None].expand_as(length_BT)
         return (whole_BT - self.first).clamp(min=0)
 
     def counts(self, position_T: Tensor) -> Tensor:
         """`counts_T`: summaries seen by the tokens at these positions of a whole text without sinks."""
         begin_T = position_T // self.window * self.window
-        gone_T = self.gone(begin_T, begin_T.clamp(max=self.recent))
-        return self.seen(position_T[:, None], gone_T)[:, 0]
+        past_T = self.past(begin_T, begin_T.clamp(max=self.recent))
+        return self.seen(position_T[:, None], past_T)[:, 0]
 
-    def positions(self, chunks: int, gone_B: Tensor, end_B: Tensor) -> Tensor:
+    def positions(self, chunks: int, past_B: Tensor, end_B: Tensor) -> Tensor:
         """`positions_Bn` of chunks from `first` on, the same throughout a window that ends after `end_B` tokens."""
-        newest_B = (end_B if self.own else gone_B) // self.chunk
-        back_Bn = newest_B[:, None] - self.first - torch.arange(chunks, device=gone_B.device)
+        newest_B = (end_B if self.own else past_B) // self.chunk
+        back_Bn = newest_B[:, None] - self.first - torch.arange(chunks, device=past_B.device)
         return -back_Bn.clamp(min=0, max=self.far)
 
 

@@ -41,8 +41,8 @@ class EVALMFormula(LocalFormula):
         """Forward passes, and the summaries of as many chunks as some row completes."""
         chunk = self.geometry.chunk
         done = max((span.before % chunk + span.taken) // chunk for span in spans)
-        made = max((span.before + span.taken) // chunk for span in spans)
-        remote = sum(self._remote(span.before, tokens, made) for span in spans)
+        chunks = max((span.before + span.taken) // chunk for span in spans)
+        remote = sum(self._remote(span.before, tokens, chunks) for span in spans)
         return super().step(spans, tokens) + remote + len(spans) * done * self.model.layers * self._summary()
 
     @property
@@ -64,14 +64,14 @@ class EVALMFormula(LocalFormula):
         chunks = length // self.geometry.chunk * stored + COUNT
         return super().state_bytes(length) + chunks + (sums if self.config.pooling == "eva" else 0)
 
-    def _remote(self, before: int, tokens: int, made: int) -> int:
-        """FLOPs of attention to summaries, of which there are `made` when the tokens attend."""
+    def _remote(self, before: int, tokens: int, chunks: int) -> int:
+        """FLOPs of attention to summaries, of which there are `chunks` when the tokens attend."""
         if self.geometry.own:
-            seen = sum(min((before + step) // self.geometry.chunk, made) for step in range(tokens))
+            pairs = sum(min((before + step) // self.geometry.chunk, chunks) for step in range(tokens))
         else:
-            gone = self.geometry.gone(before, self.used(before))
-            seen = tokens * max(min(gone // self.geometry.chunk, made) - self.geometry.first, 0)
-        return self.model.layers * self.model.attention(seen)
+            past = self.geometry.past(before, self.used(before))
+            pairs = tokens * max(min(past // self.geometry.chunk, chunks) - self.geometry.first, 0)
+        return self.model.layers * self.model.attention(pairs)
 
     def _summary(self) -> int:
         """FLOPs of one summary in one layer: its maps, and pooling of its tokens."""

@@ -92,8 +92,8 @@ class EVALM(SegmentMethod[EVALMConfig, EVALMState]):
         if not self.config.rank or any(name.startswith((f"{SUMMARIES}.", f"{UPDATES}.")) for name in weights):
             return weights
         assert self.learned is not None
-        begun = {name: tensor for name, tensor in self.learned.state_dict().items() if name.startswith(f"{UPDATES}.")}
-        return {**{f"{SUMMARIES}.{name}": tensor for name, tensor in weights.items()}, **begun}
+        initial = {name: tensor for name, tensor in self.learned.state_dict().items() if name.startswith(f"{UPDATES}.")}
+        return {**{f"{SUMMARIES}.{name}": tensor for name, tensor in weights.items()}, **initial}
 
     def formula(self, ahead: Lengths | None = None) -> Formula | None:
         """Local attention and the summaries."""

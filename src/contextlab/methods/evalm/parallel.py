@@ -92,9 +92,9 @@ class ParallelEVA:
     def _chunks(self, begin: int, end: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Counts that the queries see, and positions of as many chunks as the last one sees."""
         geometry = self.geometry
-        gone_1 = like.new_full((1,), geometry.gone(begin, geometry.kept(begin)))
-        counts_1t = geometry.seen(torch.arange(begin, end, device=like.device)[None], gone_1)
-        return counts_1t, geometry.positions(int(counts_1t[0, -1]), gone_1, gone_1 * 0 + begin + geometry.window)
+        past_1 = like.new_full((1,), geometry.past(begin, geometry.kept(begin)))
+        counts_1t = geometry.seen(torch.arange(begin, end, device=like.device)[None], past_1)
+        return counts_1t, geometry.positions(int(counts_1t[0, -1]), past_1, past_1 * 0 + begin + geometry.window)
 
     def _rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         return rotate(x, self.backbone.rotary(positions[None])) if x.shape[2] else x

@@ -121,14 +121,14 @@ class EvaReader(CacheReader):
         self._chunk_k, self._chunk_v = list(state.chunks.k), list(state.chunks.v)
         roll_up = self.roll_up
         self._chunk_growth = Growth(state.chunks, roll_up.most) if roll_up is not None and roll_up.level else None
-        gone_B = geometry.gone(state.length_B, state.kv.used_B)
-        counts_BT = geometry.seen(_tokens_before(state, layout), gone_B)
+        past_B = geometry.past(state.length_B, state.kv.used_B)
+        counts_BT = geometry.seen(_tokens_before(state, layout), past_B)
         slots = state.chunks.slots if roll_up is None else roll_up.slots
         self.first = geometry.first
         self.seen = max(min(int(counts_BT.max()), slots - self.first), 0)
         all_see, device = int(counts_BT.min()) >= self.seen, layout.position_BT.device
         self.counts_BT = counts_BT.to(device) if self.seen and not all_see else None
-        positions_Bn = geometry.positions(self.seen, gone_B, state.length_B + state.left_B).to(device)
+        positions_Bn = geometry.positions(self.seen, past_B, state.length_B + state.left_B).to(device)
         self._chunk_rotary = per_head(positions, positions_Bn, state.kv.k[0].dtype) if self.seen else None
 
     def __call__(
@@ -178,8 +178,8 @@ class EvaReader(CacheReader):
             return
         local = KV((self.k[-1],), (self.v[-1],), roll_up.done_B).take(roll_up.slots_BS, roll_up.done_B)
         noise_BKnD = torch.randn_like(q_mean_BKnD) if summary.training and q_mean_BKnD is not None else None
-        made = summary(q_mean_BKnD, local.k[0], local.v[0], noise_BKnD)
-        key_BKnx, value_BKnx = map(self.vectors.stored, made)
+        pooled = summary(q_mean_BKnD, local.k[0], local.v[0], noise_BKnD)
+        key_BKnx, value_BKnx = map(self.vectors.stored, pooled)
         if self._chunk_growth is not None:
             self._chunk_k[layer], self._chunk_v[layer] = self._chunk_growth.append(key_BKnx, value_BKnx)
         else:

@@ -79,8 +79,10 @@ class Summary(nn.Module):
 
 def summaries(backbone: Backbone, config: EVALMConfig) -> nn.ModuleList:
     """One `Summary` per layer, in the backbone's type and on its device."""
-    made = (Summary(backbone.heads, backbone.kv_heads, backbone.head_width, config) for _ in range(backbone.layers))
-    return nn.ModuleList(made).to(backbone.device, backbone.attention_dtype)
+    of_layers = (
+        Summary(backbone.heads, backbone.kv_heads, backbone.head_width, config) for _ in range(backbone.layers)
+    )
+    return nn.ModuleList(of_layers).to(backbone.device, backbone.attention_dtype)
 
 
 def query_factor(scale: float, width: int) -> float:

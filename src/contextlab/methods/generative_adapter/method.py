@@ -106,8 +106,8 @@ class GenerativeAdapter(WeightsMethod[GenerativeAdapterConfig, AdapterState]):
         if not bool(ended_B.any()):
             return read, hidden_BtC
         ended = ended_B.nonzero()[:, 0].to(state.device)
-        made = self.generator.pairs(read.S_BLRR[ended])
-        pairs = tuple(old.with_rows(ended, new) for old, new in zip(state.pairs, made, strict=True))
+        new_pairs = self.generator.pairs(read.S_BLRR[ended])
+        pairs = tuple(old.with_rows(ended, new) for old, new in zip(state.pairs, new_pairs, strict=True))
         return self.placed(dataclasses.replace(read, pairs=pairs), ended_B, lengths_B, hidden_BtC)
 
     def only_answers(self, state: AdapterState) -> AdapterState:

@@ -66,10 +66,10 @@ class WindowAttend(ABC):
         if window not in self._masks:
             query_BT1, slopes_H = self.slot_BT[:, :, None], self.backbone.slopes_H
             slot_S = torch.arange(self.view, device=query_BT1.device)
-            seen = slot_S <= query_BT1
+            visible = slot_S <= query_BT1
             if window is not None:
-                seen &= slot_S > query_BT1 - window
-            mask = seen[:, None]
+                visible &= slot_S > query_BT1 - window
+            mask = visible[:, None]
             if slopes_H is not None:
                 bias = slopes_H.to(dtype)[:, None, None] * (slot_S - query_BT1)[:, None].to(dtype)
                 mask = bias.masked_fill(~mask, float("-inf"))

@@ -166,8 +166,8 @@ class HSOFormula(Formula):
 
     def _forward(self, window: _Window, *, fixed: bool = False) -> int:
         """The blocks, and keys and values of cached inputs."""
-        made = self._made(window.view if fixed else window.past) if self.config.of_inputs else 0
-        return self.model.blocks(window.tokens, window.pairs) + made
+        projections = self._projections(window.view if fixed else window.past) if self.config.of_inputs else 0
+        return self.model.blocks(window.tokens, window.pairs) + projections
 
     def _learned(self, window: _Window) -> int:
         """FLOPs of the steps after the forward pass, with the forward pass of the second."""
@@ -183,15 +183,17 @@ class HSOFormula(Formula):
         model, config, tokens = self.model, self.config, window.tokens
         flops = model.backward(tokens, window.pairs) + model.head(tokens)
         if config.of_inputs and not fixed:
-            return flops + (self._made(window.past) if config.update == "full" else 0)
+            return flops + (self._projections(window.past) if config.update == "full" else 0)
         flops -= model.projections(tokens)
         if not config.of_inputs:
             return flops
         # What a fused layer makes is differentiated as a whole.
-        unused = 0 if model.config.model_type in FUSED else self._made(tokens) // model.layers * (model.layers - 1)
-        return flops + self._made(window.view) - unused
+        unused = (
+            0 if model.config.model_type in FUSED else self._projections(tokens) // model.layers * (model.layers - 1)
+        )
+        return flops + self._projections(window.view) - unused
 
-    def _made(self, tokens: int) -> int:
+    def _projections(self, tokens: int) -> int:
         """FLOPs of making keys and values of every layer's inputs."""
         return self.model.layers * 4 * tokens * self.model.width * self.model.kv_heads * self.model.head_width
 

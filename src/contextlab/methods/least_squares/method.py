@@ -136,10 +136,10 @@ class LeastSquares(WeightsMethod[LeastSquaresConfig, LeastSquaresState]):
             before = list(zip(row.pairs, row.seen, strict=True))
             written.append(self.fit(row.tokens_BN[:, : int(lengths_B[b])], before, int(before_B[b])))
         pairs, seen = [], []
-        for old, old_seen_BpI, made in zip(state.pairs, state.seen, zip(*written, strict=True), strict=True):
-            new = Pair(torch.cat([pair.up for pair, _ in made]), torch.cat([pair.down for pair, _ in made]))
+        for old, old_seen_BpI, solutions in zip(state.pairs, state.seen, zip(*written, strict=True), strict=True):
+            new = Pair(torch.cat([pair.up for pair, _ in solutions]), torch.cat([pair.down for pair, _ in solutions]))
             pairs.append(old.with_rows(ended, new))
-            seen.append(old_seen_BpI.index_copy(0, ended, torch.cat([seen_1pI for _, seen_1pI in made])))
+            seen.append(old_seen_BpI.index_copy(0, ended, torch.cat([seen_1pI for _, seen_1pI in solutions])))
         return dataclasses.replace(state, pairs=tuple(pairs), seen=tuple(seen))
 
 

@@ -48,14 +48,14 @@ class LongMemFormula(LocalFormula):
         end = 0
         for length in self.segments.before(position):
             end += length
-            gone, view = view + length - self.kept(end), self.kept(end)
-            whole = gone // csz * csz
+            outgoing, view = view + length - self.kept(end), self.kept(end)
+            whole = outgoing // csz * csz
             if self.config.eviction == "fifo":
                 bank += whole
                 bank -= -(-max(bank - most, 0) // unit) * unit
             else:
                 full = bank + whole >= most and whole > 0
-                bank += whole - (min(2 * gone // unit * unit, bank // unit * unit) if full else 0)
+                bank += whole - (min(2 * outgoing // unit * unit, bank // unit * unit) if full else 0)
         return bank
 
     def step(self, spans: Sequence[Span], tokens: int) -> int:
@@ -93,5 +93,5 @@ class LongMemFormula(LocalFormula):
     def _attended(self, tokens: int, chunks: int) -> int:
         """FLOPs of one block's attention to what it retrieves."""
         most = self.config.K // self.config.csz
-        taken = most if self.config.short_bank == "zero_slot" else min(most, chunks)
-        return self.model.attention(tokens * taken * self.config.csz)
+        retrieved = most if self.config.short_bank == "zero_slot" else min(most, chunks)
+        return self.model.attention(tokens * retrieved * self.config.csz)

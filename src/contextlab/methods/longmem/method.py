@@ -160,8 +160,8 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
 
     def close(self, state: LongMemState, ended_B: Tensor) -> LongMemState:
         """Tokens that leave the view enter the bank."""
-        gone = leaving(state, self.local, self.side.banked, self.backbone)
-        return dataclasses.replace(super().close(state, ended_B), bank=self._added(state, gone))
+        outgoing = leaving(state, self.local, self.side.banked, self.backbone)
+        return dataclasses.replace(super().close(state, ended_B), bank=self._added(state, outgoing))
 
     def forward(self, state: LongMemState, tokens_BT: Tensor, layout: Layout) -> tuple[Tensor, Sequence[CacheReader]]:
         """`hidden_BTC` of backbone and side network, after the side network's norm, and the readers of their caches."""
@@ -199,8 +199,8 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
         reader = CacheReader(self.backbone, state.kv, layout)
         self.run_backbone(tokens_Bt, layout.position_BT, reader, layers=max(layers) + 1)
         view = reader.grown(lengths_B)
-        gone = KV(tuple(view.k[i] for i in layers), tuple(view.v[i] for i in layers), view.used_B)
-        fresh, bank = self._empty(state.batch_size), self._added(state, gone)
+        outgoing = KV(tuple(view.k[i] for i in layers), tuple(view.v[i] for i in layers), view.used_B)
+        fresh, bank = self._empty(state.batch_size), self._added(state, outgoing)
         return dataclasses.replace(fresh, length_B=state.length_B, pending_BC=state.pending_BC, bank=bank)
 
     def run_backbone(
@@ -239,9 +239,9 @@ class LongMem(SegmentMethod[LongMemConfig, LongMemState]):
                 "use bank_scope=per_row."
             )
 
-    def _added(self, state: LongMemState, gone: KV) -> Bank:
+    def _added(self, state: LongMemState, outgoing: KV) -> Bank:
         """The bank with what has left the view after what it holds."""
-        return add(state.bank, gone, self.config) if self.config.M else state.bank
+        return add(state.bank, outgoing, self.config) if self.config.M else state.bank
 
     def _empty(self, rows: int) -> LongMemState:
         return self.begin(self.local.empty(self.backbone, rows), None)

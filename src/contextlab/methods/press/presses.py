@@ -67,7 +67,7 @@ class LayerPress:
         check_rotary(backbone, "press")
         outer, inner = parts(config.name)
         self.name, self.ratio = config.name, config.ratio
-        self.press = made(config, outer, inner)
+        self.press = built(config, outer, inner)
         self.needs = SINGLE[inner](self.press if outer is None else self.press.press)
         if outer is not None:
             self.needs = AROUND[outer](self.needs, config.ratio)
@@ -144,7 +144,7 @@ class LayerPress:
             raise UserError(f"{self.name} changes keys or values instead of leaving some out: choose another press.")
 
 
-def made(config: PressConfig, outer: str | None, inner: str) -> Any:
+def built(config: PressConfig, outer: str | None, inner: str) -> Any:
     """The press of these settings.
 
     Args:

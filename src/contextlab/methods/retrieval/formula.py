@@ -35,8 +35,8 @@ class RetrievalFormula(LocalFormula):
     def banked(self, begin: int) -> int:
         """Tokens of the bank in front of a segment; what leaves it leaves it in whole chunks or groups."""
         unit, most = unit_of(self.config.csz, self.config.storage_dtype), self.config.M
-        gone = begin - self.kept(begin)
-        return gone if gone <= most else gone - -(-(gone - most) // unit) * unit
+        past = begin - self.kept(begin)
+        return past if past <= most else past - -(-(past - most) // unit) * unit
 
     def step(self, spans: Sequence[Span], tokens: int) -> int:
         """Forward passes, and what is learned of the queries where some row has chunks."""
@@ -49,10 +49,10 @@ class RetrievalFormula(LocalFormula):
     def network(self, span: Span, tokens: int) -> int:
         """A forward pass with what it retrieves."""
         chunks = self._chunks(span)
-        taken = min(self.config.K // self.config.csz, chunks) * self.config.csz
+        retrieved = min(self.config.K // self.config.csz, chunks) * self.config.csz
         # What heads share is chosen by the sum of the queries of every key head.
         heads = self.model.kv_heads if self.config.shared else None
-        memory = self.model.search(tokens, chunks, heads) + self.model.attention(tokens * taken)
+        memory = self.model.search(tokens, chunks, heads) + self.model.attention(tokens * retrieved)
         return super().network(span, tokens) + self.retrieving * memory
 
     def state_bytes(self, length: int) -> int:

@@ -98,11 +98,11 @@ class Retrieval(SegmentMethod[RetrievalConfig, RetrievalState]):
 
     def close(self, state: RetrievalState, ended_B: Tensor) -> RetrievalState:
         """Tokens that leave the view enter the bank; the scores of what stays are kept."""
-        gone = leaving(state, self.local, self.reach.layers, self.backbone)
+        outgoing = leaving(state, self.local, self.reach.layers, self.backbone)
         scored = KV(state.scores, (), state.kv.used_B, raw=frozenset(range(len(self.reach.layers))))
-        slots_S = self.local.keep_first + torch.arange(gone.slots)
-        gone_scores = scored.take(slots_S.expand(len(gone.used_B), -1), gone.used_B).k
-        bank = state.bank.add(gone, self.config.M, scores=gone_scores)
+        slots_S = self.local.keep_first + torch.arange(outgoing.slots)
+        outgoing_scores = scored.take(slots_S.expand(len(outgoing.used_B), -1), outgoing.used_B).k
+        bank = state.bank.add(outgoing, self.config.M, scores=outgoing_scores)
         kept_scores = self.local.cut(scored, ended_B, self.backbone)
         return dataclasses.replace(super().close(state, ended_B), bank=bank, scores=kept_scores.k)
 

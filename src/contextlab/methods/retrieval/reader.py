@@ -103,8 +103,8 @@ class RetrievalReader(CacheReader):
 
         def part(queries: slice, keys: slice) -> Tensor:
             local = (q_near_BHTD[:, :, queries], k_BKSD[:, :, keys], v_BKSD[:, :, keys], mask_BTS[:, queries, keys])
-            taken = (ids_BHTm[:, :, queries], retrieved_BHTm[:, :, queries])
-            inputs = Inputs(*local, q_memory_BHTD[:, :, queries], k_BKncD, v_BKncD, *taken, bias_H)
+            selection = (ids_BHTm[:, :, queries], retrieved_BHTm[:, :, queries])
+            inputs = Inputs(*local, q_memory_BHTD[:, :, queries], k_BKncD, v_BKncD, *selection, bias_H)
             return retrieval_attention(inputs, scale=scale)
 
         return self.in_parts(k_BKSD, v_BKSD, part)

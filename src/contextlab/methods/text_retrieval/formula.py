@@ -42,11 +42,11 @@ class TextFormula(Formula):
         while any(row.tokens for row in open_rows):
             # A row that has ended has no view.
             positions = [row.before if row.tokens else 0 for row in open_rows]
-            taken = [min(row.tokens, self.view.room(row.before, self.first)) for row in open_rows]
+            counts = [min(row.tokens, self.view.room(row.before, self.first)) for row in open_rows]
             flops.append(self._open(positions))
-            read = zip(map(self._used, positions), taken, strict=True)
+            read = zip(map(self._used, positions), counts, strict=True)
             flops.append(self.full.read([Row(*pair) for pair in read], logprobs=True))
-            pairs = zip(open_rows, taken, strict=True)
+            pairs = zip(open_rows, counts, strict=True)
             open_rows = [Row(row.before + count, row.tokens - count) for row, count in pairs]
         return total(flops)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from contextlab import calls, states
 from contextlab.backbone import Backbone
 from contextlab.method import Capabilities, ContextMethod, Lengths, State
-from contextlab.methods.blocks import Taken
+from contextlab.methods.blocks import BlockTokens
 from contextlab.methods.full import Full
 from contextlab.methods.local_cache import LocalState
 from contextlab.methods.text_retrieval.config import TextConfig
@@ -155,13 +155,13 @@ class TextMethod(ContextMethod[C, T]):
             position_B = begin_B + done_B
             room_B = torch.tensor([self.view.room(*pair) for pair in zip(position_B.tolist(), firsts, strict=True)])
             take_B = torch.minimum(count_B - done_B, room_B)
-            taken = Taken(done_B, take_B, tokens_BT)
+            block = BlockTokens(done_B, take_B, tokens_BT)
             with calls.within(self.full):
                 # A row that has ended has no view.
                 viewed = self.viewed(after, torch.where(take_B > 0, position_B, 0))
-                _, logprobs_Bt = self.full.read(viewed, taken.tokens_Bt, take_B)
+                _, logprobs_Bt = self.full.read(viewed, block.tokens_Bt, take_B)
             assert logprobs_Bt is not None
-            taken.put(logprobs_Bt, logprobs_BT)
+            block.put(logprobs_Bt, logprobs_BT)
             done_B = done_B + take_B
         return logprobs_BT
 

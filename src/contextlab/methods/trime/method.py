@@ -86,8 +86,8 @@ class TRIME(SegmentMethod[TRIMEConfig, TRIMEState]):
         """Attend within the segment and make a pair of every token; at its end they become long memory."""
         after, hidden_BtC = super().step(state, tokens_Bt, lengths_B)
         previous_BtC = torch.cat((state.pending_BC[:, None], hidden_BtC[:, :-1]), dim=1)
-        made = Pairs(previous_BtC.chunk(2, dim=-1)[1], tokens_Bt, lengths_B)
-        pairs = state.pairs.extended(made, torch.ones_like(lengths_B, dtype=torch.bool), self.local.segment)
+        new_pairs = Pairs(previous_BtC.chunk(2, dim=-1)[1], tokens_Bt, lengths_B)
+        pairs = state.pairs.extended(new_pairs, torch.ones_like(lengths_B, dtype=torch.bool), self.local.segment)
         long, ended_B = state.long, state.left_B == lengths_B
         if bool(ended_B.any()):
             long, pairs = long.extended(pairs, ended_B, self.config.M), pairs.without(ended_B)
@@ -125,8 +125,8 @@ class TRIME(SegmentMethod[TRIMEConfig, TRIMEState]):
         parts = []
         for begin in range(0, length, at_once):
             end = min(begin + at_once, length)
-            made = Seen.before(f_BtW[:, :end], tokens_Bt[:, :end], end - begin)
-            memory = (long.seen(end - begin), local.seen(end - begin), made)
+            of_block = Seen.before(f_BtW[:, :end], tokens_Bt[:, :end], end - begin)
+            memory = (long.seen(end - begin), local.seen(end - begin), of_block)
             hidden, f, tokens = (x[:, begin:end] for x in (hidden_BtW, f_BtW, tokens_Bt))
             parts.append(self._logprobs(hidden, f, tokens, memory))
         return torch.cat(parts, dim=1)

@@ -60,8 +60,8 @@ class UltraGistFormula(BlockFormula):
         front, tokens, window = self.front(span.begin), span.end - span.begin, self.model.window
         limits = [front + min(number * self.ratio, tokens) for number in range(1, gists + 1)]
         positions = [limit + step for step, limit in enumerate(limits)]
-        seen = 0
+        pairs = 0
         for step, (limit, position) in enumerate(zip(limits, positions, strict=True)):
             oldest = 0 if window is None else max(position - window + 1, 0)
-            seen += max(limit - oldest, 0) + step + 1 - bisect_left(positions, oldest)
-        return self.model.blocks(gists, seen) + gists * self.update
+            pairs += max(limit - oldest, 0) + step + 1 - bisect_left(positions, oldest)
+        return self.model.blocks(gists, pairs) + gists * self.update

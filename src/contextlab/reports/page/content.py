@@ -63,8 +63,8 @@ def shown(example: Any) -> dict[str, Any]:
 
 
 def _question(question: Question) -> dict[str, Any]:
-    made = {"text": _cut(question.text), "answers": [_cut(answer) for answer in question.answers]}
-    return made | ({"options": [_cut(option) for option in question.options]} if question.options else {})
+    content = {"text": _cut(question.text), "answers": [_cut(answer) for answer in question.answers]}
+    return content | ({"options": [_cut(option) for option in question.options]} if question.options else {})
 
 
 def _end(text: str) -> str:
@@ -92,11 +92,11 @@ def answers(record: Mapping[str, JsonValue]) -> dict[str, Any]:
     """
     several = [question for name in LISTS for question in _dicts(record.get(name))]
     alone = [record] if not several and any(name in record for name in SAID) else []
-    made: dict[str, Any] = {"items": [_item(question) for question in several or alone]}
+    content: dict[str, Any] = {"items": [_item(question) for question in several or alone]}
     if isinstance(record.get("segments"), list):
-        made["segments"] = _rounded(record["segments"])
+        content["segments"] = _rounded(record["segments"])
     facts = {name: _rounded(value) for name, value in record.items() if _is_fact(name, value, alone=not several)}
-    return {name: value for name, value in (made | {"facts": facts}).items() if value}
+    return {name: value for name, value in (content | {"facts": facts}).items() if value}
 
 
 def _item(question: Mapping[str, Any]) -> dict[str, Any]:

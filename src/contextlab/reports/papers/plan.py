@@ -61,7 +61,7 @@ class Effort:
         cache: multiple of the cached keys and values.
         window: tokens of a window that is computed by itself; None where the length of the text alone counts.
         again: time of a call that runs once more, as a multiple; many small operations are slow to watch.
-        made: tokens whose keys and values are made anew, and differentiated, for every token.
+        projections: tokens whose keys and values are computed again, and differentiated, for every token.
     """
 
     flops: float = 1.0
@@ -70,7 +70,7 @@ class Effort:
     cache: float = 1.0
     window: int | None = None
     again: float = AGAIN
-    made: float = 0.0
+    projections: float = 0.0
 
     @classmethod
     def of(cls, method: str, settings: Mapping[str, Any]) -> Effort:
@@ -79,8 +79,8 @@ class Effort:
         if effort.window is None:
             return effort
         k, steps = int(settings.get("k", effort.window)), int(settings.get("steps", 1))
-        made = PIECE / 2 / k if settings.get("states") == "inputs" else 0.0
-        return dataclasses.replace(effort, flops=effort.flops * steps, window=k, made=made * steps)
+        projections = PIECE / 2 / k if settings.get("states") == "inputs" else 0.0
+        return dataclasses.replace(effort, flops=effort.flops * steps, window=k, projections=projections * steps)
 
 
 # Ratios of stored results (results/pg22-s2, results/hso-fewshot) to the window's.
@@ -195,8 +195,8 @@ class _Text:
     def of(cls, effort: Effort, size: Shape, tokens: int) -> _Text:
         windows = effort.flops * size.flops(tokens, _view(effort, tokens))
         # Large products, forwards and backwards.
-        made = tokens * min(1.0, tokens / PIECE) * effort.made * 4 * size.width * size.cached
-        return cls(windows + made, windows / _rate(effort, tokens) + made)
+        projections = tokens * min(1.0, tokens / PIECE) * effort.projections * 4 * size.width * size.cached
+        return cls(windows + projections, windows / _rate(effort, tokens) + projections)
 
 
 def _view(effort: Effort, tokens: int) -> float:

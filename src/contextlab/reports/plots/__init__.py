@@ -84,14 +84,14 @@ def picture(
     if not mixed:
         check_alike(selection.results)
     if kind == "effective-length":  # whose intervals need the parts of the runs together
-        made = effective_length(selection.results, options, selection.left_out)
+        drawing = effective_length(selection.results, options, selection.left_out)
     else:
-        made = DRAWERS[kind](frame_of(selection.results), options, selection.left_out)
+        drawing = DRAWERS[kind](frame_of(selection.results), options, selection.left_out)
     named = mixtures(selection.results, names=options.names)
-    caption = " ".join([made.caption, *(f"{mixture.sentence}." for mixture in named)])
+    caption = " ".join([drawing.caption, *(f"{mixture.sentence}." for mixture in named)])
     details = [*(mixture.detail for mixture in named if mixture.detail), *of_weights(selection.results, options.names)]
-    notes = " ".join(filter(None, [made.notes, *(f"{detail}." for detail in details)]))
-    return dataclasses.replace(made, caption=caption, notes=notes)
+    notes = " ".join(filter(None, [drawing.notes, *(f"{detail}." for detail in details)]))
+    return dataclasses.replace(drawing, caption=caption, notes=notes)
 
 
 def _refuse(kind: str, options: Mapping[str, object]) -> None:

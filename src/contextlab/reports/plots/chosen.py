@@ -88,8 +88,8 @@ def shown(rows: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) ->
     if not observations:
         baselines, observations = {}, observe(alike, {})
     label = next(iter(baselines.values())).method if baselines else None
-    drawn = {observation.run.run for observation in observations} | {row.run for row in baselines.values()}
-    apart = alike.loc[~alike["run"].isin(drawn), "run"].nunique()
+    run_ids = {observation.run.run for observation in observations} | {row.run for row in baselines.values()}
+    apart = alike.loc[~alike["run"].isin(run_ids), "run"].nunique()
     labels = unique_titles((row.method for row in runs_of(alike)), options.names)
     named_baseline = "" if label is None else labels[label]
     return Shown(observations, labels, label, baselines, left_out.also(apart, f"without examples of {named_baseline}"))

@@ -83,14 +83,14 @@ def training(folders: Iterable[Path], options: PictureOptions) -> Picture:
     tokens = Axis("tokens learned from")
     zero = (Guide("", "level", (), (0.0,)),)
     # Names stand where lines are smooth; the losses on the corpus have them only where nothing else is drawn.
-    drawn: list[tuple[str, list[Series], tuple[Guide, ...], Place]] = [
+    curves_by_title: list[tuple[str, list[Series], tuple[Guide, ...], Place]] = [
         ("training loss", losses, (), "none" if held_back else "ends"),
         ("held-back loss", held_back, (), "ends"),
         ("content gain", gains, zero, "ends"),
     ]
     panels = [
         Panel(tokens, Axis(title), tuple(series), guides, labels=place)
-        for title, series, guides, place in drawn
+        for title, series, guides, place in curves_by_title
         if series
     ]
     grey = [label for label in labels if label not in chosen]

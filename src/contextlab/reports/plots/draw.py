@@ -61,14 +61,14 @@ def figure(picture: Picture) -> Figure:
         panels = picture.panels
         heights = [_height(panel, len(panels)) for panel in panels]
         layout = ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.05)
-        made = Figure(figsize=(style.INCHES, sum(heights)), layout=layout, facecolor="white")
-        axes = list(made.subplots(len(panels), 1, sharex=len(panels) > 1, squeeze=False, height_ratios=heights)[:, 0])
+        fig = Figure(figsize=(style.INCHES, sum(heights)), layout=layout, facecolor="white")
+        axes = list(fig.subplots(len(panels), 1, sharex=len(panels) > 1, squeeze=False, height_ratios=heights)[:, 0])
         for axis, panel in zip(axes, panels, strict=True):
             draw_panel(axis, panel, looks)
         for axis in axes[:-1]:
             axis.set_xlabel("")
-        naming.name(made, axes, panels, looks)
-    return made
+        naming.name(fig, axes, panels, looks)
+    return fig
 
 
 def save(picture: Picture, path: Path) -> None:
@@ -79,7 +79,7 @@ def save(picture: Picture, path: Path) -> None:
     """
     check_format(path)
     matplotlib = _matplotlib()
-    made = figure(picture)
+    fig = figure(picture)
     kind = path.suffix.lower()
     program = f"contextlab with matplotlib {matplotlib.__version__}"
     # Without these a file has the time at which it was made.
@@ -91,7 +91,7 @@ def save(picture: Picture, path: Path) -> None:
     with files.writing(path, "choose another file with -o"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with matplotlib.rc_context({**matplotlib.rcParamsDefault, **SETTINGS}), files.replacing(path) as fresh:
-            made.savefig(fresh, format=kind.removeprefix("."), metadata=metadata[kind])
+            fig.savefig(fresh, format=kind.removeprefix("."), metadata=metadata[kind])
 
 
 def check_format(path: Path) -> None:
@@ -115,10 +115,10 @@ def _matplotlib() -> Any:
 def _looks(picture: Picture) -> Mapping[str, style.Look]:
     """The look of every label that is not grey; one of several panels is one series."""
     shown = {
-        drawn.label: (drawn.method or drawn.label, drawn.form)
+        series.label: (series.method or series.label, series.form)
         for panel in picture.panels
-        for drawn in panel.series
-        if not drawn.quiet
+        for series in panel.series
+        if not series.quiet
     }
     return dict(zip(shown, style.looks(shown.values()), strict=True))
 
@@ -130,7 +130,7 @@ def _height(panel: Panel, count: int) -> float:
     if panel.y.ticks:
         # Ticks stand at equal distances, so that the longest decides.
         return FOOT + ROW * max(2, *_counts([text for _, text in panel.y.ticks], TICK)) * len(panel.y.ticks)
-    labels = [drawn.label for drawn in panel.series if not drawn.quiet and panel.labels == "ends"]
+    labels = [series.label for series in panel.series if not series.quiet and panel.labels == "ends"]
     column = sum(LINE * lines + naming.BETWEEN for lines in _counts(labels, naming.BROAD))
     return max(HEIGHT if count == 1 else LOW_HEIGHT, column + 0.3 * (count == 1))
 

@@ -78,9 +78,9 @@ def scatter(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut)
     grey = [curve.label for curve in series if curve.quiet]
     without = len(rows) - 1 - len(clouds)
     missing = left_out.also(without, f"without examples of {labels[first.method]}")
-    drawn = of_metric[of_metric["run"].isin([first.run, *(row.run for row, _ in clouds.values())])]
+    shown_rows = of_metric[of_metric["run"].isin([first.run, *(row.run for row, _ in clouds.values())])]
     caption = picture.caption(
-        [f"{text} of every example under {only} against {labels[first.method]}, {picture.data_of(drawn)}"],
+        [f"{text} of every example under {only} against {labels[first.method]}, {picture.data_of(shown_rows)}"],
         [
             f"{side}: {labels[first.method]} is worse" if side else "",
             "larger with a number: several equal examples" if any(curve.notes for curve in series) else "",
@@ -88,7 +88,7 @@ def scatter(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut)
         ],
         missing,
     )
-    return Picture((Panel(*axes, series, (Guide("", "equal"),)),), caption, picture.notes(drawn, grey))
+    return Picture((Panel(*axes, series, (Guide("", "equal"),)),), caption, picture.notes(shown_rows, grey))
 
 
 def controls(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
@@ -121,18 +121,18 @@ def controls(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut
     beyond = " and ".join(CONTROLS[context] for context in by_control)
     text = metric_label(name, None, names=options.names)
     axes = (Axis(f"gain in {text} beyond {beyond}"), Axis("", ticks=ticks))
-    drawn = rows[rows["method"].isin(methods)]
+    shown_rows = rows[rows["method"].isin(methods)]
     without = rows[~rows["method"].isin(methods)]["run"].nunique()
     caption = picture.caption(
-        [f"Gain in {text} of the own context beyond {beyond}, {picture.data_of(drawn)}"],
+        [f"Gain in {text} of the own context beyond {beyond}, {picture.data_of(shown_rows)}"],
         [
             "right of zero: the own context helps",
-            picture.bars_of(drawn, any(curve.intervals for curve in series), paired=True),
+            picture.bars_of(shown_rows, any(curve.intervals for curve in series), paired=True),
         ],
         left_out.also(without, "without a control"),
     )
     panel = Panel(*axes, series, (Guide("", "upright", (0.0,)),), dodge=True)
-    return Picture((panel,), caption, picture.notes(drawn[drawn["context"] == "own"]))
+    return Picture((panel,), caption, picture.notes(shown_rows[shown_rows["context"] == "own"]))
 
 
 def _gains(by: Mapping[tuple[str, str], Any], context: str) -> dict[str, Metric]:

@@ -33,12 +33,12 @@ def draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, style.Look]) -> Non
     _scale(axes, panel)
     for guide in panel.guides:
         _guide(axes, guide)
-    shown = [drawn for drawn in panel.series if not drawn.quiet]
-    for drawn in panel.series:
-        if drawn.quiet:
-            _quiet(axes, drawn)
-    for number, drawn in enumerate(shown):
-        _series(axes, drawn, looks[drawn.label], panel, shift(number, len(shown)) if panel.dodge else 0.0)
+    shown = [series for series in panel.series if not series.quiet]
+    for series in panel.series:
+        if series.quiet:
+            _quiet(axes, series)
+    for number, series in enumerate(shown):
+        _series(axes, series, looks[series.label], panel, shift(number, len(shown)) if panel.dodge else 0.0)
     axes.set_xlabel(axis_label(panel.x.label, FEW if panel.y.ticks else LETTERS))
     axes.set_ylabel(axis_label(panel.y.label))
     if panel.labels == "points":
@@ -110,7 +110,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
 
 def _decades(axis: Axis, panel: Panel) -> float:
     """Powers of ten that the points of an axis span."""
-    values = [value for drawn in panel.series for value in (drawn.x if axis is panel.x else drawn.y)]
+    values = [value for series in panel.series for value in (series.x if axis is panel.x else series.y)]
     return math.log10(max(values) / min(values))
 
 
@@ -120,36 +120,38 @@ def _moved(values: Sequence[float], by: float, axis: Axis) -> list[float]:
     return [value + by * bool(axis.ticks) for value in values]
 
 
-def _quiet(axes: Axes, drawn: Series) -> None:
+def _quiet(axes: Axes, series: Series) -> None:
     """A series that is there for comparison only."""
-    look: dict[str, Any] = {"color": style.PALE, "marker": "" if drawn.line else ".", "zorder": 2, "linewidth": 1.0}
-    axes.plot(drawn.x, drawn.y, linestyle="-" if drawn.line else "", **look)
+    look: dict[str, Any] = {"color": style.PALE, "marker": "" if series.line else ".", "zorder": 2, "linewidth": 1.0}
+    axes.plot(series.x, series.y, linestyle="-" if series.line else "", **look)
 
 
-def _series(axes: Axes, drawn: Series, look: style.Look, panel: Panel, by: float) -> None:
+def _series(axes: Axes, series: Series, look: style.Look, panel: Panel, by: float) -> None:
     # Side by side along the axis that has no intervals; negative, so that the first series is at the top.
-    x = _moved(drawn.x, by, panel.x) if drawn.along == "y" else list(drawn.x)
-    y = _moved(drawn.y, -by, panel.y) if drawn.along == "x" else list(drawn.y)
-    for at_x, at_y, interval in zip(x, y, drawn.intervals, strict=False):
+    x = _moved(series.x, by, panel.x) if series.along == "y" else list(series.x)
+    y = _moved(series.y, -by, panel.y) if series.along == "x" else list(series.y)
+    for at_x, at_y, interval in zip(x, y, series.intervals, strict=False):
         if interval is not None:
             low, high = interval
             # From its middle: an interval that is corrected for skewness need not hold its value.
             middle, half = (low + high) / 2, abs(high - low) / 2
             bar: dict[str, Any] = (
-                {"x": at_x, "y": middle, "yerr": half} if drawn.along == "y" else {"x": middle, "y": at_y, "xerr": half}
+                {"x": at_x, "y": middle, "yerr": half}
+                if series.along == "y"
+                else {"x": middle, "y": at_y, "xerr": half}
             )
             axes.errorbar(**bar, fmt="none", ecolor=look.colour, elinewidth=1.2, zorder=3)
     marker = marker_of(look)
-    if drawn.sizes:
-        for at_x, at_y, size in zip(x, y, drawn.sizes, strict=True):
+    if series.sizes:
+        for at_x, at_y, size in zip(x, y, series.sizes, strict=True):
             axes.plot([at_x], [at_y], **marker, linestyle="", markersize=_diameter(size), zorder=4, clip_on=False)
-        axes.plot([], [], **marker, linestyle="", label=drawn.label)
+        axes.plot([], [], **marker, linestyle="", label=series.label)
     else:
         every = max(1, len(x) // MARKERS)
         axes.plot(
-            x, y, **marker, linestyle=look.line if drawn.line else "", label=drawn.label, markevery=every, zorder=4
+            x, y, **marker, linestyle=look.line if series.line else "", label=series.label, markevery=every, zorder=4
         )
-    for at_x, at_y, note, size in zip(x, y, drawn.notes, drawn.sizes, strict=False):
+    for at_x, at_y, note, size in zip(x, y, series.notes, series.sizes, strict=False):
         beside = (_diameter(size) / 2 + 4, 5)
         axes.annotate(note, (at_x, at_y), beside, textcoords="offset points", fontsize=style.SMALL, zorder=5)
 

@@ -98,9 +98,9 @@ def length(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) 
     tokens = [x for curve in series for x in curve.x]
     scale: AxisScale = "log2" if max(tokens) > 2 * min(tokens) else "linear"
     axis = Axis("tokens of the context", scale)
-    drawn = Panel(axis, _axis(name, higher, plot, options), tuple(series), _zero(plot), dodge=True, labels="ends")
+    panel = Panel(axis, _axis(name, higher, plot, options), tuple(series), _zero(plot), dodge=True, labels="ends")
     about = f"{_metric(name, plot, options)} against the mean number of tokens that are read"
-    return _picture(drawn, about, rows, plot, plot.left_out)
+    return _picture(panel, about, rows, plot, plot.left_out)
 
 
 def position(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftOut) -> Picture:
@@ -186,10 +186,10 @@ def _by_bins(
         for own in lines.values()
     ]
     axis = Axis(along, ticks=tuple((float(number), text) for number, (_, text) in enumerate(bins)))
-    drawn = Panel(axis, _axis(base, higher, plot, options), tuple(series), _zero(plot), dodge=True, labels="ends")
+    panel = Panel(axis, _axis(base, higher, plot, options), tuple(series), _zero(plot), dodge=True, labels="ends")
     without = frame["run"].nunique() - rows["run"].nunique()
     missing = plot.left_out.also(without, f"without a metric by {along}")
-    return _picture(drawn, f"{_metric(base, plot, options)} by {along}", rows, plot, missing)
+    return _picture(panel, f"{_metric(base, plot, options)} by {along}", rows, plot, missing)
 
 
 def _by_method(plot: Shown) -> dict[str, list[Observation]]:
@@ -266,8 +266,8 @@ def _picture(
     panel: Panel, about: str, rows: pandas.DataFrame, plot: Shown, left_out: LeftOut, legend: str = ""
 ) -> Picture:
     """A panel with its caption: what is drawn, of which data and model, what the bars are, and what is left out."""
-    drawn = {observation.run.run for observation in plot.observations}
-    of_drawn = rows[rows["run"].isin(drawn)]
+    run_ids = {observation.run.run for observation in plot.observations}
+    of_drawn = rows[rows["run"].isin(run_ids)]
     grey = [curve.label for curve in panel.series if curve.quiet]
     bars = picture.bars_of(of_drawn, any(curve.intervals for curve in panel.series), plot.baseline is not None)
     caption = picture.caption(

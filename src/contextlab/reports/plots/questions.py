@@ -60,15 +60,15 @@ def break_even(frame: pandas.DataFrame, options: PictureOptions, left_out: LeftO
     guides = tuple(Guide("", "upright", (number,)) for number, _, _ in points if number <= numbers[-1])
     unit = COSTS[x].replace("example", "question")
     panel = Panel(Axis("questions about one context", "log2"), Axis(unit, "log"), series, guides, labels="ends")
-    drawn = rows[rows["method"].isin(by_method)]
+    shown_rows = rows[rows["method"].isin(by_method)]
     grey = [curve.label for curve in series if curve.quiet]
     without = rows["run"].nunique() - len(by_method)
     missing = left_out.also(without, "without a context before its questions")
-    about = f"{unit} with the context's share and that of training, {picture.data_of(drawn)}"
-    legend = [_of_training(drawn, options.contexts), picture.grey_of(grey)]
+    about = f"{unit} with the context's share and that of training, {picture.data_of(shown_rows)}"
+    legend = [_of_training(shown_rows, options.contexts), picture.grey_of(grey)]
     cheapest = labels[order[0]]
     return Picture(
-        (panel,), picture.caption([about, _changes(points, cheapest)], legend, missing), picture.notes(drawn, grey)
+        (panel,), picture.caption([about, _changes(points, cheapest)], legend, missing), picture.notes(shown_rows, grey)
     )
 
 

@@ -97,7 +97,7 @@ def looks(series: Iterable[tuple[str, str]]) -> list[Look]:
         series: registered name of the method, and its label as in tables; an empty one is the name.
     """
     others: dict[int, str] = {}
-    taken: set[tuple[str, str, str]] = set()
+    used: set[tuple[str, str, str]] = set()
     result = []
     for method, label in series:
         colour, own = LOOKS.get(method) or CONTROLS.get(method) or OTHERS[_other(method, others)]
@@ -107,8 +107,8 @@ def looks(series: Iterable[tuple[str, str]]) -> list[Look]:
         ]
         first = _first(method, MARK.sub("", label).strip())
         order = [n % len(markers) for n in range(first, first + len(markers))]
-        number = next((n for n in order if (colour, *markers[n]) not in taken), first)
-        taken.add((colour, *markers[number]))
+        number = next((n for n in order if (colour, *markers[n]) not in used), first)
+        used.add((colour, *markers[number]))
         result.append(Look(colour, *markers[number], LINES[number % len(LINES)]))
     return result
 
@@ -118,12 +118,12 @@ def _first(method: str, form: str) -> int:
     return 0 if form in ("", method) else 1 + zlib.crc32(form.encode()) % (len(POLYGONS) - 1)
 
 
-def _other(method: str, taken: dict[int, str]) -> int:
+def _other(method: str, methods_by_number: dict[int, str]) -> int:
     """The number of a look for another method; the same again for the same method."""
     first = zlib.crc32(method.encode()) % len(OTHERS)
     numbers = [(first + step) % len(OTHERS) for step in range(len(OTHERS))]
-    number = next((n for n in numbers if taken.get(n, method) == method), first)
-    taken.setdefault(number, method)
+    number = next((n for n in numbers if methods_by_number.get(n, method) == method), first)
+    methods_by_number.setdefault(number, method)
     return number
 
 

@@ -55,9 +55,9 @@ class DocumentSample:
 
     def __init__(self, form: Variant, corpus: DocumentCorpus, question: DocumentQuestion, identity: str) -> None:
         self._form, self._documents, self._question, self._identity = form, corpus.documents, question, identity
-        draw, taken = generator(identity, "documents"), {*question.own, *question.related, *question.barred}
+        draw, excluded = generator(identity, "documents"), {*question.own, *question.related, *question.barred}
         related = [number for number in question.related if number not in question.barred]
-        others = [number for number in range(len(corpus.documents)) if number not in taken]
+        others = [number for number in range(len(corpus.documents)) if number not in excluded]
         draw.shuffle(related)
         draw.shuffle(others)
         self._order = [*question.own, *related, *others]
@@ -95,9 +95,11 @@ def stories(tokens: int) -> list[Story]:
 
 def of_stories(tales: Sequence[Story]) -> DocumentCorpus:
     """Questions about what a generated story says."""
-    said = _said(tales)
+    stories_by_question = _stories_by_question(tales)
     questions = [
-        DocumentQuestion(fact.question, (fact.answer,), (number,), barred=frozenset(said[fact.question]) - {number})
+        DocumentQuestion(
+            fact.question, (fact.answer,), (number,), barred=frozenset(stories_by_question[fact.question]) - {number}
+        )
         for number, tale in enumerate(tales)
         for fact in tale.facts
     ]
@@ -110,7 +112,7 @@ def of_two_stories(tales: Sequence[Story]) -> DocumentCorpus:
 
 
 def _joined(tales: Sequence[Story]) -> Iterator[DocumentQuestion]:
-    said = _said(tales)
+    stories_by_question = _stories_by_question(tales)
     hidden = [(number, *_hidden(fact.question), fact) for number, tale in enumerate(tales) for fact in tale.facts[::2]]
     promised = [fact for tale in tales for fact in tale.facts[1::2]]
     by_person: dict[str, list[int]] = {}
@@ -121,7 +123,9 @@ def _joined(tales: Sequence[Story]) -> Iterator[DocumentQuestion]:
             other, _, second, fact = hidden[place]
             if other != number:
                 text = f"Where has the person to whom {person} has promised the {thing} hidden the {second}?"
-                barred = frozenset(itertools.chain(said[promise.question], said[fact.question])) - {number, other}
+                barred = frozenset(
+                    itertools.chain(stories_by_question[promise.question], stories_by_question[fact.question])
+                ) - {number, other}
                 yield DocumentQuestion(text, (fact.answer,), (number, other), barred=barred)
 
 
@@ -132,13 +136,13 @@ def _hidden(question: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _said(tales: Sequence[Story]) -> dict[str, list[int]]:
+def _stories_by_question(tales: Sequence[Story]) -> dict[str, list[int]]:
     """By question, the numbers of the stories that answer it."""
-    said: dict[str, list[int]] = {}
+    stories_by_question: dict[str, list[int]] = {}
     for number, tale in enumerate(tales):
         for fact in tale.facts:
-            said.setdefault(fact.question, []).append(number)
-    return said
+            stories_by_question.setdefault(fact.question, []).append(number)
+    return stories_by_question
 
 
 def _texts(tales: Sequence[Story]) -> tuple[str, ...]:

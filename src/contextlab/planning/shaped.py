@@ -15,7 +15,7 @@ PACKAGE = "contextlab"
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class ShapedMethod:
     """A method on shapes.
 
     Attributes:
@@ -40,7 +40,7 @@ class Made:
         return self.plain is not self.method
 
     @classmethod
-    def of(cls, named: NamedMethod, backbone: Backbone) -> Made:
+    def of(cls, named: NamedMethod, backbone: Backbone) -> ShapedMethod:
         """A method as initialised: trained weights have the shapes that its settings say.
 
         Raises:
@@ -94,4 +94,4 @@ def named_on(text: str, backbone: Backbone) -> list[NamedMethod]:
     Raises:
         UserError: as `naming.methods`.
     """
-    return [meant.with_settings(item.settings).on(backbone) for item, meant in naming.methods(text)]
+    return [meaning.with_settings(item.settings).on(backbone) for item, meaning in naming.methods(text)]
