@@ -14,8 +14,9 @@ import torch
 if not torch.cuda.is_available():
     # Triton decides at its import, in the first test that needs it, whether kernels run in the interpreter.
     os.environ["TRITON_INTERPRET"] = "1"
-# The models are too small for several threads.
+# The models are too small for several threads, in the processes that tests start too.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Time never decides a test.
 hypothesis.settings.register_profile("contextlab", deadline=None)
 hypothesis.settings.load_profile("contextlab")
