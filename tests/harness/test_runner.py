@@ -144,7 +144,7 @@ def test_the_terminal_and_the_table_compare_alike(tmp_path: Path) -> None:
     assert difference.metric.high is not None
     cell = f"{difference.metric.value:+.3f} [{difference.metric.low:+.3f}, {difference.metric.high:+.3f}]"
     stored = load_results(tmp_path)
-    table = comparison(stored, TableLayout(baseline=COUNTER)).to_frame()
+    table = comparison(stored, TableLayout(baselines=(COUNTER,))).to_frame()
     assert table.loc[(OTHER,), f"accuracy - {COUNTER}"] == cell
     by_run = {result.run_id: result.parts for result in stored}
     assert [by_run[result.run_id] for result in results.runs] == [result.parts for result in results.runs]

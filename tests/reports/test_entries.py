@@ -26,7 +26,7 @@ def seed_of(method: str, seed: int) -> Result:
 
 
 def table(runs: list[Result], baseline: str = "full") -> Table:
-    return comparison(runs, TableLayout(costs=("none",), baseline=baseline, mean_seeds=True))
+    return comparison(runs, TableLayout(costs=("none",), baselines=(baseline,) if baseline else (), mean_seeds=True))
 
 
 def cells(shown: Table, method: str) -> dict[str, Cell]:

@@ -27,7 +27,7 @@ def windows() -> list[Result]:
 
 
 def table(runs: list[Result], baseline: str = "sliding*", **layout: object) -> Table:
-    return comparison(runs, TableLayout(costs=("none",), baseline=baseline, **layout))  # type: ignore[arg-type]
+    return comparison(runs, TableLayout(costs=("none",), baselines=(baseline,), **layout))  # type: ignore[arg-type]
 
 
 def cells(compared: Table, method: str) -> dict[str, str]:

@@ -188,7 +188,7 @@ def wide() -> Table:
     tasks = ("pg22", "wikitext_x")
     methods = {"window": 3.2, "full": 3.0, "longmem(reduction=1,memory_layers=10-29) (trained 61.4k)": 3.1}
     runs = [result(method, nats, task=task) for task in tasks for method, nats in methods.items()]
-    layout = TableLayout(metrics=("all",), costs=("all",), baseline="window", marks=True, names=Names())
+    layout = TableLayout(metrics=("all",), costs=("all",), baselines=("window",), marks=True, names=Names())
     return comparison(runs, layout)
 
 
@@ -207,7 +207,7 @@ def compiled(folder: Path, text: str) -> str:
 def test_tables_fit_a_two_column_paper(tmp_path: Path) -> None:
     four = comparison(summaries(ROOT / "results/four-methods-pg22"), TableLayout(marks=True))
     every = comparison(summaries(ROOT / "results/nine-tasks"), TableLayout(metrics=("all",), costs=("all",)))
-    by_task = comparison(summaries(ROOT / "results/hso-lm"), TableLayout(("task",), (), baseline="window"))
+    by_task = comparison(summaries(ROOT / "results/hso-lm"), TableLayout(("task",), (), baselines=("window",)))
     narrow = comparison(
         summaries(ROOT / "results/chapterbreak-ctx-4k"), TableLayout(metrics=("accuracy",), costs=("state",))
     )

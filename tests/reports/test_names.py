@@ -54,7 +54,7 @@ def test_metrics_have_short_titles_without_names(names: Names) -> None:
 
 
 def test_a_table_shows_the_names(names: Names) -> None:
-    shown = comparison(three(max_context=8), TableLayout(names=names, baseline="full"))
+    shown = comparison(three(max_context=8), TableLayout(names=names, baselines=("full",)))
     assert shown.rows == (("window",), ("sliding",), ("Full attention",))
     assert shown.columns[0].title == "NLL"
     assert shown.caption.startswith("PG-22/S2: real")

@@ -23,12 +23,13 @@ def comparison(
     runs: Sequence[Result],
     rows: str = "method",
     columns: str = "task",
-    baseline: str | None = None,
+    baseline: str | Sequence[str] | None = None,
     metrics: Sequence[str] = ("all",),
     **more: Any,
 ) -> pandas.DataFrame:
     """The text of a table with all metrics and costs."""
-    layout = TableLayout((rows,), (columns,), tuple(metrics), ("all",), baseline, **more)
+    baselines = () if baseline is None else (baseline,) if isinstance(baseline, str) else tuple(baseline)
+    layout = TableLayout((rows,), (columns,), tuple(metrics), ("all",), baselines, **more)
     return tables.comparison(runs, layout).to_frame()
 
 
@@ -96,7 +97,7 @@ def test_a_caption_is_two_sentences_and_a_legend(runs: list[Result]) -> None:
     noisy = [changed(run, cost={"query": {**COST, "seconds_spread": 0.3}}) for run in runs]
     for layout in (
         TableLayout(),
-        TableLayout(costs=("all",), legacy=True, baseline="window"),
+        TableLayout(costs=("all",), legacy=True, baselines=("window",)),
         TableLayout(mean_seeds=True),
     ):
         for results in (runs, noisy):
@@ -315,6 +316,21 @@ def test_share_needs_the_same_examples_and_options(other: dict[str, Any]) -> Non
     assert not any("share" in column for column in comparison(results))
 
 
+def test_several_baselines_have_a_column_each() -> None:
+    frame = comparison(three(), baseline=["window", "full"], metrics=["nats_per_token"])
+    alone = {name: comparison(three(), baseline=name, metrics=["nats_per_token"]) for name in ("window", "full")}
+    for name, table in alone.items():
+        column = f"nats_per_token - {name}"
+        assert list(frame[column]) == list(table[column])
+    assert "Differences to window and to full are paired" in frame.attrs["caption"]
+
+
+def test_a_pattern_and_a_name_have_a_column_each() -> None:
+    frame = comparison(three(), baseline=["win*", "full"], metrics=["nats_per_token"])
+    assert cell(frame, "full", "nats_per_token - win*: which") == "window"
+    assert cell(frame, "full", "nats_per_token - full") == "+0.000"
+
+
 def test_a_baseline_is_subtracted_from_every_metric() -> None:
     frame = comparison(three(), baseline="window")
     differences = [cell(frame, method, "nats_per_token - window") for method in NATS]
@@ -457,6 +473,8 @@ def test_only_the_wanted_metrics_are_shown() -> None:
         ({"rows": "methd"}, "did you mean 'method'"),
         ({"columns": "tsk"}, "did you mean 'task'"),
         ({"baseline": "windw"}, "did you mean 'window'"),
+        ({"baseline": ["full", "windw"]}, "did you mean 'window'"),
+        ({"baseline": ["full*", "win*"]}, r"full\* and win\* are patterns of baselines: give one of them"),
         ({"metrics": ["nats_per_tokn"]}, "did you mean 'nats_per_token'"),
     ],
 )

@@ -36,7 +36,7 @@ def test_nothing_is_cut_off_at_80_columns() -> None:
 
 
 def test_a_phone_wide_terminal_shows_every_number() -> None:
-    shown = comparison(three(), TableLayout(baseline="window"))
+    shown = comparison(three(), TableLayout(baselines=("window",)))
     out = printed(shown, 40)
     assert max(map(len, out.splitlines())) <= 40
     for row in range(len(shown.rows)):

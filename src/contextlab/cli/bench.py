@@ -134,7 +134,7 @@ def _print(results: Results, out: Path) -> None:
         screen.print(f"\n{task}\n")
         of_task = [run for run, other in zip(results.runs, tasks, strict=True) if other == task]
         methods = list(dict.fromkeys(words["method"] for words in dimensions(of_task)))
-        show(comparison(of_task, TableLayout(baseline=methods[0] if len(methods) > 1 else None)), "text")
+        show(comparison(of_task, TableLayout(baselines=tuple(methods[:1] if len(methods) > 1 else ()))), "text")
         for difference in results.differences:
             if difference.task == task and difference.between_contexts:
                 m = difference.metric

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from contextlab.reports.layout import TableLayout
 
 Baseline = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         help="Method whose metrics are subtracted; or, as 'sliding*', for every row the best of these methods that "
-        "keeps no more bytes."
+        "keeps no more bytes. Several, each with its own --baseline."
     ),
 ]
 FORMATS = ("markdown", "latex", "html", "csv", "json", "text")
@@ -81,7 +81,7 @@ def table(
         columns=_words(columns),
         metrics=_words(metric),
         costs=_words(cost),
-        baseline=baseline,
+        baselines=tuple(baseline or ()),
         twins=twins or ENDS,
         controls=controls,
         sort=sort,

@@ -84,11 +84,11 @@ def numbers(subtracted: Sequence[str], seeds: str, *, intervals: bool) -> str:
     """The second sentence: what the numbers are; empty where nothing has to be said.
 
     Args:
-        subtracted: what differences are shown to, as the display name of a baseline.
+        subtracted: what differences are shown to, as the display names of baselines.
         seeds: over which seeds means are; empty for single ones.
         intervals: whether any number has an interval.
     """
-    others = " and to ".join(subtracted)
+    others = " and to ".join(filter(None, [", ".join(subtracted[:-1]), *subtracted[-1:]]))
     parts = [seeds, f"differences to {others} are paired over the same examples" if others else ""]
     parts.append(f"in brackets {BY_WORK}" if intervals else "")
     sentence = ", ".join(filter(None, parts))

@@ -25,9 +25,10 @@ class TableLayout:
         columns: dimensions of the columns; each of their values has its own group of columns.
         metrics: names of metrics, with `share`; `all` for all, the measure of every task and the share when empty.
         costs: words of `costs.CATALOGUE`: groups or single costs; `none` for none.
-        baseline: method whose metrics are subtracted; named as in the table's rows, or without settings where there is
-            only one result of it. A pattern with `*`, `?` or `|` stands for the best of several (`EqualBytes`).
-        twins: the methods whose shares are 0 and 1, named as the baseline: cold windows and full attention, with the
+        baselines: methods whose metrics are subtracted, one after the other; named as in the table's rows, or without
+            settings where there is only one result of it. One of them may be a pattern with `*`, `?` or `|`, which
+            stands for the best of several (`EqualBytes`).
+        twins: the methods whose shares are 0 and 1, named as the baselines: cold windows and full attention, with the
             same training as the methods between them. Where these have learned, the shares of methods that have not
             stay between plain `window` and `full`.
         controls: whether rows are of the own context alone, each with its difference to the same method without a
@@ -45,7 +46,7 @@ class TableLayout:
     columns: tuple[str, ...] = ("task",)
     metrics: tuple[str, ...] = ()
     costs: tuple[str, ...] = costs.FEW
-    baseline: str | None = None
+    baselines: tuple[str, ...] = ()
     twins: tuple[str, str] = ENDS
     controls: bool = False
     sort: str = ""

@@ -67,13 +67,15 @@ class _Builder:
         self.entries = self.controls.own if self.controls is not None else self.sources
         marked = {entry.words["method"] for entry in self.entries}
         methods = marked | set(map(unmarked, marked)) | {name for entry in self.entries for name in other_names(entry)}
-        several = layout.baseline if is_pattern(layout.baseline or "") and layout.baseline not in methods else None
-        check_known("method in these results", [layout.baseline] if layout.baseline and not several else [], methods)
+        patterns = [name for name in layout.baselines if is_pattern(name) and name not in methods]
+        if len(patterns) > 1:
+            raise UserError(f"{' and '.join(patterns)} are patterns of baselines: give one of them, beside names.")
+        check_known("method in these results", [name for name in layout.baselines if name not in patterns], methods)
         check_known("method in these results", layout.twins if layout.twins != ENDS else [], methods)
         self.peers = peers(self.entries)
         self._check_twins()
         self.parts_of = PartsOf()
-        self.equal_bytes = EqualBytes(self.entries, several, self.parts_of, self.names) if several else None
+        self.equal_bytes = EqualBytes(self.entries, patterns[0], self.parts_of, self.names) if patterns else None
         self.costs = costs.selected(layout.costs)
         self.differing = [name for name in DIMENSIONS if len({entry.words[name] for entry in self.entries}) > 1]
         self.keys = [
@@ -169,12 +171,15 @@ class _Builder:
             yield Column(group, SHARE, "share", SHARE), cell
 
     def _others(self, entry: TableRow) -> dict[str, TableRow]:
-        """What is subtracted from a row, the baseline and its controls, by their names."""
-        of_examples = self.peers[entry.examples]
-        name = self.layout.baseline or ""
-        baseline = of_examples.get(name) if self.equal_bytes is None else self.equal_bytes.baseline(entry)
-        others = {} if baseline is None else {self.names.of("method", name): baseline}
+        """What is subtracted from a row, the baselines and its controls, by their names."""
+        baselines = {self.names.of("method", name): self._baseline(entry, name) for name in self.layout.baselines}
+        others = {label: baseline for label, baseline in baselines.items() if baseline is not None}
         return others if self.controls is None else others | self.controls.of(entry)
+
+    def _baseline(self, entry: TableRow, name: str) -> TableRow | None:
+        if self.equal_bytes is not None and name == self.equal_bytes.pattern:
+            return self.equal_bytes.baseline(entry)
+        return self.peers[entry.examples].get(name)
 
     def _differences(self, entry: TableRow, others: Mapping[str, TableRow], name: str) -> Iterator[tuple[str, Cell]]:
         """What a metric is beyond those of others, by their names."""
@@ -284,17 +289,17 @@ class _Builder:
     def _sentences(self, cells: Iterable[Cell]) -> tuple[str, ...]:
         """Sentences on the data and the numbers."""
         counts = _examples(self._counts, self.names) if self._equal_n else ""
-        baseline = self.names.of("method", self.layout.baseline or "")
+        baselines = [self.names.of("method", name) for name in self.layout.baselines]
         seeds = usual_seeds(self.entries) if self.layout.mean_seeds else ""
         bounded = any(cell.low is not None for cell in cells)
-        subtracted = [*filter(None, [baseline]), *(["the controls"] if self.layout.controls else [])]
+        subtracted = [*baselines, *(["the controls"] if self.layout.controls else [])]
         numbers = captions.numbers(subtracted, seeds, intervals=bounded)
         first = captions.about(self._shown, counts, self.differing, self.names)
         return (first, numbers) if numbers else (first,)
 
     def _legend(self, columns: Sequence[Column], *, noisy: bool) -> Iterator[str]:
         """The meaning of headings and signs."""
-        if self.layout.baseline or self.layout.controls:
+        if self.layout.baselines or self.layout.controls:
             yield from captions.directions([entry.first for entry in self.entries], self.names)
         if self.equal_bytes is not None:
             yield self.equal_bytes.legend
