@@ -58,7 +58,7 @@ def test_a_table_shows_the_names(names: Names) -> None:
     assert shown.rows == (("window",), ("sliding",), ("Full attention",))
     assert shown.columns[0].title == "NLL"
     assert shown.caption.startswith("PG-22/S2: real")
-    assert any(note.startswith("Full attention starts anew") for note in shown.notes)
+    assert any(note.startswith("Full attention starts again") for note in shown.notes)
     assert any("Full attention" in column.name for column in shown.columns)
 
 

@@ -490,7 +490,7 @@ def test_the_caption_names_data_model_and_hardware() -> None:
         "dtype float32"
     )
     notes = " ".join(compared.notes)
-    for part in ("device cpu (x), seed 0", "full starts anew every 8,192 tokens", "2 FLOPs"):
+    for part in ("device cpu (x), seed 0", "full starts again every 8,192 tokens", "2 FLOPs"):
         assert part in notes
 
 

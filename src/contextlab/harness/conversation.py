@@ -96,7 +96,7 @@ class Conversation:
         return self._state
 
     def read(self, text: str, *, tokens: int | None = None, progress: bool = False) -> int:
-        """Begin anew with a text, and return how many tokens it has.
+        """Begin again with a text, and return how many tokens it has.
 
         Args:
             text: that questions are about.

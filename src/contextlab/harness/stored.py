@@ -244,7 +244,7 @@ class Result(StoredModel):
     backbone: str = Field(description="language model")
     data: Data
     parameters: Parameters
-    max_context: Count | None = Field(description="tokens after which the method starts anew, where it does")
+    max_context: Count | None = Field(description="tokens after which the method starts again, where it does")
     own_window: Count | None = Field(default=None, description="tokens that a query of the model itself sees at most")
     untrained: bool = Field(description="whether the method could learn and has not")
     twin: str | None = Field(

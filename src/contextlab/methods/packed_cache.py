@@ -1,7 +1,7 @@
 """A cache in 8 or 4 bits by KIVI's rule (Liu et al. 2024): a range per channel and group of keys, and per value.
 
 The newest tokens wait in the model's own type until a group of them is whole, and the first tokens in view are never
-packed. Where a segment ends, what stays is packed anew, because its keys have turned to other positions.
+packed. Where a segment ends, what stays is packed again, because its keys have turned to other positions.
 
 Legend: B rows, K key/value heads, S tokens, D head width, d bytes of a key, g groups, G tokens of a group, X bytes.
 """

@@ -91,7 +91,7 @@ class ScoredMethod(SegmentMethod[C, ScoredState]):
 
     Attributes:
         voters: the last queries of a segment, whose attention counts; None for all queries.
-        accumulates: whether tokens that stay keep their scores at a segment's end; without, every segment votes anew.
+        accumulates: whether tokens that stay keep their scores at a segment's end; without, every segment votes again.
     """
 
     voters: int | None = None

@@ -32,7 +32,7 @@ class SnapKVConfig(KeepConfig):
 class SnapKV(ScoredMethod[SnapKVConfig]):
     """Attends to the current segment, and to those of the earlier tokens to which the ends of segments attended most.
 
-    Every segment's end votes anew, on all that is in view.
+    Every segment's end votes again, on all that is in view.
     """
 
     Config = SnapKVConfig

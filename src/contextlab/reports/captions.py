@@ -143,7 +143,7 @@ def notes(
     yield from filter(None, [", ".join(_same(shown, MACHINE, differing, names))])
     limits = dict.fromkeys((named(r), r.max_context) for r, _ in shown if r.max_context)
     for method, tokens in limits:
-        yield f"{names.of('method', method)} starts anew every {tokens:,} tokens"
+        yield f"{names.of('method', method)} starts again every {tokens:,} tokens"
     yield from dict.fromkeys(
         f"The twin of {names.of('method', named(r))}, without memory, is {names.of('method', r.twin)}"
         for r, _ in shown

@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def sign(self) -> str:
-        """What stands behind the number: `~` where it was disturbed, `*` where it is halved."""
+        """What stands after the number: `~` where it was disturbed, `*` where it is halved."""
         return "~" if self.disturbed else "*" if self.halved else ""
 
 

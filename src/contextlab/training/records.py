@@ -89,7 +89,7 @@ def last_tokens(card: Mapping[str, Any]) -> int | None:
 
 
 def check_curve(path: Path, length: int, sha256: str | None) -> None:
-    """Refuse a curve that is not what a checkpoint knows; one that is not there is begun anew.
+    """Refuse a curve that is not what a checkpoint knows; one that is not there is begun again.
 
     Args:
         path: of the curve.

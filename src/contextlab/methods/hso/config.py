@@ -25,7 +25,7 @@ class HSOConfig(MethodConfig):
         optimizer: `adam`, with moments and a step count for every state, or `sgd`.
         update: `full` moves all states in view, `present` only those of the newest window.
         states: what moves: the cached `keys`, `values` or `both`; or `inputs`: what the attention of a layer is given
-            is cached and moves, and every pass makes keys and values of it anew, as the paper's Transformer-XL does.
+            is cached and moves, and every pass makes keys and values of it again, as the paper's Transformer-XL does.
         steps: gradient steps for a window; 2 is the paper's HSO-2.
         second: the second of two steps differentiates through the window's queries alone, with its moved states
             `fixed`, or through the window `recomputed`, to whose states the first step is added again.

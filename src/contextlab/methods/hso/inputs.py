@@ -1,4 +1,4 @@
-"""Attention of one window over cached inputs of layers, from which keys and values are made anew.
+"""Attention of one window over cached inputs of layers, from which keys and values are made again.
 
 Legend: B rows, T tokens of the window, P slots in front of it, S slots in view, K key/value heads, D head width,
 C width of the model.

@@ -13,7 +13,7 @@ TOKEN_BYTES = 4
 
 
 class TextFormula(Formula):
-    """What is in view is read anew after every search, and nothing until something is predicted.
+    """What is in view is read again after every search, and nothing until something is predicted.
 
     A subclass adds what its searches need.
 
@@ -37,7 +37,7 @@ class TextFormula(Formula):
         return 0
 
     def read(self, rows: Sequence[Row], *, logprobs: bool) -> int | None:
-        """All that is in view, anew after every search."""
+        """All that is in view, again after every search."""
         flops, open_rows = [self.indexed(row) for row in rows], list(rows) if logprobs else []
         while any(row.tokens for row in open_rows):
             # A row that has ended has no view.
@@ -65,7 +65,7 @@ class TextFormula(Formula):
         return TOKEN_BYTES * length + self.model.hidden_bytes + 2 * COUNT
 
     def _beside_each_other(self, before: int, prompts: Sequence[int], count: int) -> int | None:
-        """Rows that read on token by token, each anew after a search."""
+        """Rows that read on token by token, each again after a search."""
         flops, ends = list[int | None](), [before + length for length in prompts]
         for step in range(count):
             searching = [end for end in ends if not step or self.view.searched(end, self.first) == end]

@@ -117,7 +117,7 @@ class TextMethod(ContextMethod[C, T]):
             return self.full.next_logprobs(self.viewed(state, state.length_B))
 
     def continuation(self, state: T, prompts: Sequence[Sequence[int]]) -> Callable[[Tensor | None], Tensor]:
-        """A text that is read anew only after searches."""
+        """A text that is read again only after searches."""
         return _Continuation(self, state, prompts)
 
     def check_state(self, state: T) -> None:
