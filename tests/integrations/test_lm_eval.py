@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +18,6 @@ from lm_eval._cli import HarnessCLI
 from lm_eval.api.registry import get_model, model_registry
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks.ruler import prepare_niah
 
 from contextlab.errors import UserError
 from contextlab.integrations.lm_eval import PIECE, ContextLM, _limit, main, register, tokenizer_folder
@@ -226,7 +226,8 @@ def test_a_task_that_writes_its_own_texts_gets_the_backbones_tokenizer(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("wonderwords")
-    # The task writes 500 texts, one after the other.
+    # The task writes 500 texts, one after the other; its module takes ten seconds to import.
+    prepare_niah = importlib.import_module("lm_eval.tasks.ruler.prepare_niah")
     written = prepare_niah.generate_samples
     monkeypatch.setattr(prepare_niah, "generate_samples", lambda *a, **kw: written(*a, **{**kw, "num_samples": 20}))
     folder = tokenizer_folder("tiny-llama")
