@@ -300,10 +300,7 @@ class _Calls:
             written += self.method.generate(rows, texts, **options)
         continuations = iter(written)
         of_rows = [[next(continuations) for _ in row] for row in prompts]
-        return [
-            (continuations, sum(map(len, (*row, *continuations))))
-            for row, continuations in zip(prompts, of_rows, strict=True)
-        ]
+        return [(of_row, sum(map(len, (*row, *of_row)))) for row, of_row in zip(prompts, of_rows, strict=True)]
 
 
 def _joined(rows: Sequence[RowState]) -> State:
