@@ -1,4 +1,4 @@
-"""A table in Markdown of what `contextlab ls` says of one method or task, for its page in docs/."""
+"""A table in Markdown for a page in docs/: of a method or task, as `contextlab ls` lists it, or of trained weights."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from tables import records
 
 from contextlab.cli.main import main as contextlab
+from contextlab.trained import SHIPPED
 
 Line = dict[str, Any]
 
@@ -69,7 +70,60 @@ def weights(name: str) -> list[Line]:
     ]
 
 
-PARTS: dict[str, Callable[[str], list[Line]]] = {"settings": settings, "splits": splits, "weights": weights}
+def learned(backbone: str) -> list[Line]:
+    """What the weights beside a backbone have learned, in nats per token; early cards do not say of how many books."""
+    return [
+        {
+            "weights": code(name),
+            "tokens": f"{card['cost']['tokens']:,}",
+            "learning rate": str(card["training"]["lr"]),
+            "seed": str(card["training"]["seed"]),
+            "books": str(card["gains"]["documents"]),
+            "before": f"{card['curve'][0]['loss']:.4f}",
+            "after": f"{card['gains']['loss']:.4f}",
+            "wrong history": f"{card['gains']['wrong']:.4f}",
+            "content gain": f"{card['gains']['content_gain']:.4f}",
+            "standard error": f"{card['gains']['content_error']:.4f}",
+            "window": f"{card['gains']['window']:.4f}",
+            "full": f"{card['gains']['full']:.4f}",
+        }
+        for name, card in cards_beside(backbone)
+        if "documents" in card["gains"]
+    ]
+
+
+def rates(backbone: str) -> list[Line]:
+    """The learning rates that were tried for the weights beside a backbone, with the loss on held-back books."""
+    return [
+        {
+            "weights": code(name),
+            "tokens": f"{card['grid'][0]['tokens'] - tokens_before(card):,}",
+            **{str(trial["lr"]): f"{trial['loss']:.4f}" for trial in card["grid"]},
+            "chosen": str(card["training"]["lr"]),
+        }
+        for name, card in cards_beside(backbone)
+        if card.get("grid")
+    ]
+
+
+def tokens_before(card: Line) -> int:
+    """The tokens of the trainings that the last one went on from."""
+    return int(card["begun_with"]["cost"]["tokens"]) if card.get("begun_with") else 0
+
+
+def cards_beside(backbone: str) -> list[tuple[str, Line]]:
+    """Names and cards of the weights that come with the package for a backbone."""
+    every = [(path.parent.name, json.loads(path.read_text("utf-8"))) for path in sorted(SHIPPED.glob("*/card.json"))]
+    return [(name, card) for name, card in every if card["backbone"]["name"] == backbone]
+
+
+PARTS: dict[str, Callable[[str], list[Line]]] = {
+    "settings": settings,
+    "splits": splits,
+    "weights": weights,
+    "learned": learned,
+    "rates": rates,
+}
 
 
 def page(part: str, name: str) -> str:
@@ -81,7 +135,7 @@ def page(part: str, name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=PARTS)
-    parser.add_argument("name", help="of the method or task")
+    parser.add_argument("name", help="of the method, the task or, for `learned` and `rates`, the backbone")
     arguments = parser.parse_args()
     print(page(arguments.part, arguments.name))
 

@@ -170,49 +170,6 @@ def test_every_advice_has_stored_runs_behind_it():
         assert all(list((ROOT / folder).glob("*/summary.json")) for folder in folders), sentence
 
 
-NUMBER = r"([-+]?\d*\.?\d+)"
-STATED = re.compile(rf"{NUMBER}(?: nats)? \[{NUMBER}, {NUMBER}\]")
-IN_TABLES = re.compile(rf"{NUMBER} (?:\[|\| ){NUMBER}, {NUMBER}")
-WITHOUT_TABLE = {("1.084", ".419", "1.527")}
-"""All texts but one, which no table leaves out."""
-
-
-def shows(cell: tuple[float, ...], stated: tuple[str, ...]) -> bool:
-    """Whether a cell, or the opposite difference, is what a page states, with its digits."""
-    value, low, high = cell
-    near = [0.50001 * 10 ** -len(number.partition(".")[2]) for number in stated]
-    return any(
-        all(abs(float(number) - own) <= most for number, own, most in zip(stated, numbers, near, strict=True))
-        for numbers in ((value, low, high), (-value, -high, -low))
-    )
-
-
-def test_every_interval_of_a_page_stands_in_a_table():
-    contents = {page: text(page).replace("\N{MINUS SIGN}", "-") for page in PAGES}
-    rows = [line for content in contents.values() for line in content.splitlines() if line.startswith("|")]
-    cells = {tuple(map(float, cell)) for line in rows for cell in IN_TABLES.findall(line)}
-    assert len(cells) > 1000
-    for page, content in contents.items():
-        prose = " ".join(" ".join(line for line in content.splitlines() if not line.startswith("|")).split())
-        for stated in set(STATED.findall(prose)) - WITHOUT_TABLE:
-            assert any(shows(cell, stated) for cell in cells), f"{page}: {stated} stands in no table"
-
-
-@pytest.mark.parametrize(
-    ("stated", "shown"),
-    [
-        ((".038", ".018", ".066"), True),
-        (("-.038", "-.066", "-.018"), True),
-        ((".038", "-.066", "-.018"), False),
-        ((".038", ".018", ".067"), False),
-        ((".04", ".02", ".07"), True),
-    ],
-)
-def test_a_stated_interval_has_the_digits_and_the_sign_of_its_cell(stated, shown):
-    assert shows((0.0382, 0.0176, 0.0661), stated) == shown
-    assert shows((-0.0382, -0.0661, -0.0176), stated) == shown
-
-
 def test_every_section_of_a_page_is_tested():
     programs = ("contextlab", "benches/tables.py", "benches/about.py")
     marks = sum(text(page).count("<!-- run: ") for page in PAGES)
