@@ -20,8 +20,11 @@ def test_all_names_are_offered() -> None:
 @pytest.mark.parametrize(
     ("incomplete", "completed"),
     [
-        ("longm", ["longmem", "longmem-difference", "longmem-domain"]),
-        ("window,longm", ["window,longmem", "window,longmem-difference", "window,longmem-domain"]),
+        ("longm", ["longmem", "longmem-difference", "longmem-domain", "longmem-domain-seed1"]),
+        (
+            "window,longm",
+            ["window,longmem", "window,longmem-difference", "window,longmem-domain", "window,longmem-domain-seed1"],
+        ),
         ("window(N=32),hs", ["window(N=32),hso"]),
         ("window(N", []),
         ("evalm(c=8,ful", []),
