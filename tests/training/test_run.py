@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,33 @@ def test_an_interrupted_run_goes_on_with_the_same_losses(
             run(texts, tmp_path / "cut", checkpoint_every=1e6)
     assert len(losses(tmp_path / "cut")) == after + 1
     assert not (tmp_path / "cut" / "card.json").exists()
+    card = run(texts, tmp_path / "cut")
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    assert validations(tmp_path / "cut") == validations(tmp_path / "whole")
+    assert card["weights"]["digest"] == whole["weights"]["digest"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_run_that_is_stopped_in_a_validation_goes_on_with_it(
+    number: int, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first step, between two steps, and after the last one."""
+    whole = run(texts, tmp_path / "whole")
+    assert len(validations(tmp_path / "whole")) == 4
+    validate, count = Validator.__call__, 0
+
+    def interrupted(self: Validator, stops: Callable[[], bool]) -> Any:
+        nonlocal count
+        count += 1
+        if count == number:
+            signal.raise_signal(signal.SIGINT)
+        return validate(self, stops)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Validator, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(texts, tmp_path / "cut", checkpoint_every=1e6)
+    assert len(validations(tmp_path / "cut")) == number - 1
     card = run(texts, tmp_path / "cut")
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
     assert validations(tmp_path / "cut") == validations(tmp_path / "whole")
@@ -443,9 +471,9 @@ def test_what_the_search_has_validated_before_its_first_step_is_not_read_again(
 ) -> None:
     count, validate = [0], Validator.__call__
 
-    def counted(self: Validator) -> Any:
+    def counted(self: Validator, stops: Callable[[], bool]) -> Any:
         count[0] += 1
-        return validate(self)
+        return validate(self, stops)
 
     monkeypatch.setattr(Validator, "__call__", counted)
     options = {"tokens": 300, "evaluate_every": 300, "grid": "1e-4|1e-3|1e-2", "grid_tokens": 300, "lr": None}

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import statistics
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
 from toy_corpus import corpus, corpus_of, learner, options, tiny
 
 from contextlab.errors import UserError
+from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.sliding import Sliding
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.training.corpus import Corpus
-from contextlab.training.validation import Validator
+from contextlab.training.validation import Stopped, Validator
 
 
 @pytest.fixture
@@ -96,6 +99,35 @@ def test_references_are_measured_once(built: Corpus, monkeypatch: pytest.MonkeyP
     assert other().full == validate.references[1]
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_no_more_texts_are_read_side_by_side_than_a_step_reads(
+    rows: int, built: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = (learner(), Full(tiny()))
+    at_once = [validator(method, built, rows=12)() for method in methods]
+    sizes = []
+    read = BlockMethod.read
+    monkeypatch.setattr(
+        BlockMethod,
+        "read",
+        lambda self, state, *args, **options: (sizes.append(state.batch_size), read(self, state, *args, **options))[1],
+    )
+    for method, expected in zip(methods, at_once, strict=True):
+        validation = validator(method, built, rows=rows)()
+        assert max(sizes) == rows < validation.documents == expected.documents
+        for name in ("loss", "wrong", "content_gain", "content_error", "window", "full"):
+            assert getattr(validation, name) == pytest.approx(getattr(expected, name), abs=1e-5)
+
+
+def test_it_ends_between_two_texts_where_it_is_asked_to(built: Corpus) -> None:
+    validate = validator(learner(), built, rows=1)
+    answers = iter([False, False, True])
+    with pytest.raises(Stopped):
+        validate(lambda: next(answers))
+    assert next(answers, None) is None
+    assert validate() == dataclasses.replace(validator(learner(), built, rows=1)(), seconds=ANY)
+
+
 def test_validations_cost_about_a_twentieth(built: Corpus) -> None:
     validate = validator(learner(), built)
     every = validate.every(options(tokens=10**6))
@@ -129,7 +161,7 @@ def test_the_window_starts_cold_where_scoring_begins(built: Corpus) -> None:
     whole = Validator(learner(), built, options(history=50, scored=32), 32)
     window = Window(tiny(), WindowConfig(N=32))
     _, logprobs_BS = window.read(window.start(len(whole.documents)), whole.scored_BS)
-    assert whole.references[0] == pytest.approx(-float(logprobs_BS[:, 1:].mean()), abs=1e-6)
+    assert whole().window == pytest.approx(-float(logprobs_BS[:, 1:].mean()), abs=1e-6)
 
 
 def test_documents_of_one_token_are_one_sentence() -> None:

@@ -31,7 +31,7 @@ from contextlab.training.processes import Processes
 from contextlab.training.records import Curve
 from contextlab.training.registry import named_objective
 from contextlab.training.streams import Streams
-from contextlab.training.validation import Validation, Validator
+from contextlab.training.validation import Stopped, Validation, Validator
 
 RUN, CURVE, BEST = "run.json", "curve.jsonl", "best.safetensors"
 
@@ -217,7 +217,7 @@ class _Run:
         try:
             with _signals() as stop:
                 self._train(stop)
-            return self._finish()
+                return self._finish(stop)
         finally:
             self.curve.close()
 
@@ -237,21 +237,20 @@ class _Run:
 
     def _train(self, stop: threading.Event) -> None:
         """Steps, validations and checkpoints until all tokens are learned from, or the user stops it."""
-        trainer, every = self.trainer, self.validator.every(self.settings)
+        trainer = self.trainer
         saved, started, before_run = time.monotonic(), time.monotonic(), dataclasses.replace(trainer.progress)
-        if not self.validations:
-            self._validate(self.start)
-        (stale,) = self._agreed(self._stale)
+        self._validate_if_due(stop)
+        stopped, stale = self._agreed(stop.is_set(), self._stale)
+        if stopped:
+            raise KeyboardInterrupt
         while trainer.progress.tokens < self.settings.tokens and not stale:
-            before = trainer.progress.tokens
             step = trainer.step()
             learned = step.tokens - before_run.tokens
             # Validation and checkpoints take time too.
             seconds_left = (time.monotonic() - started) / learned * max(self.settings.tokens - step.tokens, 0)
             speed = learned / (trainer.progress.seconds - before_run.seconds)
             self._say({**step.line(), "tokens_per_second": speed, "seconds_left": seconds_left})
-            if before // every < step.tokens // every and step.tokens < self.settings.tokens:
-                self._validate()
+            self._validate_if_due(stop)
             due = time.monotonic() - saved >= self.settings.checkpoint_every
             stopped, due, stale = self._agreed(stop.is_set(), due, self._stale)
             if stopped or due:
@@ -277,16 +276,23 @@ class _Run:
         """Whether any of the processes wishes it: all of them do the same."""
         return [bool(sum_) for sum_ in self.processes.add([torch.tensor(wishes, dtype=torch.float64)])[0].tolist()]
 
-    def _validate(self, start: CurveLine | None = None) -> None:
-        if not self.processes.first:
-            return
-        if start is None:
+    def _validate_if_due(self, stop: threading.Event) -> None:
+        """Validate before the first step and after every so many tokens; one that the user stops stays due."""
+        tokens, every = self.trainer.progress.tokens, self.validator.every(self.settings)
+        last = self.validations[-1]["tokens"] if self.validations else -every
+        if last // every < tokens // every and tokens < self.settings.tokens and self.processes.first:
+            with contextlib.suppress(Stopped):
+                self._validate(stop)
+
+    def _validate(self, stop: threading.Event) -> None:
+        """Validate, and keep the weights where they are the best; raises `Stopped` where the user asks to stop."""
+        if self.start is not None and not self.trainer.progress.tokens:
+            validation = Validation(**{name: value for name, value in self.start.items() if name != "tokens"})
+            self.validator.references = validation.window, validation.full
+        else:
             device = self.method.backbone.device
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                validation = self.validator()
-        else:
-            validation = Validation(**{name: value for name, value in start.items() if name != "tokens"})
-            self.validator.references = validation.window, validation.full
+                validation = self.validator(stop.is_set)
         line = {"tokens": self.trainer.progress.tokens, "validation": validation.line()}
         self.validations.append(line)
         self._say(line)
@@ -310,37 +316,46 @@ class _Run:
         )
         checkpoint.save(self.out, self.trainer, extra)
 
-    def _finish(self) -> dict[str, Any]:
-        """Keep the last checkpoint, write the weights, and measure what was written.
+    def _finish(self, stop: threading.Event) -> dict[str, Any]:
+        """Keep the last checkpoint, write the weights, and measure what was written."""
+        self._save()
+        written = not self.processes.first or self._write(stop)
+        if self._agreed(not written)[0]:
+            raise KeyboardInterrupt
+        return records.read(self.out / cards.CARD) or {}
+
+    def _write(self, stop: threading.Event) -> bool:
+        """Write weights, card and page; False, and none of them, where the user stops the validation of the weights.
 
         The weights get their name together with their card: what begins with them before has no record of their cost.
         """
-        self._save()
-        if self.processes.first:
-            path = self.out / f".{cards.FILE}"
-            self.method.save_weights(path, dtype=tensors.dtype_named(self.settings.storage))
-            self.method.load_weights(path)
-            self._validate()
-            written = card.of(
-                self.name,
-                self.method,
-                self.corpus,
-                self.held_back,
-                self.settings,
-                self.trainer,
-                [(line["tokens"], Validation(**line["validation"])) for line in self.validations],
-                self.curve.lines(),
-                path,
-                self.begun,
-            )
-            written |= {"grid": list(self.trials), "best": self._best(), "stopped": self._stopped}
-            # Between two cards there is none: that of the weights before would not be theirs.
-            (self.out / cards.CARD).unlink(missing_ok=True)
-            files.rename(path, self.out / cards.FILE)
-            records.write(self.out / cards.CARD, written)
-            files.write(self.out / hub.README, hub.readme(written))
-        self.processes.wait()
-        return records.read(self.out / cards.CARD) or {}
+        path = self.out / f".{cards.FILE}"
+        self.method.save_weights(path, dtype=tensors.dtype_named(self.settings.storage))
+        self.method.load_weights(path)
+        try:
+            self._validate(stop)
+        except Stopped:
+            path.unlink()
+            return False
+        written = card.of(
+            self.name,
+            self.method,
+            self.corpus,
+            self.held_back,
+            self.settings,
+            self.trainer,
+            [(line["tokens"], Validation(**line["validation"])) for line in self.validations],
+            self.curve.lines(),
+            path,
+            self.begun,
+        )
+        written |= {"grid": list(self.trials), "best": self._best(), "stopped": self._stopped}
+        # Between two cards there is none: that of the weights before would not be theirs.
+        (self.out / cards.CARD).unlink(missing_ok=True)
+        files.rename(path, self.out / cards.FILE)
+        records.write(self.out / cards.CARD, written)
+        files.write(self.out / hub.README, hub.readme(written))
+        return True
 
     @property
     def _stopped(self) -> int | None:

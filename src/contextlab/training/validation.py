@@ -7,7 +7,7 @@ scores the end of the history once more, from the memory alone, and full attenti
 
 The texts of one document depend on each other, so that standard errors count documents.
 
-Legend: B rows, H tokens of the histories, S tokens that are scored.
+Legend: B texts, R of these that are read side by side, H tokens of the histories, S tokens that are scored.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import dataclasses
 import math
 import statistics
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -68,8 +69,16 @@ class Validation:
         return dataclasses.asdict(self)
 
 
+class Stopped(Exception):
+    """A validation has ended without a result, as the user asked."""
+
+
 class Validator:
-    """The same few texts for every validation of a run.
+    """The same few texts for every validation of a run, of which as many are read side by side as a step reads rows.
+
+    Attributes:
+        references: losses of the window and of full attention; None until they are measured, and may be set to what an
+            earlier run has measured.
 
     Args:
         method: that is trained.
@@ -104,11 +113,12 @@ class Validator:
         ]
         texts_BT = torch.stack(pieces).to(backbone.device)
         self.documents, self.alone = [n for n, _ in places], settings.validation == "reconstruction"
+        self._rows = settings.rows
         self.history_BH, self.scored_BS = texts_BT[:, :history], texts_BT[:, history:]
         if self.alone:
             self.scored_BS = self.history_BH[:, -scored:]
         self._local = min(method.capabilities.segment or min(segment, LOCAL), backbone.max_positions)
-        self._references: tuple[float, float] | None = None
+        self.references: tuple[float, float] | None = None
 
     @property
     def tokens(self) -> int:
@@ -120,57 +130,71 @@ class Validator:
         least = math.ceil(self.tokens / (SHARE_OF_TRAINING * READS_PER_TOKEN))
         return settings.evaluate_every or max(least, settings.tokens // 20)
 
-    @property
-    def references(self) -> tuple[float, float]:
-        """Losses of the window and of full attention; may be set to what an earlier run has measured."""
-        if self._references is None:
+    def __call__(self, stops: Callable[[], bool] = lambda: False) -> Validation:
+        """Read and score all texts; draws nothing.
+
+        Args:
+            stops: asked between texts.
+
+        Raises:
+            Stopped: where it says so.
+        """
+        if self.references is None:
             backbone = self.method.backbone
-            window, full = Window(backbone, WindowConfig(N=self._local)), Full(backbone)
-            of_window_BS = self._scored(window, window.start(len(self.documents)))
-            self._references = _nats(of_window_BS), _nats(self._after_own(full)[1])
-        return self._references
-
-    @references.setter
-    def references(self, losses: tuple[float, float]) -> None:
-        self._references = losses
-
-    def __call__(self) -> Validation:
-        """Read and score all texts; draws nothing."""
+            window = Window(backbone, WindowConfig(N=self._local))
+            self.references = self._loss(window, stops, cold=True), self._loss(Full(backbone), stops)
+        window_loss, full_loss = self.references
         started = time.perf_counter()
-        window, full = self.references
-        before = time.perf_counter() - started
-        state, own_BS = self._after_own(self.method, alone=self.alone)
-        rows = len(self.documents)
-        others = state.index([(row + 1) % rows for row in range(rows)])
-        wrong_BS = self._scored(self.method, others)
-        own_B, wrong_B = own_BS.mean(1).double(), wrong_BS.mean(1).double()
+        own_B = torch.empty(len(self.documents), dtype=torch.float64)
+        wrong_B = torch.empty_like(own_B)
+        for text_R in self._parts(stops):
+            state = self._after_own(self.method, text_R)
+            state = self.method.memory_alone(state) if self.alone else state
+            before_R = (text_R - 1) % len(own_B)  # texts whose other history these are
+            own_B[text_R] = self._scored(self.method, state, text_R)
+            wrong_B[before_R] = self._scored(self.method, state, before_R)
         gains = (own_B - wrong_B).tolist()
-        loss = float(-own_B.mean())
+        loss = -float(own_B.mean())
         return Validation(
             loss=loss,
-            wrong=float(-wrong_B.mean()),
+            wrong=-float(wrong_B.mean()),
             content_gain=statistics.fmean(gains),
             content_error=mean_error(gains, [str(document) for document in self.documents]),
-            share=(window - loss) / (window - full) if window > full else None,
-            window=window,
-            full=full,
-            seconds=time.perf_counter() - started - before,
+            share=(window_loss - loss) / (window_loss - full_loss) if window_loss > full_loss else None,
+            window=window_loss,
+            full=full_loss,
+            seconds=time.perf_counter() - started,
             documents=len(set(self.documents)),
         )
 
-    def _after_own(self, method: AnyMethod, *, alone: bool = False) -> tuple[State, Tensor]:
-        """The state after the histories, without local context or with it, and `logprobs_BS` from it."""
-        with torch.no_grad():
-            state, _ = method.read(method.start(len(self.documents)), self.history_BH, logprobs=False)
-        state = method.memory_alone(state) if alone else state
-        return state, self._scored(method, state)
+    def _parts(self, stops: Callable[[], bool]) -> Iterator[Tensor]:
+        """Numbers of the texts that are read side by side, as `text_R`, until the user asks to stop."""
+        for text_R in torch.arange(len(self.documents)).split(self._rows):
+            if stops():
+                raise Stopped
+            yield text_R
+
+    def _loss(self, method: AnyMethod, stops: Callable[[], bool], *, cold: bool = False) -> float:
+        """Nats per token of all texts, from an empty state or after their own histories."""
+        logprobs = [
+            self._scored(method, method.start(len(text_R)) if cold else self._after_own(method, text_R), text_R)
+            for text_R in self._parts(stops)
+        ]
+        return -float(torch.cat(logprobs).mean())
 
     @torch.no_grad()
-    def _scored(self, method: AnyMethod, state: State) -> Tensor:
-        _, logprobs_BS = method.read(state, self.scored_BS)
-        assert logprobs_BS is not None
+    def _after_own(self, method: AnyMethod, text_R: Tensor) -> State:
+        state: State = method.read(method.start(len(text_R)), self.history_BH[text_R], logprobs=False)[0]
+        return state
+
+    @torch.no_grad()
+    def _scored(self, method: AnyMethod, state: State, text_R: Tensor) -> Tensor:
+        """Mean log-probability of what is scored of each text after a state, float64, on the host."""
+        _, logprobs_RS = method.read(state, self.scored_BS[text_R])
+        assert logprobs_RS is not None
         # The first token is predicted from the end of the history, whatever the memory.
-        return logprobs_BS[:, 1:] if logprobs_BS.shape[1] > 1 else logprobs_BS
+        logprobs_RS = logprobs_RS[:, 1:] if logprobs_RS.shape[1] > 1 else logprobs_RS
+        return logprobs_RS.double().mean(1).cpu()
 
 
 def _lengths(longest: int, positions: int, settings: TrainConfig, segment: int, corpus: str) -> tuple[int, int]:
@@ -201,7 +225,3 @@ def _lengths(longest: int, positions: int, settings: TrainConfig, segment: int, 
             f"they are {room} together, or less."
         )
     return history, scored
-
-
-def _nats(logprobs_BS: Tensor) -> float:
-    return -float(logprobs_BS.double().mean())
