@@ -12,8 +12,8 @@ from typing import Any
 
 from tables import records
 
+from contextlab import trained
 from contextlab.cli.main import main as contextlab
-from contextlab.trained import SHIPPED
 
 Line = dict[str, Any]
 
@@ -71,7 +71,7 @@ def weights(name: str) -> list[Line]:
 
 
 def learned(backbone: str) -> list[Line]:
-    """What the weights beside a backbone have learned, in nats per token; early cards do not say of how many books."""
+    """What the weights beside a backbone have learned, in nats per token, where the card says of how many books."""
     return [
         {
             "weights": code(name),
@@ -92,7 +92,7 @@ def learned(backbone: str) -> list[Line]:
     ]
 
 
-def rates(backbone: str) -> list[Line]:
+def grid(backbone: str) -> list[Line]:
     """The learning rates that were tried for the weights beside a backbone, with the loss on held-back books."""
     return [
         {
@@ -113,8 +113,7 @@ def tokens_before(card: Line) -> int:
 
 def cards_beside(backbone: str) -> list[tuple[str, Line]]:
     """Names and cards of the weights that come with the package for a backbone."""
-    every = [(path.parent.name, json.loads(path.read_text("utf-8"))) for path in sorted(SHIPPED.glob("*/card.json"))]
-    return [(name, card) for name, card in every if card["backbone"]["name"] == backbone]
+    return [(known.name, known.card.model_dump()) for known in trained.every() if known.card.backbone.name == backbone]
 
 
 PARTS: dict[str, Callable[[str], list[Line]]] = {
@@ -122,7 +121,7 @@ PARTS: dict[str, Callable[[str], list[Line]]] = {
     "splits": splits,
     "weights": weights,
     "learned": learned,
-    "rates": rates,
+    "grid": grid,
 }
 
 
@@ -135,7 +134,7 @@ def page(part: str, name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=PARTS)
-    parser.add_argument("name", help="of the method, the task or, for `learned` and `rates`, the backbone")
+    parser.add_argument("name", help="of the method, the task or, for `learned` and `grid`, the backbone")
     arguments = parser.parse_args()
     print(page(arguments.part, arguments.name))
 
