@@ -390,9 +390,16 @@ def test_one_of_two_forms_may_be_the_baseline_with_its_mark_or_without(baseline:
 
 def test_every_setting_that_is_not_the_default_is_named() -> None:
     config = {"N": 32, "weights": "/deep/side.safetensors", "sinks": 4}
-    frame = comparison([result(method_config=config, changed=["N", "weights"]), result("full")], baseline="window")
+    frame = comparison([result(method_config=config, changed=["N", "weights"]), result("full")])
     assert [key[0] for key in frame.index] == ["window(N=32,weights=/deep/side.safetensors)", "full"]
-    assert cell(frame, "full", "nats_per_token - window").startswith("+0.000")
+
+
+def test_a_baseline_that_is_named_without_its_settings_is_shown_with_them() -> None:
+    row = result(method_config={"N": 32, "weights": "none", "sinks": 4}, changed=["N"], nats=2.0)
+    frame = comparison([row, result("full", nats=1.0)], baseline="window", metrics=["nats_per_token"])
+    assert "nats_per_token - window" not in frame.columns
+    assert cell(frame, "full", "nats_per_token - window(N=32)").startswith("-1.000 [")
+    assert "Differences to window(N=32) are paired" in frame.attrs["caption"]
 
 
 @pytest.mark.parametrize("name", ["commit", "torch", "weights_sha256", "contextlab"])

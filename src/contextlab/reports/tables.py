@@ -172,9 +172,15 @@ class _Builder:
 
     def _others(self, entry: TableRow) -> dict[str, TableRow]:
         """What is subtracted from a row, the baselines and its controls, by their names."""
-        baselines = {self.names.of("method", name): self._baseline(entry, name) for name in self.layout.baselines}
-        others = {label: baseline for label, baseline in baselines.items() if baseline is not None}
+        baselines = {name: self._baseline(entry, name) for name in self.layout.baselines}
+        others = {self._shown_as(name, row): row for name, row in baselines.items() if row is not None}
         return others if self.controls is None else others | self.controls.of(entry)
+
+    def _shown_as(self, name: str, row: TableRow) -> str:
+        """The name of a baseline in headings: its row's where the method was named without its settings."""
+        label = row.words["method"]
+        short = name == row.first.method and name != unmarked(label)
+        return self.names.of("method", label if short else name)
 
     def _baseline(self, entry: TableRow, name: str) -> TableRow | None:
         if self.equal_bytes is not None and name == self.equal_bytes.pattern:
@@ -289,7 +295,12 @@ class _Builder:
     def _sentences(self, cells: Iterable[Cell]) -> tuple[str, ...]:
         """Sentences on the data and the numbers."""
         counts = _examples(self._counts, self.names) if self._equal_n else ""
-        baselines = [self.names.of("method", name) for name in self.layout.baselines]
+        baselines = dict.fromkeys(
+            self._shown_as(name, row)
+            for name in self.layout.baselines
+            for entry in self.entries
+            if (row := self._baseline(entry, name)) is not None
+        )
         seeds = usual_seeds(self.entries) if self.layout.mean_seeds else ""
         bounded = any(cell.low is not None for cell in cells)
         subtracted = [*baselines, *(["the controls"] if self.layout.controls else [])]
