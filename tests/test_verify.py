@@ -114,7 +114,7 @@ CONSUMERS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "training": ("training/*.json*", gains(Path("training"), "--tokens", "300")),
     "checkpoint": ("training/checkpoint-*/*", gains(Path("training"), "--tokens", "300")),
     "run": ("runs/*/*", table),
-    "corpus": ("cache/corpora/*/*", gains(Path("fresh"))),
+    "corpus": ("cache/corpora-2/*/*", gains(Path("fresh"))),
     "teacher": ("cache/teachers/*/*", gains(Path("fresh"))),
     "backbone": ("cache/backbones/*/*", lambda root: bench(root, root / "new", "window", "smollm2-135m")),
     "state": ("state.safetensors", loaded),

@@ -54,7 +54,7 @@ def test_a_file_in_the_cache_that_is_not_whole_is_made_again(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = corpus(tmp_path, monkeypatch)
-    (kept,) = (tmp_path / "cache" / "corpora").glob("*")
+    (kept,) = (tmp_path / "cache" / "corpora-2").glob("*")
     before = first.ids.tolist()
     if damage == "tokens":
         (kept / TOKENS).write_bytes((kept / TOKENS).read_bytes()[:-3])
@@ -66,11 +66,11 @@ def test_a_file_in_the_cache_that_is_not_whole_is_made_again(
         (kept / TOKENS).write_bytes(np.zeros_like(first.ids).tobytes())
     else:
         (kept / ABOUT).write_text('{"documents": 3') if damage == "about" else (kept / ABOUT).unlink()
-    (tmp_path / "cache" / "corpora" / ".partial-x").mkdir()
+    (tmp_path / "cache" / "corpora-2" / ".partial-x").mkdir()
     capsys.readouterr()
     assert prepare(tmp_path / "texts", tiny()).ids.tolist() == before
     assert ("is not what was written" in capsys.readouterr().err) == (damage != "gone")
-    assert [path.name for path in (tmp_path / "cache" / "corpora").glob("*")] == [kept.name]
+    assert [path.name for path in (tmp_path / "cache" / "corpora-2").glob("*")] == [kept.name]
 
 
 def test_what_fails_leaves_nothing_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_what_fails_leaves_nothing_in_the_cache(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "bad" / "b.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match=r"b\.txt is not UTF-8"):
         prepare(tmp_path / "bad", tiny())
-    assert list((tmp_path / "cache" / "corpora").iterdir()) == []
+    assert list((tmp_path / "cache" / "corpora-2").iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b" \n\f\n\f\n"])

@@ -108,6 +108,7 @@ def test_a_run_goes_on_with_the_same_course_only() -> None:
     assert TrainConfig(tokens=100, evaluate_every=5, checkpoint_every=1).same_course(stored) is None
     assert TrainConfig(tokens=100, betas=(0.9, 0.9)).same_course(stored) == "betas"
     assert TrainConfig(tokens=200).same_course(stored) == "tokens"
+    assert TrainConfig(tokens=100, scored=8).same_course(stored) == "scored"
     constant = TrainConfig(tokens=100, schedule="constant", warmup=0)
     longer = TrainConfig(tokens=200, schedule="constant", warmup=0)
     assert longer.same_course(json.loads(json.dumps(constant.as_dict()))) is None

@@ -498,6 +498,27 @@ def test_the_rate_with_the_lowest_loss_on_held_back_texts_is_taken(texts: Path, 
         run(texts, tmp_path / "again", grid="1e-4")
 
 
+def test_a_rate_with_which_the_loss_is_not_finite_is_not_taken(texts: Path, tmp_path: Path) -> None:
+    options = {"grid": "1e30|1e-3", "grid_tokens": 300, "lr": None}
+    card = run(texts, tmp_path / "out", **options)
+    assert card["training"]["lr"] == 1e-3
+    assert [(trial["lr"], trial["loss"] is None) for trial in card["grid"]] == [(1e30, True), (1e-3, False)]
+    assert run(texts, tmp_path / "out", **options) == card
+    with pytest.raises(UserError, match="finite with any learning rate of grid=1e30: search among smaller ones"):
+        run(texts, tmp_path / "none", **{**options, "grid": "1e30"})
+
+
+def test_without_its_run_file_a_checkpoint_still_says_what_it_was_trained_with(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    constant = {"schedule": "constant", "warmup": 0}
+    run(texts, out, tokens=300, **constant)
+    (out / RUN).unlink()
+    with pytest.raises(UserError, match=r"holds a run with lr=0\.003"):
+        run(texts, out, tokens=900, lr=0.05, **constant)
+    run(texts, out, tokens=900, **constant)
+    assert json.loads((out / RUN).read_text())["training"]["lr"] == 0.003
+
+
 def test_a_training_without_progress_ends_and_its_best_weights_stay(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = {"lr": 0.3, "schedule": "constant", "tokens": 3000, "evaluate_every": 100, "patience": 2}

@@ -79,3 +79,17 @@ def test_what_backward_computes_again_is_as_narrow_as_it_was(teaching: Teaching)
     first = trainer.step()
     assert first.loss < first.nats * 1.5
     assert trainer.step().norm > 0
+
+
+def test_a_divided_corpus_has_targets_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = corpus(tmp_path, monkeypatch, documents=4)
+    divided, method = whole.with_ends_held_back(), learner()
+    assert len(divided.documents) == 8
+
+    def target(built: Any) -> Any:
+        return registry.named_objective("teacher(k=6)", method, built)._of_block(2, 0)[0]  # type: ignore[attr-defined]
+
+    target(whole)
+    after_the_other = target(divided)
+    monkeypatch.setenv("CONTEXTLAB_CACHE", str(tmp_path / "empty"))
+    assert torch.equal(after_the_other, target(divided))

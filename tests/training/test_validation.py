@@ -246,3 +246,13 @@ def test_a_single_document_gives_two_texts() -> None:
     assert len(alone.documents) == 2
     assert not torch.equal(alone.scored_BS[0], alone.scored_BS[1])
     assert alone().content_error is None
+
+
+@pytest.mark.parametrize("held_back", [6, 50, 293])
+@pytest.mark.parametrize("texts", [1, 3])
+def test_the_other_history_of_a_single_document_does_not_hold_what_is_scored(held_back: int, texts: int) -> None:
+    built = corpus_of([5 * held_back]).with_ends_held_back()
+    alone = Validator(learner(), built, options(texts=texts), 32)
+    scored = [set(text.tolist()) for text in alone.scored_BS]
+    histories = [set(text.tolist()) for text in alone.history_BH]
+    assert all(not text & histories[n - 1] for n, text in enumerate(scored))

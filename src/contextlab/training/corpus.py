@@ -39,6 +39,8 @@ WANTED_HELD_BACK, MOST_HELD_BACK = 12, 0.2
 FEW, END = 5, 0.2
 """Of fewer different documents the end of each is held back, this share of its tokens, and no whole document."""
 TOKENS, ABOUT = "tokens.bin", "documents.json"
+CACHED = "corpora-2"
+"""In the cache: its number rises when the same files would be divided into other documents."""
 LARGEST = 2**32
 """The most bytes of the file about the documents."""
 
@@ -212,7 +214,7 @@ def prepare(path: str | Path, backbone: Backbone) -> Corpus:
     """
     source = open_source(path)
     key = _key(source, backbone)
-    folder = cache_dir() / "corpora" / key[:20]
+    folder = cache_dir() / CACHED / key[:20]
     corpus = _cached(folder, source, key)
     if corpus is None:
         with files.writing(folder.parent, "set CONTEXTLAB_CACHE"):

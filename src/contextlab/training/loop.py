@@ -80,6 +80,10 @@ class TrainingProgress:
     missed: float = 1.0
 
 
+class NotFinite(UserError):
+    """A loss or a gradient is infinite or not a number."""
+
+
 class Trainer:
     """A method that learns, its streams, its optimiser, and the state between two segments.
 
@@ -134,7 +138,7 @@ class Trainer:
         """Learn from `accumulate` batches and take one step.
 
         Raises:
-            UserError: when the loss or its gradient is not finite; nothing has been changed by then.
+            NotFinite: when the loss or its gradient is not; nothing has been changed by then.
         """
         started = time.perf_counter()
         self.learned.train()
@@ -238,7 +242,7 @@ class Trainer:
         norm = float(nn.utils.clip_grad_norm_(active, self.settings.clip or math.inf))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._zero_grad()
-            raise UserError(
+            raise NotFinite(
                 f"The loss or its gradient is not finite after {self.progress.tokens:,} tokens: use a smaller --lr, or "
                 "--set dtype=float32; the last checkpoint is kept."
             )

@@ -186,21 +186,11 @@ class TrainConfig(Config):
     def same_course(self, earlier: Mapping[str, Any]) -> str | None:
         """The first option in which a run would take another course than one begun with `earlier`; None if in none.
 
-        An option that is newer than that run has its default there. What is looked at on the way may change, and the
-        length where the learning rate does not depend on it.
+        An option that is newer than that run has its default there. How often the run is looked at and how it is stored
+        may change, and the length where the learning rate does not depend on it; not the texts of validation, whose
+        losses are compared.
         """
-        free = {
-            "evaluate_every",
-            "checkpoint_every",
-            "documents",
-            "texts",
-            "history",
-            "scored",
-            "validation",
-            "storage",
-            "log",
-            "licence",
-        }
+        free = {"evaluate_every", "checkpoint_every", "storage", "log", "licence"}
         free |= {"tokens"} if self.schedule == "constant" and not self.warmup else set()
         earlier = {**type(self)(tokens=self.tokens).as_dict(), **earlier}
         for name, value in self.as_dict().items():

@@ -8,7 +8,7 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from contextlab.training import card, checkpoint, hub, records
 from contextlab.training.board import board
 from contextlab.training.checkpoint import Extra
 from contextlab.training.corpus import Corpus, prepare
-from contextlab.training.loop import Trainer
+from contextlab.training.loop import NotFinite, Trainer
 from contextlab.training.options import TrainConfig
 from contextlab.training.processes import Processes
 from contextlab.training.records import Curve
@@ -79,14 +79,22 @@ def train(
     if settings.searched and "lr" in options:
         raise UserError("lr names one learning rate, and grid several to choose from: keep one of the two.")
     train_once = functools.partial(_trained, named, corpus, validation_corpus, backbone, device)
-    trials = list[dict[str, float]]()
+    trials = list[dict[str, Any]]()
     start: CurveLine | None = None
     for trial in settings.trials:
-        card = train_once(trial, folder / "grid" / f"{trial.lr:g}", start=start)
-        start = card["curve"][0]
-        trials.append({"lr": trial.lr, "tokens": card["cost"]["tokens"], "loss": card["gains"]["loss"]})
+        tokens: int | None = None
+        loss: float | None = None
+        with contextlib.suppress(NotFinite):
+            card = train_once(trial, folder / "grid" / f"{trial.lr:g}", start=start)
+            start, tokens, loss = card["curve"][0], card["cost"]["tokens"], card["gains"]["loss"]
+        trials.append({"lr": trial.lr, "tokens": tokens, "loss": loss})
     if trials:
-        settings = dataclasses.replace(settings, lr=min(trials, key=lambda trial: trial["loss"])["lr"])
+        finite = {trial["lr"]: trial["loss"] for trial in trials if trial["loss"] is not None}
+        if not finite:
+            raise UserError(
+                f"The loss is not finite with any learning rate of grid={settings.grid}: search among smaller ones."
+            )
+        settings = dataclasses.replace(settings, lr=min(finite, key=lambda rate: finite[rate]))
     return train_once(settings, folder, on_line or (lambda _: None), trials, start)
 
 
@@ -99,7 +107,7 @@ def _trained(
     settings: TrainConfig,
     folder: Path,
     on_line: Callable[[CurveLine], None] = lambda _: None,
-    trials: Sequence[dict[str, float]] = (),
+    trials: Sequence[dict[str, Any]] = (),
     start: CurveLine | None = None,
 ) -> dict[str, Any]:
     """The card of one training, with one learning rate; see `train`.
@@ -193,7 +201,7 @@ class _Run:
         self.validator = Validator(method, held_back, settings, self.segment)
 
     def completed(
-        self, on_line: Callable[[CurveLine], None], trials: Sequence[dict[str, float]], start: CurveLine | None
+        self, on_line: Callable[[CurveLine], None], trials: Sequence[dict[str, Any]], start: CurveLine | None
     ) -> dict[str, Any]:
         """All steps that are left, and the card, with the trials of the learning rate; see `_trained`."""
         self.trials, self.start = trials, start
@@ -205,7 +213,9 @@ class _Run:
         torch.manual_seed(self.settings.seed + self.processes.rank)
         if checkpoints := checkpoint.stored(self.out):
             extra = checkpoint.load(checkpoints[0], self.trainer, records.course(self._about()))
-        elif stored is None and self.processes.first:
+            if extra.training is not None:
+                self._check_course(extra.training)
+        if stored is None and self.processes.first:
             records.write(self.out / RUN, self._about())
         self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve, extra.curve_sha256)
         self.validations: list[CurveLine] = list(extra.validations)
@@ -310,6 +320,7 @@ class _Run:
         curve = self.curve
         extra = Extra(
             course=records.course(self._about()),
+            training=self.settings.as_dict(),
             curve=curve.length,
             curve_sha256=curve.sha256(),
             validations=self.validations,
@@ -401,15 +412,18 @@ class _Run:
                 raise UserError(
                     f"{self.out} holds a run with another {part}: choose another --out, or the same {part}."
                 )
-        other = self.settings.same_course(stored["training"])
+        self._check_course(stored["training"])
+        return stored
+
+    def _check_course(self, training: Mapping[str, Any]) -> None:
+        """Refuse settings with which a run would go on otherwise than it was begun."""
+        other = self.settings.same_course(training)
         if other == "tokens":
-            raise UserError(self._other_length(stored["training"]["tokens"]))
+            raise UserError(self._other_length(training["tokens"]))
         if other is not None:
             raise UserError(
-                f"{self.out} holds a run with {other}={stored['training'].get(other)}: choose another --out, or the "
-                f"same {other}."
+                f"{self.out} holds a run with {other}={training.get(other)}: choose another --out, or the same {other}."
             )
-        return stored
 
     def _other_length(self, tokens: int) -> str:
         """The advice where the learning rate of a run depends on its length, and another length is asked for."""

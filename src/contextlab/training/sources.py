@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from contextlab.benchmarks.data.sources import parse_json
 from contextlab.errors import UserError
 from contextlab.training import instructions
 
-END = "\f\n"
+END = re.compile("\f\r?\n")
 """Ends a document inside a text file."""
 INDEX = "index.jsonl"
 """An optional file about the documents of a folder, by the sha256 of their texts; itself no document."""
@@ -82,7 +83,7 @@ class CorpusSource:
                     yield TrainingText(f"{name}#{task}", (TextPart(text),), sha256, self.index.get(sha256, {}))
                 continue
             lines = ".jsonl" in path.suffixes
-            texts = _lines(path) if lines else (((TextPart(text),), {}) for text in named_files.text(path).split(END))
+            texts = _lines(path) if lines else (((TextPart(text),), {}) for text in END.split(named_files.text(path)))
             for number, (parts, about) in enumerate(texts):
                 text = "".join(part.text for part in parts)
                 if text.strip():

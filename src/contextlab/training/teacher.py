@@ -55,7 +55,9 @@ class Teacher(Objective):
         backbone = method.backbone
         self.full, self.block = Full(backbone), backbone.max_positions
         self.k = min(config.k, backbone.vocab_size)
-        parts = (corpus.key, backbone.digest, str(self.k), str(self.block), str(backbone.dtype))
+        # Parts of documents have numbers of their own.
+        spans = str([(entry.start, entry.tokens) for entry in corpus.documents])
+        parts = (corpus.key, spans, backbone.digest, str(self.k), str(self.block), str(backbone.dtype))
         self.folder = cache_dir() / "teachers" / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
         self._near: OrderedDict[tuple[int, int], dict[str, Tensor]] = OrderedDict()
 

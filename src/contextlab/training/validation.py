@@ -107,7 +107,14 @@ class Validator:
         long = long[: settings.documents or DOCUMENTS]
         # Of texts that stand one after another no two are of one document: each is the other memory of the one before.
         places = [(n, number) for number in range(texts) for n in long]
-        begins = [(lengths[n] - history - scored) * (number + 1) // (texts + 1) for n, number in places]
+        read = history + scored
+        begins = [
+            (lengths[n] - read) * (number + 1) // (texts + 1)
+            if len(lengths) > 1
+            # Texts of a single document, each other's other memory, do not overlap.
+            else number * longest + (longest - read) // 2
+            for n, number in places
+        ]
         pieces = [
             corpus.piece(n, begin, begin + history + scored) for (n, _), begin in zip(places, begins, strict=True)
         ]
