@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -235,6 +236,17 @@ def test_what_others_stored_is_shown_and_not_obeyed(tmp_path: Path, capsys: pyte
     cells = [cell for row in csv.reader(io.StringIO(outputs["csv"])) for cell in row]
     assert {cell[:2] for cell in cells if cell.startswith("'")} == {"'-", "'=", "'+", "'@"}
     assert not [cell for cell in cells if cell.startswith(("=", "@", "+", "-"))]
+
+
+def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(bench(tmp_path, "--limit", "2", "--json")) == 0
+    capsys.readouterr()
+    with open("/dev/full", "w") as full, contextlib.redirect_stdout(full):
+        assert main(["table", str(tmp_path), "--format", "csv"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("contextlab: ")
+    assert "No space left on device" in err
+    assert err.count("\n") == 1
 
 
 def test_a_console_takes_text_for_text(capsys: pytest.CaptureFixture[str]) -> None:

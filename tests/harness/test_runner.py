@@ -145,7 +145,7 @@ def test_the_terminal_and_the_table_compare_alike(tmp_path: Path) -> None:
     cell = f"{difference.metric.value:+.3f} [{difference.metric.low:+.3f}, {difference.metric.high:+.3f}]"
     stored = load_results(tmp_path)
     table = comparison(stored, TableLayout(baselines=(COUNTER,))).to_frame()
-    assert table.loc[(OTHER,), f"accuracy - {COUNTER}"] == cell
+    assert table.loc[(OTHER,), f"accuracy - {COUNTER}(prior=30.0)"] == cell
     by_run = {result.run_id: result.parts for result in stored}
     assert [by_run[result.run_id] for result in results.runs] == [result.parts for result in results.runs]
 
@@ -166,6 +166,24 @@ def test_a_longer_limit_goes_on_and_a_shorter_one_reads_back(tmp_path: Path, log
     assert [result.metrics["accuracy"].n for result in ids] == [2, 5, 3, 8, 8]
     assert ids[3] == ids[4]
     assert [line["id"] for line in stored(tmp_path / "runs")] == IDS
+
+
+def test_tasks_of_files_with_the_same_name_are_two(tmp_path: Path) -> None:
+    for language in ("de", "en"):
+        (tmp_path / language).mkdir()
+        line = {"context": f"{language} text", "question": "what?", "answers": [language]}
+        (tmp_path / language / "test.jsonl").write_text("".join(json.dumps({**line, "id": n}) + "\n" for n in "ab"))
+    tasks = [f"questions(path={tmp_path / language / 'test.jsonl'},metric=contains)" for language in ("de", "en")]
+    results = run(tmp_path / "runs", ["window", "sliding"], tasks)
+    assert len({result.run_id for result in results.runs}) == len(results.runs) == 4
+    assert len({difference.task for difference in results.differences}) == len(results.differences) == 2
+
+
+def test_a_run_that_goes_on_one_by_one_keeps_its_largest_batch(tmp_path: Path) -> None:
+    first, second = (
+        run(tmp_path / "runs", "window", limit=limit, batch=batch).runs[0] for limit, batch in ((4, 2), (5, 1))
+    )
+    assert first.provenance.batch == second.provenance.batch == 2
 
 
 def test_an_interrupted_run_ends_like_one_without_interruption(

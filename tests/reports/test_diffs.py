@@ -96,7 +96,9 @@ def test_examples_that_flipped_are_counted_by_direction() -> None:
     assert json.loads(json.dumps(report.as_json()))["only_first_right"] == ["a"]
 
 
-@pytest.mark.parametrize("other", [{"parts": nats_of({"x": 1.0})}, {"measure": ACCURACY}])
+@pytest.mark.parametrize(
+    "other", [{"parts": nats_of({"x": 1.0})}, {"measure": ACCURACY}, {"task": "arxiv"}, {"data": {"sha256": "b" * 64}}]
+)
 def test_runs_without_anything_in_common_are_not_compared(other: dict[str, Any]) -> None:
     report = diff(result(), result(**other))
     assert (report.comparison, report.shared) == (None, 0)

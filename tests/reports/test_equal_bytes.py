@@ -59,6 +59,19 @@ def test_the_windows_are_their_own_baselines() -> None:
     )
 
 
+def test_a_method_without_a_seed_of_its_window_has_no_difference() -> None:
+    memory = keeping("memory", 45, 3.0, provenance={"seed": 1})
+    compared = comparison([*windows(), memory], TableLayout(costs=("none",), baselines=("sliding*",), mean_seeds=True))
+    assert cells(compared, "memory").keys() <= {"nats_per_token", "which"}
+
+
+def test_without_the_tasks_measure_there_is_no_best_window() -> None:
+    runs = [keeping("sliding", 45, 3.1), keeping("memory", 45, 3.0)]
+    measure = {"name": "f1", "higher_is_better": True, "bounded": True}
+    compared = table([changed(run, measure=measure) for run in runs], metrics=("nats_per_token",))
+    assert cells(compared, "memory").keys() == {"nats_per_token"}
+
+
 def test_what_keeps_less_than_every_window_has_no_difference() -> None:
     compared = table([*windows(), keeping("gist", 9, 3.0)])
     assert cells(compared, "gist").keys() == {"nats_per_token"}

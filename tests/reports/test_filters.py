@@ -223,6 +223,8 @@ def test_limits_have_units(text: str, most: float) -> None:
     [
         ("state", "is no limit"),
         ("state=many", "is no limit"),
+        ("state=1.2.3MB", "is no limit"),
+        ("state=.MB", "is no limit"),
         ("stat=3MB", "did you mean 'state'"),
         ("state=3TFLOP", "There is no unit of state 'TFLOP'"),
         ("state=3", "There is no unit of state ''"),

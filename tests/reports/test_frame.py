@@ -68,6 +68,14 @@ def test_of_a_run_stored_twice_the_latest_counts() -> None:
     assert row_of(frame_of([again, first]))["value"] == 1.0
 
 
+def test_of_two_copies_of_one_start_that_with_more_examples_counts() -> None:
+    few, many = (
+        result(run_id="same", nats=nats, data={"examples": n}, provenance={"started": "2020"})
+        for n, nats in ((2, 9.0), (3, 1.0))
+    )
+    assert row_of(frame_of([few, many]))["value"] == row_of(frame_of([many, few]))["value"] == 1.0
+
+
 @given(st.permutations(range(4)))
 def test_the_order_of_files_does_not_matter(order: list[int]) -> None:
     runs = [result(run_id=f"r{n}", provenance={"seed": n, "started": str(n)}) for n in range(4)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,16 @@ def test_controls_are_subtracted_from_the_own_context_in_its_row() -> None:
 def test_controls_that_nothing_was_run_with_are_refused() -> None:
     with pytest.raises(UserError, match="No method was run with a control"):
         comparison(three(), controls=True)
+
+
+@pytest.mark.parametrize("name", ["memory", "memory(K=8)"])
+def test_a_baseline_that_several_rows_have_is_refused_with_their_names(name: str) -> None:
+    of_weights = {"method_config": {"K": 8}, "changed": ["K"]}
+    runs = [
+        result("memory", nats=nats, weights_name=weights, **of_weights) for weights, nats in (("a", 3.0), ("b", 3.1))
+    ]
+    with pytest.raises(UserError, match=rf"{re.escape(name)} stands for several methods here: name one of a, b"):
+        comparison([result("window"), *runs], baseline=name)
 
 
 @pytest.mark.parametrize("baseline", ["memory", "memory (trained 200k)"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -88,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[:1] != ["lm_eval"]:  # whose arguments are another program's
             _check_empty(words)
         code = app(words, prog_name="contextlab", standalone_mode=False)
+        sys.stdout.flush()
     except (UserError, UsageError) as error:
         if debug:
             print(harmless.text(traceback.format_exc()), file=sys.stderr, end="")
@@ -95,8 +97,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = " ".join(error.format_message().split()) if isinstance(error, UsageError) else str(error)
         print(f"contextlab: {harmless.line(message)}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if debug:
+            print(harmless.text(traceback.format_exc()), file=sys.stderr, end="")
+        print(f"contextlab: {harmless.line(str(error))}.", file=sys.stderr)
+        _drop_output()
+        return 2
     except KeyboardInterrupt:
         code = 130
     if code == 130:
         print("contextlab: interrupted; run the same command again to resume.", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _drop_output() -> None:
+    """Lead what is still to be written nowhere, for it cannot be written and would fail again at the end."""
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
@@ -102,6 +103,16 @@ def cases(
             )
             case.check()
             yield case
+
+
+def labels_of(on_tasks: Sequence[TaskCase]) -> list[str]:
+    """The labels of tasks in tables, with a digest of their data where another one has the same label."""
+    data: dict[str, set[str]] = defaultdict(set)
+    for case in on_tasks:
+        data[case.label].add(case.dataset.sha256)
+    return [
+        f"{case.label} data={case.dataset.sha256[:8]}" if len(data[case.label]) > 1 else case.label for case in on_tasks
+    ]
 
 
 def controls_of(names: str | Sequence[str]) -> list[Control]:

@@ -23,7 +23,7 @@ from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.harness import batches, code
 from contextlab.harness.aggregation import Peaks, largest_bytes, recounted, result_of, unmeasured
-from contextlab.harness.case import TaskCase, cases, controls_of
+from contextlab.harness.case import TaskCase, cases, controls_of, labels_of
 from contextlab.harness.comparison import Results, RunKey, differences
 from contextlab.harness.identity import identity, provenance
 from contextlab.harness.progress import Progress
@@ -126,9 +126,9 @@ def bench(
         for note in filter(None, (method.note for method in of_model)):
             say(note)
         bar.begin(len(on_tasks) * len(of_model), len(of_model) * sum(len(case.selected) for case in on_tasks))
-        for case, method in itertools.product(on_tasks, of_model):
+        for (task, case), method in itertools.product(zip(labels_of(on_tasks), on_tasks, strict=True), of_model):
             result = _run(method, case, seed, Path(out), bar, counting, size, say)
-            runs[method.label, case.label, case.options.context] = result
+            runs[method.label, task, case.options.context] = result
             (on_result or _no_call)(result)
     notes = [method.explained for method, named in zip(named_methods, selected_methods, strict=True) if named.bare]
     return Results(list(runs.values()), list(differences(runs)), list(filter(None, notes)))
@@ -187,7 +187,9 @@ def _run(
             batched = _batches(meter, case, seed, batch, say)
             for _, line in zip(computed, batched.lines(missing, counting=counting), strict=True):
                 run.append(line)
-            current = current.model_copy(update={"batch": batched.largest})
+            earlier = run.summary.provenance.batch if run.summary is not None else None
+            largest = max(filter(None, (batched.largest, earlier)), default=None)
+            current = current.model_copy(update={"batch": largest})
             if counting:
                 peaks = _measure(meter, case, run, seed, peaks, unmeasured_lines)
         lines = [run.lines[example.id] for example in case.selected]

@@ -78,14 +78,14 @@ def line(result: Result, resource: Resource, contexts: int = 1) -> CostLine | No
         return None
     once = training.value / contexts if training is not None else 0.0
     questions = questions_of(result)
-    if _reads_again(result):
+    if reads_again(result.split):
         return CostLine(once, (context.value + query.value) / questions)
     return CostLine(context.value + once, query.value / questions)
 
 
-def _reads_again(result: Result) -> bool:
-    """Whether the context is read again for every question, whose cost it then is."""
-    return grammar.split(result.split).settings.get("turns") == "prompts"
+def reads_again(split: str) -> bool:
+    """Whether the context is read again for every question of a task, whose cost it then is."""
+    return grammar.split(split).settings.get("turns") == "prompts"
 
 
 def questions_of(result: Result) -> float:
@@ -158,7 +158,7 @@ def _costs(
     cells: dict[tuple[int, int], Cell] = {}
     for row, (result, per_question) in enumerate(members.values()):
         numbers = costs.numbers(result)
-        context = 0.0 if _reads_again(result) else numbers[f"{field} contextualize"].value
+        context = 0.0 if reads_again(result.split) else numbers[f"{field} contextualize"].value
         values = {0: context, 1: per_question.question}
         values |= {n: numbers[fixed[n].name].value for n in (2, 3) if fixed[n].name in numbers}
         values |= {n: per_question.each(count) for n, count in enumerate(questions, start=len(fixed))}

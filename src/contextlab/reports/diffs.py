@@ -164,7 +164,7 @@ def diff(first: Result, second: Result) -> Diff:
     """
     parts_of = PartsOf()
     measure = first.measure
-    same = measure.name == second.measure.name
+    same = measure.name == second.measure.name and _data(first) == _data(second)
     comparison = tested(measure, [second], [first], parts_of) if same else None
     of_both = parts_of(first), parts_of(second)
     shared = [example for example in of_both[0] if example in of_both[1]] if same else []
@@ -182,6 +182,11 @@ def diff(first: Result, second: Result) -> Diff:
         sorted(moved, key=lambda item: -abs(item.change)),
         len(shared),
     )
+
+
+def _data(result: Result) -> tuple[str, str]:
+    """What two runs have in common whose examples may be the same."""
+    return result.task, result.data.sha256
 
 
 def _fields(first: Result, second: Result) -> Iterator[Field]:

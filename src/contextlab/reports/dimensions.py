@@ -47,14 +47,15 @@ def started(result: Result) -> str:
 
 
 def once(results: Iterable[Result]) -> list[Result]:
-    """Every run once, its latest copy, in the order of their starts."""
-    copies = {result.run_id: result for result in sorted(results, key=started)}
+    """Every run once in the order of their starts: its latest copy, of copies of one start that with most examples."""
+    ordered = sorted(results, key=lambda result: (started(result), result.data.examples))
+    copies = {result.run_id: result for result in ordered}
     return sorted(copies.values(), key=started)
 
 
 def latest(results: Sequence[Result]) -> list[tuple[dict[str, str], Result]]:
     """The latest of the results that are equal in all dimensions, with its names, in the order of their starts."""
-    ordered = sorted(results, key=started)
+    ordered = sorted(results, key=lambda result: (started(result), result.data.examples))
     by_name = {tuple(words.items()): result for words, result in zip(dimensions(ordered), ordered, strict=True)}
     return [(dict(words), result) for words, result in by_name.items()]
 

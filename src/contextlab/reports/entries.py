@@ -94,11 +94,43 @@ class Controls:
 
 
 def peers(of: Iterable[TableRow]) -> dict[tuple[Any, ...], dict[str, TableRow]]:
-    """For every set of examples the entries by name: with and without mark, and by the method where it is unique."""
+    """For every set of examples the entries by name, and by other names that only one of them has."""
+    return {
+        examples: {name: rows[0] for name, rows in _by_other_names(group).items() if len(rows) == 1} | group
+        for examples, group in _groups(of).items()
+    }
+
+
+def check_unique(of: Iterable[TableRow], names: Sequence[str]) -> None:
+    """Refuse names that stand for several entries with the same examples.
+
+    Raises:
+        UserError: with the names of these entries.
+    """
+    for group in _groups(of).values():
+        named = _by_other_names(group)
+        for name in names:
+            if name not in group and len(rows := named.get(name, [])) > 1:
+                several = ", ".join(row.words["method"] for row in rows)
+                raise UserError(f"{name} stands for several methods here: name one of {several}.")
+
+
+def _groups(of: Iterable[TableRow]) -> dict[tuple[Any, ...], dict[str, TableRow]]:
+    """For every set of examples the entries by name."""
     groups: dict[tuple[Any, ...], dict[str, TableRow]] = defaultdict(dict)
     for entry in of:
         groups[entry.examples][entry.words["method"]] = entry
-    return {examples: _with_plain_names(group) for examples, group in groups.items()}
+    return groups
+
+
+def _by_other_names(group: Mapping[str, TableRow]) -> dict[str, list[TableRow]]:
+    """Entries by their names without the mark; else by their settings; else by the method alone."""
+    kinds: list[dict[str, list[TableRow]]] = [defaultdict(list) for _ in range(3)]
+    for name, entry in group.items():
+        method, settings = other_names(entry)
+        for entries_of, other in zip(kinds, (unmarked(name), settings, method), strict=True):
+            entries_of[other].append(entry)
+    return kinds[2] | kinds[1] | kinds[0]
 
 
 def other_names(entry: TableRow) -> tuple[str, str]:
@@ -158,10 +190,3 @@ def _spelled(seeds: Sequence[int]) -> str:
     if len(seeds) > 3 and consecutive:
         return f"seeds {seeds[0]} to {seeds[-1]}"
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
-
-
-def _with_plain_names(of: dict[str, TableRow]) -> dict[str, TableRow]:
-    counts = Counter(entry.first.method for entry in of.values())
-    plain = {entry.first.method: entry for entry in of.values() if counts[entry.first.method] == 1}
-    by_settings = {labels.by_settings(entry.first): entry for entry in of.values()}
-    return plain | by_settings | {unmarked(name): entry for name, entry in of.items()} | of

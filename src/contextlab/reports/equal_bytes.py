@@ -92,6 +92,8 @@ class EqualBytes:
         if baseline is None or baseline is row or measure is None:
             return None
         pairs = of_common_seeds(row, baseline)
+        if not pairs:
+            return None
         both = tested(measure, [mine for mine, _ in pairs], [other for _, other in pairs], self._parts_of)
         return None if both is None else both.pvalue
 
@@ -104,7 +106,7 @@ def is_pattern(name: str) -> bool:
 def _best_of_its_bytes(row: TableRow, baselines: Sequence[TableRow]) -> TableRow | None:
     as_small = [other for other in baselines if _may_stand_beside(row, other)]
     higher = row.first.measure.higher_is_better
-    if higher is None or not as_small:
+    if higher is None or not as_small or not all(map(_has_quality, (row, *as_small))):
         return None
     return max(as_small, key=_quality) if higher else min(as_small, key=_quality)
 
@@ -113,6 +115,11 @@ def _may_stand_beside(row: TableRow, other: TableRow) -> bool:
     mine, of_other = row.first.state, other.first.state
     as_small = mine is not None and of_other is not None and of_other.bytes <= mine.bytes * (1 + MOST_MORE)
     return as_small and row.examples == other.examples and learned(other.first) <= learned(row.first)
+
+
+def _has_quality(row: TableRow) -> bool:
+    """Whether the task's measure was stored, and not taken away by a filter."""
+    return all(run.measure.name in run.metrics for run in row.runs)
 
 
 def _quality(row: TableRow) -> float:

@@ -134,7 +134,7 @@ def _choices(frame: pandas.DataFrame, condition: str) -> str:
     return f"its values are {', '.join(map(short, names[:SHOWN]))}{more}" if names else "all its values are missing"
 
 
-FORM = re.compile(r"\s*(\w+)\s*(?:=|<=|<)\s*([\d.]+(?:e[+-]?\d+)?)\s*([A-Za-z]*)\s*")
+FORM = re.compile(r"\s*(\w+)\s*(?:=|<=|<)\s*((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([A-Za-z]*)\s*")
 
 
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}

@@ -24,6 +24,7 @@ _METRIC = {
     "n": ("Int64", "examples, or what else the metric counts"),
     "direction": ("string", "`higher` or `lower`, whichever is better; empty where the task does not say"),
     "measure": ("boolean", "whether this is the measure of its task, in which runs are compared"),
+    "bounded": ("boolean", "whether it is that measure, and every observation of it is a number between 0 and 1"),
 }
 _OTHER = {
     "method": "method with the settings that distinguish it, as in tables",
@@ -128,7 +129,8 @@ def _of_metrics(number: int, result: Result) -> Iterator[dict[str, object]]:
         direction = DIRECTIONS[measure.higher_is_better] if is_measure else ""
         about = {"number": number, "run": result.run_id, "metric": name}
         values = {"value": metric.value, "low": metric.low, "high": metric.high, "n": metric.n}
-        yield {**about, **values, "direction": direction, "measure": is_measure}
+        bounded = is_measure and measure.bounded
+        yield {**about, **values, "direction": direction, "measure": is_measure, "bounded": bounded}
 
 
 def _of_run(result: Result, words: Mapping[str, str]) -> dict[str, object]:

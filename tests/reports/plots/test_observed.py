@@ -68,6 +68,22 @@ def test_an_example_counts_its_parts_by_their_sizes(tmp_path: Path) -> None:
     assert example_values(row) == {"a": pytest.approx(2.9), "b": pytest.approx(3.0)}
 
 
+def test_a_bounded_measure_has_the_interval_of_tables_whatever_its_name(tmp_path: Path) -> None:
+    measure = {"name": "contains", "higher_is_better": True, "bounded": True}
+    runs = [
+        keep(
+            tmp_path,
+            result(name, measure=measure, metrics={"contains": metric(1.0)}),
+            [line(text, 1.0, parts={"contains": [[1.0, 1.0, text]]}) for text in "ab"],
+        )
+        for name in ("window", "sliding")
+    ]
+    (observation,) = differences(measure_rows(frame_of(runs), None))
+    assert observation.value == 0
+    assert observation.interval is not None
+    assert observation.interval[0] < 0 < observation.interval[1]
+
+
 def test_only_shared_examples_count(tmp_path: Path) -> None:
     runs = [perplexity(tmp_path, "window", 0.0), perplexity(tmp_path, "sliding", -1.0, {"b": 2.0, "z": 9.0})]
     (observation,) = differences(measure_rows(frame_of(runs), None))

@@ -41,6 +41,12 @@ def test_the_context_is_shared_by_all_its_questions() -> None:
     assert line.y[:3] == pytest.approx((9.0, 5.0, 3.0))
 
 
+def test_what_reads_its_context_for_every_question_pays_for_it_every_time() -> None:
+    again = changed(run_of("full", 8.0, 4.0, questions=4), split="S2(turns=prompts)")
+    (line,) = draw([again], "flops").panels[0].series
+    assert line.y[:3] == pytest.approx((3.0, 3.0, 3.0))
+
+
 @given(st.lists(st.tuples(positive, positive), min_size=1, max_size=6), st.floats(1, 1000))
 def test_between_two_crossings_one_method_is_the_cheapest(pairs: list[tuple[float, float]], number: float) -> None:
     costs = {str(n): CostLine(*pair) for n, pair in enumerate(pairs)}

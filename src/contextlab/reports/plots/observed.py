@@ -111,7 +111,7 @@ def baselines_of(rows: pandas.DataFrame, baseline: str) -> dict[tuple[str, str],
 
 def difference(row: Any, other: Any) -> Metric | None:
     """The metric of one row minus that of another, over the examples that both runs store; None without any."""
-    bounded = row.metric.startswith(HIGHER)
+    bounded = bool(row.bounded) if row.measure else row.metric.startswith(HIGHER)
     own, others = (_parts_of(run.folder, run.examples, row.metric) for run in (row, other))
     return paired(Measure(row.metric, None, bounded), own, others)
 
