@@ -23,6 +23,12 @@ def test_a_page_is_written_and_its_size_printed(
     assert capsys.readouterr().out.startswith(f"{file}: 0.")
 
 
+def test_a_page_of_a_folder_is_written_into_it(folder: Path) -> None:
+    assert main(["page", str(folder)]) == 0
+    assert (folder / "page.html").is_file()
+    assert main(["page", str(folder)]) == 0
+
+
 def test_data_that_cannot_be_loaded_is_said_and_the_page_is_written(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,14 @@ def test_a_picture_is_written_and_its_caption_printed(
     assert capsys.readouterr().out.startswith("Accuracy \N{MINUS SIGN} window against TFLOPs per example, n = ")
 
 
+def test_a_folder_alone_is_drawn_into_it(folder: Path, tmp_path: Path) -> None:
+    assert main(["plot", str(folder)]) == 0
+    explicit = tmp_path / "explicit.svg"
+    assert main(["plot", "pareto", str(folder), "-o", str(explicit)]) == 0
+    assert (folder / "pareto.svg").read_bytes() == explicit.read_bytes()
+    assert main(["plot", "pareto"]) == 2
+
+
 def test_notes_are_printed_where_they_are_asked_for(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

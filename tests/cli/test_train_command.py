@@ -31,6 +31,14 @@ def train(tmp_path: Path, *more: str, method: str = "longmem(N=32,K=8)") -> list
     return ["train", method, *corpus, "--tokens", "300", *place, *more]
 
 
+def test_without_a_folder_the_name_of_the_method_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = train(tmp_path)
+    place = words.index("--out")
+    assert main([*words[:place], *words[place + 2 :]]) == 0
+    assert (tmp_path / "runs" / "train" / "longmem-N-32-K-8" / "card.json").is_file()
+
+
 def test_it_says_what_was_gained_and_how_to_use_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(train(tmp_path, "--lr", "0.003", "--rows", "2", "--set", "schedule=constant")) == 0
     out, err = capsys.readouterr()

@@ -16,7 +16,9 @@ from contextlab.errors import UserError
 
 def page(
     folders: Folders,
-    out: Annotated[Path, typer.Option("-o", "--out", help="File: .html.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File: .html; page.html in the first folder if none.")
+    ] = None,
     where: Where = None,
     data: Annotated[Path | None, typer.Option(help="Folder of data sets, whose texts the page then shows.")] = None,
     baseline: Annotated[
@@ -29,6 +31,7 @@ def page(
     """Write one HTML file with all results, their costs and their examples, which needs no network."""
     from contextlab.reports.page import page as page_text
 
+    out = out or folders[0] / "page.html"
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} is no page: let its name end with .html.")
     missing: list[str] = []

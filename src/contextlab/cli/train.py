@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,12 @@ def train(
     ],
     corpus: Annotated[str, typer.Option(help="Folder or file of texts (.txt, .jsonl, also .gz, .xz), or hub:NAME.")],
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to train on.")],
-    out: Annotated[Path, typer.Option(help="Folder of checkpoints, curve, weights and card; again, it resumes.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of checkpoints, curve, weights and card; again, it resumes. runs/train/METHOD when not given."
+        ),
+    ] = None,
     backbone: BackboneName = "smollm2-135m",
     device: Annotated[str | None, typer.Option(help="Torch device; the GPU when there is one.")] = None,
     validation: Annotated[
@@ -56,6 +62,7 @@ def train(
 
     from contextlab.training.run import train as run
 
+    out = out or Path("runs", "train", re.sub(r"[^\w.-]+", "-", method).strip("-"))
     screen = _live() if sys.stderr.isatty() and not as_json else None
     where: dict[str, Any] = {"out": out, "backbone": backbone, "device": device, "validation_corpus": validation}
     card = run(method, corpus, tokens=tokens, on_line=screen, **where, **options)
