@@ -97,8 +97,8 @@ def grid(backbone: str) -> list[Line]:
     return [
         {
             "weights": code(name),
-            "tokens": f"{card['grid'][0]['tokens'] - tokens_before(card):,}",
-            **{str(trial["lr"]): f"{trial['loss']:.4f}" for trial in card["grid"]},
+            "tokens": f"{max(trial['tokens'] or 0 for trial in card['grid']) - tokens_before(card):,}",
+            **{str(t["lr"]): "not finite" if t["loss"] is None else f"{t['loss']:.4f}" for t in card["grid"]},
             "chosen": str(card["training"]["lr"]),
         }
         for name, card in cards_beside(backbone)

@@ -90,18 +90,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _check_empty(words)
         code = app(words, prog_name="contextlab", standalone_mode=False)
         sys.stdout.flush()
-    except (UserError, UsageError) as error:
+    except (UserError, UsageError, OSError) as error:
         if debug:
             print(harmless.text(traceback.format_exc()), file=sys.stderr, end="")
         # Usage errors list choices on separate lines.
         message = " ".join(error.format_message().split()) if isinstance(error, UsageError) else str(error)
         print(f"contextlab: {harmless.line(message)}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if debug:
-            print(harmless.text(traceback.format_exc()), file=sys.stderr, end="")
-        print(f"contextlab: {harmless.line(str(error))}.", file=sys.stderr)
-        _drop_output()
+        if isinstance(error, OSError):
+            _discard_output()
         return 2
     except KeyboardInterrupt:
         code = 130
@@ -110,8 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _drop_output() -> None:
-    """Lead what is still to be written nowhere, for it cannot be written and would fail again at the end."""
+def _discard_output() -> None:
+    """Discard the buffered output that could not be written: the interpreter would try again when it exits."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

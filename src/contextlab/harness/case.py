@@ -110,9 +110,7 @@ def labels_of(on_tasks: Sequence[TaskCase]) -> list[str]:
     data: dict[str, set[str]] = defaultdict(set)
     for case in on_tasks:
         data[case.label].add(case.dataset.sha256)
-    return [
-        f"{case.label} data={case.dataset.sha256[:8]}" if len(data[case.label]) > 1 else case.label for case in on_tasks
-    ]
+    return [labels.with_data(case.label, case.dataset.sha256, data[case.label]) for case in on_tasks]
 
 
 def controls_of(names: str | Sequence[str]) -> list[Control]:

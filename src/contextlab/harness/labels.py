@@ -35,6 +35,11 @@ def of_run(result: Result, settings: Mapping[str, Any]) -> str:
     return of_method(result.method, settings, untrained=result.untrained, trained=trained)
 
 
+def with_data(task: str, sha256: str, digests: Collection[str]) -> str:
+    """The label of a task, with a digest of its data where tasks of this label have several."""
+    return f"{task} data={sha256[:8]}" if len(digests) > 1 else task
+
+
 def by_settings(result: Result) -> str:
     """The method of a stored result with the settings that differ from its defaults, also where its weights name it."""
     changed = {key: result.method_config.get(key) for key in result.changed if key != "weights"}

@@ -46,16 +46,20 @@ def started(result: Result) -> str:
     return result.provenance.started
 
 
+def _in_order(results: Iterable[Result]) -> list[Result]:
+    """Results by their starts; of copies of one start that with most examples is the last."""
+    return sorted(results, key=lambda result: (started(result), result.data.examples))
+
+
 def once(results: Iterable[Result]) -> list[Result]:
     """Every run once in the order of their starts: its latest copy, of copies of one start that with most examples."""
-    ordered = sorted(results, key=lambda result: (started(result), result.data.examples))
-    copies = {result.run_id: result for result in ordered}
+    copies = {result.run_id: result for result in _in_order(results)}
     return sorted(copies.values(), key=started)
 
 
 def latest(results: Sequence[Result]) -> list[tuple[dict[str, str], Result]]:
     """The latest of the results that are equal in all dimensions, with its names, in the order of their starts."""
-    ordered = sorted(results, key=lambda result: (started(result), result.data.examples))
+    ordered = _in_order(results)
     by_name = {tuple(words.items()): result for words, result in zip(dimensions(ordered), ordered, strict=True)}
     return [(dict(words), result) for words, result in by_name.items()]
 
@@ -112,11 +116,10 @@ def _grouped(results: Sequence[Result], key: Any, value: Any) -> dict[Any, set[A
 
 
 def _words(result: Result, settings: Mapping[str, Any], digests: set[str]) -> dict[str, str]:
-    data = [f"data={result.data.sha256[:8]}"] if len(digests) > 1 else []
     provenance = result.provenance
     return {
         "method": labels.of_run(result, settings),
-        "task": " ".join([labels.of_result(result), *data]),
+        "task": labels.with_data(labels.of_result(result), result.data.sha256, digests),
         "context": result.context,
         "backbone": result.backbone,
         "device": provenance.device,

@@ -93,34 +93,30 @@ class Controls:
         return {control: self._by_words[key] for control, key in keys.items() if key in self._by_words}
 
 
-def peers(of: Iterable[TableRow]) -> dict[tuple[Any, ...], dict[str, TableRow]]:
-    """For every set of examples the entries by name, and by other names that only one of them has."""
-    return {
-        examples: {name: rows[0] for name, rows in _by_other_names(group).items() if len(rows) == 1} | group
-        for examples, group in _groups(of).items()
-    }
+def peers(of: Iterable[TableRow], wanted: Sequence[str] = ()) -> dict[tuple[Any, ...], dict[str, TableRow]]:
+    """For every set of examples the entries by name, and by other names that only one of them has.
 
-
-def check_unique(of: Iterable[TableRow], names: Sequence[str]) -> None:
-    """Refuse names that stand for several entries with the same examples.
+    Args:
+        of: the entries.
+        wanted: names that must not stand for several entries with the same examples.
 
     Raises:
-        UserError: with the names of these entries.
+        UserError: where one does, with the names of these entries.
     """
-    for group in _groups(of).values():
-        named = _by_other_names(group)
-        for name in names:
-            if name not in group and len(rows := named.get(name, [])) > 1:
-                several = ", ".join(row.words["method"] for row in rows)
-                raise UserError(f"{name} stands for several methods here: name one of {several}.")
-
-
-def _groups(of: Iterable[TableRow]) -> dict[tuple[Any, ...], dict[str, TableRow]]:
-    """For every set of examples the entries by name."""
     groups: dict[tuple[Any, ...], dict[str, TableRow]] = defaultdict(dict)
     for entry in of:
         groups[entry.examples][entry.words["method"]] = entry
-    return groups
+    return {examples: _named(group, wanted) for examples, group in groups.items()}
+
+
+def _named(group: Mapping[str, TableRow], wanted: Sequence[str]) -> dict[str, TableRow]:
+    """Entries by their names, and by other names that only one of them has; see `peers`."""
+    others = _by_other_names(group)
+    for name in wanted:
+        if name not in group and len(rows := others.get(name, [])) > 1:
+            several = ", ".join(row.words["method"] for row in rows)
+            raise UserError(f"{name} stands for several methods here: name one of {several}.")
+    return {name: rows[0] for name, rows in others.items() if len(rows) == 1} | dict(group)
 
 
 def _by_other_names(group: Mapping[str, TableRow]) -> dict[str, list[TableRow]]:

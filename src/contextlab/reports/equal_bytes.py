@@ -92,8 +92,6 @@ class EqualBytes:
         if baseline is None or baseline is row or measure is None:
             return None
         pairs = of_common_seeds(row, baseline)
-        if not pairs:
-            return None
         both = tested(measure, [mine for mine, _ in pairs], [other for _, other in pairs], self._parts_of)
         return None if both is None else both.pvalue
 
@@ -114,7 +112,8 @@ def _best_of_its_bytes(row: TableRow, baselines: Sequence[TableRow]) -> TableRow
 def _may_stand_beside(row: TableRow, other: TableRow) -> bool:
     mine, of_other = row.first.state, other.first.state
     as_small = mine is not None and of_other is not None and of_other.bytes <= mine.bytes * (1 + MOST_MORE)
-    return as_small and row.examples == other.examples and learned(other.first) <= learned(row.first)
+    alike = row.examples == other.examples and bool(of_common_seeds(row, other))
+    return as_small and alike and learned(other.first) <= learned(row.first)
 
 
 def _has_quality(row: TableRow) -> bool:

@@ -19,7 +19,6 @@ from contextlab.reports.dimensions import DIMENSIONS, learned
 from contextlab.reports.entries import (
     Controls,
     TableRow,
-    check_unique,
     entries,
     missing_seeds,
     of_common_seeds,
@@ -73,8 +72,7 @@ class _Builder:
             raise UserError(f"{' and '.join(patterns)} are patterns of baselines: give one of them, beside names.")
         check_known("method in these results", [name for name in layout.baselines if name not in patterns], methods)
         check_known("method in these results", layout.twins if layout.twins != ENDS else [], methods)
-        check_unique(self.entries, [*layout.baselines, *(layout.twins if layout.twins != ENDS else [])])
-        self.peers = peers(self.entries)
+        self.peers = peers(self.entries, [*layout.baselines, *(layout.twins if layout.twins != ENDS else [])])
         self._check_twins()
         self.parts_of = PartsOf()
         self.equal_bytes = EqualBytes(self.entries, patterns[0], self.parts_of, self.names) if patterns else None

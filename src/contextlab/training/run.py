@@ -25,11 +25,12 @@ from contextlab.training import card, checkpoint, hub, records
 from contextlab.training.board import board
 from contextlab.training.checkpoint import Extra
 from contextlab.training.corpus import Corpus, prepare
-from contextlab.training.loop import NotFinite, Trainer
+from contextlab.training.loop import Trainer
 from contextlab.training.options import TrainConfig
 from contextlab.training.processes import Processes
 from contextlab.training.records import Curve
 from contextlab.training.registry import named_objective
+from contextlab.training.search import searched
 from contextlab.training.streams import Streams
 from contextlab.training.validation import Stopped, Validation, Validator
 
@@ -79,22 +80,7 @@ def train(
     if settings.searched and "lr" in options:
         raise UserError("lr names one learning rate, and grid several to choose from: keep one of the two.")
     train_once = functools.partial(_trained, named, corpus, validation_corpus, backbone, device)
-    trials = list[dict[str, Any]]()
-    start: CurveLine | None = None
-    for trial in settings.trials:
-        tokens: int | None = None
-        loss: float | None = None
-        with contextlib.suppress(NotFinite):
-            card = train_once(trial, folder / "grid" / f"{trial.lr:g}", start=start)
-            start, tokens, loss = card["curve"][0], card["cost"]["tokens"], card["gains"]["loss"]
-        trials.append({"lr": trial.lr, "tokens": tokens, "loss": loss})
-    if trials:
-        finite = {trial["lr"]: trial["loss"] for trial in trials if trial["loss"] is not None}
-        if not finite:
-            raise UserError(
-                f"The loss is not finite with any learning rate of grid={settings.grid}: search among smaller ones."
-            )
-        settings = dataclasses.replace(settings, lr=min(finite, key=lambda rate: finite[rate]))
+    settings, trials, start = searched(settings, folder / "grid", train_once)
     return train_once(settings, folder, on_line or (lambda _: None), trials, start)
 
 

@@ -115,9 +115,7 @@ class Validator:
             else number * longest + (longest - read) // 2
             for n, number in places
         ]
-        pieces = [
-            corpus.piece(n, begin, begin + history + scored) for (n, _), begin in zip(places, begins, strict=True)
-        ]
+        pieces = [corpus.piece(n, begin, begin + read) for (n, _), begin in zip(places, begins, strict=True)]
         texts_BT = torch.stack(pieces).to(backbone.device)
         self.documents, self.alone = [n for n, _ in places], settings.validation == "reconstruction"
         self._rows = settings.rows
