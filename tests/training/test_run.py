@@ -292,6 +292,19 @@ def test_a_longer_run_goes_on_where_the_rate_is_constant(texts: Path, tmp_path: 
     assert card["cost"]["tokens"] >= 900
 
 
+def test_a_card_says_on_what_each_part_of_a_run_was_computed(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = {"schedule": "constant", "warmup": 0.0, "evaluate_every": 10**6}
+    for tokens, device in ((300, "a GPU"), (600, "a GPU"), (900, "another GPU")):
+        monkeypatch.setattr("contextlab.training.card.hardware", lambda _, name=device: name)
+        about = run(texts, tmp_path / "out", tokens=tokens, **course)["provenance"]
+    assert [part["device"] for part in about["parts"]] == ["a GPU", "another GPU"]
+    assert about["parts"][0]["tokens"] == 0
+    assert 600 <= about["parts"][1]["tokens"] < 700
+    assert {part["products"] for part in about["parts"]} == {about["products"]} == {"float32"}
+
+
 @pytest.mark.parametrize(
     ("course", "cause"),
     [

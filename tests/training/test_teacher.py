@@ -12,6 +12,7 @@ import pytest
 import torch
 from toy_corpus import corpus, learner, options
 
+from contextlab.accounting.flops import FlopCounter
 from contextlab.methods.full import Full
 from contextlab.training import registry
 from contextlab.training.loop import Trainer
@@ -57,6 +58,25 @@ def test_full_attention_is_computed_once(teaching: Teaching, monkeypatch: pytest
     assert all(torch.equal(a, again._targets(batch)[0]) for a, batch in zip(first, batches, strict=True))  # type: ignore[attr-defined]
 
 
+def test_a_teacher_costs_as_much_whether_it_is_kept_or_computed(teaching: Teaching) -> None:
+    objective, method, streams = teaching
+    batches = [streams.next() for _ in range(4)]
+    computed = [objective.prepare(batch) for batch in batches]
+    again = registry.named_objective("teacher(k=6)", method, streams.corpus)
+    assert computed == [again.prepare(batch) for batch in batches]
+    assert all(computed)
+
+
+def test_the_parts_of_a_block_cost_what_it_costs(teaching: Teaching) -> None:
+    objective, method, streams = teaching
+    text_T = streams.corpus.piece(0, 0, method.backbone.max_positions)
+    with FlopCounter() as watched:
+        _, predicted = objective.full.predict(objective.full.start(), text_T[None])
+        method.backbone.logprobs_of_all(predicted.hidden_BTC[0])
+    parts = Streams(streams.corpus, [0], 1, len(text_T) // 4)
+    assert sum(objective.prepare(parts.next()) for _ in range(4)) == pytest.approx(watched.flops, rel=0.02)
+
+
 def test_the_loss_has_a_gradient_and_falls_when_it_is_followed(teaching: Teaching) -> None:
     objective, method, streams = teaching
     batch = streams.next()
@@ -87,7 +107,7 @@ def test_a_divided_corpus_has_targets_of_its_own(tmp_path: Path, monkeypatch: py
     assert len(divided.documents) == 8
 
     def target(built: Any) -> Any:
-        return registry.named_objective("teacher(k=6)", method, built)._of_block(2, 0)[0]  # type: ignore[attr-defined]
+        return registry.named_objective("teacher(k=6)", method, built)._stored(2, 0)["ids"]  # type: ignore[attr-defined]
 
     target(whole)
     after_the_other = target(divided)

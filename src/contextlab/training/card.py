@@ -39,6 +39,7 @@ def of(
     validations: Sequence[tuple[int, Validation]],
     lines: Sequence[dict[str, Any]],
     weights: Path,
+    parts: Sequence[dict[str, Any]] = (),
     earlier: cards.Card | None = None,
 ) -> dict[str, Any]:
     """The card of a finished run.
@@ -53,7 +54,8 @@ def of(
         validations: each with the tokens trained until then, the last one of the weights that were written.
         lines: of the curve.
         weights: their file.
-        begun: card of the weights that the run began with, whose cost is part of the cost.
+        parts: of the run, each with the tokens at its beginning and its `surroundings`.
+        earlier: card of the weights that the run began with, whose cost is part of the cost.
     """
     backbone = method.backbone
     steps = [line for line in lines if "loss" in line]
@@ -86,29 +88,39 @@ def of(
         "curve": [{"tokens": tokens, **validation.line()} for tokens, validation in validations],
         "losses": [{"tokens": part[-1]["tokens"], "loss": _mean(part, "loss")} for part in _parts(steps)],
         "provenance": {
-            "contextlab": __version__,
-            "commit": commit(),
-            "code": digest(code.modules([type(method), type(backbone), Trainer])),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "device": hardware(backbone.device),
-            "threads": torch.get_num_threads(),
+            **surroundings(trainer),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": command(),
+            "parts": list(parts),
         },
+    }
+
+
+def surroundings(trainer: Trainer) -> dict[str, Any]:
+    """What a training runs on, beside its settings: versions, a digest of the code, device, threads and products."""
+    backbone = trainer.method.backbone
+    return {
+        "contextlab": __version__,
+        "commit": commit(),
+        "code": digest(code.modules([type(trainer.method), type(backbone), Trainer])),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": hardware(backbone.device),
+        "threads": torch.get_num_threads(),
+        "products": "bfloat16" if trainer.narrow else "float32",
     }
 
 
 def _cost(trainer: Trainer, earlier: cards.Card | None) -> dict[str, Any]:
     """The cost of the weights, that of the weights they began with included."""
     progress = trainer.progress
-    flops, seconds, tokens = progress.flops, progress.seconds, progress.tokens
+    flops: int | None = progress.flops
+    seconds, tokens = progress.seconds, progress.tokens
     if earlier is not None:
-        flops, seconds, tokens = (
-            flops + (earlier.cost.flops or 0),
-            seconds + earlier.cost.seconds,
-            tokens + earlier.cost.tokens,
-        )
+        before = earlier.cost
+        # Of a sum one part of which is not known nothing is known.
+        flops = None if before.flops is None else progress.flops + before.flops
+        seconds, tokens = seconds + before.seconds, tokens + before.tokens
     device = trainer.method.backbone.device
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     return {"flops": flops, "peak_bytes": peak, "seconds": seconds, "tokens": tokens}

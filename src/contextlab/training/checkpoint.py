@@ -32,12 +32,15 @@ _POSITIONS = pydantic.TypeAdapter(list[tuple[Count, Count, Count]])
 
 
 class Extra(pydantic.BaseModel):
-    """State of a run beside the trainer: a digest of its run, settings, the curve's length and digest, validations."""
+    """State of a run beside the trainer: a digest of its run, settings, parts as its card has them, the curve's length
+    and digest, validations.
+    """
 
     model_config = pydantic.ConfigDict(strict=True)
 
     course: str = ""
     training: dict[str, Any] | None = None
+    parts: list[dict[str, Any]] = []
     curve: Count = 0
     curve_sha256: str | None = None
     validations: list[dict[str, Any]] = []

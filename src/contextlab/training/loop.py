@@ -156,8 +156,7 @@ class Trainer:
         for number in range(self.settings.accumulate):
             batch = self.streams.next()
             self.state = self._restarted(batch)
-            with ProductCounter() as prepared:
-                self.objective.prepare(batch)
+            prepared_flops = self.objective.prepare(batch)
             flops, seconds = self._watched(batch) if number == 0 and self._watch_is_due else (0, 0.0)
             apart += seconds
             with ProductCounter() as products, self._products():
@@ -167,7 +166,7 @@ class Trainer:
                     (outcome.loss / self._scale).backward()
             if flops:
                 self.progress.missed = flops / max(products.flops, 1)
-            counted = prepared.flops + round(products.flops * self.progress.missed)
+            counted = prepared_flops + round(products.flops * self.progress.missed)
             self.progress.flops += counted * self.processes.count
             self.state = outcome.state.detach()
             nats = math.nan if outcome.nats is None else float(outcome.nats)
@@ -200,11 +199,15 @@ class Trainer:
         restarted: State = self.method.restart(self.state, batch.fresh_B).detach()
         return restarted
 
+    @property
+    def narrow(self) -> bool:
+        """Whether products are computed in `NARROW`, as the settings say."""
+        on_gpu = self.method.backbone.device.type == "cuda"
+        return self.settings.dtype == "bfloat16" or (self.settings.dtype == "auto" and on_gpu)
+
     def _products(self) -> AbstractContextManager[None]:
         """Products as wide as the settings say, in both directions: what backward computes again must be the same."""
-        on_gpu = self.method.backbone.device.type == "cuda"
-        narrow = self.settings.dtype == "bfloat16" or (self.settings.dtype == "auto" and on_gpu)
-        return narrow_products([self.method.backbone.model, self.learned] if narrow else [])
+        return narrow_products([self.method.backbone.model, self.learned] if self.narrow else [])
 
     @property
     def _watch_is_due(self) -> bool:

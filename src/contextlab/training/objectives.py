@@ -59,8 +59,9 @@ class Objective(ABC):
             UserError: saying what to give instead.
         """
 
-    def prepare(self, batch: Batch) -> None:  # noqa: B027
-        """Have ready what the loss of a batch needs beside it; called once in front of every batch."""
+    def prepare(self, batch: Batch) -> int:
+        """Have ready what the loss of a batch needs beside it, before every batch; returns the FLOPs of this."""
+        return 0
 
     @abstractmethod
     def __call__(self, state: State, batch: Batch) -> Outcome:

@@ -201,6 +201,7 @@ class _Run:
             extra = checkpoint.load(checkpoints[0], self.trainer, records.course(self._about()))
             if extra.training is not None:
                 self._check_course(extra.training)
+        self.parts = _continued(extra.parts, self.trainer)
         if stored is None and self.processes.first:
             records.write(self.out / RUN, self._about())
         self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve, extra.curve_sha256)
@@ -307,6 +308,7 @@ class _Run:
         extra = Extra(
             course=records.course(self._about()),
             training=self.settings.as_dict(),
+            parts=self.parts,
             curve=curve.length,
             curve_sha256=curve.sha256(),
             validations=self.validations,
@@ -344,6 +346,7 @@ class _Run:
             [(line["tokens"], Validation(**line["validation"])) for line in self.validations],
             self.curve.lines(),
             path,
+            self.parts,
             self.begun,
         )
         written |= {"grid": list(self.trials), "best": self._best(), "stopped": self._stopped}
@@ -420,6 +423,14 @@ class _Run:
             f"it with --tokens {tokens}, and begin another run with another --out and the method's setting "
             f"weights={self.out}; only a run that began with --set schedule=constant --set warmup=0 can be made longer."
         )
+
+
+def _continued(parts: Sequence[dict[str, Any]], trainer: Trainer) -> list[dict[str, Any]]:
+    """The parts of a run, with a further one where something beside its settings is not as it was in the last."""
+    about = card.surroundings(trainer)
+    if parts and {**parts[-1], **about} == parts[-1]:
+        return list(parts)
+    return [*parts, {"tokens": trainer.progress.tokens, **about}]
 
 
 def _plain(value: Any) -> Any:

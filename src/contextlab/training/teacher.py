@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from contextlab import files, tensors
+from contextlab.accounting.products import ProductCounter
 from contextlab.backbone.distillation import best, cross_entropies
 from contextlab.config import Config
 from contextlab.errors import UserError
@@ -57,13 +58,23 @@ class Teacher(Objective):
         self.k = min(config.k, backbone.vocab_size)
         # Parts of documents have numbers of their own.
         spans = str([(entry.start, entry.tokens) for entry in corpus.documents])
-        parts = (corpus.key, spans, backbone.digest, str(self.k), str(self.block), str(backbone.dtype))
+        parts = ("flops", corpus.key, spans, backbone.digest, str(self.k), str(self.block), str(backbone.dtype))
         self.folder = cache_dir() / "teachers" / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
         self._near: OrderedDict[tuple[int, int], dict[str, Tensor]] = OrderedDict()
 
-    def prepare(self, batch: Batch) -> None:
-        """Compute the blocks of the batch that nobody has computed yet."""
-        self._targets(batch)
+    def prepare(self, batch: Batch) -> int:
+        """Compute the blocks of the batch that nobody has computed yet.
+
+        A block that is kept costs what it cost when it was computed: the cost of a training does not depend on those
+        before it.
+
+        Returns:
+            FLOPs of the blocks, each in the part of it that the batch has.
+        """
+        return sum(
+            int(stored["flops"]) * (places.stop - places.start) // len(stored["ids"])
+            for stored, places in self._blocks(batch)
+        )
 
     def __call__(self, state: State, batch: Batch) -> Outcome:
         """The cross-entropy to the teacher, of the tokens that count."""
@@ -76,26 +87,21 @@ class Teacher(Objective):
 
     def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """`ids_Nk` and `logprobs_Nk` of the batch's real tokens, row after row."""
-        device = self.method.backbone.device
-        parts = [
-            self._of_piece(document, begin, begin + length)
-            for document, begin, length in zip(batch.documents, batch.begins, batch.lengths_B.tolist(), strict=True)
-        ]
-        ids_Nk, logprobs_Nk = (torch.cat(part) for part in zip(*parts, strict=True))
+        device, blocks = self.method.backbone.device, self._blocks(batch)
+        ids_Nk, logprobs_Nk = (
+            torch.cat([stored[name][places] for stored, places in blocks]) for name in ("ids", "logprobs")
+        )
         return ids_Nk.to(device, torch.int64), logprobs_Nk.to(device, torch.float32)
 
-    def _of_piece(self, document: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        parts = []
-        for number in range(begin // self.block, (end - 1) // self.block + 1):
-            start = number * self.block
-            parts.append([part[max(begin - start, 0) : end - start] for part in self._of_block(document, number)])
-        ids, logprobs = (torch.cat(part) for part in zip(*parts, strict=True))
-        return ids, logprobs
-
-    def _of_block(self, document: int, number: int) -> tuple[Tensor, Tensor]:
-        """`ids_Nk` and `logprobs_Nk` of a whole block."""
-        stored = self._stored(document, number)
-        return stored["ids"], stored["logprobs"]
+    def _blocks(self, batch: Batch) -> list[tuple[dict[str, Tensor], slice]]:
+        """The stored blocks of a batch, row after row, each with the places in it that the batch has."""
+        blocks = []
+        for document, begin, length in zip(batch.documents, batch.begins, batch.lengths_B.tolist(), strict=True):
+            for number in range(begin // self.block, (begin + length - 1) // self.block + 1):
+                start = number * self.block
+                places = slice(max(begin - start, 0), min(begin + length - start, self.block))
+                blocks.append((self._stored(document, number), places))
+        return blocks
 
     def _stored(self, document: int, number: int) -> dict[str, Tensor]:
         """The stored teacher of a block: from memory, else from the disk, else computed."""
@@ -119,11 +125,17 @@ class Teacher(Objective):
             # A block's first token is predicted from the end of the block before it.
             before_C = self._stored(document, number - 1)["pending"].to(state.pending_BC)
             state = dataclasses.replace(state, pending_BC=before_C[None])
-        state, predicted = self.full.predict(state, tokens_BT)
-        ids_Nk, logprobs_Nk = best(self.method.backbone, _hidden(predicted, self.full)[0], self.k)
+        with ProductCounter() as products:
+            state, predicted = self.full.predict(state, tokens_BT)
+            ids_Nk, logprobs_Nk = best(self.method.backbone, _hidden(predicted, self.full)[0], self.k)
         with files.writing(path.parent, "set CONTEXTLAB_CACHE"):
             path.parent.mkdir(parents=True, exist_ok=True)
-        stored = {"ids": ids_Nk.int().cpu(), "logprobs": logprobs_Nk.half().cpu(), "pending": state.pending_BC[0].cpu()}
+        stored = {
+            "ids": ids_Nk.int().cpu(),
+            "logprobs": logprobs_Nk.half().cpu(),
+            "pending": state.pending_BC[0].cpu(),
+            "flops": torch.tensor(products.flops),
+        }
         tensors.write(path, stored, _about(path))
 
 
