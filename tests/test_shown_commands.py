@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).symlink_to(ROOT / name)
     for name, code in saved().items():
         (tmp_path / name).write_text(code, "utf-8")
-    for place in ("mytexts/arxiv", "DIR"):
+    for place in ("mytexts", "DIR"):
         (tmp_path / place).mkdir(parents=True)
         for number in range(4):
             (tmp_path / place / f"{number}.txt").write_text(f"Book {number} says that it is number {number}. " * 160)

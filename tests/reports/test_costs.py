@@ -60,3 +60,19 @@ def test_what_a_processor_and_a_gpu_measured_has_columns_of_its_own() -> None:
     assert {"seconds cpu", "seconds cuda", "peak MiB cpu", "peak MiB cuda", "TFLOPs query", "state MiB"} <= shown.keys()
     assert [len(costs_table.column(shown[name])) for name in ("seconds cpu", "seconds cuda", "state MiB")] == [1, 1, 2]
     assert len(costs_table.rows) == 2
+
+
+def test_a_table_of_seconds_says_where_threads_or_examples_side_by_side_differ() -> None:
+    alone = result("window", provenance={"threads": 2})
+
+    def sentences(*costs: str, threads: int = 1, batch: int | None = 8) -> list[str]:
+        others = result("full", provenance={"threads": threads, "batch": batch})
+        table = comparison([alone, others], TableLayout(costs=costs))
+        return [line for line in table.legend if line.startswith("Seconds")]
+
+    assert sentences("query_seconds") == [
+        "Seconds were measured with 1 (full) and 2 (window) threads",
+        "Seconds were measured with 1 (window) and 8 (full) examples side by side",
+    ]
+    assert sentences("flops", "train_seconds", "peak") == []
+    assert sentences("query_seconds", threads=2, batch=None) == []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
+from contextlab.errors import listed
 from contextlab.harness.stored import Result
 from contextlab.reports.cells import Column, Table, paragraph
-from contextlab.reports.costs import MOST_SPREAD
+from contextlab.reports.costs import MOST_SPREAD, timed
 from contextlab.reports.dimensions import named
 from contextlab.reports.names import Names
 
@@ -124,6 +125,23 @@ def own_windows(shown: NamedRuns, names: Names) -> Iterable[str]:
         for r, _ in shown
         if r.own_window
     )
+
+
+def timed_otherwise(shown: NamedRuns, columns: Sequence[Column], names: Names) -> Iterable[str]:
+    """Threads, and examples computed side by side, where the seconds of a table were not all measured with as many."""
+    if not any(column.kind == "cost" and timed(column.name) for column in columns):
+        return
+    for what, count in (
+        ("threads", lambda run: run.provenance.threads),
+        ("examples side by side", lambda run: run.provenance.batch or 1),
+    ):
+        methods: dict[int, dict[str, None]] = defaultdict(dict)
+        for run, words in shown:
+            if (number := count(run)) is not None:
+                methods[number][names.of("method", words["method"])] = None
+        if len(methods) > 1:
+            each = (f"{number} ({listed(list(methods[number]))})" for number in sorted(methods))
+            yield f"Seconds were measured with {' and '.join(each)} {what}"
 
 
 def notes(

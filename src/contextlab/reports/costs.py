@@ -100,7 +100,7 @@ def machine(result: Result) -> str:
 def numbers(result: Result) -> dict[str, Cell]:
     """The costs of a result by their names; those that were not counted, or timed under counters, are missing."""
     phases = result.cost.phases()
-    timed = bool(phases) and not any(cost.timed_while_counting for cost in phases.values())
+    apart = bool(phases) and not any(cost.timed_while_counting for cost in phases.values())
     values: dict[str, float] = {}
     for phase, cost in phases.items():
         if cost.flops is not None:
@@ -110,19 +110,21 @@ def numbers(result: Result) -> dict[str, Cell]:
         values[f"tokens {phase}"] = cost.tokens
         if cost.joules is not None:
             values[f"joules {phase}"] = cost.joules
-        if timed:
+        if apart:
             values[f"seconds {phase}"] = cost.seconds
-    if timed:
+    if apart:
         values["seconds"] = sum(cost.seconds for cost in phases.values())
     peaks = [cost.peak_bytes for cost in phases.values() if cost.peak_bytes is not None]
     if peaks:
         values["peak MiB"] = max(peaks) / MEBI
     values |= _state(result.state) | _training(result.cost.train)
-    noisy = timed and disturbed(result)
-    return {
-        name: Cell(value, disturbed=noisy and name.startswith("seconds") and name != "seconds train")
-        for name, value in values.items()
-    }
+    noisy = apart and disturbed(result)
+    return {name: Cell(value, disturbed=noisy and timed(name)) for name, value in values.items()}
+
+
+def timed(name: str) -> bool:
+    """Whether a cost is a time of reading or answering, which depends on threads and examples side by side."""
+    return name.startswith("seconds") and name != "seconds train"
 
 
 def disturbed(result: Result) -> bool:
