@@ -131,16 +131,15 @@ def timed_otherwise(shown: NamedRuns, columns: Sequence[Column], names: Names) -
     """Threads, and examples computed side by side, where the seconds of a table were not all measured with as many."""
     if not any(column.kind == "cost" and timed(column.name) for column in columns):
         return
-    for what, count in (
-        ("threads", lambda run: run.provenance.threads),
-        ("examples side by side", lambda run: run.provenance.batch or 1),
-    ):
-        methods: dict[int, dict[str, None]] = defaultdict(dict)
-        for run, words in shown:
-            if (number := count(run)) is not None:
-                methods[number][names.of("method", words["method"])] = None
-        if len(methods) > 1:
-            each = (f"{number} ({listed(list(methods[number]))})" for number in sorted(methods))
+    methods: dict[str, dict[int, dict[str, None]]] = {"threads": {}, "examples side by side": {}}
+    for run, words in shown:
+        counts = (run.provenance.threads, run.provenance.batch or 1)
+        for by_count, count in zip(methods.values(), counts, strict=True):
+            if count is not None:
+                by_count.setdefault(count, {})[names.of("method", words["method"])] = None
+    for what, by_count in methods.items():
+        if len(by_count) > 1:
+            each = (f"{count} ({listed(list(by_count[count]))})" for count in sorted(by_count))
             yield f"Seconds were measured with {' and '.join(each)} {what}"
 
 
