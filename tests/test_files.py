@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -176,3 +177,10 @@ def test_a_line_that_the_disk_takes_in_pieces_is_whole(tmp_path: Path) -> None:
     journal.close()
     assert (tmp_path / "file").read_bytes() == b"one\nanother line\n"
     assert journal.length == len(b"one\nanother line\n")
+
+
+@given(st.text())
+def test_a_slug_has_lower_case_letters_digits_and_hyphens_and_is_its_own(text: str) -> None:
+    slug = files.slug(text)
+    assert re.fullmatch(r"([a-z0-9]+(-[a-z0-9]+)*)?", slug)
+    assert files.slug(slug) == slug

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import time
@@ -20,6 +21,11 @@ PARTIAL = ".partial"
 """Ends the names of files, and begins those of folders, that are being written."""
 ABANDONED = 3600
 """Seconds after which nobody is writing a partial folder any more."""
+
+
+def slug(text: str) -> str:
+    """A text in lower-case letters, digits and hyphens, for the name of a file or of a label."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def sha256(path: Path) -> str:

@@ -36,7 +36,7 @@ def test_without_a_folder_the_name_of_the_method_is_one(tmp_path: Path, monkeypa
     words = train(tmp_path)
     place = words.index("--out")
     assert main([*words[:place], *words[place + 2 :]]) == 0
-    assert (tmp_path / "runs" / "train" / "longmem-N-32-K-8" / "card.json").is_file()
+    assert (tmp_path / "runs" / "train" / "longmem-n-32-k-8" / "card.json").is_file()
 
 
 def test_it_says_what_was_gained_and_how_to_use_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

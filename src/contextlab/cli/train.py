@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from contextlab import files
 from contextlab.cli import announce, say
 from contextlab.cli.bench import settings_of
 from contextlab.cli.complete import method_names
@@ -62,7 +62,7 @@ def train(
 
     from contextlab.training.run import train as run
 
-    out = out or Path("runs", "train", re.sub(r"[^\w.-]+", "-", method).strip("-"))
+    out = out or Path("runs", "train", files.slug(method))
     screen = _live() if sys.stderr.isatty() and not as_json else None
     where: dict[str, Any] = {"out": out, "backbone": backbone, "device": device, "validation_corpus": validation}
     card = run(method, corpus, tokens=tokens, on_line=screen, **where, **options)

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,7 +39,7 @@ def digest(value: Any) -> str:
 def run_id(identity: Mapping[str, Any]) -> str:
     """`method-task-split-` and 12 hex digits that change with anything in `identity`."""
     words = (Path(identity["method"]).name, Path(identity["task"]).name, identity["split"])
-    readable = "-".join(re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in words)
+    readable = "-".join(map(files.slug, words))
     return f"{readable}-{digest(identity)[:12]}"
 
 

@@ -7,10 +7,9 @@ safe side; a table that is wider than the page becomes several.
 from __future__ import annotations
 
 import decimal
-import re
 from collections.abc import Iterable, Sequence
 
-from contextlab import harmless
+from contextlab import files, harmless
 from contextlab.reports import captions
 from contextlab.reports.cells import (
     Cell,
@@ -118,7 +117,7 @@ def _small_print(table: Table, labels: RowLabels, notes: bool) -> str:
 
 def _slug(table: Table) -> str:
     """The words of a label: the tasks, as far as they are few."""
-    words = re.sub(r"[^a-z0-9]+", "-", table.sentences[0].split(":")[0].lower()).strip("-")
+    words = files.slug(table.sentences[0].split(":")[0])
     return words[:40].strip("-") or "results"
 
 
