@@ -18,7 +18,7 @@ from contextlab.benchmarks.data import fetch, pg22_build
 from contextlab.errors import UserError
 from contextlab.harness import store
 from contextlab.paths import cache_dir
-from contextlab.training import checkpoint, corpus, records, run, teacher
+from contextlab.training import checkpoint, corpus, course, records, run, teacher
 
 RUN_FILES = (store.MANIFEST, store.SUMMARY, store.LINES, store.PACKED)
 TENSORS = ".safetensors"
@@ -139,12 +139,11 @@ def _training(folder: Path) -> None:
     about = records.read(folder / run.RUN)
     if about is None:
         raise UserError(f"{folder / run.RUN} is missing: put it back, or choose another --out.")
-    records.course(about)
     if (folder / run.CURVE).exists():
         records.curve(folder / run.CURVE)
     for path in checkpoint.stored(folder):
         extra = checkpoint.read(path)
-        if extra.course != records.course(about):
+        if extra.course != course.digest(about):
             raise UserError(f"{path} belongs to another run than {run.RUN}: move it away.")
         records.check_curve(folder / run.CURVE, extra.curve, extra.curve_sha256)
     card = records.read(folder / cards.CARD)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -104,16 +103,6 @@ def check_curve(path: Path, length: int, sha256: str | None) -> None:
             f"{path} changed since the last checkpoint: put the intact file back, or delete it, and the curve begins "
             "at the checkpoint."
         )
-
-
-def course(about: Mapping[str, Any]) -> str:
-    """A digest of what is trained on what, which a run and its checkpoints have in common.
-
-    Args:
-        about: what `run.json` holds.
-    """
-    parts = {name: part for name, part in about.items() if name != "training"}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _sha256(path: Path, length: int) -> str:

@@ -8,7 +8,7 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
 from contextlab.naming import NamedMethod
-from contextlab.training import card, checkpoint, hub, records
+from contextlab.training import card, checkpoint, course, hub, records
 from contextlab.training.board import board
 from contextlab.training.checkpoint import Extra
 from contextlab.training.corpus import Corpus, prepare
@@ -185,25 +185,26 @@ class _Run:
         objective.check(self.segment)
         self.trainer = Trainer(method, streams, objective, settings, processes)
         self.validator = Validator(method, held_back, settings, self.segment)
+        self.about = course.about(name, method, corpus, held_back, settings)
 
     def completed(
         self, on_line: Callable[[CurveLine], None], trials: Sequence[dict[str, Any]], start: CurveLine | None
     ) -> dict[str, Any]:
         """All steps that are left, and the card, with the trials of the learning rate; see `_trained`."""
         self.trials, self.start = trials, start
-        stored = self._matched()
+        stored = course.matched(self.out / RUN, self.about, self.settings)
         finished = self._finished()
         if finished is not None:
             return finished
         extra = Extra()
         torch.manual_seed(self.settings.seed + self.processes.rank)
         if checkpoints := checkpoint.stored(self.out):
-            extra = checkpoint.load(checkpoints[0], self.trainer, records.course(self._about()))
+            extra = checkpoint.load(checkpoints[0], self.trainer, course.digest(self.about))
             if extra.training is not None:
-                self._check_course(extra.training)
+                course.check(self.out, self.settings, extra.training)
         self.parts = _continued(extra.parts, self.trainer)
         if stored is None and self.processes.first:
-            records.write(self.out / RUN, self._about())
+            records.write(self.out / RUN, self.about)
         self.curve = Curve(self.out / CURVE if self.processes.first else None, extra.curve, extra.curve_sha256)
         self.validations: list[CurveLine] = list(extra.validations)
         if self.validations:
@@ -306,7 +307,7 @@ class _Run:
     def _save(self) -> None:
         curve = self.curve
         extra = Extra(
-            course=records.course(self._about()),
+            course=course.digest(self.about),
             training=self.settings.as_dict(),
             parts=self.parts,
             curve=curve.length,
@@ -372,58 +373,6 @@ class _Run:
         loss = best["validation"]["loss"]
         return {"tokens": best["tokens"], "loss": loss, "file": BEST, "sha256": files.sha256(self.out / BEST)}
 
-    def _about(self) -> dict[str, Any]:
-        """The identity of a run, which is the same in every command that continues it."""
-        return {
-            "schema": 2,
-            "method": self.name,
-            "settings": {name: _plain(value) for name, value in self.method.config.as_dict().items()},
-            "backbone": self.method.backbone.digest,
-            "corpus": self.corpus.key,
-            "training": self.settings.as_dict(),
-            **({} if self.held_back is self.corpus else {"validation": self.held_back.key}),
-        }
-
-    def _matched(self) -> dict[str, Any] | None:
-        """The run that the folder holds, None when it holds nothing yet.
-
-        Raises:
-            UserError: when it holds another run.
-        """
-        stored = records.read(self.out / RUN)
-        if stored is None:
-            return None
-        about = self._about()
-        if not isinstance(stored.get("training"), dict):
-            raise UserError(f"{self.out / RUN} says nothing of the training: delete it, or choose another --out.")
-        for part in ("method", "settings", "backbone", "corpus", "validation"):
-            if stored.get(part) != about.get(part):
-                raise UserError(
-                    f"{self.out} holds a run with another {part}: choose another --out, or the same {part}."
-                )
-        self._check_course(stored["training"])
-        return stored
-
-    def _check_course(self, training: Mapping[str, Any]) -> None:
-        """Refuse settings with which a run would go on otherwise than it was begun."""
-        other = self.settings.same_course(training)
-        if other == "tokens":
-            raise UserError(self._other_length(training["tokens"]))
-        if other is not None:
-            raise UserError(
-                f"{self.out} holds a run with {other}={training.get(other)}: choose another --out, or the same {other}."
-            )
-
-    def _other_length(self, tokens: int) -> str:
-        """The advice where the learning rate of a run depends on its length, and another length is asked for."""
-        settings = self.settings
-        falls = f"schedule={settings.schedule}" if settings.schedule != "constant" else f"warmup={settings.warmup}"
-        return (
-            f"{self.out} holds a run with tokens={tokens}, whose learning rate depends on its length ({falls}): finish "
-            f"it with --tokens {tokens}, and begin another run with another --out and the method's setting "
-            f"weights={self.out}; only a run that began with --set schedule=constant --set warmup=0 can be made longer."
-        )
-
 
 def _continued(parts: Sequence[dict[str, Any]], trainer: Trainer) -> list[dict[str, Any]]:
     """The parts of a run, with a further one where something beside its settings is not as it was in the last."""
@@ -431,10 +380,6 @@ def _continued(parts: Sequence[dict[str, Any]], trainer: Trainer) -> list[dict[s
     if parts and {**parts[-1], **about} == parts[-1]:
         return list(parts)
     return [*parts, {"tokens": trainer.progress.tokens, **about}]
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
 @contextlib.contextmanager
