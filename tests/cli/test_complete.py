@@ -41,7 +41,7 @@ def test_the_last_item_of_a_list_is_completed(incomplete: str, completed: list[s
         ("contextlab bench --method full,evalm-c4-d", "full,evalm-c4-domain"),
         ("contextlab bench --task stream", "streamingqa"),
         ("contextlab bench --backbone tiny-gpt2", "tiny-gpt2"),
-        ("contextlab train full --backbone smollm2-135m+ultra", "smollm2-135m+ultragist-r8"),
+        ("contextlab train full --backbone smollm2-135m+ultragist-r", "smollm2-135m+ultragist-r8"),
         ("contextlab train dyn", "dynamic-eval"),
         ("contextlab check dyn", "dynamic-eval"),
         ("contextlab chat dyn", "dynamic-eval"),
