@@ -224,19 +224,19 @@ def test_flops_are_those_that_the_watch_sees(built: Corpus) -> None:
 def test_what_an_objective_computes_in_advance_is_part_of_the_flops(built: Corpus, accumulate: int) -> None:
     """A second training reads from the disk what the first has computed, and costs as much."""
 
-    def taught(prepared: int | None = None) -> Trainer:
+    def taught(*, free: bool = False) -> Trainer:
         training = trainer(built, accumulate=accumulate)
         training.objective = registry.named_objective("teacher(k=6)", training.method, built)
-        if prepared is not None:
-            training.objective.prepare = lambda _: prepared  # type: ignore[method-assign]
+        if free:
+            training.objective.prepare = lambda batch: 0  # type: ignore[method-assign]
         training.step()
         return training
 
-    first, second, free = taught(), taught(), taught(prepared=0)
+    first, second, unpaid = taught(), taught(), taught(free=True)
     streams = Streams(built, built.training, 2, 32)
     in_advance = sum(first.objective.prepare(streams.next()) for _ in range(accumulate))
     assert in_advance > 0
-    assert first.progress.flops == second.progress.flops == free.progress.flops + in_advance
+    assert first.progress.flops == second.progress.flops == unpaid.progress.flops + in_advance
 
 
 def test_the_watch_changes_no_number(built: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
