@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import weakref
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextlab import backbone as backbones
+from contextlab.attention import empty_kv
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.methods.evalm import EVALM, EVALMConfig
@@ -202,6 +204,28 @@ def test_more_bits_lose_less() -> None:
 def test_a_group_takes_its_codes_and_ranges() -> None:
     assert group_bytes(64, "int8") == (64 * 64 + 64 * 4, 64 * 64 + 64 * 4)
     assert group_bytes(64, "int4") == (32 * 64 + 64 * 4, 32 * 64 + 64 * 4)
+
+
+def test_of_what_is_restored_few_layers_are_in_memory_beside_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    kv = empty_kv(8, (2, 1, 8), torch.zeros(()))
+    layers = tuple(torch.randn(2, 1, EXACT + 2 * GROUP, 8) for _ in range(8))
+    grown = kv.replace(layers, layers, torch.tensor([EXACT + GROUP, EXACT + 2 * GROUP]))
+    cache = PackedKV.empty(kv, "int8", EXACT).closed(grown, torch.zeros(2, dtype=torch.bool))
+    restored: list[weakref.ref[torch.Tensor]] = []
+    in_memory: list[int] = []
+    for name in ("_keys", "_values"):
+        restore = getattr(PackedKV, name)
+
+        def watched(self: PackedKV, *args: Any, restore: Any = restore) -> torch.Tensor:
+            in_memory.append(sum(reference() is not None for reference in restored))
+            layer: torch.Tensor = restore(self, *args)
+            restored.append(weakref.ref(layer))
+            return layer
+
+        monkeypatch.setattr(PackedKV, name, watched)
+    assert cache.opened().slots == EXACT + 2 * GROUP
+    assert len(in_memory) == 16
+    assert max(in_memory) <= 2
 
 
 def test_copies_have_all_parts() -> None:

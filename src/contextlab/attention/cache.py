@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -258,12 +258,23 @@ class KV:
 
     def joined(self, new: KV) -> KV:
         """This cache with the slots in use of another, of as many layers, after its own in every row."""
-        growth = Growth(self, new.slots)
-        for k_BKTD in new.k:
+        return self.extended(new.k, new.v, new.slots, new.used_B)
+
+    def extended(self, k: Iterable[Tensor], v: Iterable[Tensor], slots: int, used_B: Tensor) -> KV:
+        """This cache with slots of every layer after its own in every row; see `joined`.
+
+        Args:
+            k: `k_BKTD` of the layers, of which each is needed until the next is taken.
+            v: as `k`.
+            slots: T of these tensors.
+            used_B: how many of these slots of a row are in use.
+        """
+        growth = Growth(self, slots)
+        for k_BKTD in k:
             growth.append_keys(k_BKTD)
-        for v_BKTD in new.v:
+        for v_BKTD in v:
             growth.append_values(v_BKTD)
-        return growth.packed(new.used_B)
+        return growth.packed(used_B)
 
     def beginning(self, buffers: Buffers) -> KV:
         """The same cache, whose tensors are the beginning of buffers; these slots belong to it from now on."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from contextlab import states
 from contextlab.accounting.formulas import COUNT, Model
-from contextlab.attention import KV, Growth
+from contextlab.attention import KV
 from contextlab.methods.few_bits import BITS, RANGE_BYTES, Range, Vectors
 from contextlab.methods.groups import GROUP
 
@@ -87,13 +87,10 @@ class PackedKV(KV):
     def opened(self) -> KV:
         """All tokens in the model's own type."""
         dtype = self.k[0].dtype
-        growth = Growth(self.first, GROUP * self.codes.slots)
-        # Of what is restored only one layer is in memory beside the cache that it joins.
-        for stored_BKgX in self.codes.k:
-            growth.append_keys(self._keys(stored_BKgX, dtype))
-        for stored_BKgX in self.codes.v:
-            growth.append_values(self._values(stored_BKgX, dtype))
-        return growth.packed(GROUP * self.codes.used_B).joined(self._newest)
+        # Layer by layer: all of them restored would be the cache once more.
+        k, v = (self._keys(x, dtype) for x in self.codes.k), (self._values(x, dtype) for x in self.codes.v)
+        packed = self.first.extended(k, v, GROUP * self.codes.slots, GROUP * self.codes.used_B)
+        return packed.joined(self._newest)
 
     def closed(self, kv: KV, changed_B: Tensor, codes: KV | None = None) -> PackedKV:
         """What `opened` gave, after it has grown, with whole groups packed; see `KV`."""

@@ -127,17 +127,20 @@ def own_windows(shown: NamedRuns, names: Names) -> Iterable[str]:
     )
 
 
-def timed_otherwise(shown: NamedRuns, columns: Sequence[Column], names: Names) -> Iterable[str]:
+def unequal_timing(shown: NamedRuns, columns: Sequence[Column], names: Names) -> Iterable[str]:
     """Threads, and examples computed side by side, where the seconds of a table were not all measured with as many."""
     if not any(column.kind == "cost" and timed(column.name) for column in columns):
         return
-    methods: dict[str, dict[int, dict[str, None]]] = {"threads": {}, "examples side by side": {}}
-    for run, words in shown:
-        counts = (run.provenance.threads, run.provenance.batch or 1)
-        for by_count, count in zip(methods.values(), counts, strict=True):
+    counts: dict[str, list[int | None]] = {
+        "threads": [run.provenance.threads for run, _ in shown],
+        "examples side by side": [run.provenance.batch or 1 for run, _ in shown],
+    }
+    methods = [names.of("method", words["method"]) for _, words in shown]
+    for what, of_runs in counts.items():
+        by_count: dict[int, dict[str, None]] = defaultdict(dict)
+        for method, count in zip(methods, of_runs, strict=True):
             if count is not None:
-                by_count.setdefault(count, {})[names.of("method", words["method"])] = None
-    for what, by_count in methods.items():
+                by_count[count][method] = None
         if len(by_count) > 1:
             each = (f"{count} ({listed(list(by_count[count]))})" for count in sorted(by_count))
             yield f"Seconds were measured with {' and '.join(each)} {what}"

@@ -100,7 +100,7 @@ def machine(result: Result) -> str:
 def numbers(result: Result) -> dict[str, Cell]:
     """The costs of a result by their names; those that were not counted, or timed under counters, are missing."""
     phases = result.cost.phases()
-    apart = bool(phases) and not any(cost.timed_while_counting for cost in phases.values())
+    timed_alone = bool(phases) and not any(cost.timed_while_counting for cost in phases.values())
     values: dict[str, float] = {}
     for phase, cost in phases.items():
         if cost.flops is not None:
@@ -110,15 +110,15 @@ def numbers(result: Result) -> dict[str, Cell]:
         values[f"tokens {phase}"] = cost.tokens
         if cost.joules is not None:
             values[f"joules {phase}"] = cost.joules
-        if apart:
+        if timed_alone:
             values[f"seconds {phase}"] = cost.seconds
-    if apart:
+    if timed_alone:
         values["seconds"] = sum(cost.seconds for cost in phases.values())
     peaks = [cost.peak_bytes for cost in phases.values() if cost.peak_bytes is not None]
     if peaks:
         values["peak MiB"] = max(peaks) / MEBI
     values |= _state(result.state) | _training(result.cost.train)
-    noisy = apart and disturbed(result)
+    noisy = timed_alone and disturbed(result)
     return {name: Cell(value, disturbed=noisy and timed(name)) for name, value in values.items()}
 
 

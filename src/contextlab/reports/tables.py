@@ -321,7 +321,7 @@ class _Builder:
         of_shares = {self._ends(entry) for entry in self.entries if self._shares[id(entry)] is not None}
         ends = [names for names in dict.fromkeys(self._pairs) if names in of_shares]
         yield from captions.legend(columns, ends, self.names, noisy=noisy)
-        yield from captions.timed_otherwise(self._shown, columns, self.names)
+        yield from captions.unequal_timing(self._shown, columns, self.names)
         methods = ((self.names.of("method", entry.words["method"]), entry.first) for entry in self.entries)
         yield from dict.fromkeys(line for label, result in methods if (line := labels.legend(label, result)))
 

@@ -39,7 +39,7 @@ def of(
     validations: Sequence[tuple[int, Validation]],
     lines: Sequence[dict[str, Any]],
     weights: Path,
-    parts: Sequence[dict[str, Any]] = (),
+    parts: Sequence[dict[str, Any]],
     earlier: cards.Card | None = None,
 ) -> dict[str, Any]:
     """The card of a finished run.
@@ -54,7 +54,7 @@ def of(
         validations: each with the tokens trained until then, the last one of the weights that were written.
         lines: of the curve.
         weights: their file.
-        parts: of the run, each with the tokens at its beginning and its `surroundings`.
+        parts: of the run, each with the tokens at its beginning and its `surroundings`, one at least.
         earlier: card of the weights that the run began with, whose cost is part of the cost.
     """
     backbone = method.backbone
@@ -88,7 +88,7 @@ def of(
         "curve": [{"tokens": tokens, **validation.line()} for tokens, validation in validations],
         "losses": [{"tokens": part[-1]["tokens"], "loss": _mean(part, "loss")} for part in _parts(steps)],
         "provenance": {
-            **surroundings(trainer),
+            **{name: value for name, value in parts[-1].items() if name != "tokens"},
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": command(),
             "parts": list(parts),

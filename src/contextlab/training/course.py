@@ -15,7 +15,7 @@ from contextlab.training.corpus import Corpus
 from contextlab.training.options import TrainConfig
 
 
-def about(name: str, method: AnyMethod, corpus: Corpus, held_back: Corpus, settings: TrainConfig) -> dict[str, Any]:
+def of(name: str, method: AnyMethod, corpus: Corpus, held_back: Corpus, settings: TrainConfig) -> dict[str, Any]:
     """What `run.json` holds.
 
     Args:

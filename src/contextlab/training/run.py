@@ -185,7 +185,7 @@ class _Run:
         objective.check(self.segment)
         self.trainer = Trainer(method, streams, objective, settings, processes)
         self.validator = Validator(method, held_back, settings, self.segment)
-        self.about = course.about(name, method, corpus, held_back, settings)
+        self.about = course.of(name, method, corpus, held_back, settings)
 
     def completed(
         self, on_line: Callable[[CurveLine], None], trials: Sequence[dict[str, Any]], start: CurveLine | None
