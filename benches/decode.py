@@ -30,7 +30,7 @@ from contextlab.attention import KV
 from contextlab.benchmarks.data.sample import documents
 from contextlab.harness.identity import hardware
 from contextlab.method import AnyMethod
-from contextlab.methods.local_cache import LocalState
+from contextlab.methods.parts.local_cache import LocalState
 
 
 class Ours:

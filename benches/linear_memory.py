@@ -31,7 +31,7 @@ from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter.normalise import polar_factors
 from contextlab.methods.least_squares.config import DOWN_PROJECTIONS
 from contextlab.methods.least_squares.regression import sizes
-from contextlab.methods.targets import Pair, Target, adapted, find, observed
+from contextlab.methods.parts.targets import Pair, Target, adapted, find, observed
 from contextlab.training.corpus import Corpus, prepare
 
 Memory: TypeAlias = tuple[str, int | None, str | None]

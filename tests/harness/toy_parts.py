@@ -19,7 +19,7 @@ from contextlab.benchmarks.examples import Choice
 from contextlab.benchmarks.task import Control, Dataset, Metric, Options, Protocol, Task
 from contextlab.errors import UserError
 from contextlab.method import Capabilities, ContextMethod, Lengths, MethodConfig, State
-from contextlab.methods.local_cache import Appended, LocalState
+from contextlab.methods.parts.local_cache import Appended, LocalState
 from contextlab.methods.window import Window
 
 

@@ -10,7 +10,7 @@ from contextlab.errors import UserError
 from contextlab.integrations.peft import export
 from contextlab.method import Lengths
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
-from contextlab.methods.targets import adapted
+from contextlab.methods.parts.targets import adapted
 
 peft = pytest.importorskip("peft")
 

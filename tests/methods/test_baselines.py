@@ -7,10 +7,10 @@ from contextlab.attention import CacheReader, Layout
 from contextlab.backbone import load
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod, Lengths
-from contextlab.methods import branches
 from contextlab.methods.closed_book import ClosedBook
 from contextlab.methods.full import Full
-from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.parts import branches
+from contextlab.methods.parts.local_cache import LocalCache
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.window import Window, WindowConfig

@@ -20,7 +20,7 @@ from contextlab.errors import UserError
 from contextlab.method import Lengths
 from contextlab.methods.full import Full
 from contextlab.methods.h2o import H2O, H2OConfig
-from contextlab.methods.scored import ScoredMethod, ScoredState
+from contextlab.methods.parts.scored import ScoredMethod, ScoredState
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.snapkv import SnapKV, SnapKVConfig
 

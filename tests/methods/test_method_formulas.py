@@ -22,7 +22,6 @@ from contextlab.methods.drop import Drop, DropConfig
 from contextlab.methods.dynamic_eval import DynamicEval, DynamicEvalConfig
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.finetune import Finetune
-from contextlab.methods.formulas import Segments
 from contextlab.methods.full import Full, FullConfig
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
 from contextlab.methods.h2o import H2O, H2OConfig
@@ -30,6 +29,7 @@ from contextlab.methods.hso import HSO, HSOConfig
 from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
+from contextlab.methods.parts.formulas import Segments
 from contextlab.methods.press import Press, PressConfig
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig

@@ -14,9 +14,9 @@ import torch
 from toy_corpus import corpus, corpus_of, learner, options, tiny
 
 from contextlab.errors import UserError
-from contextlab.methods.blocks import BlockMethod
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
+from contextlab.methods.parts.blocks import BlockMethod
 from contextlab.methods.sliding import Sliding
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.training.corpus import Corpus

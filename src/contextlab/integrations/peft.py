@@ -11,7 +11,7 @@ import torch
 from contextlab import files, tensors
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.adapter import Adapter
-from contextlab.methods.targets import transposed
+from contextlab.methods.parts.targets import transposed
 
 PREFIX = "base_model.model."
 

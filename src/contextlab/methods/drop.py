@@ -18,9 +18,9 @@ from contextlab.attention import KV, Layout
 from contextlab.backbone import Backbone
 from contextlab.formula import Formula
 from contextlab.method import Capabilities, ContextMethod, Lengths
-from contextlab.methods.formulas import LocalFormula, Span
-from contextlab.methods.local_cache import LocalCache, LocalConfig, LocalState
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.formulas import LocalFormula, Span
+from contextlab.methods.parts.local_cache import LocalCache, LocalConfig, LocalState
+from contextlab.methods.parts.segments import SegmentMethod
 
 TOKEN_BYTES, SURPRISAL_BYTES = 4, 4
 

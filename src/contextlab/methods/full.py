@@ -17,9 +17,9 @@ from contextlab.backbone import Backbone, Rope, StretchedBackbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Capabilities, Lengths
-from contextlab.methods.formulas import ForgettingFormula
-from contextlab.methods.local_cache import CacheConfig, LocalCache, LocalState
-from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
+from contextlab.methods.parts.formulas import ForgettingFormula
+from contextlab.methods.parts.local_cache import CacheConfig, LocalCache, LocalState
+from contextlab.methods.parts.low_rank import LowRankConfig, LowRankMethod
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.methods.scored import KeepConfig, ScoredMethod, ScoredState
+from contextlab.methods.parts.scored import KeepConfig, ScoredMethod, ScoredState
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

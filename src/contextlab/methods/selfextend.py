@@ -14,8 +14,8 @@ from contextlab.backbone import Backbone, check_rotary
 from contextlab.errors import UserError
 from contextlab.kernels.sink_attention import sink_attention
 from contextlab.method import Capabilities, Lengths
-from contextlab.methods.local_cache import CacheConfig, LocalCache, LocalState
-from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
+from contextlab.methods.parts.local_cache import CacheConfig, LocalCache, LocalState
+from contextlab.methods.parts.low_rank import LowRankConfig, LowRankMethod
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

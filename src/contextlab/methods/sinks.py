@@ -17,10 +17,10 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.kernels.sink_attention import sink_attention
 from contextlab.method import Capabilities
-from contextlab.methods.blocks import BLOCK_TOKENS
-from contextlab.methods.branches import Branches
-from contextlab.methods.local_cache import CacheConfig, LocalCache, LocalState, reserved
-from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
+from contextlab.methods.parts.blocks import BLOCK_TOKENS
+from contextlab.methods.parts.branches import Branches
+from contextlab.methods.parts.local_cache import CacheConfig, LocalCache, LocalState, reserved
+from contextlab.methods.parts.low_rank import LowRankConfig, LowRankMethod
 
 CUT_EVERY = 256
 

@@ -8,9 +8,9 @@ import pydantic
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.low_rank import LowRankMethod, Targets, twin
-from contextlab.methods.packed_cache import FewBits
+from contextlab.methods.parts.local_cache import LocalCache
+from contextlab.methods.parts.low_rank import LowRankMethod, Targets, twin
+from contextlab.methods.parts.packed_cache import FewBits
 from contextlab.methods.window import Window, WindowConfig
 
 Local: TypeAlias = Literal["cold", "sliding"]

@@ -13,7 +13,7 @@ from torch.nn.functional import avg_pool1d
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.methods.scored import KeepConfig, ScoredMethod, ScoredState
+from contextlab.methods.parts.scored import KeepConfig, ScoredMethod, ScoredState
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

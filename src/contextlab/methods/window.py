@@ -7,8 +7,8 @@ from typing import ClassVar
 import pydantic
 
 from contextlab.backbone import Backbone
-from contextlab.methods.local_cache import CacheConfig, LocalCache, LocalConfig
-from contextlab.methods.low_rank import LowRankConfig, LowRankMethod
+from contextlab.methods.parts.local_cache import CacheConfig, LocalCache, LocalConfig
+from contextlab.methods.parts.low_rank import LowRankConfig, LowRankMethod
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 from contextlab.formula import Formula, Row, total
-from contextlab.methods.blocks import BLOCK_TOKENS
+from contextlab.methods.parts.blocks import BLOCK_TOKENS
 from contextlab.planning.dry_run import AHEAD
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod
-from contextlab.methods.blocks import BLOCK_TOKENS
+from contextlab.methods.parts.blocks import BLOCK_TOKENS
 from contextlab.planning.arithmetic import Arithmetic
 from contextlab.planning.profile import Profile
 

@@ -10,7 +10,7 @@ from contextlab.accounting.memory import storage_bytes
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import AnyMethod, Lengths
-from contextlab.methods.blocks import BLOCK_TOKENS
+from contextlab.methods.parts.blocks import BLOCK_TOKENS
 from contextlab.naming import NamedMethod
 from contextlab.planning.arithmetic import Arithmetic
 from contextlab.planning.dry_run import weights

@@ -12,9 +12,9 @@ import dataclasses
 import torch
 
 from contextlab.method import AnyMethod, Lengths
-from contextlab.methods.blocks import BLOCK_TOKENS
-from contextlab.methods.formulas import BlockFormula
-from contextlab.methods.groups import GROUP
+from contextlab.methods.parts.blocks import BLOCK_TOKENS
+from contextlab.methods.parts.formulas import BlockFormula
+from contextlab.methods.parts.groups import GROUP
 from contextlab.planning.dry_run import DryRun, NotedCall, dry_run
 
 LONGEST_SEGMENT = 8 * BLOCK_TOKENS

@@ -8,7 +8,7 @@ from typing import Any
 from contextlab import naming, registry
 from contextlab.backbone import Backbone
 from contextlab.method import AnyMethod
-from contextlab.methods.few_bits import BITS
+from contextlab.methods.parts.few_bits import BITS
 from contextlab.naming import NamedMethod
 
 PACKAGE = "contextlab"

@@ -31,7 +31,7 @@ from contextlab.harness.runner import seeded_example
 from contextlab.harness.selection import BuiltMethod, built, select
 from contextlab.harness.store import run_id
 from contextlab.method import AnyMethod, Capabilities, ContextMethod, Lengths, State
-from contextlab.methods.branches import at_once
+from contextlab.methods.parts.branches import at_once
 from contextlab.sweeps.plan import Machine, RunEstimate, Survey, SweepRun
 from contextlab.sweeps.suite import Suite
 from contextlab.writing import pad

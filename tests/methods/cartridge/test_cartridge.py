@@ -23,7 +23,7 @@ from contextlab.method import Lengths
 from contextlab.methods.cartridge import Cartridge, CartridgeConfig
 from contextlab.methods.cartridge.fit import Lesson
 from contextlab.methods.full import Full
-from contextlab.methods.rules import SGD
+from contextlab.methods.parts.rules import SGD
 from contextlab.methods.sliding import Sliding, SlidingConfig
 
 SMALL: dict[str, Any] = {"p": 12, "N": 40, "chunk": 30, "study": 2, "study_tokens": 8, "steps": 3, "batch": 3}

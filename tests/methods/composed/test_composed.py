@@ -20,8 +20,8 @@ from contextlab.methods.composed import Composed, ComposedConfig
 from contextlab.methods.composed.config import CACHES
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter
+from contextlab.methods.parts.targets import transposed
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
-from contextlab.methods.targets import transposed
 from contextlab.methods.window import Window
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}

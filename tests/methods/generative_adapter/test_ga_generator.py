@@ -6,7 +6,7 @@ import torch
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.generator import LayerGenerator
 from contextlab.methods.generative_adapter.normalise import factors
-from contextlab.methods.targets import Target
+from contextlab.methods.parts.targets import Target
 
 KINDS = {"svd_full": "svd", "svd_rank_r": "svd", "fro": "frobenius", "none": "none"}
 EXACT = {"atol": 1e-9, "rtol": 1e-9}

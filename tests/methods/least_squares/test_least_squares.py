@@ -16,7 +16,7 @@ from contextlab.errors import UserError
 from contextlab.method import Lengths
 from contextlab.methods.full import Full
 from contextlab.methods.least_squares import LeastSquares, LeastSquaresConfig
-from contextlab.methods.targets import Pair, observed
+from contextlab.methods.parts.targets import Pair, observed
 from contextlab.paths import cache_dir
 
 CHUNK = 16

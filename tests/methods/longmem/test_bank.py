@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from contextlab.attention import KV, empty_kv
 from contextlab.errors import UserError
 from contextlab.kernels.joint_memory_attention.reference import gather
-from contextlab.methods.banks import ChunkBank
 from contextlab.methods.longmem.bank import add
 from contextlab.methods.longmem.config import LongMemConfig
+from contextlab.methods.parts.banks import ChunkBank
 
 
 def empty(rows, heads, width, config):

@@ -18,10 +18,10 @@ from contextlab.attention import KV
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import ContextMethod, Lengths
-from contextlab.methods.banks import ChunkBank
 from contextlab.methods.longmem import LongMem, LongMemConfig, reader
 from contextlab.methods.longmem.newgpt import NewGPTConfig, NewGPTForCausalLM
 from contextlab.methods.longmem.update import LowRankUpdate, SideUpdate
+from contextlab.methods.parts.banks import ChunkBank
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.window import Window, WindowConfig

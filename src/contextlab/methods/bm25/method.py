@@ -11,7 +11,7 @@ from contextlab.backbone import Backbone
 from contextlab.formula import Formula
 from contextlab.method import Lengths
 from contextlab.methods.bm25.search import Search
-from contextlab.methods.text_retrieval import TextConfig, TextFormula, TextMethod, TextState
+from contextlab.methods.parts.text_retrieval import TextConfig, TextFormula, TextMethod, TextState
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

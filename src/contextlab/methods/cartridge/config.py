@@ -8,7 +8,7 @@ from typing import Literal
 import pydantic
 
 from contextlab.errors import UserError
-from contextlab.methods.local_cache import LocalConfig
+from contextlab.methods.parts.local_cache import LocalConfig
 
 
 @dataclasses.dataclass(frozen=True)

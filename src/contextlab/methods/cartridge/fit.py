@@ -21,7 +21,7 @@ from contextlab.errors import UserError
 from contextlab.kernels.buffers import wide
 from contextlab.methods.cartridge.config import CartridgeConfig, CartridgeSizes
 from contextlab.methods.full import Full
-from contextlab.methods.rules import Adam
+from contextlab.methods.parts.rules import Adam
 from contextlab.writing import pad
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, total
 from contextlab.methods.cartridge.fit import CartridgeFit, batches, bounds
-from contextlab.methods.formulas import LocalFormula, Span
-from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.parts.formulas import LocalFormula, Span
+from contextlab.methods.parts.local_cache import LocalCache
 
 
 class CartridgeFormula(LocalFormula):

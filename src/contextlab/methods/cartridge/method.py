@@ -22,8 +22,8 @@ from contextlab.method import Capabilities, Lengths
 from contextlab.methods.cartridge.config import CartridgeConfig
 from contextlab.methods.cartridge.fit import CartridgeFit
 from contextlab.methods.cartridge.formula import CartridgeFormula
-from contextlab.methods.local_cache import LocalCache, LocalState
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.local_cache import LocalCache, LocalState
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.writing import put
 

@@ -11,14 +11,14 @@ from contextlab import grammar, trained
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError, unknown
 from contextlab.method import AnyMethod, MethodConfig
-from contextlab.methods.context_weights import WeightsMethod
 from contextlab.methods.evalm import EVALM
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter
 from contextlab.methods.h2o import H2O
 from contextlab.methods.least_squares import LeastSquares
+from contextlab.methods.parts.context_weights import WeightsMethod
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.retrieval import Retrieval
-from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.selfextend import SelfExtend
 from contextlab.methods.sinks import Sinks
 from contextlab.methods.sliding import Sliding

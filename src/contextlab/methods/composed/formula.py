@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from contextlab.accounting.formulas import COUNT
 from contextlab.formula import Formula, Row, total
-from contextlab.methods.formulas import LocalFormula, WeightsFormula
+from contextlab.methods.parts.formulas import LocalFormula, WeightsFormula
 
 
 class ComposedFormula(Formula):

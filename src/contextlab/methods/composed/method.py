@@ -20,13 +20,13 @@ from contextlab import calls, files, states
 from contextlab.backbone import Backbone
 from contextlab.formula import Formula
 from contextlab.method import AnyMethod, Capabilities, ContextMethod, Lengths, State
-from contextlab.methods.blocks import BlockTokens
 from contextlab.methods.composed.config import ComposedConfig
 from contextlab.methods.composed.formula import ComposedFormula
-from contextlab.methods.context_weights import WeightsState
-from contextlab.methods.formulas import LocalFormula, WeightsFormula
-from contextlab.methods.local_cache import LocalState
-from contextlab.methods.targets import adapted
+from contextlab.methods.parts.blocks import BlockTokens
+from contextlab.methods.parts.context_weights import WeightsState
+from contextlab.methods.parts.formulas import LocalFormula, WeightsFormula
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.targets import adapted
 
 
 @dataclasses.dataclass(frozen=True)

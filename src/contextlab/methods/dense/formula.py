@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlab.accounting.formulas import COUNT, WIDE_BYTES
 from contextlab.formula import Row, total
-from contextlab.methods.text_retrieval import TextFormula
+from contextlab.methods.parts.text_retrieval import TextFormula
 
 
 class DenseFormula(TextFormula):

@@ -20,7 +20,7 @@ from contextlab.formula import Formula
 from contextlab.method import Lengths
 from contextlab.methods.dense import vectors
 from contextlab.methods.dense.formula import DenseFormula
-from contextlab.methods.text_retrieval import TextConfig, TextMethod, TextState
+from contextlab.methods.parts.text_retrieval import TextConfig, TextMethod, TextState
 
 DIGITS = 6
 """Of a score: chunks that differ in less are equal, as repeated ones are, and the newest of them are taken."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from contextlab.errors import UserError
-from contextlab.methods.local_cache import LocalConfig
+from contextlab.methods.parts.local_cache import LocalConfig
 
 LR = {"adam": 3e-5, "rms": 1e-5, "sgd": 1e-3}
 EPS = {"adam": 1e-8, "rms": 1e-4, "sgd": 0.0}

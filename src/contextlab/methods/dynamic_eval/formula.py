@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, total
-from contextlab.methods.branches import AT_ONCE
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
-from contextlab.methods.formulas import Segments
+from contextlab.methods.parts.branches import AT_ONCE
+from contextlab.methods.parts.formulas import Segments
 
 LOSS_BYTES = 4
 

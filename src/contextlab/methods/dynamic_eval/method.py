@@ -26,13 +26,13 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Capabilities, ContextMethod, Lengths
-from contextlab.methods.adaptable import Adaptable
 from contextlab.methods.dynamic_eval.config import DynamicEvalConfig
 from contextlab.methods.dynamic_eval.formula import DynamicEvalFormula
 from contextlab.methods.dynamic_eval.state import DynamicEvalState, Learned, advanced, joined, lost
-from contextlab.methods.formulas import Segments
-from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.rules import RMS, SGD, Adam, Rule
+from contextlab.methods.parts.adaptable import Adaptable
+from contextlab.methods.parts.formulas import Segments
+from contextlab.methods.parts.local_cache import LocalCache
+from contextlab.methods.parts.rules import RMS, SGD, Adam, Rule
 from contextlab.methods.window import Window, WindowConfig
 from contextlab.writing import pad
 

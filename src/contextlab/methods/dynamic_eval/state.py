@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contextlab import states
 from contextlab.attention import KV
-from contextlab.methods.local_cache import LocalState
+from contextlab.methods.parts.local_cache import LocalState
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.methods.adaptable import Adaptable, logprobs_within
+from contextlab.methods.parts.adaptable import Adaptable, logprobs_within
 
 
 def gradient_statistics(backbone: Backbone, segments: Iterable[Sequence[int]]) -> dict[str, Tensor]:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from contextlab.errors import UserError
-from contextlab.methods.few_bits import Storage
-from contextlab.methods.local_cache import CacheConfig
-from contextlab.methods.low_rank import LowRankConfig
+from contextlab.methods.parts.few_bits import Storage
+from contextlab.methods.parts.local_cache import CacheConfig
+from contextlab.methods.parts.low_rank import LowRankConfig
 
 N = TypeVar("N", int, Tensor)
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from contextlab.accounting.formulas import COUNT, WIDE_BYTES, Model
 from contextlab.methods.evalm.config import EVALMConfig, Geometry
-from contextlab.methods.few_bits import Vectors
-from contextlab.methods.formulas import LocalFormula, Span
-from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.parts.few_bits import Vectors
+from contextlab.methods.parts.formulas import LocalFormula, Span
+from contextlab.methods.parts.local_cache import LocalCache
 
 
 class EVALMFormula(LocalFormula):

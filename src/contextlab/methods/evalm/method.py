@@ -20,15 +20,15 @@ from contextlab.backbone import Backbone, wrap
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Capabilities, Lengths
-from contextlab.methods.branches import Branches
 from contextlab.methods.evalm.config import EVALMConfig
 from contextlab.methods.evalm.formula import EVALMFormula
 from contextlab.methods.evalm.parallel import ParallelEVA
 from contextlab.methods.evalm.reader import EVALMState, EvaReader
 from contextlab.methods.evalm.summary import Summary, summaries
-from contextlab.methods.few_bits import BITS, Vectors
-from contextlab.methods.local_cache import LocalCache, LocalState, reserved
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.branches import Branches
+from contextlab.methods.parts.few_bits import BITS, Vectors
+from contextlab.methods.parts.local_cache import LocalCache, LocalState, reserved
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.sliding import Local, Sliding, SlidingConfig, local_twin
 from contextlab.tensors import require
 

@@ -20,8 +20,8 @@ from contextlab.kernels.buffers import wide
 from contextlab.kernels.eva_attention import eva_attention
 from contextlab.methods.evalm.config import Geometry
 from contextlab.methods.evalm.summary import Summary, query_factor
-from contextlab.methods.few_bits import Vectors
-from contextlab.methods.local_cache import LocalState
+from contextlab.methods.parts.few_bits import Vectors
+from contextlab.methods.parts.local_cache import LocalState
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import pydantic
 
 from contextlab.errors import UserError
-from contextlab.methods.local_cache import LocalConfig
-from contextlab.methods.low_rank import Targets
+from contextlab.methods.parts.local_cache import LocalConfig
+from contextlab.methods.parts.low_rank import Targets
 
 LR = {"full": 1e-5, "lora": 1e-4}
 

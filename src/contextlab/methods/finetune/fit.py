@@ -12,10 +12,10 @@ from torch import Tensor
 
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.methods.adaptable import Adaptable, logprobs_within
 from contextlab.methods.finetune.blocks import ColdBlock, divided
 from contextlab.methods.finetune.config import FinetuneConfig
-from contextlab.methods.rules import SGD, Adam, Rule
+from contextlab.methods.parts.adaptable import Adaptable, logprobs_within
+from contextlab.methods.parts.rules import SGD, Adam, Rule
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 

@@ -21,11 +21,11 @@ from contextlab import states
 from contextlab.backbone import Backbone, UpdatedBackbone, linear_layers
 from contextlab.errors import UserError
 from contextlab.method import Capabilities, ContextMethod, Lengths
-from contextlab.methods.adaptable import Adaptable
 from contextlab.methods.finetune.blocks import answers, blocks_of
 from contextlab.methods.finetune.config import FinetuneConfig
 from contextlab.methods.finetune.fit import Fit
 from contextlab.methods.finetune.state import FinetuneState, joined
+from contextlab.methods.parts.adaptable import Adaptable
 from contextlab.methods.window import Window, WindowConfig
 
 R = TypeVar("R")

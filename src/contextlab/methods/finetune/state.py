@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from contextlab import states
-from contextlab.methods.local_cache import LocalState
+from contextlab.methods.parts.local_cache import LocalState
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from contextlab import tensors
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.generator import Generator
-from contextlab.methods.targets import Pair
+from contextlab.methods.parts.targets import Pair
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contextlab.attention import Layout
 from contextlab.methods.generative_adapter.generator import Generator
-from contextlab.methods.targets import Pair, adapted
+from contextlab.methods.parts.targets import Pair, adapted
 
 
 def read_chunks(generator: Generator, tokens_BnT: Tensor, lengths_Bn: Tensor | None = None) -> tuple[Tensor, Tensor]:

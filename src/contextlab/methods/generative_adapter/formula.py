@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlab.accounting.decompositions import qr_flops, svd_flops
 from contextlab.accounting.formulas import Model
 from contextlab.method import Lengths
-from contextlab.methods.formulas import WeightsFormula
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
-from contextlab.methods.targets import Target
+from contextlab.methods.parts.formulas import WeightsFormula
+from contextlab.methods.parts.targets import Target
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from contextlab.backbone import Backbone, weights_digest
-from contextlab.methods import targets
 from contextlab.methods.generative_adapter import normalise
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
-from contextlab.methods.targets import Pair, Target
+from contextlab.methods.parts import targets
+from contextlab.methods.parts.targets import Pair, Target
 from contextlab.tensors import require
 
 EPS = 1e-6

@@ -14,14 +14,14 @@ from contextlab.accounting.formulas import Model
 from contextlab.backbone import Backbone, linear_layers
 from contextlab.formula import Formula
 from contextlab.method import Lengths
-from contextlab.methods.context_weights import WeightsMethod, WeightsState
 from contextlab.methods.generative_adapter import released
 from contextlab.methods.generative_adapter.adapter import Adapter
 from contextlab.methods.generative_adapter.config import GenerativeAdapterConfig
 from contextlab.methods.generative_adapter.formula import AdapterFormula, Widths
 from contextlab.methods.generative_adapter.generator import Generator
-from contextlab.methods.local_cache import LocalCache, LocalState
-from contextlab.methods.low_rank import Targets, twin
+from contextlab.methods.parts.context_weights import WeightsMethod, WeightsState
+from contextlab.methods.parts.local_cache import LocalCache, LocalState
+from contextlab.methods.parts.low_rank import Targets, twin
 from contextlab.methods.window import Window, WindowConfig
 
 

@@ -19,8 +19,8 @@ from contextlab.kernels.buffers import wide
 from contextlab.methods.full import Full
 from contextlab.methods.least_squares import regression
 from contextlab.methods.least_squares.config import LeastSquaresConfig
-from contextlab.methods.local_cache import LocalState
-from contextlab.methods.targets import Pair, Target, adapted, observed
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.targets import Pair, Target, adapted, observed
 from contextlab.writing import pad
 
 Written = tuple[Pair, Tensor]

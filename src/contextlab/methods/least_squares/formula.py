@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, total
 from contextlab.method import Lengths
-from contextlab.methods.formulas import WeightsFormula
 from contextlab.methods.least_squares.fit import LeastSquaresFit
 from contextlab.methods.least_squares.regression import fit_flops, shorten_flops, strongest_flops
+from contextlab.methods.parts.formulas import WeightsFormula
 
 
 class LeastSquaresFormula(WeightsFormula):

@@ -18,7 +18,7 @@ from contextlab import files, locks, tensors
 from contextlab.attention import Layout
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
-from contextlab.methods.targets import Target, observed
+from contextlab.methods.parts.targets import Target, observed
 from contextlab.paths import cache_dir
 
 LENGTH = 768

@@ -16,14 +16,14 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Lengths
-from contextlab.methods import targets
-from contextlab.methods.context_weights import WeightsMethod, WeightsState
 from contextlab.methods.least_squares import generic
 from contextlab.methods.least_squares.config import LeastSquaresConfig
 from contextlab.methods.least_squares.fit import LeastSquaresFit, Written
 from contextlab.methods.least_squares.formula import LeastSquaresFormula
-from contextlab.methods.local_cache import LocalCache, LocalState
-from contextlab.methods.targets import Pair, Target
+from contextlab.methods.parts import targets
+from contextlab.methods.parts.context_weights import WeightsMethod, WeightsState
+from contextlab.methods.parts.local_cache import LocalCache, LocalState
+from contextlab.methods.parts.targets import Pair, Target
 from contextlab.writing import put
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contextlab.attention import KV
 from contextlab.methods.longmem.config import LongMemConfig
-from contextlab.methods.packed_banks import Bank
+from contextlab.methods.parts.packed_banks import Bank
 
 
 def add(bank: Bank, new: KV, config: LongMemConfig) -> Bank:

@@ -25,17 +25,17 @@ from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import AnyMethod, Capabilities, Lengths
-from contextlab.methods.banks import leaving
-from contextlab.methods.few_bits import BITS
-from contextlab.methods.local_cache import LocalState
 from contextlab.methods.longmem.bank import add
 from contextlab.methods.longmem.config import LongMemConfig
 from contextlab.methods.longmem.formula import LongMemFormula
 from contextlab.methods.longmem.reader import MemoryReader
 from contextlab.methods.longmem.side import SideNetwork
 from contextlab.methods.longmem.state import LongMemState
-from contextlab.methods.packed_banks import Bank, empty_bank
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.banks import leaving
+from contextlab.methods.parts.few_bits import BITS
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.packed_banks import Bank, empty_bank
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.sliding import local_twin, local_view
 from contextlab.tensors import Derived
 

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Self
 
 from contextlab.attention import KV
-from contextlab.methods.local_cache import LocalState
-from contextlab.methods.packed_banks import Bank
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.packed_banks import Bank
 
 
 @dataclasses.dataclass(frozen=True)

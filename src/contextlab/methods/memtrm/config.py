@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 import pydantic
 
-from contextlab.methods.local_cache import CacheConfig, LocalConfig
-from contextlab.methods.low_rank import LowRankConfig
+from contextlab.methods.parts.local_cache import CacheConfig, LocalConfig
+from contextlab.methods.parts.low_rank import LowRankConfig
 from contextlab.methods.sliding import Local
 
 

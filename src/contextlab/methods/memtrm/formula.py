@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contextlab.accounting.formulas import Model
-from contextlab.methods.formulas import LocalFormula, Span
-from contextlab.methods.local_cache import LocalCache
 from contextlab.methods.memtrm.config import MemTRMConfig
+from contextlab.methods.parts.formulas import LocalFormula, Span
+from contextlab.methods.parts.local_cache import LocalCache
 
 
 class MemTRMFormula(LocalFormula):

@@ -25,12 +25,12 @@ from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import chunk_topk
 from contextlab.kernels.joint_memory_attention import fuse_memory
 from contextlab.method import Lengths
-from contextlab.methods.banks import layer_of_bank
-from contextlab.methods.local_cache import LocalState
 from contextlab.methods.memtrm.config import MemTRMConfig
 from contextlab.methods.memtrm.formula import MemTRMFormula
-from contextlab.methods.newest import newest
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.banks import layer_of_bank
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.newest import newest
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.sliding import Sliding, local_twin, local_view
 from contextlab.methods.window import Window
 from contextlab.tensors import dtype_named

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import pydantic
 
-from contextlab.methods.local_cache import LocalConfig
+from contextlab.methods.parts.local_cache import LocalConfig
 
 Parameter: TypeAlias = bool | int | float | str | None
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from contextlab.accounting.formulas import COUNT, Model
-from contextlab.methods.formulas import LocalFormula, Segments, Span
-from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.parts.formulas import LocalFormula, Segments, Span
+from contextlab.methods.parts.local_cache import LocalCache
 from contextlab.methods.press.choice import PressNeeds
 
 

@@ -20,11 +20,11 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Capabilities, Lengths
-from contextlab.methods.local_cache import LocalCache, LocalState, reserved
+from contextlab.methods.parts.local_cache import LocalCache, LocalState, reserved
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.press.config import PressConfig
 from contextlab.methods.press.formula import PressFormula
 from contextlab.methods.press.presses import LayerPress
-from contextlab.methods.segments import SegmentMethod
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,10 @@ import pydantic
 from contextlab.config import Weights
 from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import Index
-from contextlab.methods.banks import StoredIn
-from contextlab.methods.few_bits import Storage
-from contextlab.methods.local_cache import CacheConfig, LocalConfig
-from contextlab.methods.packed_banks import check_size
+from contextlab.methods.parts.banks import StoredIn
+from contextlab.methods.parts.few_bits import Storage
+from contextlab.methods.parts.local_cache import CacheConfig, LocalConfig
+from contextlab.methods.parts.packed_banks import check_size
 from contextlab.trained import CHOICES
 
 

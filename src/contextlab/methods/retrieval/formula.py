@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from contextlab.accounting.formulas import Model
-from contextlab.methods.formulas import LocalFormula, Span
-from contextlab.methods.groups import unit_of
-from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.packed_banks import bank_bytes
+from contextlab.methods.parts.formulas import LocalFormula, Span
+from contextlab.methods.parts.groups import unit_of
+from contextlab.methods.parts.local_cache import LocalCache
+from contextlab.methods.parts.packed_banks import bank_bytes
 from contextlab.methods.retrieval.config import RetrievalConfig
 
 

@@ -20,15 +20,15 @@ from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.chunk_topk import check_index
 from contextlab.method import Capabilities, Lengths
-from contextlab.methods.banks import leaving
-from contextlab.methods.few_bits import BITS
-from contextlab.methods.local_cache import Appended, LocalState
-from contextlab.methods.packed_banks import empty_bank
+from contextlab.methods.parts.banks import leaving
+from contextlab.methods.parts.few_bits import BITS
+from contextlab.methods.parts.local_cache import Appended, LocalState
+from contextlab.methods.parts.packed_banks import empty_bank
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.retrieval.config import RetrievalConfig
 from contextlab.methods.retrieval.formula import RetrievalFormula
 from contextlab.methods.retrieval.learned import MemoryQuery
 from contextlab.methods.retrieval.reader import Reach, RetrievalReader, RetrievalState
-from contextlab.methods.segments import SegmentMethod
 from contextlab.methods.sliding import Sliding, SlidingConfig, local_twin
 
 

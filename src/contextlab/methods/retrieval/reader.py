@@ -15,9 +15,9 @@ from torch import Tensor
 from contextlab.attention import KV, CacheReader, Layout, Positions, rotate
 from contextlab.kernels.chunk_topk import Index
 from contextlab.kernels.retrieval_attention import Inputs, retrieval_attention
-from contextlab.methods.local_cache import LocalState
-from contextlab.methods.packed_banks import Bank
-from contextlab.methods.representatives import of_key_heads, products
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.packed_banks import Bank
+from contextlab.methods.parts.representatives import of_key_heads, products
 from contextlab.methods.retrieval.learned import MemoryQuery
 
 

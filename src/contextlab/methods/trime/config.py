@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import pydantic
 
-from contextlab.methods.local_cache import CacheConfig, LocalConfig
-from contextlab.methods.low_rank import LowRankConfig
+from contextlab.methods.parts.local_cache import CacheConfig, LocalConfig
+from contextlab.methods.parts.low_rank import LowRankConfig
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

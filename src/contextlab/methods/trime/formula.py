@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.backbone.wrapper import HEAD_TOKENS
-from contextlab.methods.formulas import LocalFormula, Span
-from contextlab.methods.local_cache import LocalCache
+from contextlab.methods.parts.formulas import LocalFormula, Span
+from contextlab.methods.parts.local_cache import LocalCache
 
 
 class TRIMEFormula(LocalFormula):

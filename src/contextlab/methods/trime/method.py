@@ -23,9 +23,9 @@ from contextlab.backbone import Backbone
 from contextlab.backbone.wrapper import HEAD_TOKENS
 from contextlab.formula import Formula
 from contextlab.method import Lengths
-from contextlab.methods.local_cache import LocalCache, LocalState
-from contextlab.methods.low_rank import twin
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.local_cache import LocalCache, LocalState
+from contextlab.methods.parts.low_rank import twin
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.trime import distribution
 from contextlab.methods.trime.config import TRIMEConfig
 from contextlab.methods.trime.formula import TRIMEFormula

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contextlab import states
-from contextlab.methods.newest import newest
+from contextlab.methods.parts.newest import newest
 
 
 @dataclasses.dataclass(frozen=True)

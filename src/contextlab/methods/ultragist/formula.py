@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.method import Lengths
-from contextlab.methods.formulas import BlockFormula, Segments, Span
+from contextlab.methods.parts.formulas import BlockFormula, Segments, Span
 from contextlab.methods.ultragist.config import Extent
 
 

@@ -21,9 +21,9 @@ from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Lengths
-from contextlab.methods.local_cache import LocalCache, LocalState
-from contextlab.methods.low_rank import twin
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.local_cache import LocalCache, LocalState
+from contextlab.methods.parts.low_rank import twin
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.methods.ultragist.config import UltraGistConfig
 from contextlab.methods.ultragist.formula import UltraGistFormula
 from contextlab.methods.ultragist.gists import Gists, Windows

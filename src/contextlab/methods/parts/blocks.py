@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contextlab.backbone import Backbone
 from contextlab.method import C, ContextMethod, Prediction, S
-from contextlab.methods.branches import Branches
+from contextlab.methods.parts.branches import Branches
 from contextlab.writing import Writer
 
 BLOCK_TOKENS = 1024

@@ -17,8 +17,8 @@ from torch import Tensor
 from contextlab import states
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.attention import KV
-from contextlab.methods.few_bits import BITS, RANGE_BYTES, Range, Vectors
-from contextlab.methods.groups import GROUP
+from contextlab.methods.parts.few_bits import BITS, RANGE_BYTES, Range, Vectors
+from contextlab.methods.parts.groups import GROUP
 
 FewBits: TypeAlias = Literal["int8", "int4"]
 

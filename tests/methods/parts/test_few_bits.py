@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextlab.errors import UserError
-from contextlab.methods.few_bits import BITS, MOST, Range, Storage, Vectors
+from contextlab.methods.parts.few_bits import BITS, MOST, Range, Storage, Vectors
 
 ROUNDING = 2**-11
 """Of a number to float16."""

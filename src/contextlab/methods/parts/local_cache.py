@@ -21,8 +21,8 @@ from contextlab.attention import KV, CacheReader, Layout, Packing, Positions, af
 from contextlab.backbone import Backbone
 from contextlab.errors import UserError
 from contextlab.method import Lengths, MethodConfig, State
-from contextlab.methods.branches import Branches
-from contextlab.methods.packed_cache import EXACT, FewBits, PackedKV
+from contextlab.methods.parts.branches import Branches
+from contextlab.methods.parts.packed_cache import EXACT, FewBits, PackedKV
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, total
 from contextlab.method import Lengths
-from contextlab.methods.text_retrieval.config import View
+from contextlab.methods.parts.text_retrieval.config import View
 
 TOKEN_BYTES = 4
 

@@ -18,9 +18,9 @@ from contextlab.attention import KV, Allocate, Buffers, Positions
 from contextlab.errors import UserError
 from contextlab.kernels.buffers import wide
 from contextlab.kernels.chunk_topk import Index, chunk_topk
-from contextlab.methods import on_disk, on_host
-from contextlab.methods.local_cache import LocalCache, LocalState
-from contextlab.methods.representatives import mean_of_best, of_key_heads
+from contextlab.methods.parts import on_disk, on_host
+from contextlab.methods.parts.local_cache import LocalCache, LocalState
+from contextlab.methods.parts.representatives import mean_of_best, of_key_heads
 
 StoredIn = Literal["memory", "host", "disk"]
 

@@ -26,7 +26,7 @@ from contextlab.methods.full import Full, FullConfig
 from contextlab.methods.h2o import H2O, H2OConfig
 from contextlab.methods.longmem import LongMem, LongMemConfig
 from contextlab.methods.memtrm import MemTRM, MemTRMConfig
-from contextlab.methods.packed_cache import EXACT, GROUP, PackedKV, group_bytes
+from contextlab.methods.parts.packed_cache import EXACT, GROUP, PackedKV, group_bytes
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.methods.sinks import Sinks, SinksConfig
 from contextlab.methods.sliding import Sliding, SlidingConfig

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contextlab.method import Capabilities, ContextMethod, Lengths, State
-from contextlab.methods import blocks
-from contextlab.methods.blocks import BlockMethod
+from contextlab.methods.parts import blocks
+from contextlab.methods.parts.blocks import BlockMethod
 
 BACKBONE: Any = SimpleNamespace(
     vocab_size=100, exclusive=nullcontext, logprobs=lambda before, tokens: -(1000 * before[..., 0] + tokens).float()

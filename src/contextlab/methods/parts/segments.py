@@ -14,10 +14,10 @@ from torch import Tensor
 
 from contextlab.attention import CacheReader, Layout
 from contextlab.method import C, Capabilities, Lengths
-from contextlab.methods.blocks import BlockMethod
-from contextlab.methods.branches import Branches
-from contextlab.methods.local_cache import Appended, L, LocalCache, LocalState
-from contextlab.methods.packed_branches import PackedTail
+from contextlab.methods.parts.blocks import BlockMethod
+from contextlab.methods.parts.branches import Branches
+from contextlab.methods.parts.local_cache import Appended, L, LocalCache, LocalState
+from contextlab.methods.parts.packed_branches import PackedTail
 
 
 class SegmentMethod(BlockMethod[C, L]):

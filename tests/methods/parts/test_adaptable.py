@@ -5,8 +5,8 @@ import torch
 
 from contextlab import backbone as backbones
 from contextlab.errors import UserError
-from contextlab.methods.adaptable import Adaptable, logprobs_within
 from contextlab.methods.full import Full
+from contextlab.methods.parts.adaptable import Adaptable, logprobs_within
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 

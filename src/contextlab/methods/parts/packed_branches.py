@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from contextlab.attention import KV
-from contextlab.methods.branches import Branches, Tail
-from contextlab.methods.groups import GROUP
-from contextlab.methods.local_cache import LocalState
-from contextlab.methods.packed_cache import PackedKV
+from contextlab.methods.parts.branches import Branches, Tail
+from contextlab.methods.parts.groups import GROUP
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.packed_cache import PackedKV
 
 L = TypeVar("L", bound=LocalState)
 

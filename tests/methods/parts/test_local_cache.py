@@ -19,7 +19,7 @@ from contextlab.method import AnyMethod, ContextMethod, Lengths
 from contextlab.methods.evalm import EVALM, EVALMConfig
 from contextlab.methods.full import Full
 from contextlab.methods.generative_adapter import GenerativeAdapter, GenerativeAdapterConfig
-from contextlab.methods.local_cache import LocalCache, LocalState, reserved
+from contextlab.methods.parts.local_cache import LocalCache, LocalState, reserved
 from contextlab.methods.sliding import Sliding, SlidingConfig
 from contextlab.methods.window import Window, WindowConfig
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from contextlab.backbone import Backbone, load
 from contextlab.method import Lengths
 from contextlab.methods.full import Full
-from contextlab.methods.local_cache import LocalCache, LocalConfig
-from contextlab.methods.scored import ScoredMethod, ScoredState
+from contextlab.methods.parts.local_cache import LocalCache, LocalConfig
+from contextlab.methods.parts.scored import ScoredMethod, ScoredState
 
 SEGMENT, KEPT = 12, 9
 

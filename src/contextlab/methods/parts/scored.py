@@ -23,9 +23,9 @@ from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.kernels.buffers import wide
 from contextlab.method import C, Lengths
-from contextlab.methods.formulas import LocalFormula, Span
-from contextlab.methods.local_cache import Appended, CacheConfig, LocalCache, LocalConfig, LocalState
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.formulas import LocalFormula, Span
+from contextlab.methods.parts.local_cache import Appended, CacheConfig, LocalCache, LocalConfig, LocalState
+from contextlab.methods.parts.segments import SegmentMethod
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))

@@ -18,7 +18,7 @@ from contextlab.accounting.memory import storage_bytes
 from contextlab.attention import KV, empty_kv
 from contextlab.backbone import load
 from contextlab.errors import UserError
-from contextlab.methods.banks import ChunkBank, leaving
+from contextlab.methods.parts.banks import ChunkBank, leaving
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 
 LAYERS, HEADS, WIDTH = 2, 2, 4

@@ -17,8 +17,8 @@ from contextlab.accounting.formulas import COUNT, Model
 from contextlab.attention import KV
 from contextlab.errors import UserError
 from contextlab.kernels.chunk_topk import Index
-from contextlab.methods import on_host
-from contextlab.methods.banks import (
+from contextlab.methods.parts import on_host
+from contextlab.methods.parts.banks import (
     ChunkBank,
     StoredIn,
     appended,
@@ -27,8 +27,8 @@ from contextlab.methods.banks import (
     whole_beyond,
     without,
 )
-from contextlab.methods.few_bits import BITS, Storage, Vectors
-from contextlab.methods.groups import Groups, unit_of
+from contextlab.methods.parts.few_bits import BITS, Storage, Vectors
+from contextlab.methods.parts.groups import Groups, unit_of
 from contextlab.tensors import dtype_named
 
 

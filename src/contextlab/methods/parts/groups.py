@@ -16,7 +16,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from contextlab.methods.few_bits import BITS, RANGE_BYTES, Range, Storage, Vectors
+from contextlab.methods.parts.few_bits import BITS, RANGE_BYTES, Range, Storage, Vectors
 
 GROUP = 64
 """Tokens of a group of keys, at least: a range costs 32 bits per channel, half a bit per number."""

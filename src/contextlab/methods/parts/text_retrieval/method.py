@@ -16,10 +16,10 @@ from torch import Tensor
 from contextlab import calls, states
 from contextlab.backbone import Backbone
 from contextlab.method import Capabilities, ContextMethod, Lengths, State
-from contextlab.methods.blocks import BlockTokens
 from contextlab.methods.full import Full
-from contextlab.methods.local_cache import LocalState
-from contextlab.methods.text_retrieval.config import TextConfig
+from contextlab.methods.parts.blocks import BlockTokens
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.text_retrieval.config import TextConfig
 from contextlab.writing import pad, put
 
 C = TypeVar("C", bound=TextConfig)

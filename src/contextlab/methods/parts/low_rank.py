@@ -19,9 +19,9 @@ from contextlab.config import MethodConfig, Weights
 from contextlab.errors import UserError
 from contextlab.formula import Formula
 from contextlab.method import Lengths
-from contextlab.methods.formulas import ForgettingFormula
-from contextlab.methods.local_cache import LocalState
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.formulas import ForgettingFormula
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.segments import SegmentMethod
 from contextlab.trained import CHOICES
 
 Targets = Literal["attention", "all"]

@@ -19,11 +19,11 @@ from contextlab import states
 from contextlab.attention import KV, empty_kv
 from contextlab.backbone import Backbone, load
 from contextlab.errors import UserError
-from contextlab.methods.banks import ChunkBank, StoredIn
-from contextlab.methods.few_bits import Storage
-from contextlab.methods.groups import GROUP, group_tokens
 from contextlab.methods.longmem import LongMem, LongMemConfig
-from contextlab.methods.packed_banks import PackedBank, empty_bank
+from contextlab.methods.parts.banks import ChunkBank, StoredIn
+from contextlab.methods.parts.few_bits import Storage
+from contextlab.methods.parts.groups import GROUP, group_tokens
+from contextlab.methods.parts.packed_banks import PackedBank, empty_bank
 from contextlab.methods.retrieval import Retrieval, RetrievalConfig
 from contextlab.testing import laws
 

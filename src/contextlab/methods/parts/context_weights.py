@@ -16,9 +16,9 @@ from torch import Tensor
 from contextlab import states
 from contextlab.attention import CacheReader, Layout
 from contextlab.method import C
-from contextlab.methods.local_cache import LocalState
-from contextlab.methods.segments import SegmentMethod
-from contextlab.methods.targets import Enter, Pair, Target, adapted
+from contextlab.methods.parts.local_cache import LocalState
+from contextlab.methods.parts.segments import SegmentMethod
+from contextlab.methods.parts.targets import Enter, Pair, Target, adapted
 
 
 @dataclasses.dataclass(frozen=True)

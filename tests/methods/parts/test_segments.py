@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contextlab.backbone import Backbone, load
-from contextlab.methods.local_cache import LocalCache, LocalConfig, LocalState
-from contextlab.methods.segments import SegmentMethod
+from contextlab.methods.parts.local_cache import LocalCache, LocalConfig, LocalState
+from contextlab.methods.parts.segments import SegmentMethod
 
 DROPPED = -float("inf")
 

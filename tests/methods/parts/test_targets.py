@@ -10,7 +10,7 @@ from contextlab import backbone as backbones
 from contextlab.backbone import weights_digest
 from contextlab.errors import UserError
 from contextlab.methods.generative_adapter.config import OUTPUT_PROJECTIONS
-from contextlab.methods.targets import Pair, adapted, find, is_added, observed, transposed
+from contextlab.methods.parts.targets import Pair, adapted, find, is_added, observed, transposed
 
 FAMILIES = ["tiny-llama", "tiny-gpt2"]
 

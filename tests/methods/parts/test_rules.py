@@ -6,7 +6,7 @@ import torch
 from contextlab.errors import UserError
 from contextlab.methods.dynamic_eval import DynamicEvalConfig
 from contextlab.methods.dynamic_eval.weights import root_mean_square
-from contextlab.methods.rules import RMS, SGD, Adam
+from contextlab.methods.parts.rules import RMS, SGD, Adam
 
 STEPS = 3
 EXACT = {"rtol": 1e-9, "atol": 0}

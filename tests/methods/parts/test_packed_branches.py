@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_packed_cache import FORMS, model, text
 
 from contextlab.methods.full import Full, FullConfig
-from contextlab.methods.packed_cache import PackedKV
+from contextlab.methods.parts.packed_cache import PackedKV
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlab.accounting.formulas import COUNT, Model
 from contextlab.formula import Formula, Row, steps, total
 from contextlab.method import Lengths
-from contextlab.methods.blocks import BLOCK_TOKENS
-from contextlab.methods.branches import at_once
-from contextlab.methods.groups import GROUP
-from contextlab.methods.local_cache import LocalCache
-from contextlab.methods.packed_branches import PackedTail
-from contextlab.methods.packed_cache import packed_bytes, packed_tokens
+from contextlab.methods.parts.blocks import BLOCK_TOKENS
+from contextlab.methods.parts.branches import at_once
+from contextlab.methods.parts.groups import GROUP
+from contextlab.methods.parts.local_cache import LocalCache
+from contextlab.methods.parts.packed_branches import PackedTail
+from contextlab.methods.parts.packed_cache import packed_bytes, packed_tokens
 
 CHANGE_BYTES = 4
 """Bytes of a number of a change of weights, at least."""

@@ -1,9 +1,0 @@
-"""Retrieval of text: chunks that match the end of what was read stand in front of it (Ram et al. 2023)."""
-
-from __future__ import annotations
-
-from contextlab.methods.text_retrieval.config import TextConfig, View
-from contextlab.methods.text_retrieval.formula import TextFormula
-from contextlab.methods.text_retrieval.method import TextMethod, TextState
-
-__all__ = ["TextConfig", "TextFormula", "TextMethod", "TextState", "View"]
