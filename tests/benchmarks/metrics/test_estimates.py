@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from contextlab.benchmarks.metrics.estimates import (
+    compared,
     exponential,
     f1_parts,
     macro_f1,
@@ -75,6 +76,34 @@ def test_the_paired_difference_is_the_difference_of_the_metrics(
     assert turned is not None
     if metric.low is not None and turned.high is not None:
         assert -turned.high == pytest.approx(metric.low, abs=1e-7)
+
+
+@pytest.mark.parametrize("unchanged", [50, 200, 500])
+def test_a_bounded_difference_is_measured_in_every_stratum_whatever_the_size_of_others(unchanged: int) -> None:
+    """As the t interval of the same observations, up to the two pairs that are added; more changes, smaller p."""
+    same = {f"a{n}": [Part(1, 1, f"a{n}", "a")] for n in range(unchanged)}
+    pvalues = []
+    for changed in range(10, 41, 5):
+        mine = {f"b{n}": [Part(1, 1, f"b{n}", "b")] for n in range(50)}
+        other = {f"b{n}": [Part(n >= changed, 1, f"b{n}", "b")] for n in range(50)}
+        bounded = compared(ACCURACY, [same | mine], [same | other])
+        free = compared(NATS, [same | mine], [same | other])
+        assert bounded is not None
+        assert free is not None
+        assert bounded.metric.low == pytest.approx(free.metric.low, abs=0.06)
+        assert bounded.metric.high == pytest.approx(free.metric.high, abs=0.06)
+        pvalues.append(bounded.pvalue)
+    assert pvalues == sorted(pvalues, reverse=True)
+
+
+def test_a_method_of_several_seeds_has_a_wider_difference_than_one_of_the_same_mean() -> None:
+    """Whichever side of the difference it stands on."""
+    seeds = [one_each([value + shift for value in range(8)]) for shift in (-3, 0, 3)]
+    single, other = seeds[1], one_each([2.0 * value for value in range(8)])
+    for left, right, alone in ((seeds, [other], (single, other)), ([other], seeds, (other, single))):
+        several = compared(NATS, left, right)
+        assert several is not None
+        assert width(several.metric) > 1.2 * width(paired(NATS, *alone))
 
 
 @quick

@@ -181,18 +181,24 @@ def _aligned(runs: Sequence[Examples], shared: Sequence[str]) -> list[Estimate]:
 def _changes(mine: Examples, other: Examples, shared: Sequence[str]) -> tuple[float, float]:
     """The mean square of the differences between two runs' observations, and the share of those that differ.
 
-    An example whose observations differ between the runs counts as one observation.
+    Both are means over strata, as the metric is. An example whose observations differ between the runs counts as one.
     """
-    squares, differing = 0.0, 0.0
+    squares, differing = list[Part](), list[Part]()
     for example in shared:
         a, b = mine[example], other[example]
         if [part[1:] for part in a] != [part[1:] for part in b]:
-            a, b = ([Part(sum(p.numerator for p in side), sum(p.denominator for p in side), "")] for side in (a, b))
+            a, b = ([_joined(side)] for side in (a, b))
         for p, q in zip(a, b, strict=True):
             change = p.numerator / p.denominator - q.numerator / q.denominator
-            squares, differing = squares + change**2 * p.denominator, differing + bool(change) * p.denominator
-    weight = sum(part.denominator for example in shared for part in mine[example])
-    return squares / weight, differing / weight
+            squares.append(p._replace(numerator=change**2 * p.denominator))
+            differing.append(p._replace(numerator=bool(change) * p.denominator))
+    return mean_of_ratios(squares), mean_of_ratios(differing)
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    """The observations of an example as one, in the stratum of the first."""
+    numerator, denominator = (math.fsum(values) for values in zip(*(part[:2] for part in parts), strict=True))
+    return parts[0]._replace(numerator=numerator, denominator=denominator)
 
 
 def _metric(estimate: Estimate, bounds: Bounds, n: int) -> Metric:
