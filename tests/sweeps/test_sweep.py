@@ -47,6 +47,31 @@ def read_only(folder: Path) -> Iterator[None]:
         subprocess.run([command[0], {"+i": "-i", "a-w": "u+w"}[command[1]], str(folder)], check=True)
 
 
+def test_a_sweep_reads_the_files_that_are_named_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not files of the same name in the folder that the command is given in."""
+    for folder, text in (("texts", "a b c d e f g h " * 8), ("elsewhere/texts", "z " * 64)):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.txt").write_text(text)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    named = {"method": "window(N=16)", "task": f"texts(path={tmp_path / 'texts'},tokens=32)"}
+    plan = swept(suite(tmp_path / "swept", **named))
+    serial(suite(tmp_path / "serial", **named), tmp_path / "serial")
+    assert stored(tmp_path / "swept") == stored(tmp_path / "serial")
+    assert [run.run_id for run in plan.runs] == list(stored(tmp_path / "swept"))
+
+
+def test_a_run_that_is_not_the_planned_one_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a b c d e f g h " * 8)
+    of = suite(tmp_path / "swept", method="window(N=16)", task=f"texts(path={tmp_path / 'a.txt'},tokens=32)")
+    with sweep.opened(of, lambda _: Here(), 3) as running:
+        plan = running.plan()
+        (tmp_path / "a.txt").write_text("h g f e d c b a " * 8)
+        with pytest.raises(UserError, match="became another run than the planned one"):
+            running.run(plan)
+
+
 def test_a_sweep_stores_what_one_run_after_the_other_stores(tmp_path: Path) -> None:
     several = {"method": f"{COUNTER}(prior=0.5),{OTHER}", "seed": "0,1", "context": "own,none", "limit": 7}
     swept(suite(tmp_path / "swept", **several))

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from contextlab import backbone as backbones
+from contextlab import grammar
 from contextlab.accounting.ledger import Ledger, Meter
 from contextlab.accounting.memory import resident_bytes
 from contextlab.accounting.products import ProductCounter
 from contextlab.backbone import Backbone
 from contextlab.formula import FORKS, copies_at_once, total
-from contextlab.harness import labels
 from contextlab.harness.batches import size_of
 from contextlab.harness.case import TaskCase, cases, controls_of
 from contextlab.harness.identity import identity
@@ -139,7 +139,8 @@ def _runs(
     named: tuple[str, str], method: BuiltMethod, case: TaskCase, suite: Suite, machine: Machine
 ) -> Iterator[SweepRun]:
     """The runs of one method on one case, for all seeds, with the names of method and backbone in the suite."""
-    lengths = {"history": case.options.history, "tokens": case.options.tokens}
+    # Labels leave out the folders of files, which a worker needs.
+    task = grammar.spelled(case.name, grammar.split(case.split).name, case.task.config.changed())
     size = size_of(suite.batch)
     estimate, peak_bytes = _needs(method.method, case, size if isinstance(size, int) else 1, machine)
     for seed in suite.seed:
@@ -147,7 +148,7 @@ def _runs(
         key = identity(pair, (case.name, case.task), case.split, case.options, case.dataset, case.protocol, seed)
         yield SweepRun(
             method=named[0],
-            task=labels.of_task(case.name, case.split, lengths),
+            task=task,
             backbone=named[1],
             context=case.options.context,
             seed=seed,

@@ -150,6 +150,8 @@ class Sweep:
         parts = [shard for shard in finished if shard != whole]
         if len(parts) < self._parts[run.run_id]:
             return
+        if whole in finished and not is_stored(self.place, run):
+            raise UserError(f"{run.label} became another run than the planned one, as where a file was changed since")
         if parts and whole not in finished and not merge(self.place, run, parts):
             self._waiting.appendleft(whole)
             return
