@@ -5,8 +5,11 @@ import csv
 import dataclasses
 import io
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help_comes_before_anything_heavy(command: str) -> None:
     code = f"""
 import sys
+import tomllib
 from contextlab.cli.main import main
 code = main([*{command.split()!r}, "--help"])
 assert not {HEAVY!r} & set(sys.modules), set(sys.modules)
@@ -374,6 +378,22 @@ def test_doctor_shows_a_fix_for_everything_missing(
     assert main(["doctor", "--out", str(tmp_path / "runs")]) == 0
     assert "in the cache" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
+
+
+def test_doctor_knows_all_extras_by_a_module_of_theirs() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert doctor_module.EXTRAS.keys() == extras.keys() - {"docs", "test", "all"}
+    installed = packages_distributions()
+    checked = {extra: module for extra, module in doctor_module.EXTRAS.items() if module in installed}
+    assert {"kernels", "plots"} <= checked.keys()
+    for extra, module in checked.items():
+        required = {canonical(re.split(r"[\[>=<;, ]", line)[0]) for line in extras[extra]}
+        assert required & set(map(canonical, installed[module])), f"{module} does not come with {extra}"
+
+
+def canonical(distribution: str) -> str:
+    return distribution.lower().replace("_", "-")
 
 
 def test_settings_are_text_lists_or_null() -> None:

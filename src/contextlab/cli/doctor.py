@@ -18,10 +18,19 @@ EXTRAS = {
     "kernels": "triton",
     "lm-eval": "lm_eval",
     "faiss": "faiss",
+    "bm25": "bm25s",
     "ray": "ray",
     "slurm": "submitit",
-    "plots": "plotly",
+    "plots": "matplotlib",
+    "tensorboard": "tensorboard",
+    "quantise": "bitsandbytes",
+    "energy": "pynvml",
+    "parquet": "pyarrow",
+    "rouge": "rouge_score",
+    "longbench": "jieba",
+    "ruler": "wonderwords",
 }
+"""By extra of the package, a module that is there where it is installed."""
 
 
 def doctor(
