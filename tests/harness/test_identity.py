@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+import copy
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import contextlab
-from contextlab import registry
+from contextlab import backbone, registry
 from contextlab.accounting import COUNTING
+from contextlab.benchmarks.task import Options
 from contextlab.errors import UserError
 from contextlab.harness import identity as identities
 from contextlab.harness.identity import files_of
+from contextlab.harness.store import run_id
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -53,8 +55,32 @@ def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_protocol_without_a_prompt_has_the_digest_of_nothing() -> None:
-    assert identities.prompt_digest(SimpleNamespace(prompt="")) == EMPTY  # type: ignore[arg-type]
-    assert identities.prompt_digest(SimpleNamespace(prompt="Read: ")) != EMPTY  # type: ignore[arg-type]
+    assert identities.prompt_digest("") == EMPTY
+    assert identities.prompt_digest("Read: ") != EMPTY
+
+
+def test_another_chat_template_or_bos_token_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template counts where a task uses it, and not elsewhere."""
+    model = backbone.load("tiny-llama", device="cpu")
+    monkeypatch.setattr(model, "tokenizer", copy.deepcopy(model.tokenizer))
+
+    def run(prompt: str) -> str:
+        task = registry.task("squad", {"prompt": prompt})
+        dataset, protocol = task.load("512", None), task.protocol("512")
+        key = identities.identity(
+            ("window", registry.method_class("window")(model)), ("squad", task), "512", Options(), dataset, protocol, 0
+        )
+        return run_id(key)
+
+    runs = []
+    for turn in ("<{{m.role}}>{{m.content}}", "[{{m.role}}]{{m.content}}"):
+        model.tokenizer.chat_template = f"{{% for m in messages %}}{turn}{{% endfor %}}"
+        runs.append((run("chat"), run("plain")))
+    model.tokenizer.bos_token = "!"
+    runs.append((run("chat"), run("plain")))
+    (first, plain), (second, same), (third, other) = runs
+    assert len({first, second, third, plain, other}) == 5
+    assert same == plain
 
 
 def test_provenance_holds_time_machine_code_and_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,10 @@ class Protocol(ABC):
     measure: Measure | None = None
     prompt: str = ""
 
+    def prompt_on(self, backbone: Backbone) -> str:
+        """`prompt`, with the text that a backbone adds to the data, as that of its chat template."""
+        return self.prompt
+
     @abstractmethod
     def evaluate(self, meter: Meter, example: Any, other: Any) -> dict[str, Any]:
         """Evaluate the method on one example.

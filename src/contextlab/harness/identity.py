@@ -65,7 +65,7 @@ def identity(
         "history": options.history,
         "tokens": options.tokens,
         "data_sha256": dataset.sha256,
-        "prompt_sha256": prompt_digest(protocol),
+        "prompt_sha256": prompt_digest(protocol.prompt_on(backbone)),
         "seed": seed,
         "dtype": str(backbone.dtype).removeprefix("torch."),
         "device": backbone.device.type,
@@ -101,7 +101,7 @@ def provenance(method: AnyMethod, task: Task, protocol: Protocol, seed: int) -> 
         threads=torch.get_num_threads(),
         dtype=str(backbone.dtype).removeprefix("torch."),
         seed=seed,
-        prompt_sha256=prompt_digest(protocol),
+        prompt_sha256=prompt_digest(protocol.prompt_on(backbone)),
         weights_sha256=backbone.digest,
         started=datetime.now(UTC).isoformat(timespec="milliseconds"),
         command=command(),
@@ -130,9 +130,9 @@ def _file_digest(path: Path) -> str:
         raise UserError(f"{path} cannot be read ({error.strerror}): give a file that is there.") from error
 
 
-def prompt_digest(protocol: Protocol) -> str:
-    """sha256 of the protocol's prompt, which may be empty."""
-    return hashlib.sha256(protocol.prompt.encode()).hexdigest()
+def prompt_digest(prompt: str) -> str:
+    """sha256 of the prompt of a protocol, which may be empty."""
+    return hashlib.sha256(prompt.encode()).hexdigest()
 
 
 def command() -> str:
@@ -167,6 +167,9 @@ def _processor() -> str:
 
 
 def _architecture(backbone: Backbone) -> dict[str, Any]:
-    """The model's configuration without the fields that only name its source or the library that wrote it."""
-    config: dict[str, Any] = backbone.model.config.to_dict()
+    """The model's configuration without the fields that only name its source or the library that wrote it.
+
+    A tokenizer may have another BOS token than the configuration, and then it is the tokenizer's that is read.
+    """
+    config: dict[str, Any] = backbone.model.config.to_dict() | {"bos_token_id": backbone.bos}
     return {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}

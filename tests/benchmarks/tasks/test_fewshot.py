@@ -192,7 +192,7 @@ def test_splits_are_numbers_of_demonstrations(task: FewShot) -> None:
 
 
 def test_prompts_are_part_of_a_result_and_differ_between_tasks() -> None:
-    digests = {prompt_digest(task.protocol("n4")) for task in TASKS}
+    digests = {prompt_digest(task.protocol("n4").prompt) for task in TASKS}
     assert len(digests | {hashlib.sha256(b"").hexdigest()}) == 3
     assert "Review: {text}\nSentiment: {label}\n\n" in SST2().protocol("n4").prompt
 

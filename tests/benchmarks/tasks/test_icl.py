@@ -138,7 +138,7 @@ def test_questions_of_trec_are_cleaned_for_zhaos_template_alone(tmp_path: Path) 
 def test_prompts_differ_between_templates_and_scorings() -> None:
     placements = [*TASK.worded()]
     placements += [placed(text)[::-1] for text in ("sst2(scoring=label)", "sst2(scoring=template)")]
-    digests = [prompt_digest(task.protocol(split)) for split, task in placements]
+    digests = [prompt_digest(task.protocol(split).prompt) for split, task in placements]
     # LongMem has one template for three sets, twice.
     assert len(set(digests)) == len(placements) - 4
     assert len(TEMPLATES) == 4

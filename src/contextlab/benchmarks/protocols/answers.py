@@ -144,6 +144,17 @@ class QuestionProtocol(Protocol):
         self.measure = Measure(self.measures[0], higher_is_better=True, bounded=True)
         self.summary = summary or functools.partial(means, measures=self.measures, by=by)
 
+    def prompt_on(self, backbone: Backbone) -> str:
+        """With the chat template's text around a question and between turns, where it is used.
+
+        Raises:
+            UserError: when the backbone has no chat template, and one is asked for.
+        """
+        if self.wording == "plain":
+            return self.prompt
+        between = [between_turns(backbone)] if self.options.turns in turns.MULTI_TURN else []
+        return "\n\n".join([self.prompt, *user_turn(backbone), *between])
+
     def evaluate(self, meter: Meter, example: Reading, other: Reading) -> dict[str, Any]:
         """Read one context and answer all its questions.
 
