@@ -26,7 +26,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
     kept = []
     for line in sorted(without_time(stored(out)), key=lambda line: int(line["index"])):
         costs = {phase: {k: v for k, v in cost.items() if k != "largest_bytes"} for phase, cost in line["cost"].items()}
-        kept.append({**line, "cost": costs})
+        kept.append({**line, "cost": costs, "batch": None})
     return kept
 
 
@@ -82,6 +82,53 @@ def test_what_cannot_be_batched_is_computed_one_by_one_and_noted(tmp_path: Path,
     assert note in sentence
 
 
+def test_a_run_says_that_examples_were_side_by_side_also_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated, calls = together.evaluated, []
+
+    def evaluate(method: Any, examples: Any, *, counting: bool) -> Any:
+        calls.append(len(examples))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return evaluated(method, examples, counting=counting)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(together, "evaluated", evaluate)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, METHODS[0], batch=3)
+    assert calls == [3, 3]
+    (result,) = run(tmp_path, METHODS[0]).runs
+    assert result.provenance.batch == 3
+
+
+def test_examples_of_a_batch_share_its_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row has the share of a call's time that its tokens have in it, so that all rows together have it once."""
+    shared, calls = together._Calls._shared, list[tuple[float, list[Any]]]()
+
+    def share(self: Any, phase: Any, make: Any, tokens: Any) -> Any:
+        whole: list[float] = []
+
+        def take() -> Any:
+            costs = type(self.ledger).take(self.ledger)
+            whole.append(costs[phase].seconds)
+            return costs
+
+        with monkeypatch.context() as patch:
+            patch.setattr(self.ledger, "take", take)
+            answers = shared(self, phase, make, tokens)
+        calls.append((whole[0], [cost for _, cost in answers]))
+        return answers
+
+    monkeypatch.setattr(together._Calls, "_shared", share)
+    run(tmp_path, METHODS[0], batch=4)
+    assert calls
+    for seconds, costs in calls:
+        assert sum(cost.seconds for cost in costs) == pytest.approx(seconds)
+        tokens = sum(cost.tokens for cost in costs)
+        assert all(cost.seconds * tokens == pytest.approx(seconds * cost.tokens) for cost in costs if tokens)
+
+
 def test_without_counting_no_formula_is_needed(tmp_path: Path) -> None:
     (result,) = run(tmp_path / "together", COUNTER, batch=4, counting=False).runs
     assert result.provenance.batch == 4
@@ -95,6 +142,24 @@ def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path, log: Path, monkeypa
     (result,) = run(tmp_path, METHODS[0], batch=8, on_note=notes.append).runs
     assert result.provenance.batch == 3
     assert notes == ["7 examples of Window do not fit into memory: going on with 3."]
+    assert sorted(log.read_text().split()) == sorted(IDS)
+
+
+def test_an_example_that_is_left_over_is_computed_alone(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of seven examples in batches of three one is left: the longest, for which a state of one row may be too large."""
+    evaluated = together.evaluated
+
+    def evaluate(method: Any, examples: Any, *, counting: bool) -> Any:
+        if len(examples) == 1:
+            raise torch.OutOfMemoryError("none left")
+        return evaluated(method, examples, counting=counting)
+
+    monkeypatch.setattr(together, "evaluated", evaluate)
+    notes: list[str] = []
+    run(tmp_path, METHODS[0], batch=3, on_note=notes.append)
+    assert not notes
     assert sorted(log.read_text().split()) == sorted(IDS)
 
 

@@ -201,6 +201,15 @@ def test_an_interrupted_run_ends_like_one_without_interruption(
     assert without_time(stored(tmp_path / "cut")) == without_time(stored(tmp_path / "whole"))
 
 
+def test_the_peak_is_unknown_where_some_examples_were_not_counted(tmp_path: Path) -> None:
+    """They were not measured either."""
+    run(tmp_path, limit=3, counting=False)
+    (result,) = run(tmp_path).runs
+    assert result.cost.query is not None
+    assert result.cost.query.flops is None
+    assert result.cost.query.peak_bytes is None
+
+
 def test_a_killed_run_ends_like_one_without_interruption(tmp_path: Path, log: Path) -> None:
     (whole,) = run(tmp_path / "whole").runs
     log.write_text("")

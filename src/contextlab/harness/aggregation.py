@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pydantic
 
@@ -72,7 +72,7 @@ def result_of(
 
     Args:
         run_id: its id.
-        one: the method.
+        built_method: the method with its label.
         case: the task.
         lines: the finished examples.
         peaks: of the stored examples.
@@ -168,6 +168,12 @@ def unmeasured(lines: Sequence[ExampleLine], measured: int) -> list[ExampleLine]
     ]
 
 
+def largest_batch(lines: Iterable[ExampleLine], results: Iterable[Result]) -> int | None:
+    """Examples of the largest batch of these lines, and of results whose lines do not say it; None without a batch."""
+    sizes = (*(line.batch for line in lines), *(result.provenance.batch for result in results))
+    return max(filter(None, sizes), default=None)
+
+
 def recounted(line: ExampleLine, watched: ExampleLine) -> ExampleLine:
     """A line with the FLOPs that were counted in a second run of its example."""
     cost = {phase: cost.model_copy(update={"flops": watched.cost[phase].flops}) for phase, cost in line.cost.items()}
@@ -205,6 +211,7 @@ def _parameters(method: AnyMethod) -> Parameters:
 def _cost(every: Sequence[CallCost], peak: int | None) -> PhaseCost | None:
     """Means of FLOPs, tokens and energy, the highest peak, and the median and the spread of the seconds.
 
+    A peak that is measured for all examples together is unknown where some were not counted, and so not measured.
     The spread is the interquartile range of the seconds per FLOP (per token, where FLOPs were not counted) divided by
     their median. Examples differ in size, but seconds per FLOP differ only when other programs are running.
     """
@@ -214,6 +221,8 @@ def _cost(every: Sequence[CallCost], peak: int | None) -> PhaseCost | None:
     work = tokens if flops is None else [cost.flops or 0 for cost in every]
     speeds = [cost.seconds / done for cost, done in zip(every, work, strict=True) if done]
     peaks = [cost.peak_bytes for cost in every if cost.peak_bytes is not None]
+    if peak is not None and any(cost.flops is None for cost in every):
+        peak = None
     joules = [cost.joules for cost in every if cost.joules is not None]
     return PhaseCost(
         flops=flops,

@@ -57,7 +57,6 @@ class Batches:
         draws: the random numbers of an example.
         lengths: of all examples, in some unit.
         note: takes a sentence about what was not done as asked.
-        largest: examples of the largest batch so far; None without a batch.
     """
 
     size: Size
@@ -66,7 +65,6 @@ class Batches:
     draws: Callable[[int], process.RandomTurns]
     lengths: Sequence[int]
     note: Callable[[str], None]
-    largest: int | None = None
 
     def lines(self, missing: Sequence[int], *, counting: bool) -> Iterator[ExampleLine]:
         """The lines of examples; those of one batch in their usual order.
@@ -89,10 +87,11 @@ class Batches:
             window = sorted(waiting[: size * WINDOW], key=self.lengths.__getitem__)
             del waiting[: size * WINDOW]
             while window:
+                side_by_side = min(size, len(window))
                 try:
-                    lines = self._together(window[:size], counting) if size > 1 else None
+                    lines = self._together(window[:size], counting) if side_by_side > 1 else None
                 except Exception as error:
-                    size = self._smaller(error, min(size, len(window)))
+                    size = self._smaller(error, side_by_side)
                     continue
                 batch = sorted(window[:size])
                 yield from map(self._alone, batch) if lines is None else lines
@@ -114,8 +113,7 @@ class Batches:
 
         examples = [(evaluate(number), self.draws(number)) for number in sorted(numbers)]
         lines = together.evaluated(self.meter.method, examples, counting=counting)
-        self.largest = max(self.largest or 0, len(lines))
-        return lines
+        return [line.model_copy(update={"batch": len(lines)}) for line in lines]
 
     def _refused(self, counting: bool) -> bool:
         """Whether all examples are computed alone, which is noted."""

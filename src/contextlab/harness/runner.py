@@ -22,7 +22,7 @@ from contextlab.accounting.products import ProductCounter
 from contextlab.backbone.embedded import EMBEDDED
 from contextlab.errors import UserError
 from contextlab.harness import batches, code
-from contextlab.harness.aggregation import Peaks, largest_bytes, recounted, result_of, unmeasured
+from contextlab.harness.aggregation import Peaks, largest_batch, largest_bytes, recounted, result_of, unmeasured
 from contextlab.harness.case import TaskCase, cases, controls_of, labels_of
 from contextlab.harness.comparison import Results, RunKey, differences
 from contextlab.harness.identity import identity, provenance
@@ -187,15 +187,13 @@ def _run(
             batched = _batches(meter, case, seed, batch, say)
             for _, line in zip(computed, batched.lines(missing, counting=counting), strict=True):
                 run.append(line)
-            earlier = run.summary.provenance.batch if run.summary is not None else None
-            largest = max(filter(None, (batched.largest, earlier)), default=None)
-            current = current.model_copy(update={"batch": largest})
             if counting:
                 peaks = _measure(meter, case, run, seed, peaks, unmeasured_lines)
         lines = [run.lines[example.id] for example in case.selected]
         result = run.summary
         if missing or unmeasured_lines or result is None or result.data.examples != len(lines):
-            about = current.model_copy(update={"started": run.manifest.provenance.started})
+            batch_size = largest_batch(lines, [run.summary] if run.summary is not None else [])
+            about = current.model_copy(update={"started": run.manifest.provenance.started, "batch": batch_size})
             result = run.finish(result_of(run.manifest.run_id, built_method, case, lines, peaks, about))
     return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
 

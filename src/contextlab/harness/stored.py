@@ -206,6 +206,7 @@ class ExampleLine(StoredModel):
         cost: of its calls, by phase.
         state: size of the largest state that was kept; None without one.
         recounted: whether its FLOPs were counted in a second run of the example.
+        batch: examples that were computed side by side with it, itself included; None where it was alone.
     """
 
     id: str
@@ -216,6 +217,7 @@ class ExampleLine(StoredModel):
     cost: dict[Phase, CallCost]
     state: StateSize | None
     recounted: bool = False
+    batch: Count | None = None
 
     def compared(self) -> Parts:
         """The parts of an example that was not skipped, and `quality`, which is one part."""

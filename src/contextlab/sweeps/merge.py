@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlab import grammar, registry
 from contextlab.benchmarks.task import Protocol
 from contextlab.harness import store
-from contextlab.harness.aggregation import Peaks, summarised, unmeasured
+from contextlab.harness.aggregation import Peaks, largest_batch, summarised, unmeasured
 from contextlab.harness.stored import ExampleLine, Result
 from contextlab.sweeps.places import Place
 from contextlab.sweeps.plan import SweepRun
@@ -42,7 +42,8 @@ def merge(place: Place, run: SweepRun, shards: Sequence[Shard]) -> bool:
         mixed = len({line.recounted for line in every}) > 1
         if not unmeasured_lines and not mixed:
             summaries = [result for result in (stored.summary, *results) if result is not None]
-            about = results[0].provenance.model_copy(update={"started": stored.manifest.provenance.started})
+            started, batch = stored.manifest.provenance.started, largest_batch(every, summaries)
+            about = results[0].provenance.model_copy(update={"started": started, "batch": batch})
             first = sorted((line for line in every if line.index < run.examples), key=lambda line: line.index)
             base = results[0].model_copy(update={"provenance": about})
             stored.finish(summarised(base, _protocol(run), first, _highest(summaries, len(measured))))
