@@ -200,6 +200,8 @@ def test_updates_that_are_not_there_or_do_not_fit(lora: Path, tmp_path: Path) ->
         backbones.load("tiny-llama+sliding-r9")
     with pytest.raises(UserError, match=r"holds neither adapter_config.json nor trained weights"):
         backbones.load(f"tiny-llama+{tmp_path}")
+    with pytest.raises(UserError, match=r"has no update after \+: name one"):
+        backbones.load("tiny-llama+")
     with pytest.raises(UserError, match="does not fit this backbone"):
         backbones.load(f"tiny-gpt2+{lora}")
     weights = lora / updates.PEFT_WEIGHTS

@@ -46,8 +46,10 @@ def test_lines_of_a_truncated_archive_end_in_an_error(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UserError, match="cannot be read"):
         list(lines(path))
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="There is no file"):
         list(lines(tmp_path / "missing.txt"))
+    with pytest.raises(UserError, match="There is no file"):
+        json_lines(tmp_path / "missing.jsonl")
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "[" * 100_000, "{,}"])

@@ -8,8 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
-from contextlab import registry
+from contextlab import backbone, registry
 from contextlab.cli.main import main
 
 # One law of one family is enough here: the laws have tests of their own.
@@ -30,6 +31,12 @@ def test_the_package_passes_its_tests_at_once(
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
     assert "passed" in run.stdout
+
+
+def test_a_new_method_fits_small_models_as_it_is(tmp_path: Path) -> None:
+    assert main(["new", "method", "my-own", "--out", str(tmp_path / "package")]) == 0
+    method = registry.method_class(f"{tmp_path / 'package' / 'my_own.py'}:MyOwn")(backbone.load("tiny-llama"))
+    assert method.read(method.start(), torch.zeros(1, 200, dtype=torch.int64))[0].length_B.tolist() == [200]
 
 
 def test_a_package_can_be_installed(tmp_path: Path) -> None:

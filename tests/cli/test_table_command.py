@@ -32,6 +32,12 @@ def test_csv_and_json_are_the_tidy_frame(capsys: pytest.CaptureFixture[str]) -> 
         assert cells["task"] == "pg22/S2(tokens=8192)"
 
 
+def test_csv_and_json_say_that_a_layout_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for options, said in (((), False), (("--metric", "f1"), True), (("--baseline", "window"), True)):
+        assert main(["table", str(FOUR), "--format", "csv", *options]) == 0
+        assert ("choose with --where" in capsys.readouterr().err) is said
+
+
 def test_rows_costs_order_and_names_are_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "names.toml").write_text('method.full = "Full attention"\n')
     options = ("--cost", "none", "--metric", "nats_per_token_warm", "--sort", "nats_per_token_warm")

@@ -61,8 +61,10 @@ def add(model: Any, update: str, backbone_digest: str) -> tuple[Any, str]:
         backbone_digest: of the model so far.
 
     Raises:
-        UserError: when there is no such update, it does not fit the model, or the model is quantised.
+        UserError: when there is no such update, or no name, it does not fit the model, or the model is quantised.
     """
+    if not update:
+        raise UserError(f"The name of the backbone has no update after {SIGN}: name one, or leave {SIGN} out.")
     if getattr(model, "hf_quantizer", None) is not None:
         raise UserError(f"{update} cannot be added to quantised weights: load the backbone in float32 or bfloat16.")
     weights = trained.find(update)

@@ -94,6 +94,9 @@ def table(
     selection = selection_of([folder], where or [], limits_of(under))
     _note(selection.unfinished)
     if style in ("csv", "json"):
+        if layout != TableLayout():
+            chosen = "choose with --where, as metric=NAME"
+            warn(f"contextlab: {style} holds every metric and cost, without differences: {chosen}.")
         _print_frame(selection, style)
     else:
         _print_table(selection, layout, style, mixed=mixed, notes=notes)

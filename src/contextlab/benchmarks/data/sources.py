@@ -93,6 +93,8 @@ def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
     try:
         raw = path.read_bytes()
         content = packed.content(path) if path.suffix in packed.UNPACK else raw
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}: put it there, or name another folder.") from None
     except (OSError, packed.BrokenPack, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
     sha256 = hashlib.sha256(raw).hexdigest()
@@ -115,6 +117,8 @@ def lines(path: Path) -> Iterator[tuple[str, bytes]]:
         with packed.opened(path) as file:
             for number, line in enumerate(file, start=1):
                 yield f"Line {number} of {path}", line.rstrip(b"\n")
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}: put it there, or name another folder.") from None
     except (OSError, packed.BrokenPack) as error:
         raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
 
