@@ -58,6 +58,14 @@ def test_full_attention_is_computed_once(teaching: Teaching, monkeypatch: pytest
     assert all(torch.equal(a, again._targets(batch)[0]) for a, batch in zip(first, batches, strict=True))  # type: ignore[attr-defined]
 
 
+def test_a_teacher_of_fewer_tokens_does_not_read_what_one_of_more_has_kept(teaching: Teaching) -> None:
+    objective, method, streams = teaching
+    batch = streams.next()
+    more = objective._targets(batch)[0]
+    fewer = registry.named_objective("teacher(k=3)", method, streams.corpus)._targets(batch)[0]  # type: ignore[attr-defined]
+    assert torch.equal(fewer, more[:, :3])
+
+
 def test_a_teacher_costs_as_much_whether_it_is_kept_or_computed(teaching: Teaching) -> None:
     objective, method, streams = teaching
     batches = [streams.next() for _ in range(4)]

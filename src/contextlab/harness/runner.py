@@ -82,7 +82,8 @@ def bench(
         context: controls: `own`, `none`, `wrong`; with `own` and others, paired differences are computed.
         history: tokens read before the scored ones, in every task that has this setting.
         limit: the most examples of each task, the first ones.
-        first: number of the first example that is run, where another call runs those before it.
+        first: number of the first example that is run, where another call runs those before it; the store is then a
+            shard of a sweep and needs a folder of its own, because tables read the first examples of a store.
         tokens: the most tokens read of each text, in every task that has this setting.
         seed: seed of a method's random numbers; every example starts from its own seed.
         settings: settings for all methods and tasks that have them, with the same meaning.

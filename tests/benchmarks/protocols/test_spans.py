@@ -236,6 +236,12 @@ def test_spans_add_up() -> None:
     assert record["segments"][1] == pytest.approx(record["after_first"]["nats"] / 476)
 
 
+def test_cold_tokens_are_the_first_of_those_that_are_scored() -> None:
+    """Whatever their positions in the document: a window begins where the history ends."""
+    record = run(PerplexityProtocol(Options(history=100, scored=600)), FakeMeter(), document("a", 2000))
+    assert (record["cold"]["tokens"], record["warm"]["tokens"]) == (256, 344)
+
+
 @pytest.mark.parametrize(("context", "first"), [("own", 0), ("wrong", 32), ("none", None)])
 def test_a_history_is_read_without_scores_and_the_next_1024_tokens_are_scored(context: Any, first: int | None) -> None:
     meter = FakeMeter()
