@@ -82,7 +82,7 @@ def test_the_paired_difference_is_the_difference_of_the_metrics(
 def test_a_bounded_difference_is_measured_in_every_stratum_whatever_the_size_of_others(unchanged: int) -> None:
     """As the t interval of the same observations, up to the two pairs that are added; more changes, smaller p."""
     same = {f"a{n}": [Part(1, 1, f"a{n}", "a")] for n in range(unchanged)}
-    pvalues = []
+    pvalues = list[float]()
     for changed in range(10, 41, 5):
         mine = {f"b{n}": [Part(1, 1, f"b{n}", "b")] for n in range(50)}
         other = {f"b{n}": [Part(n >= changed, 1, f"b{n}", "b")] for n in range(50)}
@@ -92,6 +92,7 @@ def test_a_bounded_difference_is_measured_in_every_stratum_whatever_the_size_of_
         assert free is not None
         assert bounded.metric.low == pytest.approx(free.metric.low, abs=0.06)
         assert bounded.metric.high == pytest.approx(free.metric.high, abs=0.06)
+        assert bounded.pvalue is not None
         pvalues.append(bounded.pvalue)
     assert pvalues == sorted(pvalues, reverse=True)
 
