@@ -105,7 +105,7 @@ class MethodConfig(Config):
     training_defaults: ClassVar[Mapping[str, Any]] = {}
     """Options of `contextlab train` that the method's paper trains with."""
     free_at_test: ClassVar[frozenset[str]] = frozenset()
-    """Settings of which trained weights do not depend, as sizes: cards name them as those that may differ in use."""
+    """Settings that trained weights do not depend on, as sizes; a card lists them, and they may differ in use."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,11 +57,22 @@ def _imported_from(tree: ast.Module, name: str, module: str, *, package: bool) -
         for alias in node.names if isinstance(node, ast.ImportFrom) else ():
             if (alias.asname or alias.name) == name:
                 assert isinstance(node, ast.ImportFrom)
-                # One level is the package itself, every further one a folder up.
-                parents = module.split(".")[: None if package and node.level == 1 else package - node.level]
-                above = parents if node.level else []
-                return ".".join([*above, *([node.module] if node.module else [])]), alias.name
+                return imported_module(node, module, package=package), alias.name
     return None
+
+
+def imported_module(statement: ast.ImportFrom, module: str, *, package: bool) -> str:
+    """The module that a statement imports from.
+
+    Args:
+        statement: `from ... import ...`.
+        module: that it stands in.
+        package: whether this module is a package.
+    """
+    # One level is the package itself, every further one a folder up.
+    parents = module.split(".")[: None if package and statement.level == 1 else package - statement.level]
+    above = parents if statement.level else []
+    return ".".join([*above, *([statement.module] if statement.module else [])])
 
 
 def _spec(module: str) -> ModuleSpec | None:

@@ -33,9 +33,9 @@ def test_csv_and_json_are_the_tidy_frame(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_csv_and_json_say_that_a_layout_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    for options, said in (((), False), (("--metric", "f1"), True), (("--baseline", "window"), True)):
+    for options, warned in (((), False), (("--metric", "f1"), True), (("--baseline", "window"), True)):
         assert main(["table", str(FOUR), "--format", "csv", *options]) == 0
-        assert ("choose with --where" in capsys.readouterr().err) is said
+        assert ("choose with --where" in capsys.readouterr().err) is warned
 
 
 def test_rows_costs_order_and_names_are_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Attend(Protocol):
 
 @dataclasses.dataclass
 class _Use:
-    """Who uses a model, as far as its configuration is concerned.
+    """The lock of a model and the name of its own attention, one for each configuration object.
 
     Attributes:
         lock: of the thread that uses it.

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from contextlab import static
 from contextlab.errors import UserError
 
 PACKAGE = "contextlab"
@@ -230,8 +231,6 @@ def _imported(item: Any, module: str, *, package: bool) -> Iterator[str]:
     if isinstance(item, ast.Import):
         yield from (alias.name for alias in item.names)
     elif isinstance(item, ast.ImportFrom):
-        # One level is the package itself, every further one a folder up.
-        parents = module.split(".")[: None if package and item.level == 1 else package - item.level]
-        source = ".".join([*(parents if item.level else []), *([item.module] if item.module else [])])
+        source = static.imported_module(item, module, package=package)
         yield source
         yield from (f"{source}.{alias.name}" for alias in item.names)

@@ -106,7 +106,7 @@ def bench(
     _check_out(out)
     size = batches.size_of(batch)
     selected_methods, selected_tasks = select(methods, tasks, split, settings, history=history, tokens=tokens)
-    # Files may be edited while data and weights are loaded.
+    # Sources are read now: files may be edited while data and weights are loaded, and the imported code is meant.
     code.modules([*(method.kind for method in selected_methods), *(type(named.task) for named in selected_tasks)])
     runs: dict[RunKey, Result] = {}
     with Progress.on_stderr(progress) as bar:

@@ -27,7 +27,7 @@ SUMMARY, MANIFEST, LINES = "summary.json", "manifest.json", "examples.jsonl"
 PACKED = f"{LINES}.xz"
 """Holds the lines where there is no file `LINES`."""
 BROKEN = (Damaged, RecursionError, pydantic.ValidationError)
-"""Errors of reading a file that is none of ours."""
+"""What reading raises for a file that this package did not write."""
 M = TypeVar("M", bound=StoredModel)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from contextlab.accounting import legacy
 from contextlab.errors import unknown
@@ -85,16 +85,6 @@ def selected(words: Sequence[str]) -> list[CostColumn]:
         if word not in groups:
             raise unknown("cost", word, groups)
     return [cost for cost in CATALOGUE if set(cost.groups) & set(words)]
-
-
-def kinds_of_machine(results: Iterable[Result]) -> set[str]:
-    """`cpu`, `cuda` and so on."""
-    return {machine(result) for result in results}
-
-
-def machine(result: Result) -> str:
-    """The kind of the device of a result."""
-    return result.provenance.device.split(" ", 1)[0]
 
 
 def numbers(result: Result) -> dict[str, Cell]:

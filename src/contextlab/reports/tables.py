@@ -15,7 +15,7 @@ from contextlab.harness.stored import Result
 from contextlab.reports import captions, costs
 from contextlab.reports.alike import mixtures, of_weights, with_mixtures
 from contextlab.reports.cells import Cell, Column, Table, sorted_by, with_mean_over_tasks
-from contextlab.reports.dimensions import DIMENSIONS, learned
+from contextlab.reports.dimensions import DIMENSIONS, kind_of_device, learned
 from contextlab.reports.entries import (
     Controls,
     TableRow,
@@ -82,7 +82,7 @@ class _Builder:
             *layout.rows,
             *(name for name in self.differing if name not in (*layout.rows, *layout.columns)),
         ]
-        self.machines = costs.kinds_of_machine(entry.first for entry in self.entries)
+        self.machines = {kind_of_device(entry.first) for entry in self.entries}
 
     def table(self) -> Table:
         rows: dict[tuple[str, ...], dict[Column, tuple[Cell, TableRow]]] = {}
@@ -143,7 +143,7 @@ class _Builder:
         yield from self._qualities(entry, group)
         values = [costs.numbers(run) for run in entry.runs]
         for cost in self.costs:
-            suffix = costs.machine(entry.first) if cost.measured and len(self.machines) > 1 else ""
+            suffix = kind_of_device(entry.first) if cost.measured and len(self.machines) > 1 else ""
             if all(cost.name in numbers for numbers in values):
                 yield cost.column(group, suffix), _mean([numbers[cost.name] for numbers in values])
         if self.layout.legacy:

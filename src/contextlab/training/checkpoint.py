@@ -32,8 +32,15 @@ _POSITIONS = pydantic.TypeAdapter(list[tuple[Count, Count, Count]])
 
 
 class Extra(pydantic.BaseModel):
-    """State of a run beside the trainer: a digest of its run, settings, parts as its card has them, the curve's length
-    and digest, validations.
+    """What a checkpoint has of a run beside the trainer.
+
+    Attributes:
+        course: digest of what is trained on what, see `course.digest`.
+        training: settings of the training.
+        parts: of an interrupted run, as its card has them.
+        curve: lines of the curve.
+        curve_sha256: digest of these lines.
+        validations: so far.
     """
 
     model_config = pydantic.ConfigDict(strict=True)

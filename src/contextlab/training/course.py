@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from contextlab.errors import UserError
+from contextlab.harness import store
 from contextlab.method import AnyMethod
 from contextlab.training import records
 from contextlab.training.corpus import Corpus
@@ -38,8 +37,7 @@ def of(name: str, method: AnyMethod, corpus: Corpus, held_back: Corpus, settings
 
 def digest(about: Mapping[str, Any]) -> str:
     """A digest of what is trained on what, which a run and its checkpoints have in common."""
-    parts = {name: part for name, part in about.items() if name != "training"}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return store.digest({name: part for name, part in about.items() if name != "training"})
 
 
 def matched(path: Path, about: Mapping[str, Any], settings: TrainConfig) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 
 def f1(prediction: str, answers: Sequence[str]) -> float:
     """The best F1 of words after normalising, over the answers (SQuAD v1.1)."""
-    return max(_f1(normalise(prediction).split(), normalise(answer).split()) for answer in answers)
+    return max(overlap_f1(normalise(prediction).split(), normalise(answer).split()) for answer in answers)
 
 
 def rouge_l_recall(prediction: str, answers: Sequence[str]) -> float:
@@ -79,7 +79,8 @@ def _rouge_scorer() -> Any:
     return RougeScorer(["rouge1", "rouge2", "rougeL"])
 
 
-def _f1(predicted: list[str], expected: list[str]) -> float:
+def overlap_f1(predicted: Sequence[str], expected: Sequence[str]) -> float:
+    """F1 of the words, or characters, that both have, each as often as the other allows."""
     same = (Counter(predicted) & Counter(expected)).total()
     return 2 * same / (len(predicted) + len(expected)) if same else 0.0
 

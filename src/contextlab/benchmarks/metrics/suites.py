@@ -10,7 +10,6 @@ import difflib
 import importlib.util
 import re
 import string
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from contextlab.benchmarks.examples import Question
@@ -47,12 +46,14 @@ def f1(text: str, question: Question) -> float:
 
 def f1_chinese(text: str, question: Question) -> float:
     """F1 of the words that jieba finds, in lower case and without punctuation (LongBench)."""
-    return best(lambda text, answer: _f1(_chinese_words(text), _chinese_words(answer)), text, question.answers)
+    return best(
+        lambda text, answer: qa.overlap_f1(_chinese_words(text), _chinese_words(answer)), text, question.answers
+    )
 
 
 def f1_characters(text: str, question: Question) -> float:
     """F1 of characters in lower case, without punctuation and white space (InfiniteBench)."""
-    return best(lambda text, answer: _f1(_bare(text), _bare(answer)), text, question.answers)
+    return best(lambda text, answer: qa.overlap_f1(_bare(text), _bare(answer)), text, question.answers)
 
 
 def rouge_l_sentences(text: str, question: Question) -> float:
@@ -230,11 +231,6 @@ def check_installed(metrics: Iterable[str]) -> None:
         for package in PACKAGES.get(metric, ()):
             if importlib.util.find_spec(package) is None:
                 raise UserError(f"The metric {metric} needs {package}: pip install 'contextlab[{EXTRAS[package]}]'.")
-
-
-def _f1(predicted: Sequence[str], expected: Sequence[str]) -> float:
-    same = (Counter(predicted) & Counter(expected)).total()
-    return 2 * same / (len(predicted) + len(expected)) if same else 0.0
 
 
 def _bare(text: str) -> str:

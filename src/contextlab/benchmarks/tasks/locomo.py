@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -164,9 +163,7 @@ def f1(text: str, question: Question) -> float:
 
 def stemmed_f1(prediction: str, answer: str) -> float:
     """F1 of stems after lower-casing, without punctuation and without the words "a", "an", "the" and "and"."""
-    predicted, expected = _stems(prediction), _stems(answer)
-    same = (Counter(predicted) & Counter(expected)).total()
-    return 2 * same / (len(predicted) + len(expected)) if same else 0.0
+    return qa_metrics.overlap_f1(_stems(prediction), _stems(answer))
 
 
 def _stems(text: str) -> list[str]:

@@ -75,14 +75,22 @@ appended to the state's caches, in the order of `caches`."""
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class CacheConfig(MethodConfig):
-    """cache: type of keys and values in view, `int8` or `int4` (KIVI's rule); the model's own when not given."""
+    """Settings of a cache in few bits.
+
+    Attributes:
+        cache: type of keys and values in view, `int8` or `int4` (KIVI's rule); the model's own when not given.
+    """
 
     cache: FewBits | None = None
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class LocalConfig(MethodConfig):
-    """N: tokens of a window; 1,024 or as many as the model has positions when not given."""
+    """The length of a window.
+
+    Attributes:
+        N: tokens of a window; 1,024 or as many as the model has positions when not given.
+    """
 
     N: pydantic.PositiveInt | None = None
 
