@@ -201,6 +201,16 @@ def test_an_interrupted_run_ends_like_one_without_interruption(
     assert without_time(stored(tmp_path / "cut")) == without_time(stored(tmp_path / "whole"))
 
 
+def test_nothing_is_left_of_a_run_in_which_nothing_can_be_scored(tmp_path: Path) -> None:
+    """No command can end it, and tables would call it unfinished for ever."""
+    (tmp_path / "short.txt").write_text("short")
+    with pytest.raises(UserError, match="lower --history or scored="):
+        bench(
+            "window", f"texts(path={tmp_path / 'short.txt'},history=400)", backbone="tiny-llama", out=tmp_path / "out"
+        )
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and path.name != ".lock"]
+
+
 def test_the_peak_is_unknown_where_some_examples_were_not_counted(tmp_path: Path) -> None:
     """They were not measured either."""
     run(tmp_path, limit=3, counting=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,8 +196,20 @@ def _run(
         if missing or unmeasured_lines or result is None or result.data.examples != len(lines):
             batch_size = largest_batch(lines, [run.summary] if run.summary is not None else [])
             about = current.model_copy(update={"started": run.manifest.provenance.started, "batch": batch_size})
-            result = run.finish(result_of(run.manifest.run_id, built_method, case, lines, peaks, about))
+            with discarded_where_nothing_is_scored(run):
+                result = run.finish(result_of(run.manifest.run_id, built_method, case, lines, peaks, about))
     return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
+
+
+@contextlib.contextmanager
+def discarded_where_nothing_is_scored(run: OpenRun) -> Iterator[None]:
+    """Leave nothing of a run that is refused because all its examples were skipped: no command can end it."""
+    try:
+        yield
+    except UserError:
+        if all(line.quality is None for line in run.lines.values()):
+            run.lines = {}
+        raise
 
 
 def warm_meter(method: AnyMethod, seed: int, counting: bool) -> Meter:
