@@ -49,6 +49,12 @@ def test_a_package_can_be_installed(tmp_path: Path) -> None:
     assert run.stdout.split() == ["contextlab-my-own", "my-own"], run.stderr
 
 
+def test_an_installed_module_is_not_hidden(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "method", "torch", "--out", str(tmp_path / "package")]) == 2
+    assert "A module 'torch' is installed already" in capsys.readouterr().err
+    assert not (tmp_path / "package").exists()
+
+
 @pytest.mark.parametrize("name", ["My-Own", "1st", "my own", "../up", "json", "class", "my--own", ""])
 def test_a_name_that_cannot_be_one_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

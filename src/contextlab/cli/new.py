@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 import sys
@@ -50,6 +51,8 @@ def _write(kind: Literal["method", "task"], name: str, out: Path | None, existin
     module = name.replace("-", "_")
     if not NAME.fullmatch(name) or keyword.iskeyword(module) or module in sys.stdlib_module_names:
         raise UserError(f"'{short(name)}' cannot name a module of Python: choose small letters, as my-{kind}.")
+    if importlib.util.find_spec(module) is not None:
+        raise UserError(f"A module '{module}' is installed already, which the new one would hide: choose another name.")
     if name in existing:
         raise UserError(f"There is a {kind} '{name}' already: choose another name.")
     folder = out or Path(name)
