@@ -28,7 +28,7 @@ def bench(out: Path, *more: str) -> list[str]:
 
 COMMANDS: dict[str, Command] = {
     "table": lambda out: ["table", str(out)],
-    "baseline": lambda out: ["table", str(out), "--legacy", "--format", "csv", "--baseline", f"{TOY}:Counter"],
+    "baseline": lambda out: ["table", str(out), "--legacy", "--format", "markdown", "--baseline", f"{TOY}:Counter"],
     "html": lambda out: ["table", str(out), "--format", "html", "--columns", "context"],
     "latex": lambda out: ["table", str(out), "--format", "latex", "--rows", "seed"],
     "ls": lambda out: ["ls", "results", "--from", str(out)],

@@ -245,7 +245,7 @@ def test_a_changed_set_does_not_agree_with_its_manifest(drawn: Builder, tmp_path
     for broken, reason in (("{}\n", "lacks a field"), ("{\n", "Line 1"), ("[]\n", "lacks a field")):
         (folder / "books.jsonl").write_text(broken)
         assert reason in differences(folder)[0]
-    assert "cannot be read" in differences(tmp_path / "nothing")[0]
+    assert "There is no file" in differences(tmp_path / "nothing")[0]
 
 
 def test_the_upstream_files_give_the_stored_texts(shared: Path) -> None:
