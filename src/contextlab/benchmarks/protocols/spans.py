@@ -205,9 +205,7 @@ class PerplexityProtocol(Protocol):
         scored = [record for record in records if "skipped" not in record]
         if not scored:
             reason = records[0]["skipped"] if records else "there are none"
-            raise UserError(
-                f"No document could be scored ({reason}): lower --history or scored=, or use longer texts."
-            )
+            raise UserError(f"No document could be scored ({reason}): lower --history or scored=, or use longer texts.")
         per_token = ratio([part for record in scored for part in self.parts(record)["nats_per_token"]])
         metrics = {"nats_per_token": per_token, "token_perplexity": exponential(per_token)}
         with_words = [Part(record["nats"], record["words"], _cluster(record)) for record in scored if record["words"]]

@@ -7,22 +7,19 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.data import named_files
 from contextlab.benchmarks.data.sources import Location
 from contextlab.benchmarks.data.tables import whole_text
 from contextlab.benchmarks.examples import Document
-from contextlab.benchmarks.task import Control, Dataset, Task
+from contextlab.benchmarks.task import Dataset
+from contextlab.benchmarks.tasks.perplexity import PerplexityTask, sample_documents
 from contextlab.errors import UserError
 from contextlab.paths import cache_dir
 
-if TYPE_CHECKING:
-    from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
-
-class FolderTask(Task):
+class FolderTask(PerplexityTask):
     """Base class of the tasks that read whole files; nothing is removed from them.
 
     Attributes:
@@ -32,7 +29,6 @@ class FolderTask(Task):
         seeds: seeds of the generated sample, by split.
     """
 
-    Config = PerplexityConfig
     folders: ClassVar[dict[str, tuple[str, ...]]]
     endings: ClassVar[tuple[str, ...]] = (".txt",)
     sample: ClassVar[tuple[int, int]]
@@ -47,7 +43,8 @@ class FolderTask(Task):
         split = self.check_split(split)
         location = self._locate(split, data)
         if location.path is None:
-            return self._sample(split)
+            count, words = self.sample
+            return sample_documents(words, count, self.seeds[split], self.name)
         files = _texts(location.path, self.endings)
         if not files:
             endings = " or ".join(self.endings)
@@ -64,13 +61,6 @@ class FolderTask(Task):
         """One sentence about the texts of a folder."""
         raise NotImplementedError
 
-    def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
-        """Reads whole texts, or scores 1,024 tokens after a history; segments are the method's own."""
-        from contextlab.benchmarks.protocols.spans import PerplexityProtocol
-
-        self.check_split(split)
-        return PerplexityProtocol(self.options(context))
-
     def _locate(self, split: str, data: Path | None) -> Location:
         named = data or os.environ.get("CONTEXTLAB_DATA")
         root = Path(named) if named else cache_dir() / "data"
@@ -78,14 +68,6 @@ class FolderTask(Task):
         if path is None and named:
             raise UserError(f"There is no folder {root / self.folders[split][0]}: name a data folder that holds it.")
         return Location(path, "local" if path else "sample")
-
-    def _sample(self, split: str) -> Dataset:
-        from contextlab.benchmarks.data.sample import documents
-
-        count, words = self.sample
-        examples = documents(words, count, seed=self.seeds[split])
-        digest = hashlib.sha256("\0".join(example.text for example in examples).encode()).hexdigest()
-        return Dataset(examples, "sample", digest, f"generated sample, not {self.name}")
 
 
 def read_texts(files: Mapping[str, Path]) -> tuple[dict[str, str], str]:

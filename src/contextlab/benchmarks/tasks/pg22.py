@@ -10,17 +10,14 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.data import pg22_build, proofs
 from contextlab.benchmarks.data.sources import field, json_lines, locate, plain_or_packed, read
 from contextlab.benchmarks.examples import Document
-from contextlab.benchmarks.task import Control, Dataset, Task
+from contextlab.benchmarks.task import Dataset
+from contextlab.benchmarks.tasks.perplexity import PerplexityTask, sample_documents
 from contextlab.errors import UserError
-
-if TYPE_CHECKING:
-    from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
 S5_TOKENS = 1_000_000
 INSIDE = re.compile(r"(?!.*\.\.)\w[\w./-]{0,200}")
@@ -28,7 +25,7 @@ INSIDE = re.compile(r"(?!.*\.\.)\w[\w./-]{0,200}")
 SAMPLE_SIZES = {"S1": (10, 6_000), "S2": (6, 16_000), "S3": (3, 90_000), "S4": (2, 450_000), "S5": (2, 900_000)}
 
 
-class PG22(Task):
+class PG22(PerplexityTask):
     """Perplexity of recent books from Project Gutenberg, by token and by word."""
 
     name: ClassVar[str] = "pg22"
@@ -40,7 +37,6 @@ class PG22(Task):
         "S5": "more than 1M tokens",
     }
     default_split: ClassVar[str] = "S1"
-    Config = PerplexityConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """The books of a split, in the order of `books.jsonl`; the digest covers their texts.
@@ -51,7 +47,8 @@ class PG22(Task):
         split = self.check_split(split)
         location = locate(self.name, "books.jsonl", data)
         if location.path is None:
-            return _sample(split)
+            count, words = SAMPLE_SIZES[split]
+            return sample_documents(words, count, int(split[1:]), "PG-22")
         books = _books(location.path)
         chosen = [book for book in books if _split(book) == split]
         if not chosen:
@@ -62,13 +59,6 @@ class PG22(Task):
         digest = hashlib.sha256("\n".join(book["sha256_txt"] for book in chosen).encode()).hexdigest()
         documents = tuple(_document(book, location.path.parent) for book in chosen)
         return Dataset(documents, location.source, digest, _note(chosen, books, location.path.parent))
-
-    def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
-        """Reads whole documents, or scores 1,024 tokens after a history."""
-        from contextlab.benchmarks.protocols.spans import PerplexityProtocol
-
-        self.check_split(split)
-        return PerplexityProtocol(self.options(context))
 
 
 def _books(path: Path) -> list[dict[str, Any]]:
@@ -100,12 +90,3 @@ def _document(book: dict[str, Any], folder: Path) -> Document:
     if hashlib.sha256(text.encode()).hexdigest() != book["sha256_txt"]:
         raise UserError(f"{listed} is not the text that books.jsonl lists (sha256): replace it with an intact copy.")
     return Document(book["id"], text)
-
-
-def _sample(split: str) -> Dataset:
-    from contextlab.benchmarks.data.sample import documents
-
-    count, words = SAMPLE_SIZES[split]
-    examples = documents(words, count, seed=int(split[1:]))
-    digest = hashlib.sha256("\0".join(example.text for example in examples).encode()).hexdigest()
-    return Dataset(examples, "sample", digest, "generated sample, not PG-22")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pydantic
 
@@ -12,13 +12,11 @@ from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.data import named_files, tables
 from contextlab.benchmarks.data.named_files import NamedFiles
 from contextlab.benchmarks.examples import Document
-from contextlab.benchmarks.task import Control, Dataset
+from contextlab.benchmarks.task import Dataset
 from contextlab.benchmarks.tasks.folder import read_texts
 from contextlab.benchmarks.tasks.own import OwnFiles, count_of, own_dataset, sample_of
+from contextlab.benchmarks.tasks.perplexity import PerplexityTask
 from contextlab.errors import UserError
-
-if TYPE_CHECKING:
-    from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
 TEXT_FORMS = tuple(form + packing for form in (".txt", ".md") for packing in named_files.PACKINGS)
 SAMPLE_WORDS, SAMPLE_TEXTS, SAMPLE_SEED = 2_000, 8, 42
@@ -40,7 +38,7 @@ class TextsConfig(PerplexityConfig):
     cluster: str = ""
 
 
-class OwnTexts(OwnFiles):
+class OwnTexts(PerplexityTask, OwnFiles):
     """Perplexity of texts of yours, by token and by word."""
 
     name: ClassVar[str] = "texts"
@@ -64,13 +62,6 @@ class OwnTexts(OwnFiles):
         files = {name: file for name, file in named.files.items() if file.name.endswith(TEXT_FORMS)}
         examples, sha256 = self._files(files) if files else self._rows(named)
         return own_dataset(examples, path, sha256, count_of(len(examples), "text"))
-
-    def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
-        """Reads whole texts, or scores 1,024 tokens after a history; segments are the method's own."""
-        from contextlab.benchmarks.protocols.spans import PerplexityProtocol
-
-        self.check_split(split)
-        return PerplexityProtocol(self.options(context))
 
     def _files(self, files: dict[str, Path]) -> tuple[list[Document], str]:
         if self.config.cluster:

@@ -5,20 +5,16 @@ The texts are read unchanged: `<unk>` for rare words, ` @-@ ` for hyphens, a spa
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from contextlab.benchmarks.configs import PerplexityConfig
 from contextlab.benchmarks.data import proofs
 from contextlab.benchmarks.data.sources import locate, read
 from contextlab.benchmarks.examples import Document
-from contextlab.benchmarks.task import Control, Dataset, Task
+from contextlab.benchmarks.task import Dataset
+from contextlab.benchmarks.tasks.perplexity import PerplexityTask, sample_documents
 from contextlab.errors import UserError
-
-if TYPE_CHECKING:
-    from contextlab.benchmarks.protocols.spans import PerplexityProtocol
 
 # Headings of sections have two or more equals signs; formulas on a separate line have no empty line after them.
 TITLE = re.compile(r"^ = (?!= ).* = \n(?= \n)", re.MULTILINE)
@@ -28,7 +24,7 @@ SAMPLE_SIZE = 8, 2_000
 SAMPLE_SEEDS = {"valid": 11, "test": 12}
 
 
-class WikiText(Task):
+class WikiText(PerplexityTask):
     """Perplexity of Wikipedia articles, by token and by word."""
 
     name: ClassVar[str] = "wikitext"
@@ -37,7 +33,6 @@ class WikiText(Task):
         "test": "test articles of WikiText-2",
     }
     default_split: ClassVar[str] = "test"
-    Config = PerplexityConfig
 
     def load(self, split: str, data: Path | None) -> Dataset:
         """The articles of a split, in the order of the file, without leaving out any text.
@@ -48,7 +43,8 @@ class WikiText(Task):
         split = self.check_split(split)
         location = locate(self.name, f"wikitext-2/{split}.txt", data)
         if location.path is None:
-            return _sample(split)
+            count, words = SAMPLE_SIZE
+            return sample_documents(words, count, SAMPLE_SEEDS[split], "WikiText-2")
         text, sha256 = read(location.path)
         starts = [title.start() for title in TITLE.finditer(text)]
         if not starts:
@@ -59,13 +55,6 @@ class WikiText(Task):
         examples = tuple(Document(f"{split}/{n}", article) for n, article in enumerate(articles))
         return Dataset(examples, location.source, sha256, _note(articles, split, location.path))
 
-    def protocol(self, split: str, context: Control = "own") -> PerplexityProtocol:
-        """Reads whole articles, or scores 1,024 tokens after a history; segments are the method's own."""
-        from contextlab.benchmarks.protocols.spans import PerplexityProtocol
-
-        self.check_split(split)
-        return PerplexityProtocol(self.options(context))
-
 
 def _note(articles: list[str], split: str, path: Path) -> str:
     if proofs.published("wikitext", path):
@@ -75,12 +64,3 @@ def _note(articles: list[str], split: str, path: Path) -> str:
         half = len(articles) == len(proofs.known(group))
         return f"real: {'every second article' if half else f'{len(articles)} of {COMPLETE} articles'} of WikiText-2"
     return proofs.unverified("WikiText-2", len(articles), "article")
-
-
-def _sample(split: str) -> Dataset:
-    from contextlab.benchmarks.data.sample import documents
-
-    count, words = SAMPLE_SIZE
-    examples = documents(words, count, seed=SAMPLE_SEEDS[split])
-    digest = hashlib.sha256("\0".join(example.text for example in examples).encode()).hexdigest()
-    return Dataset(examples, "sample", digest, "generated sample, not WikiText-2")
