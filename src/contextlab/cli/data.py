@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,12 +82,9 @@ def check(
     """Show which data sets are absent, complete, re-laid or broken, and generated files; exit 1 if one is broken."""
     from contextlab.benchmarks.data.catalogue import ENTRIES
     from contextlab.benchmarks.data.intact import examine
-    from contextlab.paths import cache_dir
+    from contextlab.benchmarks.data.sources import data_root
 
-    named = data or os.environ.get("CONTEXTLAB_DATA")
-    root = Path(named) if named else cache_dir() / "data"
-    if named and not root.is_dir():
-        raise UserError(f"There is no folder {root}: name a data folder that exists.")
+    root = data_root(data)
     broken = False
     for entry in [_entry(name)] if name else ENTRIES:
         report = examine(entry, root)

@@ -60,6 +60,19 @@ def locate(dataset: str, file: str, data: Path | None) -> Location:
     return Location(cached, "hub", revision) if revision else Location(cached, "local")
 
 
+def data_root(data: Path | None) -> Path:
+    """The folder of all data sets: `data`, else that of `CONTEXTLAB_DATA`, else the cache's.
+
+    Raises:
+        UserError: when the named folder does not exist.
+    """
+    named = data or os.environ.get("CONTEXTLAB_DATA")
+    root = Path(named) if named else cache_dir() / "data"
+    if named and not root.is_dir():
+        raise UserError(f"There is no folder {root}: name a data folder that exists.")
+    return root
+
+
 def locate_folder(dataset: str, folder: str, data: Path | None) -> Location:
     """Find the folder `<dataset>/<folder>`: in `data` (or `CONTEXTLAB_DATA`), else in the cache.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
@@ -21,7 +20,7 @@ from contextlab.benchmarks.data.ruler.documents import DocumentCorpus
 from contextlab.benchmarks.data.ruler.readings import Material, Samples
 from contextlab.benchmarks.data.ruler.variants import NAMES, variant
 from contextlab.benchmarks.data.sample import story
-from contextlab.benchmarks.data.sources import json_file, plain_or_packed
+from contextlab.benchmarks.data.sources import data_root, json_file, plain_or_packed
 from contextlab.benchmarks.prompts import Wording
 from contextlab.benchmarks.task import Control, Dataset
 from contextlab.benchmarks.tasks import squad
@@ -29,7 +28,6 @@ from contextlab.benchmarks.tasks.pg19 import PG19
 from contextlab.benchmarks.tasks.sized import SizedTask
 from contextlab.config import Config
 from contextlab.errors import UserError
-from contextlab.paths import cache_dir
 
 if TYPE_CHECKING:
     from contextlab.benchmarks.protocols.ruler import RulerProtocol
@@ -115,7 +113,7 @@ class Ruler(SizedTask):
         split = self.check_split(split)
         names = NAMES if split == "all" else (split,)
         config = self.config
-        edition, root = words.edition(), _root(data)
+        edition, root = words.edition(), data_root(data)
         essay, corpora = self._essay(names, root), self._corpora(names, root)
         origins = [origin for _, origin in (*essay, *corpora.values())]
         material = Material(essay[0][0] if essay else (), {name: corpus for name, (corpus, _) in corpora.items()})
@@ -171,19 +169,6 @@ class Ruler(SizedTask):
                 corpus, sha256 = hotpotqa.read(path)
                 corpora["qa_2"] = corpus, Origin(f"qa_2: {hotpotqa.note(corpus)}", sha256)
         return corpora
-
-
-def _root(data: Path | None) -> Path:
-    """The data folder, or that of the cache.
-
-    Raises:
-        UserError: when the named folder does not exist.
-    """
-    named = data or os.environ.get("CONTEXTLAB_DATA")
-    root = Path(named) if named else cache_dir() / "data"
-    if named and not root.is_dir():
-        raise UserError(f"There is no folder {root}: name a data folder that exists.")
-    return root
 
 
 def _sentences(text: str) -> list[str]:
