@@ -53,7 +53,6 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help_comes_before_anything_heavy(command: str) -> None:
     code = f"""
 import sys
-import tomllib
 from contextlab.cli.main import main
 code = main([*{command.split()!r}, "--help"])
 assert not {HEAVY!r} & set(sys.modules), set(sys.modules)

@@ -194,15 +194,15 @@ def _run(
         lines = [run.lines[example.id] for example in case.selected]
         result = run.summary
         if missing or unmeasured_lines or result is None or result.data.examples != len(lines):
-            batch_size = largest_batch(lines, [run.summary] if run.summary is not None else [])
+            batch_size = largest_batch(lines, filter(None, [run.summary]))
             about = current.model_copy(update={"started": run.manifest.provenance.started, "batch": batch_size})
-            with discarded_where_nothing_is_scored(run):
+            with _discarded_where_nothing_is_scored(run):
                 result = run.finish(result_of(run.manifest.run_id, built_method, case, lines, peaks, about))
     return result.placed(run.folder, {line.id: line.compared() for line in lines if line.quality is not None})
 
 
 @contextlib.contextmanager
-def discarded_where_nothing_is_scored(run: OpenRun) -> Iterator[None]:
+def _discarded_where_nothing_is_scored(run: OpenRun) -> Iterator[None]:
     """Leave nothing of a run that is refused because all its examples were skipped: no command can end it."""
     try:
         yield

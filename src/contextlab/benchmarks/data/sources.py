@@ -47,9 +47,9 @@ def locate(dataset: str, file: str, data: Path | None) -> Location:
     Raises:
         UserError: when the named folder does not exist or lacks the file, or the disk is full.
     """
-    named = data or os.environ.get("CONTEXTLAB_DATA")
+    named = named_root(data)
     if named:
-        return Location(_in_folder(Path(named), dataset, file), "local")
+        return Location(_in_folder(named, dataset, file), "local")
     target = cache_dir() / "data" / dataset / file
     cached = plain_or_packed(target)
     if cached is None and dataset in HUB_REPOSITORIES and _download(HUB_REPOSITORIES[dataset], target):
@@ -60,17 +60,22 @@ def locate(dataset: str, file: str, data: Path | None) -> Location:
     return Location(cached, "hub", revision) if revision else Location(cached, "local")
 
 
+def named_root(data: Path | None) -> Path | None:
+    """The folder of all data sets that the user names: `data`, else that of `CONTEXTLAB_DATA`."""
+    named = data or os.environ.get("CONTEXTLAB_DATA")
+    return Path(named) if named else None
+
+
 def data_root(data: Path | None) -> Path:
-    """The folder of all data sets: `data`, else that of `CONTEXTLAB_DATA`, else the cache's.
+    """The folder of all data sets: the named one, else the cache's.
 
     Raises:
         UserError: when the named folder does not exist.
     """
-    named = data or os.environ.get("CONTEXTLAB_DATA")
-    root = Path(named) if named else cache_dir() / "data"
-    if named and not root.is_dir():
-        raise UserError(f"There is no folder {root}: name a data folder that exists.")
-    return root
+    named = named_root(data)
+    if named and not named.is_dir():
+        raise UserError(f"There is no folder {named}: name a data folder that exists.")
+    return named or cache_dir() / "data"
 
 
 def locate_folder(dataset: str, folder: str, data: Path | None) -> Location:
@@ -79,8 +84,8 @@ def locate_folder(dataset: str, folder: str, data: Path | None) -> Location:
     Raises:
         UserError: when a data folder is named and lacks it.
     """
-    named = data or os.environ.get("CONTEXTLAB_DATA")
-    path = (Path(named) if named else cache_dir() / "data") / dataset / folder
+    named = named_root(data)
+    path = (named or cache_dir() / "data") / dataset / folder
     if named and not path.is_dir():
         raise UserError(f"There is no folder {path}: name a data folder that holds {dataset}/{folder}.")
     return Location(path, "local") if path.is_dir() else Location(None, "sample")
@@ -106,10 +111,8 @@ def read(path: Path, encoding: str | None = None) -> tuple[str, str]:
     try:
         raw = path.read_bytes()
         content = packed.content(path) if path.suffix in packed.UNPACK else raw
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}: put it there, or name another folder.") from None
     except (OSError, packed.BrokenPack, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
+        raise _unreadable(path, error) from None
     sha256 = hashlib.sha256(raw).hexdigest()
     try:
         return content.decode(), sha256
@@ -130,10 +133,8 @@ def lines(path: Path) -> Iterator[tuple[str, bytes]]:
         with packed.opened(path) as file:
             for number, line in enumerate(file, start=1):
                 yield f"Line {number} of {path}", line.rstrip(b"\n")
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}: put it there, or name another folder.") from None
     except (OSError, packed.BrokenPack) as error:
-        raise UserError(f"{path} cannot be read ({error}): replace it with an intact copy.") from None
+        raise _unreadable(path, error) from None
 
 
 def json_lines(path: Path) -> tuple[list[tuple[str, Any]], str]:
@@ -202,6 +203,13 @@ def shuffled(identity: str, true: str, others: Sequence[str]) -> tuple[tuple[str
     texts = (true, *others)
     order = sorted(range(len(texts)), key=lambda i: hashlib.sha256(f"{identity}/{i}".encode()).digest())
     return tuple(texts[i] for i in order), order.index(0)
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    """The sentence for a file of a data set that is missing or broken."""
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"There is no file {path}: put it there, or name another folder.")
+    return UserError(f"{path} cannot be read ({error}): replace it with an intact copy.")
 
 
 def _in_folder(root: Path, dataset: str, file: str) -> Path:

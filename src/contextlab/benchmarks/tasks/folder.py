@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from contextlab.benchmarks.data import named_files
-from contextlab.benchmarks.data.sources import Location
+from contextlab.benchmarks.data.sources import Location, named_root
 from contextlab.benchmarks.data.tables import whole_text
 from contextlab.benchmarks.examples import Document
 from contextlab.benchmarks.task import Dataset
@@ -62,8 +61,8 @@ class FolderTask(PerplexityTask):
         raise NotImplementedError
 
     def _locate(self, split: str, data: Path | None) -> Location:
-        named = data or os.environ.get("CONTEXTLAB_DATA")
-        root = Path(named) if named else cache_dir() / "data"
+        named = named_root(data)
+        root = named or cache_dir() / "data"
         path = next((root / name for name in self.folders[split] if (root / name).is_dir()), None)
         if path is None and named:
             raise UserError(f"There is no folder {root / self.folders[split][0]}: name a data folder that holds it.")
