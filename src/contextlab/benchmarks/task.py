@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -125,6 +125,11 @@ class Protocol(ABC):
 
     measure: Measure | None = None
     prompt: str = ""
+
+    @property
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        """Functions that it was given, whose code is part of a run's, as a user's function that scores answers."""
+        return ()
 
     def prompt_on(self, backbone: Backbone) -> str:
         """`prompt`, with the text that a backbone adds to the data, as that of its chat template."""

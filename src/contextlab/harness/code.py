@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -39,19 +39,22 @@ class _Code:
     imports: tuple[str, ...]
 
 
-def modules(kinds: Iterable[type]) -> dict[str, str]:
-    """Digests of all modules that classes are made of, by name: their own and what these import, directly or not.
+def modules(kinds: Iterable[type | Callable[..., Any]]) -> dict[str, str]:
+    """Digests of all modules that classes and functions are made of, by name: their own and what these import, directly
+    or not.
 
-    Only modules of this package are followed, and those of the package or folder that a class comes from. A file of
-    a folder has its path there as its name. Each loaded module is read once per process, so that editing a file does
-    not relabel what this process has imported.
+    Only modules of this package are followed, and those of the package or folder that one of them comes from, but none
+    of the standard library. A file of a folder has its path there as its name. Each loaded module is read once per
+    process, so that editing a file does not relabel what this process has imported.
 
     Raises:
         UserError: when the file of a module cannot be read.
     """
     digests: dict[str, str] = {}
-    for kind in kinds:
-        digests |= _reached(kind.__module__)
+    names = dict.fromkeys(kind.__module__ for kind in kinds)
+    for name in names:
+        if name.partition(".")[0] not in sys.stdlib_module_names:
+            digests |= _reached(name)
     return dict(sorted(digests.items()))
 
 

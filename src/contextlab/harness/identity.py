@@ -84,7 +84,7 @@ def _settings(method: AnyMethod) -> dict[str, Any]:
 
 def code_of(method: AnyMethod, task: Task, protocol: Protocol) -> dict[str, str]:
     """Digests of the code that computes a run, by module."""
-    return code.modules(map(type, (method, task, protocol, method.backbone)))
+    return code.modules([type(method), type(task), type(protocol), type(method.backbone), *protocol.functions])
 
 
 def provenance(method: AnyMethod, task: Task, protocol: Protocol, seed: int) -> Provenance:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
+import importlib
 import io
 import json
 import lzma
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from contextlab.benchmarks.protocols.answers import AnswerProtocol, QuestionProt
 from contextlab.benchmarks.task import Dataset, Task
 from contextlab.cli.main import main
 from contextlab.errors import UserError
+from contextlab.harness.identity import code_of
 from contextlab.methods.full import Full
 
 TEXTS = ("Ada lives in Rome.", "Bo lives in Oslo.", "Cy lives in Lima.")
@@ -278,6 +281,22 @@ def test_a_metric_of_ones_own_is_guarded_and_part_of_the_identity(tmp_path: Path
     ):
         with pytest.raises(UserError, match=message):
             task("questions", path, metric=name).protocol("all")
+
+
+def test_what_a_metric_imports_is_part_of_the_code_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(tmp_path, "a.jsonl", as_jsonl(ours(1)))
+    metric = put(tmp_path, "metric.py", b"from share_of import most\n" + OWN_METRIC.format("most").encode())
+    monkeypatch.syspath_prepend(tmp_path)
+    own = task("questions", path, metric=f"{metric}:letters")
+    method = Full(backbones.load("tiny-llama", device="cpu"))
+    digests = []
+    for most in (10, 20):
+        put(tmp_path, "share_of.py", f"most = {most}\n".encode())
+        monkeypatch.delitem(sys.modules, "share_of", raising=False)
+        importlib.invalidate_caches()
+        digests.append(code_of(method, own, own.protocol("all")))
+    assert {"metric.py", "share_of.py"} <= set(digests[0])
+    assert {name for name in digests[0] if digests[0][name] != digests[1][name]} == {"share_of.py"}
 
 
 def test_a_run_follows_the_content_and_not_the_place(tmp_path: Path) -> None:

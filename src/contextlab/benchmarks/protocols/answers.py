@@ -309,6 +309,11 @@ class AnswerProtocol(QuestionProtocol):
         if ends != ENDS:
             self.prompt += f"\n\nends of an answer: {list(ends)}"
 
+    @property
+    def functions(self) -> Sequence[Score]:
+        """The scores."""
+        return tuple(self.scores.values())
+
     def tokenise(self, backbone: Backbone, before: str, text: str, question: Question) -> list[list[int]]:
         """The question alone."""
         return [join(backbone, before, text)[1]]

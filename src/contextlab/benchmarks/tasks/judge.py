@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ def own_scores(metric: str) -> dict[str, Score]:
         raise UserError(f"{metric} is no function: name one of a prediction and a list of answers.")
     asks = "question" in inspect.signature(function).parameters
 
+    @functools.wraps(function)  # whose module is part of the code of a run
     def score(text: str, question: Question) -> float:
         with foreign_code.foreign(f"{metric} fails on the answer to '{question.id}'", "correct the function"):
             more = {"question": question} if asks else {}
