@@ -56,9 +56,14 @@ def attribute(kind: str, name: str, what: str = "Class") -> Any:
         raise UserError(f"There is no file {path}: give the path of the file that holds the {kind} {member}.")
     module = _module(Path(path).resolve())
     if not hasattr(module, member):
-        alike = [n for n, v in vars(module).items() if callable(v) and isinstance(v, type) == (what == "Class")]
-        raise unknown(f"{kind} in {path}", member, alike)
+        raise unknown(f"{kind} in {path}", member, _defined(module, classes=what == "Class"))
     return getattr(module, member)
+
+
+def _defined(module: ModuleType, *, classes: bool) -> list[str]:
+    """The classes or functions that a module defines, without those that it imports."""
+    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    return [value.__name__ for value in own if callable(value) and isinstance(value, type) == classes]
 
 
 def _module(path: Path) -> ModuleType:

@@ -28,6 +28,7 @@ from contextlab.testing import laws
 
 TOY = Path(__file__).parents[1] / "harness" / "toy_parts.py"
 COUNTER, OTHER, LETTERS = (f"{TOY}:{name}" for name in ("Counter", "Other", "Letters"))
+OFFERED = "choose one of Counter, CounterConfig, Counts, Hidden, HiddenLate, LetterProtocol, Letters, Other.\n"
 COMMANDS = ("bench", "train", "ls", "check", "table", "reproduce", "data", "kernels", "verify", "doctor", "new")
 HEAVY = {"torch", "transformers", "pandas", "numpy", "contextlab.backbone"}
 
@@ -47,6 +48,14 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> None:
     find = registry._find
     named = {**methods, "toy": LETTERS}
     monkeypatch.setattr(registry, "_find", lambda kind, group, name: find(kind, group, named.get(name, name)))
+
+
+@pytest.mark.parametrize("group", ["", "data", "kernels", "new"])
+def test_a_group_alone_shows_its_commands_line_by_line(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(group.split()) == 0
+    out, err = capsys.readouterr()
+    assert "\nCommands:\n  " in out
+    assert err == ""
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -126,7 +135,10 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bnch"], "'bench'"),
+        (["bnch"], "Did you mean 'bench'?"),
+        (["table"], "Missing argument 'folder': see contextlab table --help."),
+        (["table", "a", "b"], "see contextlab table --help."),
+        (["data", "get"], "No such command 'get': see contextlab data --help."),
         (["bench", "--metod", "x"], "--method"),
         (["bench", "--task", "x"], "--method"),
         (["bench", "--method", "lngmem!", "--task", LETTERS], "There is no method 'lngmem!'"),
@@ -135,7 +147,8 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
         (["bench", "--method", COUNTER, "--task", LETTERS, "--context", "owm"], "did you mean 'own'"),
         (["bench", "--method", COUNTER, "--task", LETTERS, "--backbone", "tiny-lama"], "did you mean 'tiny-llama'"),
         (["bench", "--method", COUNTER, "--task", LETTERS, "--data", "/nowhere"], "/nowhere"),
-        (["bench", "--method", COUNTER, "--task", LETTERS, "--limit", "0"], "--limit"),
+        (["bench", "--method", "window", "--task", "texts", "--data", "/nowhere"], "There is no folder /nowhere: name"),
+        (["bench", "--method", COUNTER, "--task", LETTERS, "--limit", "0"], "see contextlab bench --help."),
         (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior"], "--set key=value"),
         (["bench", "--method", COUNTER, "--task", LETTERS, "--set", "prior=much"], "prior='much' of "),
         (["ls", "method"], "methods"),
@@ -193,6 +206,8 @@ def test_bench_with_json_prints_one_object_per_run_and_nothing_else(
         (["check", "window,full"], "names 2 methods"),
         (["bench", "--method", f"{TOY}:TYPE_CHECKING", "--task", LETTERS], "no method in"),
         (["bench", "--method", f"{TOY}:os", "--task", LETTERS], "The module that"),
+        (["bench", "--method", f"{TOY}:Countr", "--task", LETTERS], "did you mean 'Counter'"),
+        (["bench", "--method", f"{TOY}:Xyz", "--task", LETTERS], OFFERED),
         (["bench", "--method", LETTERS, "--task", LETTERS], "is no method"),
         (["bench", "--method", COUNTER, "--task", COUNTER], "is no task"),
         (["bench", "--method", "\x1b]0;owned\x07\n", "--task", LETTERS], r"no method '\x1b]0;owned\x07'"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextlab.benchmarks.data.data_set import DataSet, Remote
     from contextlab.benchmarks.data.gutenberg import CatalogueRow
 
-app = typer.Typer(help="Data sets: list them, get them, and check whether they are intact.", no_args_is_help=True)
+app = typer.Typer(help="Data sets: list them, get them, and check whether they are intact.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 

@@ -11,7 +11,7 @@ import typer
 from contextlab.cli import console
 from contextlab.errors import UserError, unknown
 
-app = typer.Typer(help="Operations that no standard library has.", rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(help="Operations that no standard library has.", rich_markup_mode=None)
 
 
 @app.callback()

@@ -40,7 +40,6 @@ from contextlab.version import __version__
 app = typer.Typer(
     help="Compare methods that let a language model use more context than it was built for.",
     rich_markup_mode=None,
-    no_args_is_help=True,
 )
 for command in (
     bench, sweep, chat, train, ls, check, table, length, plot, page, cost, plan, diff, reproduce, verify, doctor,
@@ -53,6 +52,9 @@ app.add_typer(new, name="new")
 
 # Typer does not export the base class of its usage errors, which is its own or click's, depending on the version.
 UsageError: Any = typer.BadParameter.__mro__[1]
+
+GROUPS = [group.name for group in app.registered_groups]
+"""Commands that do nothing without one of their own."""
 
 
 @app.callback()
@@ -71,6 +73,14 @@ def _check_empty(arguments: Sequence[str]) -> None:
             raise UserError(f"{option or before or 'An argument'} is empty: give it a value, or leave it out.")
 
 
+def _usage(error: Any) -> str:
+    """A wrong use in one sentence, which says where the right one is shown."""
+    # Choices are listed on separate lines.
+    message = " ".join(error.format_message().split())
+    command = error.ctx.command_path if error.ctx else "contextlab"
+    return message if message.endswith("?") else f"{message.rstrip('.')}: see {command} --help."
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 2 for a user's mistake, 130 when interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -82,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words == ["bench"]:
         print_examples()
         return 0
+    if not words or (len(words) == 1 and words[0] in GROUPS):
+        words.append("--help")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -93,8 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UserError, UsageError, OSError) as error:
         if debug:
             print(harmless.text(traceback.format_exc()), file=sys.stderr, end="")
-        # Usage errors list choices on separate lines.
-        message = " ".join(error.format_message().split()) if isinstance(error, UsageError) else str(error)
+        message = _usage(error) if isinstance(error, UsageError) else str(error)
         print(f"contextlab: {harmless.line(message)}", file=sys.stderr)
         if isinstance(error, OSError):
             _discard_output()

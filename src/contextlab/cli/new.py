@@ -20,7 +20,7 @@ from contextlab.errors import UserError, short
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
-app = typer.Typer(help="Begin a method or a task of your own.", rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(help="Begin a method or a task of your own.", rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(help="Its name, as my-task: small letters, digits and hyphens.")]
 Out = Annotated[Path | None, typer.Option(help="Folder to write, which does not exist yet; by default the name.")]

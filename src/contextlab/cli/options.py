@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from contextlab.reports.filters import Limit
     from contextlab.reports.names import Names
 
+
+def _folder_of_data(data: Path | None) -> Path | None:
+    """The folder, which has to exist even for a task that reads other files."""
+    if data is not None:
+        from contextlab.benchmarks.data.sources import data_root
+
+        data_root(data)
+    return data
+
+
 Folder = Annotated[Path, typer.Argument(help="Folder of results, as `bench` stores them.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of results.")]
 From = Annotated[Path, typer.Option("--from", help="Folder of stored runs.")]
@@ -32,7 +42,9 @@ Under = Annotated[
 NamesFile = Annotated[Path | None, typer.Option(help='TOML file with names, as method.longmem = "LongMem".')]
 Mixed = Annotated[bool, typer.Option("--mixed", help="Also results of different code, data, prompts or weights.")]
 Notes = Annotated[bool, typer.Option("--notes", help="Also how the numbers were made, below the caption.")]
-DataFolder = Annotated[Path | None, typer.Option(help="Folder of data sets; by default CONTEXTLAB_DATA.")]
+DataFolder = Annotated[
+    Path | None, typer.Option(help="Folder of data sets; by default CONTEXTLAB_DATA.", callback=_folder_of_data)
+]
 BackboneName = Annotated[
     str,
     typer.Option(
